@@ -129,7 +129,10 @@ def run(
         from hookflow.runner.process.main import train
 
         claim(run_dir)
-        code = train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks)
+        if (code := train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks)) == 2:
+            from hookflow.service.runs import failure_report
+
+            warn(failure_report(run_dir))
         drop_unprinted()
         raise typer.Exit(code)
     from hookflow.runner.distributed.failures import ChildExit

@@ -50,6 +50,9 @@ UNTOLD: Mapping[type, Mapping[str, Any]] = {
 }
 """Defaults of keys, by the record that they belong to."""
 
+OPTIONAL = frozenset({"elapsed"})
+"""Keys that may be left out, and have no default."""
+
 
 def read_json(text: str | bytes, *, nan: bool = False) -> Any:
     """Return the value of a JSON text; with `nan`, NaN and infinities are allowed. Raises ValueError."""
@@ -133,7 +136,7 @@ def _table(hints: Mapping[str, Any], needed: Iterable[str], untold: Mapping[str,
 
 def _record(kind: type) -> schema.CoreSchema:
     untold = UNTOLD.get(kind, {})
-    table = _table(hints := _hints(kind), hints.keys() - untold.keys(), untold)
+    table = _table(hints := _hints(kind), hints.keys() - untold.keys() - OPTIONAL, untold)
     return schema.no_info_after_validator_function(_fitting, table) if kind is Histogram else table
 
 

@@ -53,15 +53,18 @@ def test_the_ranks_of_two_machines_share_a_run_and_go_on_in_it_when_they_are_sta
     assert not any("Traceback" in errors for _, errors in printed)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_mistake_is_told_by_one_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
-    for name, value in (("TORCHELASTIC_RUN_ID", "some"), ("RANK", str(rank)), ("WORLD_SIZE", "2")):
-        monkeypatch.setenv(name, value)
-    done = hookflow_here("run", str(CLOUDS), "--detach", "--in-process", cwd=tmp_path)
-    assert done.returncode == 2
-    for option in ("--detach", "--in-process"):
-        said = f"{option}: cannot be given here: torchrun has started this process"
-        assert done.stderr.count(said) == (rank == 0)
+def test_a_mistake_is_told_by_one_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = HashStore()
+    monkeypatch.setattr(rank_commands, "rendezvous", lambda ranks, seconds: talk)
+    monkeypatch.setattr(rank_commands, "store", lambda seconds: HashStore())
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in (0, 1):
+        monkeypatch.setenv("RANK", str(rank))
+        done = hookflow_here("run", str(CLOUDS), "--detach", "--in-process", cwd=tmp_path)
+        assert done.returncode == 2
+        for option in ("--detach", "--in-process"):
+            said = f"{option}: cannot be given here: torchrun has started this process"
+            assert done.stderr.count(said) == (rank == 0)
     assert not (tmp_path / "runs").exists()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import time
@@ -105,11 +104,3 @@ def test_whatever_else_there_is_does_no_harm(tmp_path: Path, kind: str) -> None:
         case "long":
             path.write_bytes(bytes(17))
     assert now.look(path) is None
-
-
-def test_the_file_of_an_older_version_names_the_binding(tmp_path: Path) -> None:
-    path = tmp_path / "now.bin"
-    path.write_bytes(struct.pack("@qq", 4, time.monotonic_ns()))
-    found = now.look(path)
-    assert found is not None
-    assert found[0] == 4

@@ -250,14 +250,8 @@ def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(
     assert "['fails']['kinds'] is a builtins.frozenset" in said
 
 
-@pytest.mark.parametrize("older", [False, True], ids=["", "recorded by an older version"])
-def test_what_is_swapped_for_a_save_is_back_before_the_next_iteration(
-    new_run: NewRun, train_here: Train, older: bool
-) -> None:
-    """In a plan of an older version, a save is left where it is on the disk: nothing knew `after_copy_checkpoint`."""
+def test_what_is_swapped_for_a_save_is_back_before_the_next_iteration(new_run: NewRun, train_here: Train) -> None:
     alone, swapped = new_run(EVERY_3), new_run(EVERY_3, 'hooks.swaps={use="./savers.py:Swaps"}')
-    if older:
-        swapped.plan.write_text(swapped.plan.read_text().replace("after_copy_checkpoint", "after_save_checkpoint"))
     assert train_here(alone) == train_here(swapped) == 0
     states = [read(CheckpointStore(run.checkpoints).names()["last"], torch.device("cpu")) for run in (alone, swapped)]
     assert states[0]["model"]["head.weight"].any()

@@ -15,10 +15,16 @@ from torch import nn
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.distributed.consensus import Alone
-from hookflow.runner.distributed.parallel import OWN, full_state, local_state, units_of, unmatched_units
+from hookflow.runner.distributed.parallel import (
+    OWN,
+    choose_strategy,
+    full_state,
+    local_state,
+    units_of,
+    unmatched_units,
+)
 from hookflow.runner.distributed.process_group import backend_of, device_of
 from hookflow.runner.distributed.rendezvous import Ranks
-from hookflow.runner.distributed.strategy import choose_strategy
 from hookflow.sharding import BatchSharding
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)

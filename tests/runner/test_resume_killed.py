@@ -49,7 +49,7 @@ CASES = [
 def test_killed_at_random_and_resumed(
     new_run: NewRun, train_here: Train, tmp_path: Path, length: str, setup: list[str], seed: int, kills: int
 ) -> None:
-    swap = ("max_epochs = 3", length.format(epochs=8 * kills, iters=30 * kills - 1))
+    swap = ("max_epochs = 3", length.format(epochs=8 * kills, iters=45 * kills - 1))
     patience = kills * (4 if "epochs" in length else 2)  # validations without progress: fewer where there are fewer
     early_stop = f'hooks.early_stop.args={{monitor="loss", mode="min", patience={patience}, min_delta=0.02}}'
     overrides = [*EVERYTHING, early_stop, *setup]

@@ -23,10 +23,9 @@ from hookflow.runner.data.limited import limit, overfitted
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.data.source import as_source
 from hookflow.runner.dispatch.torch_hooks import wrong_parameters
-from hookflow.runner.distributed.parallel import unmatched_units
+from hookflow.runner.distributed.parallel import Strategy, choose_strategy, unmatched_units
 from hookflow.runner.distributed.process_group import device_of
 from hookflow.runner.distributed.rendezvous import ALONE, Ranks
-from hookflow.runner.distributed.strategy import Strategy, choose_strategy
 from hookflow.runner.loop.task import FunctionTask, steps_itself, wrong_task
 from hookflow.runner.numerics.compiling import check_compiler
 from hookflow.runner.numerics.precision import choose_precision

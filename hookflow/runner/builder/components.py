@@ -19,8 +19,8 @@ from hookflow.pipeline.schema import Component, Pipeline, RunSection
 from hookflow.pipeline.use import refer
 from hookflow.runner.builder.selectors import Picked
 from hookflow.runner.data.limited import Limited, Repeated
+from hookflow.runner.distributed.parallel import Strategy
 from hookflow.runner.distributed.rendezvous import Ranks
-from hookflow.runner.distributed.strategy import Strategy
 from hookflow.writers.base import Writer
 
 Maker = Callable[..., Any]

@@ -26,19 +26,22 @@ from hookflow.runner.loop.update import Update
 from hookflow.text import masked
 
 GRACE = 5.0
-"""Seconds that a run which ends at once waits for the write that it has called off."""
+"""Seconds that a run which ends at once waits for the abandoned write."""
 
 HEARS = 1.0
-"""Seconds after which a signal is heard that came just before a wait began: Python would hear it when that ends."""
+"""Seconds between the waits for a write: Python handles a signal between them."""
+
+LAST = "last"
+"""The name of the latest checkpoint, beside its other names."""
 
 
 class NotSavedError(RuntimeError):
-    """A checkpoint could not be written; those that stand are none the worse for it."""
+    """A checkpoint could not be written; existing ones are not affected."""
 
 
 @dataclass(slots=True)
 class Saving:
-    """A checkpoint on its way to the disk: the copied state, what is known of it, and who writes it."""
+    """A checkpoint on its way to the disk."""
 
     state: dict[str, Any]
     names: list[str]
@@ -54,11 +57,11 @@ class Saving:
         return self.outcome.done()
 
     def ended_within(self, seconds: float) -> bool:
-        """Wait for the write for so many seconds at most; return whether it has ended, if this rank writes at all."""
+        """Wait at most so many seconds; return whether the write has ended, if this rank writes at all."""
         return self.thread is None or bool(wait([self.outcome], seconds).done)
 
     def result(self) -> Saved | NotSavedError:
-        """Wait for the write, and return what has become of it."""
+        """Wait for the write and return its outcome."""
         while not self.outcome.done():
             wait([self.outcome], HEARS)
         try:
@@ -70,7 +73,7 @@ class Saving:
 
 
 def begin(saving: Saving, write: Callable[[], Saved], ended: Callable[[], None]) -> None:
-    """Call `write` in a thread, and then `ended`. It does not keep a process alive."""
+    """Call `write` and then `ended` in a thread that keeps no process alive."""
 
     def work() -> None:
         try:
@@ -88,9 +91,8 @@ def begin(saving: Saving, write: Callable[[], Saved], ended: Callable[[], None])
 class HostCopy:
     """Copies a state into the host's memory: pinned where it comes from a GPU, so that it waits for the device once.
 
-    Fresh memory costs more than the copy into it. The memory of the last copy is written over by the next, tensor by
-    tensor of the same shape and kind; with `reuse` false every copy is its owner's to keep. Uses of the last copy must
-    be over.
+    Fresh memory costs more than the copy into it. With `reuse` the next copy overwrites the memory of the last one,
+    tensor by tensor of the same shape and kind; uses of the last copy must be over.
     """
 
     def __init__(self, *, reuse: bool) -> None:
@@ -98,39 +100,31 @@ class HostCopy:
         self._spare: dict[Any, list[torch.Tensor]] = {}
 
     def of(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of a state; what is one tensor there is one in the copy."""
+        """Return a copy of a state; a tensor that occurs twice there is one tensor in the copy."""
         copies: dict[Any, torch.Tensor] = {}
         used: dict[Any, list[torch.Tensor]] = {}
-        copied: dict[str, Any] = mapped(dict(state), lambda leaf: self._copied(leaf, copies, used))
+
+        def copied(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return copy.deepcopy(value)
+            if value.layout != torch.strided:
+                return value.detach().to("cpu", copy=True)
+            layout = (value.shape, value.stride(), value.dtype)
+            key = (value.device, value.untyped_storage().data_ptr(), value.storage_offset(), *layout)
+            if key not in copies:
+                kind = (*layout, value.is_cuda)
+                spare = self._spare.get(kind)
+                memory = spare.pop() if spare else torch.empty_like(value.detach(), device="cpu", pin_memory=kind[-1])
+                used.setdefault(kind, []).append(memory)
+                copies[key] = memory.copy_(value.detach(), non_blocking=value.is_cuda)
+            return copies[key]
+
+        result: dict[str, Any] = mapped(dict(state), copied)
         for device in {key[0] for key in copies if key[0].type == "cuda"}:
             torch.cuda.current_stream(device).synchronize()
         if self._reuse:
             self._spare = used
-        return copied
-
-    def _copied(self, value: Any, copies: dict[Any, torch.Tensor], used: dict[Any, list[torch.Tensor]]) -> Any:
-        if isinstance(value, torch.Tensor):
-            if value.layout != torch.strided:
-                return value.detach().to("cpu", copy=True)
-            storage = value.untyped_storage().data_ptr()
-            key = (value.device, storage, value.storage_offset(), value.shape, value.stride(), value.dtype)
-            if key not in copies:
-                memory = self._memory_for(value, used)
-                copies[key] = memory.copy_(value.detach(), non_blocking=value.is_cuda)
-            return copies[key]
-        return copy.deepcopy(value)
-
-    def _memory_for(self, tensor: torch.Tensor, used: dict[Any, list[torch.Tensor]]) -> torch.Tensor:
-        """Return host memory that lies as the tensor does: spare one, if there is."""
-        kind = (tensor.shape, tensor.stride(), tensor.dtype, tensor.is_cuda)
-        spare = self._spare.get(kind)
-        memory = spare.pop() if spare else torch.empty_like(tensor.detach(), device="cpu", pin_memory=tensor.is_cuda)
-        used.setdefault(kind, []).append(memory)
-        return memory
-
-
-LAST = "last"
-"""The name of the latest checkpoint, beside its other names."""
+        return result
 
 
 class CheckpointManager:
@@ -159,9 +153,8 @@ class CheckpointManager:
         self._disk = DiskSync(RunDir(context.folder))
         keeps = (hook.keep for hook in context.parts.hooks.values() if isinstance(hook, Checkpoint))
         self._keep = max(keeps, default=None)
-        """How many of the newest checkpoints stay, beside those that bear a name; None keeps all."""
+        """How many of the newest checkpoints stay, beside those with a name; None keeps all."""
         self._keeps_nonfinite = context.parts.section.on_nan == "ignore"
-        self._warned_nonfinite = False
         self._saving: Saving | None = None
         self._warned: set[str] = set()
         given_away = any("checkpoint" in binding.takes for binding in context.plan.at("after_save_checkpoint"))
@@ -169,38 +162,36 @@ class CheckpointManager:
 
     @property
     def has_written(self) -> bool:
-        """Whether a checkpoint is on the disk, or could not be written, that has not been reported."""
+        """Whether a write has ended that has not been reported."""
         return self._saving is not None and self._saving.ended
 
     def save(self) -> None:
-        """Copy the state, and let another thread write it; what is on its way to the disk is waited for first."""
+        """Copy the state and write it in another thread; an earlier write is waited for first."""
         self._update.settle()
         self.report()
-        self._warn()
-        began = time.perf_counter()
-        with self._state.during("save"), self._timeline.excluded():
-            if not self._ranks.first:
-                self._log.flush(frame=False)  # the first rank brings the logs of all to the disk
-            requested = self._requested_by_all()
-            moved = {name: it for name, it in requested.items() if it is not None}
-            names = [LAST, *(name for name in requested if name not in moved and name != LAST)]
-            state = self._copied()
-            facts = self._facts(state)
-            saving = Saving(state, names, facts, (time.perf_counter() - began) * 1e3)
-            if self._ranks.first:
-                begin(saving, partial(self._write, saving, moved, self._keep), self._wake)
-            self._saving = saving
-            self.saved_at = self._state.iter
-
-    def _warn(self) -> None:
-        """Warn of what this checkpoint does not hold, once each; attributes are compared until some have changed."""
         changed = [*self._unsaved.warnings()] if self._unsaved else []
         if changed:
             self._unsaved = None
         for warning in (*self._update.parameter_warnings(), *changed):
-            if warning not in self._warned:
-                self._warned.add(warning)
-                self._log.say(warning, "warn")
+            self._warn_once(warning)
+        began = time.perf_counter()
+        with self._state.during("save"), self._timeline.excluded():
+            if not self._ranks.first:
+                self._log.flush(frame=False)  # the first rank brings the logs of all to the disk
+            requested: dict[str, int | None] = {}
+            keeps: list[int] = []
+            for wanted, keep in self._consensus.all_gather_object(self._requests.take_saves()):
+                requested |= wanted
+                keeps += [keep] if keep is not None else []
+            self._keep = max(keeps, default=self._keep)
+            moved = {name: it for name, it in requested.items() if it is not None}
+            names = [LAST, *(name for name in requested if name not in moved and name != LAST)]
+            state = self._copied()
+            saving = Saving(state, names, self._facts(state), (time.perf_counter() - began) * 1e3)
+            if self._ranks.first:
+                begin(saving, partial(self._write, saving, moved, self._keep), self._wake)
+            self._saving = saving
+            self.saved_at = self._state.iter
 
     def request_last(self) -> None:
         """Request a save of the end of the training, unless it is saved, or the run saves nothing."""
@@ -208,84 +199,8 @@ class CheckpointManager:
         if wanted and self.saved_at != self._state.iter > 0:
             self._requests.save([LAST])
 
-    def _wake(self) -> None:
-        self._state.attention = True
-
-    def _requested_by_all(self) -> dict[str, int | None]:
-        """Return the names to save by, as all ranks want it, and forget them."""
-        requested: dict[str, int | None] = {}
-        keeps: list[int] = []
-        for names, keep in self._consensus.all_gather_object(self._requests.take_saves()):
-            requested.update(names)
-            keeps += [keep] if keep is not None else []
-        self._keep = max(keeps, default=self._keep)
-        return requested
-
-    def _copied(self) -> dict[str, Any]:
-        """Return the state in the host's memory. Arounds of a save are left once the state is there.
-
-        With several ranks the first one copies it, and with it the own state of the others.
-        """
-        entered = len(self._engine.arounds)
-        state = dict(self.before_validation or self.snapshot.capture())
-        self._engine.fire("before_save_checkpoint", state)
-        if self._ranks.world > 1:
-            state = full_state(state, self._consensus)
-        with naming_unreadable(state):
-            copied = self._copy.of(state) if self._ranks.first else state
-        self._engine.fire("after_copy_checkpoint")
-        self._engine.leave(entered)  # a plan that an older version has recorded knows no such point
-        return copied
-
-    def _facts(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        position = state["position"]
-        return {
-            "it": self._state.iter,
-            "ep": self._state.epoch,
-            "metrics": position["metrics"],
-            "metrics_it": position["metrics_at"],
-            "pipeline": self._plan.pipeline,
-            "world": self._ranks.world,
-        }
-
-    def _write(self, saving: Saving, moved: Mapping[str, int], keep: int | None) -> Saved:
-        """Bring a checkpoint to the disk, and remove those that it replaces. Another thread does this."""
-        self._log.flush(frame=False)  # what a checkpoint has behind it, the log must have too
-        try:
-            saving.facts = {**saving.facts, "log": self._disk.sync()}  # and on the disk, before the checkpoint is
-            if (weight := self._nonfinite_weight(saving.state)) and not self._keeps_nonfinite:
-                return self._write_apart(saving, moved, weight)
-            saved = self._store.save(saving.state, saving.names, saving.facts, moved)
-            if keep is not None:
-                self._store.prune(keep)
-        except FileNotFoundError:
-            if self._folder.exists():
-                raise
-            raise FileNotFoundError("the run directory is gone: it was moved or deleted") from None
-        return saved
-
-    def _nonfinite_weight(self, state: Mapping[str, Any]) -> str | None:
-        """Return the first weight in a copied state that is not finite, and warn once where the run keeps it."""
-        weight = next(self.snapshot.nonfinite_weights(state), None)
-        if weight and self._keeps_nonfinite and not self._warned_nonfinite:
-            self._warned_nonfinite = True
-            self._log.say(f'the weights are not finite ("{weight}"), and run.on_nan = "ignore" saves them', "warn")
-        return weight
-
-    def _write_apart(self, saving: Saving, moved: Mapping[str, int], weight: str) -> Saved:
-        """Write a checkpoint whose weights are not finite: no name refers to it, and no run resumes from it."""
-        saving.names = []
-        saved = self._store.save_apart(saving.state, saving.facts, NONFINITE)
-        self._store.move(moved)
-        self._log.say(
-            f'the weights are not finite in iteration {saving.facts["it"]} ("{weight}"): the checkpoint is saved as '
-            f"{saved.path.name}, and not as last nor best; --resume takes the one before it",
-            "error",
-        )
-        return saved
-
     def report(self) -> None:
-        """Report the checkpoint that is on its way to the disk, once it is there; wait for that, if need be."""
+        """Wait for the checkpoint that is being written, if any, and report it."""
         if self._saving is None:
             return
         saving = self._saving
@@ -300,28 +215,15 @@ class CheckpointManager:
             self._record(saving, saved)
             self._engine.fire("after_save_checkpoint", saving.state, saved.path)
 
-    def _record(self, saving: Saving, saved: Saved) -> None:
-        if saved.path.name.startswith(NONFINITE):
-            return  # no run resumes from it; an error names it
-        self._log.put(
-            "checkpoint",
-            it=saving.facts["it"],
-            ep=saving.facts["ep"],
-            path=str(saved.path.relative_to(self._folder)),
-            names=saving.names,
-            bytes=saved.bytes,
-            ms=saving.ms,
-        )
-
     def save_the_rest(self) -> None:
-        """See to it that all is on the disk that has been requested."""
+        """Save what has been requested, and wait until it is on the disk."""
         self.report()
         if self._consensus.any_rank(bool(self._requests.saves)):
             self.save()
             self.report()
 
     def report_if_possible(self) -> None:
-        """Do what `report` does, in a run that has failed already."""
+        """Do what `report` does, in a run that has failed already; of several ranks the others may have gone."""
         self._if_possible(self.report if self._ranks.world == 1 else self._wait)
 
     def save_after_error(self, error: BaseException) -> None:
@@ -329,15 +231,81 @@ class CheckpointManager:
         self._if_possible(partial(self._save_after, error))
 
     def abandon(self) -> None:
-        """Call off what is still being written: the run ends. Existing checkpoints are recorded."""
+        """Abandon the write, since the run ends at once. A checkpoint that was written nevertheless is recorded."""
         self._store.abandon()
         if self._saving is not None and self._saving.thread:
             self._saving.thread.join(GRACE)
             if self._saving.ended and isinstance(saved := self._saving.result(), Saved):
                 self._record(self._saving, saved)
 
+    def _wake(self) -> None:
+        self._state.attention = True
+
+    def _warn_once(self, warning: str) -> None:
+        if warning not in self._warned:
+            self._warned.add(warning)
+            self._log.say(warning, "warn")
+
+    def _copied(self) -> dict[str, Any]:
+        """Return the state of all ranks in the host's memory. Arounds of a save are left once it is there."""
+        state = dict(self.before_validation or self.snapshot.capture())
+        self._engine.fire("before_save_checkpoint", state)
+        if self._ranks.world > 1:
+            state = full_state(state, self._consensus)
+        with naming_unreadable(state):
+            copied = self._copy.of(state) if self._ranks.first else state
+        self._engine.fire("after_copy_checkpoint")
+        return copied
+
+    def _facts(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        position = state["position"]
+        return {
+            "it": self._state.iter,
+            "ep": self._state.epoch,
+            "metrics": position["metrics"],
+            "metrics_it": position["metrics_at"],
+            "pipeline": self._plan.pipeline,
+            "world": self._ranks.world,
+        }
+
+    def _write(self, saving: Saving, moved: Mapping[str, int], keep: int | None) -> Saved:
+        """Bring a checkpoint to the disk and remove those that it replaces; called in the writing thread."""
+        self._log.flush(frame=False)  # the log must have what the checkpoint has
+        try:
+            saving.facts = {**saving.facts, "log": self._disk.sync()}  # and on the disk, before the checkpoint is
+            if weight := next(self.snapshot.nonfinite_weights(saving.state), None):
+                if not self._keeps_nonfinite:
+                    return self._write_apart(saving, moved, weight)
+                self._warn_once('the weights are not finite, and run.on_nan = "ignore" saves them')
+            saved = self._store.save(saving.state, saving.names, saving.facts, moved)
+            if keep is not None:
+                self._store.prune(keep)
+        except FileNotFoundError:
+            if self._folder.exists():
+                raise
+            raise FileNotFoundError("the run directory is gone: it was moved or deleted") from None
+        return saved
+
+    def _write_apart(self, saving: Saving, moved: Mapping[str, int], weight: str) -> Saved:
+        """Write a checkpoint whose weights are not finite: no name refers to it, and no run resumes from it."""
+        saving.names = []
+        saved = self._store.save_apart(saving.state, saving.facts, NONFINITE)
+        self._store.move(moved)
+        self._log.say(
+            f'the weights are not finite in iteration {saving.facts["it"]} ("{weight}"): the checkpoint is saved as '
+            f"{saved.path.name}, and not as last nor best; --resume takes the one before it",
+            "error",
+        )
+        return saved
+
+    def _record(self, saving: Saving, saved: Saved) -> None:
+        if saved.path.name.startswith(NONFINITE):
+            return  # no run resumes from it; an error names it
+        path = str(saved.path.relative_to(self._folder))
+        it, ep = saving.facts["it"], saving.facts["ep"]
+        self._log.put("checkpoint", it=it, ep=ep, path=path, names=saving.names, bytes=saved.bytes, ms=saving.ms)
+
     def _wait(self) -> None:
-        """Wait for the disk alone: the other ranks may have gone."""
         if self._saving is not None and self._saving.thread and isinstance(failed := self._saving.result(), Exception):
             raise failed
 
@@ -346,13 +314,11 @@ class CheckpointManager:
             raise NotSavedError("that takes all ranks, and this one has raised")
         state = self._copied()
         facts = self._facts(state) | {"exception": shortened(masked(f"{type(error).__name__}: {error}"))}
-        path = self._store.save_apart(state, facts, EXCEPTION).path
-        self._log.say(
-            f"the state after {type(error).__name__} was raised is in {path.relative_to(self._folder)}", "warn"
-        )
+        path = self._store.save_apart(state, facts, EXCEPTION).path.relative_to(self._folder)
+        self._log.say(f"the state after {type(error).__name__} was raised is in {path}", "warn")
 
     def _if_possible(self, save: Callable[[], None]) -> None:
-        """Save, or say why not: the run has failed already, and ends with the error that it failed with."""
+        """Save, or record why not: the run has failed already, and ends with the error that it failed with."""
         try:
             save()
         except Exception as error:

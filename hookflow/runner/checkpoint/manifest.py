@@ -1,8 +1,7 @@
 """The manifest of a checkpoint, and its verification. Imports no torch.
 
-A checkpoint is a directory named after its iteration (`it00000469`; `it00000469.1` if that was taken), and its
-manifest says what is in it. One that was saved after an error (`exception-it00000470`) stands apart: it was taken in
-the middle of an iteration, so that no run goes on from it by itself.
+A checkpoint is a directory named after its iteration (`it00000469`; `it00000469.1` if that was taken). No run resumes
+by itself from one that was saved after an error (`exception-it00000470`), in the middle of an iteration.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from pydantic_core import SchemaValidator
 
 VERSION = 7
-"""The version of the format. It goes up with every change of what a run needs to go on; no other version is read."""
+"""The version of the format; no other version is read."""
 MANIFEST = "manifest.json"
 TRAINING = "training.pt"
 EXCEPTION = "exception-"
@@ -48,7 +46,7 @@ class File(TypedDict):
 
 
 class Manifest(TypedDict):
-    """The checked fields of a manifest; what was saved after an error says `exception`, and has no names."""
+    """The validated fields of a manifest; only one that was saved after an error has `exception`, and no names."""
 
     version: int
     hookflow: str
@@ -71,8 +69,8 @@ class DamagedError(Exception):
 def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
     """Return the directories of all checkpoints below `folder`, the one that is furthest in the run first.
 
-    With `EXCEPTION` or `NONFINITE` as the prefix, those that no run resumes from, instead of the others. Raises
-    OSError where the folder is there and cannot be read: that is not to have no checkpoints.
+    With `EXCEPTION` or `NONFINITE` as the prefix, those that no run resumes from. Raises OSError where the folder
+    exists and cannot be read.
     """
     try:
         paths = [path for path in folder.iterdir() if path.name.startswith(f"{prefix}it")]
@@ -83,7 +81,7 @@ def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
 
 
 def links(folder: Path) -> dict[str, Path]:
-    """Return what each name ("last", "best") stands for."""
+    """Return the checkpoint of each name ("last", "best")."""
     result = (path for path in folder.glob("[!.]*") if path.is_symlink())
     return {link.name: folder / link.readlink().name for link in result}
 
@@ -103,7 +101,7 @@ def seal(manifest: dict[str, Any]) -> str:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return what the checkpoint at `path` says of itself. Raises DamagedError when that cannot be."""
+    """Return the manifest of the checkpoint at `path`. Raises DamagedError where it is not as it was written."""
     try:
         text = (path / MANIFEST).read_bytes()
     except FileNotFoundError:
@@ -117,29 +115,19 @@ def read_manifest(path: Path) -> dict[str, Any]:
     version, author = manifest["version"], manifest["hookflow"]
     if version != VERSION:
         raise DamagedError(f"hookflow {author} saved it in format {version}, this one reads format {VERSION} alone")
-    if not _is_sealed(text, manifest):
+    sealed = str(manifest.get(SEAL)).encode()
+    if hashlib.sha256(text.replace(sealed, UNSEALED.encode())).hexdigest().encode() != sealed:
         raise DamagedError(f"{MANIFEST} is not what was written")
-    files = manifest["files"]
+    files, names = manifest["files"], manifest.get("names", {})
     whole = TRAINING in files and all(entry.keys() >= File.__annotations__.keys() for entry in files.values())
     placed = manifest.keys() >= {"it", "ep"} and ("names" in manifest or path.name.startswith((EXCEPTION, NONFINITE)))
-    if not whole or not placed or not all(map(_is_plain, _file_names(manifest))):
+    if not whole or not placed or not all(map(_is_plain, (*files, *names, *names.values()))):
         raise DamagedError(f"{MANIFEST} is no manifest")
     return dict(manifest)
 
 
-def _is_sealed(text: bytes, manifest: Mapping[str, Any]) -> bool:
-    sealed = str(manifest.get(SEAL)).encode()
-    return hashlib.sha256(text.replace(sealed, UNSEALED.encode())).hexdigest().encode() == sealed
-
-
-def _file_names(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Yield everything in a manifest that becomes the name of a file."""
-    names = manifest.get("names", {})
-    yield from (*manifest["files"], *names, *names.values())
-
-
 def _is_plain(name: str) -> bool:
-    """Say whether a file can have the name, and it leads nowhere but into its folder."""
+    """Return whether a file can have the name, and it leads nowhere but into its folder."""
     return (
         Path(name).name == name
         and not name.startswith(".")
@@ -154,10 +142,7 @@ def _validator() -> SchemaValidator:
 
 
 def damage(path: Path, *, thorough: bool = True) -> str:
-    """Say what is wrong with a checkpoint; an empty string when it is what was written.
-
-    Every file is read; if not `thorough`, only whether each is there and of the right size.
-    """
+    """Return the damage of a checkpoint, empty without one; if not `thorough`, only sizes are compared."""
     try:
         files = read_manifest(path)["files"]
     except DamagedError as error:
@@ -177,9 +162,9 @@ def damage(path: Path, *, thorough: bool = True) -> str:
 
 
 def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
-    """Return the newest checkpoint that is whole, and a line on each that is not and was passed over.
+    """Return the newest checkpoint that is whole, and a line on each damaged one that was passed over.
 
-    None when there are no checkpoints at all; raises UserError when there are, but none is whole.
+    Returns None when there are no checkpoints. Raises UserError when none of them is whole.
     """
     passed_over: list[str] = []
     for path in list_checkpoints(folder):
@@ -199,5 +184,5 @@ def _digest(path: Path) -> str:
 
 
 def can_go_by(name: str) -> bool:
-    """Say whether a checkpoint can go by a name: a file can, and it is not that of a checkpoint itself."""
+    """Return whether a checkpoint can have a name: a file can, and it is not that of a checkpoint directory."""
     return _is_plain(name) and not _NAME.fullmatch(name)

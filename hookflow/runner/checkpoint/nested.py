@@ -35,7 +35,7 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def leaves(value: Any, place: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield every value in a state that is no dict, list or tuple, with its place; keys of dicts are values, too."""
+    """Yield every value in a state that is no dict, list or tuple, with its place; dict keys are values, too."""
     if type(value) in (dict, OrderedDict):
         for key, item in value.items():
             yield from leaves(key, (*place, "a key"))

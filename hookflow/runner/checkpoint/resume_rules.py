@@ -1,8 +1,4 @@
-"""The keys of its pipeline that a resumed run may change, and the checks of a difference.
-
-Keys about the length, the schedule of validations and the machinery may change. Keys about the weights, the data and
-the task may not: that would be another run. `docs/checkpoints.md` has the same table for the user.
-"""
+"""The keys of its pipeline that a resumed run may change; `docs/checkpoints.md` has the same table for the user."""
 
 from __future__ import annotations
 
@@ -10,13 +6,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from enum import Enum
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.reading import read_object
-from hookflow.graph.difference import Difference, difference
-from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.difference import difference
+from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, load
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import SourceMap
@@ -79,7 +76,7 @@ RULES = (
 
 
 class Changed(NamedTuple):
-    """A change since a run was recorded: its key (empty where that is gone), whether it may be, and what it is."""
+    """A change since a run was recorded: its key (empty where that is gone), whether it may be, and its text."""
 
     key: str
     may: May
@@ -93,57 +90,41 @@ def rule_of(key: str) -> Rule:
 
 
 def changes_between(then: tuple[Pipeline, Plan], now: tuple[Pipeline, Plan]) -> list[Changed]:
-    """Return all that differs between what a run was and what it is to be."""
-    return list(_changes(difference(then, now), then[1], now[1]))
+    """Return the differences between two pipelines with their plans."""
+    return list(_changes(then, now))
 
 
-def _changes(result: Difference, then: Plan, now: Plan) -> Iterator[Changed]:
+def _changes(then: tuple[Pipeline, Plan], now: tuple[Pipeline, Plan]) -> Iterator[Changed]:
+    result = difference(then, now)
     for hook in result.hooks_removed:
         yield Changed("", May.ALLOWED, f'the hook "{hook}" is gone, and what it knew with it')
     for hook in result.hooks_added:
-        yield _of_hooks(hook, f'the hook "{hook}" is new: it starts anew')
+        yield Changed(f"hooks.{hook}", May.ALLOWED, f'the hook "{hook}" is new: it starts anew')
     for change in result.keys:
         rule = rule_of(change.key)
-        may = rule.may
-        if (match := re.match(r"hooks\.([^.]+)\.points\b", change.key)) and _fires_alike(match[1], then, now):
-            may = May.YES
-        yield Changed(
-            change.key, may, f"{change.key} was {_written(change.old)}, and is {_written(change.new)}", rule.why
-        )
+        match = re.match(r"hooks\.([^.]+)\.points\b", change.key)
+        may = May.YES if match and _places(match[1], then[1]) == _places(match[1], now[1]) else rule.may
+        text = f"{change.key} was {_written(change.old)}, and is {_written(change.new)}"
+        yield Changed(change.key, may, text, rule.why)
     for hook, points in result.unbound.items():
-        yield _of_hooks(hook, f'the hook "{hook}" fires no more at {", ".join(points)}')
+        yield Changed(f"hooks.{hook}", May.ALLOWED, f'the hook "{hook}" fires no more at {", ".join(points)}')
     for hook, points in result.bound.items():
-        yield _of_hooks(hook, f'the hook "{hook}" fires at {", ".join(points)}, too')
+        yield Changed(f"hooks.{hook}", May.ALLOWED, f'the hook "{hook}" fires at {", ".join(points)}, too')
     for turned in result.order:
         old, new = " → ".join(turned.old), " → ".join(turned.new)
         yield Changed("hooks", May.ALLOWED, f"at {turned.point} the order was {old}, and is {new}")
 
 
-def _of_hooks(hook: str, text: str) -> Changed:
-    return Changed(f"hooks.{hook}", May.ALLOWED, text)
+_PLACE = attrgetter("point", "half", "method", "modules", "parameters", "stages", "prepend", "always_call")
 
 
-def _fires_alike(hook: str, then: Plan, now: Plan) -> bool:
-    """Say whether a hook is bound to the same points in both plans, whatever its triggers there."""
-    before, after = ({_where(binding) for binding in plan.bindings if binding.hook == hook} for plan in (then, now))
-    return before == after
-
-
-def _where(binding: Binding) -> tuple[object, ...]:
-    return (
-        binding.point,
-        binding.half,
-        binding.method,
-        binding.modules,
-        binding.parameters,
-        binding.stages,
-        binding.prepend,
-        binding.always_call,
-    )
+def _places(hook: str, plan: Plan) -> set[Any]:
+    """Return where a hook is bound, whatever its triggers there."""
+    return {_PLACE(binding) for binding in plan.bindings if binding.hook == hook}
 
 
 def _matches(pattern: str, key: str) -> bool:
-    """Say whether a dotted key is one that a pattern means; `a.**` means `a`, too."""
+    """Return whether a pattern matches a dotted key; `a.**` matches `a`, too."""
     parts = re.escape(pattern).replace(r"\.\*\*", r"(\..*)?").replace(r"\*\*", ".*").replace(r"\*", r"[^.]+")
     return re.fullmatch(parts, key) is not None
 
@@ -157,7 +138,7 @@ HINT = "to resume with the hooks as they are now: --allow-changed-hooks"
 
 
 def changes_since(checkpoint: Path, pipeline: Pipeline, plan: Plan) -> list[Changed]:
-    """Return what has changed since a checkpoint was saved, of a pipeline as it is recorded."""
+    """Return the changes of a recorded pipeline since a checkpoint was saved."""
     try:
         loaded, planned = recorded(checkpoint)
     except UserError:

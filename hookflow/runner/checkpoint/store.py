@@ -14,10 +14,9 @@
         best -> it00000469
 
 A checkpoint is written aside, flushed to disk and renamed; an old one goes only after the new one reads back. Names
-that begin with a dot are not whole: what a killed process leaves of them is cleared away by the next one. Checksums
-are taken of what is written, not of what the disk has made of it. Reading never executes code: `torch.load` is held to
-`weights_only=True`. The first checkpoint, and each that holds a new type, is loaded before it counts: a state that
-could not be resumed is refused when it is saved.
+that begin with a dot are not whole; the next process clears them away. Checksums are taken of the bytes handed to the
+system. Reading never executes code (`weights_only=True`). A checkpoint with a type that was not saved before is loaded
+before it counts: a state that could not be resumed is refused when it is saved.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
 from pickle import UnpicklingError
@@ -85,11 +85,10 @@ class CheckpointStore:
         self._abandoned = threading.Event()
 
     def keep_in(self, out_dir: Path, below: Path) -> None:
-        """Keep the checkpoints in `out_dir / below`, to which the run's folder is a link from then on.
+        """Keep the checkpoints in `out_dir / below`; the run's folder becomes a link to it, and it has one to the run.
 
-        A link that leads to checkpoints below another folder of `out_dir` stays: the run was moved or renamed since.
-        The checkpoints have a link to the run, too. Raises UserError where the run has checkpoints in another place,
-        or another run has its own there.
+        A link to checkpoints below another folder of `out_dir` stays: the run was moved since. Raises UserError where
+        the run has checkpoints in another place, or another run has its own there.
         """
         elsewhere = out_dir.absolute() / below
         there = self.folder.readlink() if self.folder.is_symlink() else None
@@ -97,13 +96,20 @@ class CheckpointStore:
         if there and has_any and there.parent.parent == out_dir.absolute():
             elsewhere = there
         if there != elsewhere and has_any:
-            message = (
-                f"the run's checkpoints are in {short(self.folder.resolve())}, and out_dir says {short(elsewhere)}"
-            )
+            before = short(self.folder.resolve())
+            message = f"the run's checkpoints are in {before}, and out_dir says {short(elsewhere)}"
             raise UserError(Problem(message, hint="keep out_dir as it was in a run that is resumed"))
         made = [folder for folder in (elsewhere, *elsewhere.parents) if not folder.exists()]
         make_out_dir(elsewhere)
-        self._claim(elsewhere)
+        link, run = elsewhere / RUN, self.folder.parent.absolute()
+        if link.is_symlink() and (other := link.readlink()) != run:
+            if other.exists() and not other.samefile(run):
+                message = f"{short(elsewhere)} has the checkpoints of {short(other)}, of which this run is a copy"
+                hint = "replace its link `checkpoints` by a copy of that folder, and resume without out_dir"
+                raise UserError(Problem(message, hint=f"{hint} (--allow-changed-hooks)"))
+            link.unlink()
+        if not link.is_symlink():
+            link.symlink_to(run)
         for folder in made:
             fsync(folder.parent)
         if there != elsewhere:
@@ -114,21 +120,8 @@ class CheckpointStore:
             self.folder.symlink_to(elsewhere)
             fsync(self.folder.parent)
 
-    def _claim(self, elsewhere: Path) -> None:
-        """Let a folder of checkpoints lead to this run. Raises UserError where it leads to another that is there."""
-        link, run = elsewhere / RUN, self.folder.parent.absolute()
-        if link.is_symlink() and (other := link.readlink()) != run:
-            if other.exists() and not other.samefile(run):
-                message = f"{short(elsewhere)} has the checkpoints of {short(other)}, of which this run is a copy"
-                hint = "replace its link `checkpoints` by a copy of that folder, and resume without out_dir"
-                hint += " (--allow-changed-hooks)"
-                raise UserError(Problem(message, hint=hint))
-            link.unlink()
-        if not link.is_symlink():
-            link.symlink_to(run)
-
     def clear_leftovers(self) -> list[Path]:
-        """Remove what a process that was killed had begun to write, or to remove; return what a living one writes."""
+        """Remove what a killed process has left half written or half removed; return what a living one writes."""
         result = [path for prefix in ("", EXCEPTION, NONFINITE) for path in self.folder.glob(f".{prefix}it*")]
         living = [path for path in result if _is_being_written(path)]
         for path in result:
@@ -143,11 +136,11 @@ class CheckpointStore:
         facts: Mapping[str, Any],
         moved: Mapping[str, int] = NOTHING,
     ) -> Saved:
-        """Write a checkpoint and let it go by `names`; `facts["it"]` names its directory.
+        """Write a checkpoint with these `names`; `facts["it"]` names its directory.
 
-        `moved` gives other names to checkpoints that stand, by their iteration. Entries of `state` called "model…" or
-        "optimizer…" become files of their own. Raises OSError when it cannot be written; the checkpoints that stand
-        are none the worse for it.
+        `moved` gives names to existing checkpoints, by their iteration. Entries of `state` called "model…" or
+        "optimizer…" become files of their own. Raises OSError when it cannot be written; existing checkpoints are not
+        affected.
         """
         final = self._free(f"it{facts['it']:08d}")
         there = {name: path.name for name, path in self.names().items() if path.exists()}
@@ -160,17 +153,17 @@ class CheckpointStore:
         return Saved(final, size)
 
     def _standing(self, moved: Mapping[str, int]) -> dict[str, str]:
-        """Return names for checkpoints that stand, from their iterations."""
-        of = {self._iteration(path): path.name for path in reversed(self.all())}
+        """Return names of existing checkpoints, from their iterations."""
+        of = {int(path.name[2:].partition(".")[0]): path.name for path in reversed(self.all())}
         return {name: of[it] for name, it in moved.items() if it in of}
 
     def move(self, moved: Mapping[str, int]) -> None:
-        """Give other names to checkpoints that stand, by their iteration, and save none."""
+        """Give names to existing checkpoints, by their iteration."""
         for name, target in self._standing(moved).items():
             self._link(name, target)
 
     def save_apart(self, state: Mapping[str, Any], facts: Mapping[str, Any], prefix: str) -> Saved:
-        """Write a state that no run resumes from, under a name with a prefix; an older one with it goes then."""
+        """Write a state that no run resumes from, under a name with a prefix; it replaces an older one."""
         older = list_checkpoints(self.folder, prefix)
         final = self._free(f"{prefix}it{facts['it']:08d}")
         size = self._write(final, state, facts)
@@ -179,7 +172,7 @@ class CheckpointStore:
         return Saved(final, size)
 
     def abandon(self) -> None:
-        """Let a write that is under way in another thread end soon, with AbandonedError; none begins any more."""
+        """Let the write in another thread raise AbandonedError soon; none begins any more."""
         self._abandoned.set()
 
     def all(self) -> list[Path]:
@@ -191,7 +184,7 @@ class CheckpointStore:
         return links(self.folder)
 
     def rewind(self, path: Path) -> None:
-        """Let every name stand for what it stood for when the checkpoint at `path` had been saved."""
+        """Let every name refer to the checkpoint that it referred to when that at `path` had been saved."""
         then = {
             name: target for name, target in read_manifest(path)["names"].items() if (self.folder / target).exists()
         }
@@ -206,13 +199,19 @@ class CheckpointStore:
                 self._link(name, there)
 
     def prune(self, keep: int) -> None:
-        """Remove all but the `keep` newest that are whole, once the latest reads back; those that bear a name stay."""
+        """Remove all but the `keep` newest that are whole, once the latest reads back; those with a name stay."""
         every = self.all()
         latest = self._latest or next(iter(every), None)
         if latest is None or damage(latest):
             return
         self._whole.add(latest)
-        whole = (path for path in every if path in self._whole or self._found_whole(path))
+
+        def is_whole(path: Path) -> bool:
+            if path not in self._whole and not damage(path):
+                self._whole.add(path)
+            return path in self._whole
+
+        whole = filter(is_whole, every)
         spared = {latest, *islice(whole, keep), *self.names().values()}
         for path in every:
             if path not in spared:
@@ -223,7 +222,7 @@ class CheckpointStore:
         return newest_good(self.folder)
 
     def _write(self, final: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> int:
-        """Write all files aside, then let them stand as `final`; return how many bytes they have."""
+        """Write all files aside and rename them to `final`; return how many bytes they have."""
         self.folder.mkdir(exist_ok=True)
         aside = self.folder / f".{final.name}.{os.getpid()}"
         aside.mkdir()
@@ -245,9 +244,9 @@ class CheckpointStore:
         return sum(entry["bytes"] for entry in files.values())
 
     def _check_loads(self, folder: Path, state: Mapping[str, Any]) -> None:
-        """Load what was written as a resume does, if the state holds types that have not been loaded before.
+        """Load the written files as a resume does, if the state has types that were not loaded before.
 
-        A type that may hold others is loaded each time. Raises TypeError with the entry that cannot be loaded.
+        Containers of other types are loaded each time. Raises TypeError with the entry that cannot be loaded.
         """
         kinds = {type(leaf) for _, leaf in leaves(dict(state))}
         if kinds <= self._loaded:
@@ -261,21 +260,18 @@ class CheckpointStore:
         self._loaded |= kinds & {*PLAIN, torch.Tensor, torch.nn.Parameter}
 
     def _contents(self, state: Mapping[str, Any]) -> Iterable[tuple[str, Callable[[Any], object]]]:
-        """Yield the name of each file, and what writes it."""
+        """Yield the name of each file, and the function that writes it."""
         apart = [key for key in state if key.startswith(("model", "optimizer"))]
         for key in apart:
-            yield f"{key}.pt", _tensors(state[key])
-        yield TRAINING, _tensors({key: value for key, value in state.items() if key not in apart})
+            yield f"{key}.pt", partial(torch.save, state[key])
+        yield TRAINING, partial(torch.save, {key: value for key, value in state.items() if key not in apart})
         for name, text in self._texts.items():
             yield name, _text(text)
 
     def _free(self, name: str) -> Path:
-        """Return a directory that is not there yet: nothing is ever replaced, since it could be lost on the way."""
+        """Return a directory that does not exist yet: nothing is ever replaced."""
         beside = (f"{name}.{n}" for n in count(1))
         return next(path for each in chain([name], beside) if not (path := self.folder / each).exists())
-
-    def _iteration(self, path: Path) -> int:
-        return int(path.name.removeprefix("it").partition(".")[0])
 
     def _link(self, name: str, target: str) -> None:
         link = self.folder / f".{name}.link"
@@ -284,11 +280,6 @@ class CheckpointStore:
         link.replace(self.folder / name)
         fsync(self.folder)
 
-    def _found_whole(self, path: Path) -> bool:
-        if not damage(path):
-            self._whole.add(path)
-        return path in self._whole
-
     def _remove(self, path: Path) -> None:
         gone = path.with_name(f".{path.name}.gone")
         path.rename(gone)  # first, for then it is no checkpoint any more, not even half of one
@@ -296,9 +287,9 @@ class CheckpointStore:
 
 
 def read(path: Path, device: torch.device) -> dict[str, Any]:
-    """Return the state that `save` was given, with tensors of the weights on `device`.
+    """Return the saved state, with the tensors of models on `device`.
 
-    Raises UserError when the checkpoint is damaged, of another format, or holds what would run code.
+    Raises UserError when the checkpoint is damaged, of another format, or holds code.
     """
     if wrong := damage(path):
         raise UserError(Problem(f"checkpoint {short(path)} cannot be used: {wrong}"))
@@ -313,7 +304,7 @@ CPU = torch.device("cpu")
 
 
 def read_tensors(path: Path, device: torch.device, *, mmap: bool = False) -> Any:
-    """Return what `torch.save` has written, without running code; with `mmap`, tensors stay in the file until used.
+    """Return the contents of a file of `torch.save` without running code; with `mmap`, tensors stay in the file.
 
     Raises UserError when it is something else.
     """
@@ -329,7 +320,7 @@ def read_tensors(path: Path, device: torch.device, *, mmap: bool = False) -> Any
 
 
 class _Digesting:
-    """A file that is written from the beginning to the end, and its checksum on the way."""
+    """A file that is written from the beginning to the end, with the checksum of its bytes."""
 
     def __init__(self, file: Any, abandoned: threading.Event) -> None:
         self._file = file
@@ -354,18 +345,14 @@ def _write(path: Path, write: Callable[[Any], object], abandoned: threading.Even
         return {"bytes": file.tell(), "sha256": digesting.digest.hexdigest()}
 
 
-def _tensors(value: Any) -> Callable[[Any], object]:
-    return lambda file: torch.save(value, file)
-
-
 def _text(text: str) -> Callable[[Any], object]:
     return lambda file: file.write(text.encode())
 
 
 def _is_being_written(path: Path) -> bool:
-    """Say whether another process that writes a checkpoint aside lives: its pid is the end of the name.
+    """Return whether the process lives that writes a checkpoint aside; its pid is the end of the name.
 
-    One that began after the directory has been given the pid of another, which is gone.
+    A process that began after the directory has been given the pid of another.
     """
     pid = path.name.rpartition(".")[2]
     try:

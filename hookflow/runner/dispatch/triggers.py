@@ -20,7 +20,7 @@ from hookflow.graph.points import Point
 from hookflow.graph.schedule import Counter, Measure, Schedule, Totals
 from hookflow.hooks.builtin.means import sum_dtype
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
-from hookflow.runner.distributed.strategy import Strategy
+from hookflow.runner.distributed.parallel import Strategy
 from hookflow.runner.loop.task import as_number, scalar
 from hookflow.runner.process.state import RunState
 

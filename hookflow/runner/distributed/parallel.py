@@ -55,14 +55,52 @@ def _of_strategy(kind: type) -> bool:
     return kind.__module__.startswith("torch.distributed")
 
 
-class Parallel:
-    """The base of a strategy of several ranks. Each computes the gradients of its share of a batch.
+class Strategy:
+    """How the ranks keep one model; this base class is the strategy of a single process, whose calls do nothing.
 
-    The interface is documented in `strategy.Strategy`.
+    All ranks must make the same calls, in the same order.
     """
 
-    several = True
+    several = False
+    """Whether there are several ranks."""
     bucketed: Sequence[nn.Module] = ()
+    """The models whose gradients are averaged in buckets, so that a communication hook may do that instead."""
+    no_buckets = "a single process averages no gradients"
+    """Why there are none; empty where there are."""
+
+    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
+        """Give every rank the weights of rank 0, and each model (a part of the network) what it keeps of them.
+
+        Called before there are optimizers: FSDP replaces the parameters. Raises UserError when it cannot shard them.
+        """
+
+    def add_parameters(self, parameters: Sequence[Tensor]) -> None:
+        """Give every rank the values of rank 0 for parameters that a hook has added. Raises UserError if too late."""
+
+    def check_lengths(self, lengths: Mapping[str, int], place: Locate) -> None:
+        """Raise UserError, on every rank, when one has more batches in an epoch of some split than another."""
+
+    def require_sync(self, wanted: bool) -> None:
+        """Set whether the gradients of the next backward passes are averaged over the ranks."""
+
+    def average_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """Average the gradients of these parameters, unless the backward pass has done so; called before each step.
+
+        The same of them must have a gradient on all ranks. Raises UserError when the backward pass has not averaged.
+        """
+
+    def all_reduce(self, value: float | Tensor, device: torch.device) -> Any:
+        """Return the sum over the ranks: a new tensor of the shape of `value` on the device, float64 for a number."""
+        return summand(value, device)
+
+    def broadcast_buffers(self) -> None:
+        """Give every rank the buffers of rank 0 that a checkpoint keeps, as the statistics of a batch norm."""
+
+
+class Parallel(Strategy):
+    """The base of a strategy of several ranks. Each computes the gradients of its share of a batch."""
+
+    several = True
     no_buckets = ""
 
     def __init__(self) -> None:
@@ -73,7 +111,12 @@ class Parallel:
         for tensor in (*network.parameters(), *network.buffers()):  # one by one: a copy of all may not fit
             broadcast([tensor.detach()])
         self._models = [model for model in models if any(p.requires_grad for p in model.parameters())]
-        self._buffers = list(_kept_buffers(network))
+        self._buffers = [  # by name: a module may put another tensor there
+            (module, name)
+            for module in network.modules()
+            for name, _ in module.named_buffers(recurse=False)
+            if name not in module._non_persistent_buffers_set
+        ]
 
     def add_parameters(self, parameters: Sequence[Tensor]) -> None:
         for parameter in parameters:
@@ -107,19 +150,20 @@ class Parallel:
             broadcast(buffers)
 
 
+def choose_strategy(section: DistributedSection, ranks: Ranks, *, own_steps: bool) -> Strategy:
+    """Return the strategy of these ranks; `own_steps` says that the task steps its optimizers itself, without FSDP."""
+    if ranks.world == 1:
+        return Strategy()
+    if section.strategy == "fsdp":
+        return FSDP(section.units)
+    return DDPAtStep() if own_steps else DDP()
+
+
 def summand(value: float | Tensor, device: torch.device) -> Tensor:
     """Return a copy of a number or a tensor as a contiguous tensor on the device; a number as float64."""
     if isinstance(value, Tensor):
         return value.detach().to(device, copy=True, memory_format=torch.contiguous_format)
     return on_device(value, device)  # which waits for no device
-
-
-def _kept_buffers(network: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """Yield each buffer that a checkpoint keeps, as its module and its name there: a module may put another there."""
-    for module in network.modules():
-        for name, _ in module.named_buffers(recurse=False):
-            if name not in module._non_persistent_buffers_set:
-                yield module, name
 
 
 class DDP(Parallel):
@@ -138,34 +182,29 @@ class DDP(Parallel):
         self.bucketed = self._models
 
     def add_parameters(self, parameters: Sequence[Tensor]) -> None:
-        from torch.distributed._composable.replicate import replicate
-
-        if any(replicate.state(model).has_initialized for model in self._models):
+        if any(map(self._has_run, self._models)):
             message = "DDP takes no parameters after the first forward pass"
             raise UserError(Problem(message, hint="call run.add_param_group in before_run"))
         super().add_parameters(parameters)
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Return at once: gradients are averaged as they are computed. The first call looks whether they are."""
-        if not self._checked:
-            self._check_called()
-
-    def _check_called(self) -> None:
-        """Raise UserError, at the first step, when gradients have come about that are not synchronised."""
-        from torch.distributed._composable.replicate import replicate
-
+        """Check, at the first step, that the backward pass has averaged the gradients."""
+        if self._checked:
+            return
         self._checked = True
         for model in self._models:
-            if not replicate.state(model).has_initialized and any(p.grad is not None for p in model.parameters()):
+            if not self._has_run(model) and any(p.grad is not None for p in model.parameters()):
                 message = f"the task calls a submodule of {class_of(model)}, so gradients are not synchronised"
                 raise UserError(Problem(message, hint="call the network itself: run.model(…), or run.models[name](…)"))
 
+    def _has_run(self, model: nn.Module) -> bool:
+        from torch.distributed._composable.replicate import replicate
+
+        return bool(replicate.state(model).has_initialized)
+
 
 class DDPAtStep(Parallel):
-    """Averages gradients when an optimizer steps: for a task that steps its optimizers itself.
-
-    It may go backward through any of its models at any time, so no backward pass can say which gradients are due.
-    """
+    """Averages gradients when an optimizer steps: for a task that steps its optimizers itself."""
 
     no_buckets = "the task steps its optimizers itself, so that gradients are averaged at the step, and not in buckets"
 
@@ -205,33 +244,35 @@ def _like(value: Any, held: Any) -> Any:
 
 
 OWN = ("random", "data", "task", "gradients", "scalars", "requests", "engine", "module_hooks")
-"""The entries of a state of which each rank has one of its own."""
+"""The entries of a state that each rank has of its own."""
 
 SMALL = 1024
-"""Elements of a tensor whose values are compared one by one; of a larger one its fingerprint is."""
+"""Elements of a tensor up to which its values are compared; of a larger one its fingerprint is."""
 
 PIECE = 2**20
 """Elements that a number of a fingerprint covers."""
 
 
 def full_state(state: dict[str, Any], consensus: AnyConsensus) -> dict[str, Any]:
-    """Return the state of all ranks, out of this one's; the first rank alone gets what the others have of their own.
+    """Return the state of all ranks; the first rank alone gets what the others have of their own.
 
-    All ranks must call it, and each waits for the others.
+    All ranks must call it, and each waits for the others. A state of a hook that is equal on all ranks is kept once.
     """
     first = consensus.ranks.first
     gathered: dict[str, Any] = {key: _gathered(value, first or key == "hooks") for key, value in state.items()}
-    looks = consensus.all_gather_object({name: _look(hook) for name, hook in gathered["hooks"].items()})
+    mine = {name: hashlib.sha256(pickle.dumps(_plain(hook))).hexdigest() for name, hook in gathered["hooks"].items()}
+    looks = consensus.all_gather_object(mine)
     alike = {name for name in looks[0] if all(look.get(name) == looks[0][name] for look in looks)}
-    mine = {key: gathered[key] for key in OWN}
-    mine["hooks"] = {name: hook for name, hook in gathered["hooks"].items() if name not in alike}
-    _, *others = consensus.all_gather_object(_to_host(mine))
+    own = {key: gathered[key] for key in OWN}
+    own["hooks"] = {name: hook for name, hook in gathered["hooks"].items() if name not in alike}
+    # a GPU's tensor that is pickled would come out on that GPU on every other rank
+    _, *others = consensus.all_gather_object(mapped(own, lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf))
     gathered["ranks"] = others if first else []
     return gathered
 
 
 def local_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Return the state as it was on this rank; on one that there was not, what rank 0 had, and None for "random"."""
+    """Return the state of this rank; that of rank 0, with None for "random", where there was no such rank."""
     others = state.get("ranks", [])
     if ranks.first:
         return state
@@ -242,10 +283,7 @@ def local_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
 
 def _gathered(value: Any, kept: bool) -> Any:
-    """Return the value with every sharded tensor full, in the host's memory.
-
-    No device need hold more than one full tensor. A rank where they are not `kept` has None in their place.
-    """
+    """Return the value with every sharded tensor full, in the host's memory; None in its place if not `kept`."""
 
     def gathered(leaf: Any) -> Any:
         if not is_sharded(leaf):
@@ -254,19 +292,6 @@ def _gathered(value: Any, kept: bool) -> Any:
         return everything.cpu() if kept else None
 
     return mapped(value, gathered)
-
-
-def _to_host(value: Any) -> Any:
-    """Return the value with its tensors in the host's memory.
-
-    Pickled as it is, a tensor would come out on the GPU of the rank that it is from, on every other one.
-    """
-    return mapped(value, lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf)
-
-
-def _look(value: Any) -> str:
-    """Return what tells two states of a hook apart."""
-    return hashlib.sha256(pickle.dumps(_plain(value))).hexdigest()
 
 
 def _plain(value: Any) -> Any:
@@ -279,10 +304,7 @@ def _plain(value: Any) -> Any:
 
 
 def _fingerprint(tensor: torch.Tensor) -> Any:
-    """Return numbers that tensors of different bits all but never share: sums of their words, each times a weight.
-
-    They are computed where the tensor is, so that no rank need fetch an average of all weights from its device.
-    """
+    """Return numbers that tensors of different bits hardly share: weighted sums of their words, made on the device."""
     words = tensor.detach().contiguous().view(-1).view(torch.int32 if tensor.element_size() % 4 == 0 else torch.uint8)
     weights = _weights(words.device)
     return torch.stack([(weights[: len(piece)] * piece).sum() for piece in torch.split(words, PIECE)]).tolist()
@@ -317,9 +339,6 @@ class FSDP(Parallel):
         message = "FSDP takes no parameters after the start: it has sharded the model"
         raise UserError(Problem(message, hint='build them in the model, or use strategy = "ddp"'))
 
-    def average_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Return at once: gradients are averaged as they are computed."""
-
 
 def unmatched_units(section: DistributedSection, network: nn.Module, place: Locate) -> Iterator[Problem]:
     """Yield a problem for each glob of `distributed.units` that matches no module of the network."""
@@ -331,10 +350,9 @@ def unmatched_units(section: DistributedSection, network: nn.Module, place: Loca
 
 
 def units_of(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
-    """Return the modules that the globs mean, the outer ones first.
+    """Return the modules that the globs match, the outer ones first.
 
-    Modules inside a matched module are not matched by the same glob: "layers.*" are the layers. Nor are
-    lists of modules, which are not called, and modules without parameters.
+    A glob matches no modules inside one that it matches, no lists of modules, and no modules without parameters.
     """
     suggestion: dict[str, set[str]] = {glob: set() for glob in globs}
     units = []
