@@ -17,7 +17,7 @@ from hookflow.pipeline.load import parse
 from hookflow.runner.builder.build import build
 from hookflow.runner.process.launch import prepare, start
 from hookflow.text import mask, masked, unmask
-from tests.conftest import TESTS, TOY, NewRun, hookflow_here, records, run_here
+from tests.conftest import TESTS, TOY, NewRun, hookflow_here, records
 
 Train = Callable[..., int]
 TOKEN, ODD, PIN = "hunter2-correct-horse", "a 'b'/c&d\\", "271828182845904523"
@@ -174,7 +174,7 @@ def test_without_the_variable_a_run_is_not_resumed(
     run_dir = with_secrets()
     monkeypatch.delenv("HOOKFLOW_TOKEN")
     for arguments in ((str(run_dir.path),), (str(run_dir.path), "--set", "run.max_epochs=2")):
-        ended = run_here("--resume", *arguments, cwd=tmp_path)
+        ended = hookflow_here("run", "--resume", *arguments, cwd=tmp_path)
         assert ended.returncode == 2, ended.stderr
         assert 'the environment variable "HOOKFLOW_TOKEN" is not set' in ended.stderr
     assert not run_dir.events.exists(), "nothing was begun"
