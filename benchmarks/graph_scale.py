@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hookflow.errors import Where
-from hookflow.graph.plan import PHASES, Bound, EdgeSpec, Node, PlannedHook, Trigger
+from hookflow.graph.plan import PHASES, Binding, EdgeSpec, Node, PlannedHook, Trigger
 from hookflow.graph.points import POINTS
 
 SIZES = (10, 30, 100, 300, 1_000, 3_000, 10_000)
@@ -97,9 +97,10 @@ def declared(shape: str, size: int) -> Iterator[Node]:
                 tuple(lots.sample(SLOTS, lots.choice((0, 0, 0, 1)))),
             )
             after = sorted(lots.sample(range(k), min(k, lots.choice((0, 0, 0, 1, 2)))))
-        bound = tuple(Bound(point, point, "whole", (), Trigger(), *slots) for point in here)
+        name, phase = f"h{k}", lots.choice(PHASES)
+        bound = tuple(Binding(-1, name, point, point, "whole", (), Trigger(), phase, *slots) for point in here)
         wishes = tuple(EdgeSpec(f"h{other}", False, "file", Where("scale.toml", k + 1)) for other in after)
-        hook = PlannedHook(f"h{k}", "builtins:print", {}, lots.choice(PHASES), "", f"scale.toml:{k + 1}", "raise")
+        hook = PlannedHook(name, "builtins:print", {}, phase, "", f"scale.toml:{k + 1}", "raise")
         yield Node(hook, Where("scale.toml", k + 1), bound, wishes)
 
 

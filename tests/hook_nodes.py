@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from hypothesis import strategies as st
 
 from hookflow.errors import Where
 from hookflow.graph.compile import compile_plan
-from hookflow.graph.plan import PHASES, Bound, EdgeKind, EdgeSpec, Half, Node, Plan, PlannedHook, Trigger
+from hookflow.graph.plan import PHASES, Binding, EdgeKind, EdgeSpec, Half, Node, Plan, PlannedHook, Trigger
 
 POINT = "after_train_iter"
 AROUND: tuple[tuple[str, Half], ...] = (("before_val", "enter"), ("after_val", "exit"))
@@ -41,15 +42,16 @@ def node(
     """
     hook = PlannedHook(name, name, {}, phase, "", "p.toml:1", "raise", tuple(ambiguous_with))
     slots = tuple(reads), tuple(writes)
-
-    def bind(point: str, half: Half) -> Bound:
+    afters, befores, *others = (
+        [wish(other, kind=kind) for other in names] for names in (after, before, requires, ambiguous_with)
+    )
+    bound = []
+    for point, half in points:
         method = point if half == "whole" else f"around_{point.partition('_')[2]}"
-        after, before = (tuple(wish(other, 2) for other in names) for names in near.get(method, ((), ())))
-        return Bound(point, method, half, (), Trigger(), *slots, after=after, before=before)
-
-    bound = tuple(bind(point, half) for point, half in points)
-    specs = [tuple(wish(other, kind=kind) for other in names) for names in (after, before, requires, ambiguous_with)]
-    return Node(hook, Where("p.toml", 1), bound, *specs)
+        bound.append(Binding(-1, name, point, method, half, (), Trigger(), phase, *slots))
+        for specs, names in zip((afters, befores), near.get(method, ((), ())), strict=True):
+            specs += (replace(wish(other, 2), at=(point, half)) for other in names)
+    return Node(hook, Where("p.toml", 1), tuple(bound), tuple(afters), tuple(befores), *map(tuple, others))
 
 
 def plan(*nodes: Node, disabled: Iterable[str] = (), shuffle: int | None = None) -> Plan:

@@ -18,16 +18,14 @@ from hookflow.cli.options import NoImport, Only, Overrides, PipelineOrRun, RunsF
 from hookflow.cli.output import as_json, echo, write_file
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.graph.plan import Binding, Edge, Plan
-from hookflow.graph.why import bound_points, stated
 from hookflow.numbers import counted
 
 
 def only_points(plan: Plan, points: Collection[str]) -> Plan:
     """Return what the plan says of some points."""
-    bundles, lost = (
-        tuple(bundle for bundle in every if bundle.point in points) for every in (plan.bundles, plan.given_way_bundles)
-    )
-    plan = replace(plan, bundles=bundles, given_way_bundles=lost)
+    bundles = tuple(bundle for bundle in plan.bundles if bundle.point in points)
+    more = {point: count for point, count in plan.given_way_more.items() if point in points}
+    plan = replace(plan, bundles=bundles, given_way_more=more)
     return _part(plan, lambda binding: binding.point in points, lambda edge: edge.point in points)
 
 
@@ -35,9 +33,9 @@ def only_hook(plan: Plan, hook: str) -> Plan:
     """Return every point at which the hook fires, and there the hook, its edges and who stands at their other ends."""
     own = {binding.id for binding in plan.bindings if binding.hook == hook}
     parts = tuple(part for bundle in plan.bundles for part in bundle.touching(own))
-    plan = replace(plan, bundles=parts, given_way_bundles=())
-    bounds = [(link.first, link.then) for point in bound_points(plan) for link in stated(plan, point.name)]
-    shown = {binding.id for pair in bounds for binding in pair if hook in (pair[0].hook, pair[1].hook)}
+    plan = replace(plan, bundles=parts, given_way_more={})
+    edges = (edge for edge in plan.every_edge() if hook in (edge.first, edge.then))
+    shown = {id_ for edge in edges for id_ in (edge.first_id, edge.then_id)}
     return _part(
         plan,
         lambda binding: binding.hook == hook or binding.id in shown,
@@ -130,7 +128,8 @@ def _by_suffix(out: Path | None) -> Format:
 
 def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
     from hookflow.graph.render.exchange import as_dot, as_mermaid
-    from hookflow.graph.render.svg import as_html, as_svg
+    from hookflow.graph.render.html import as_html
+    from hookflow.graph.render.svg import as_svg
     from hookflow.graph.render.text import as_text
 
     if chosen is Format.json:

@@ -168,9 +168,8 @@ def _edges(edges: Sequence[Edge], point: str | None = None) -> list[str]:
 
 def _overruled(passed: GivenWay) -> Iterator[str]:
     edge = passed.edge
-    to = " to" if passed.against else ": it is one of very many flows that contradict others"
     flow = f"{edge.first} writes {' and '.join(edge.slots)}, which {edge.then} reads"
-    yield f"  {flow}; that would turn the order, but gives way{to}"
+    yield f"  {flow}; that would turn the order, but gives way to"
     yield from _edges(passed.against, edge.point)
 
 

@@ -1,22 +1,27 @@
 """The edges at one point, or at both points of an `around_X`, as one graph; weaker edges give way to stronger ones.
 
-Stated edges come first. Data flow is added where it contradicts none of them, and then none of its own.
+Stated edges come first. Data flow is added where it contradicts none of them, and then none of its own. networkx, whose
+import takes a tenth of a second, is imported only where edges contradict one another.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, chain, pairwise, product
 from operator import or_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.graph.plan import Bound, EdgeKind
+from hookflow.graph.plan import Binding, EdgeKind
 from hookflow.graph.slots import Parts, widest
 from hookflow.numbers import counted
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Rows = tuple[int, int]
 """Two vertices of a point, by their place among them: the first fires before the second."""
@@ -74,9 +79,53 @@ def between(before: Sequence[Collection[int]], chosen: Collection[int]) -> Itera
             rest &= ~(leading[nearest] | 1 << nearest)
 
 
+def rows_before(count: int, edges: Iterable[Rows]) -> list[list[int]]:
+    """Return, for each of so many rows, those that an edge puts before it."""
+    before: list[list[int]] = [[] for _ in range(count)]
+    for first, then in edges:
+        before[then].append(first)
+    return before
+
+
+SHOWN = 12
+"""The number of cycles reported for one strong component; mending those, one has learnt enough to mend the rest."""
+
+
+def cycles_of(edges: Iterable[Rows]) -> list[list[Rows]]:
+    """Return cycles that together hold every edge which lies on any (up to `SHOWN` of a strong component)."""
+    import networkx as nx
+
+    graph = _networkx(edges)
+    result: list[list[Rows]] = []
+    for component in _strong_components(graph):
+        within = graph.subgraph(sorted(component))
+        covered: set[Rows] = set()
+        cycles: list[list[Rows]] = []
+        for first, then in sorted(within.edges):
+            if (first, then) not in covered and len(cycles) < SHOWN:
+                cycles.append(list(pairwise([first, *nx.shortest_path(within, then, first)])))
+                covered.update(cycles[-1])
+        result += cycles
+    return result
+
+
+def _strong_components(graph: nx.DiGraph[int]) -> list[set[int]]:
+    """Return the sets of rows that lie on cycles together: an edge within one lies on a cycle."""
+    import networkx as nx
+
+    return [rows for rows in nx.strongly_connected_components(graph) if len(rows) > 1]
+
+
+def _networkx(edges: Iterable[Rows]) -> nx.DiGraph[int]:
+    import networkx as nx
+
+    graph: nx.DiGraph[int] = nx.DiGraph()  # which, were it given the edges, would import numpy to look at them
+    graph.add_edges_from(edges)
+    return graph
+
+
 MANY = 50
 """Above so many flow edges with the same slots, they are kept as one: who hands on, and whom to."""
-
 
 MOST = 500_000
 """Pairs of hooks at a point that are looked at one by one, at most: those of a file of 1 MB could take hours."""
@@ -93,11 +142,8 @@ class Flow:
     def __len__(self) -> int:
         return len(self.firsts) * len(self.thens)
 
-    def pairs(self) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-        return product(self.firsts, self.thens, (self.slots,))
 
-
-def flows(bound: Iterable[tuple[int, Bound]]) -> Iterator[Flow]:
+def flows(bound: Iterable[tuple[int, Binding]]) -> Iterator[Flow]:
     """Yield, of rows and what they are, who hands which slots on to whom; no pair of rows is in two flows.
 
     Two that both read and write a slot hand on nothing; one that only writes it comes first, one that only reads it
@@ -137,7 +183,7 @@ def _users(touched: Iterable[tuple[int, Iterable[str]]]) -> dict[str, set[int]]:
     return users
 
 
-TOLD = 100
+EXPLAINED = 100
 """Flows that gave way of which it is kept against what; of all of them it could take minutes to find out."""
 
 
@@ -159,15 +205,15 @@ class EdgeGraph:
     The vertex of a row is its `spot`: the second half of an around where its first half does. The rows in `closing` are
     at the second point, which runs backwards. Flows of many edges are kept whole, as `bundles`: each is one more row,
     behind the others, which stands after all that hand on and before all that are handed to. `overridden` are edges
-    that gave way, each with those that it would have closed to a cycle. At most TOLD of them are kept for each addition
-    of edges; the rest of what gave way are the edges of `overridden_bundles`.
+    that gave way, each with those that it would have closed to a cycle. At most EXPLAINED of them are kept for each
+    addition of edges; `overridden_more` counts the others at the first point and at the second one (False, True).
     """
 
     def __init__(self, names: Sequence[str], spot: Sequence[int], closing: Collection[int]) -> None:
         self.edges: dict[Rows, Statement] = {}
         self.bundles: list[Flow] = []
         self.overridden: list[tuple[Statement, list[Statement]]] = []
-        self.overridden_bundles: list[Flow] = []
+        self.overridden_more = Counter[bool]()
         self.sorted: list[int] = []
         """All rows in an order that the edges allow."""
         self._implied: list[int] | None = None
@@ -206,19 +252,22 @@ class EdgeGraph:
                     kept, rest, lost = parting.parts(flow)
                     bundles += kept
                     single += rest
-                    self.overridden_bundles += lost
+                    self._count(lost)
         if (count := sum(map(len, single))) > MOST:
             message = f"{counted(count, 'edge')} between hooks that share slots are too many to be looked at one by one"
             raise UserError(Problem(message, hint="state fewer edges between hooks that share a slot"))
-        self.add_weak(self._single(single), bundles)
+        self._add(self._single(single), bundles)
 
-    def add_weak(self, statements: Iterable[Statement], bundles: Sequence[Flow] = ()) -> None:
+    def add_weak(self, statements: Iterable[Statement]) -> None:
+        """Add edges save those that would close a cycle."""
+        self._add({self._rows_of(statement): statement for statement in statements}, [])
+
+    def _add(self, weak: dict[Rows, Statement], bundles: Sequence[Flow]) -> None:
         """Add edges save those that would close a cycle; no stronger one contradicts the `bundles`.
 
         First the edges go that stronger ones contradict, then those that contradict one another: all of them, so that
         what is left does not hang on the file's order.
         """
-        weak = {self._rows_of(statement): statement for statement in statements}
         if not weak and not bundles:
             return
         implied = self.implied
@@ -234,46 +283,49 @@ class EdgeGraph:
 
     def _untangled(self, weak: dict[Rows, Statement], bundles: Sequence[Flow]) -> list[Flow]:
         """Take all edges out of `weak`, and out of the bundles, that lie on a cycle; return what is left of these."""
-        from hookflow.graph.strong_components import knots_of
-
         every = [*self.bundles, *bundles]
         whole = self.edges | weak
-        knots = knots_of(chain(whole, self._arcs(every)))
-        lost = {rows: weak.pop(rows) for rows in [*weak] if knots.get(rows[0], -1) == knots.get(rows[1], -2)}
+        components = _strong_components(_networkx(chain(whole, self._arcs(every))))
+        number = {row: k for k, rows in enumerate(components) for row in rows}
+        lost = {rows: weak.pop(rows) for rows in [*weak] if number.get(rows[0], -1) == number.get(rows[1], -2)}
         kept: list[Flow] = []
         for hub, flow in enumerate(bundles, len(self.names) + len(self.bundles)):
-            tied, rest = self._split(flow, knots, knots.get(hub, -1))
-            for parts, bundled, single in ((rest, kept, weak), ([tied], self.overridden_bundles, lost)):
-                bundled += (part for part in parts if len(part) > MANY)
-                few = self._single(part for part in parts if len(part) <= MANY)
-                single |= {self._rows_of(statement): statement for statement in few}
+            component = components[number[hub]] if hub in number else set()
+            tied, rest = self._split(flow, component)
+            kept += (part for part in rest if len(part) > MANY)
+            weak |= self._single(part for part in rest if len(part) <= MANY)
+            if len(tied) > MANY:
+                self._count([tied])
+            else:
+                lost |= self._single([tied])
         self._note(lost, whole, every)
         return kept
 
-    def _split(self, flow: Flow, knots: Mapping[int, int], knot: int) -> tuple[Flow, list[Flow]]:
-        """Return the edges of a flow with both ends in a knot, and the others as at most two flows."""
-        tied = {row for row in (*flow.firsts, *flow.thens) if knots.get(self.spots[row], -2) == knot}
-        firsts, other_firsts = _parted(flow.firsts, tied)
-        thens, other_thens = _parted(flow.thens, tied)
+    def _split(self, flow: Flow, component: Collection[int]) -> tuple[Flow, list[Flow]]:
+        """Return the edges of a flow with both ends in a strong component, and the others as at most two flows."""
+        firsts, other_firsts = _parted(flow.firsts, lambda row: self.spots[row] in component)
+        thens, other_thens = _parted(flow.thens, lambda row: self.spots[row] in component)
         rest = [Flow(other_firsts, flow.thens, flow.slots), Flow(firsts, other_thens, flow.slots)]
         return Flow(firsts, thens, flow.slots), rest
+
+    def _count(self, flows: Iterable[Flow]) -> None:
+        for flow in flows:
+            self.overridden_more[flow.thens[0] in self.closing] += len(flow)
 
     def _note(self, lost: Mapping[Rows, Statement], edges: Mapping[Rows, Statement], bundles: Sequence[Flow]) -> None:
         """Note the flows that gave way; the first of them with the way that each would have closed to a cycle."""
         flows = {rows: lost[rows] for rows in sorted(lost) if lost[rows].kind == "flow"}
         if not flows:
             return
-        from hookflow.graph.strong_components import ways
+        import networkx as nx
 
-        explained = [*flows][:TOLD]
-        paths = ways([(then, first) for first, then in explained], chain(edges, self._arcs(bundles)))
-        for rows, path in zip(explained, paths, strict=True):
-            statement, steps = flows.pop(rows), [*self._steps(path, edges, bundles)]
-            self.overridden.append((statement, steps[::-1] if statement.then in self.closing else steps))
-        alike: dict[tuple[int, tuple[str, ...]], list[int]] = {}
-        for statement in flows.values():
-            alike.setdefault((statement.then, statement.slots), []).append(statement.first)
-        self.overridden_bundles += (Flow(tuple(firsts), (then,), slots) for (then, slots), firsts in alike.items())
+        graph = _networkx(chain(edges, self._arcs(bundles)))
+        for k, ((first, then), statement) in enumerate(flows.items()):
+            if k < EXPLAINED:
+                steps = [*self._steps(nx.shortest_path(graph, then, first), edges, bundles)]
+                self.overridden.append((statement, steps[::-1] if statement.then in self.closing else steps))
+            else:
+                self.overridden_more[statement.then in self.closing] += 1
 
     def _steps(
         self, path: Sequence[int], edges: Mapping[Rows, Statement], bundles: Sequence[Flow]
@@ -291,13 +343,17 @@ class EdgeGraph:
             else:
                 yield edges[first, then]
 
-    def _single(self, result: Iterable[Flow]) -> Iterator[Statement]:
-        """Yield an edge for each pair of flows, unless it is stated, too."""
-        for first, then, slots in sorted(pair for flow in result for pair in flow.pairs()):
+    def _single(self, flows: Iterable[Flow]) -> dict[Rows, Statement]:
+        """Return an edge for each pair of flows, unless it is stated, too."""
+        edges: dict[Rows, Statement] = {}
+        for first, then, slots in sorted(
+            pair for flow in flows for pair in product(flow.firsts, flow.thens, [flow.slots])
+        ):
             if self.names[first] != self.names[then]:
                 statement = Statement(first, then, "flow", Where(""), slots)
-                if self._rows_of(statement) not in self.edges:
-                    yield statement
+                if (rows := self._rows_of(statement)) not in self.edges:
+                    edges[rows] = statement
+        return edges
 
     def _rows_of(self, statement: Statement) -> Rows:
         """Return a statement as an edge of the graph, in which the second point runs backwards."""
@@ -319,9 +375,9 @@ class EdgeGraph:
         return rows_before(len(self.names) + len(bundles), chain(edges, self._arcs(bundles)))
 
 
-def _parted(rows: Sequence[int], chosen: Collection[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _parted(rows: Sequence[int], chosen: Callable[[int], bool]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the rows that are chosen, and the others."""
-    return tuple(row for row in rows if row in chosen), tuple(row for row in rows if row not in chosen)
+    return tuple(filter(chosen, rows)), tuple(row for row in rows if not chosen(row))
 
 
 class _Parting:
@@ -371,11 +427,3 @@ class _Parting:
             else:
                 waiting += ((a, b, c, (c + d) // 2), (a, b, (c + d) // 2, d))
         return kept, single, lost
-
-
-def rows_before(count: int, edges: Iterable[Rows]) -> list[list[int]]:
-    """Return, for each of so many rows, those that an edge puts before it."""
-    before: list[list[int]] = [[] for _ in range(count)]
-    for first, then in edges:
-        before[then].append(first)
-    return before

@@ -1,16 +1,18 @@
-"""A compiled plan: hooks, bindings, edges and points. `Node` and `Bound` are hooks before they are ordered."""
+"""A compiled plan: hooks, bindings, edges and points. A `Node` is a hook before it is ordered."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, cached_property
 from itertools import product, starmap
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hookflow.errors import Problem, Where
-from hookflow.graph.points import Point, Points
+from hookflow.graph.points import STANDARD, Point, Points
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 VERSION = 1
 """The version of the format of `plan.json`. It goes up with every change that a reader of the last one would
@@ -55,12 +57,14 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One hook at one point. `id` is its place in `Plan.bindings` and its name in the event log.
+    """One hook at one point.
 
-    `takes` are the arguments its method names, out of those that the point offers, in the method's order. `phase` is
-    the one it fires in: the hook's own, unless an edge has moved it into another. `reads` and `writes` are the slots
-    that its method touches. `modules` (globs over the names of modules, or classes) and `parameters` (globs over the
-    names of parameters) are what it fires on, at a point that fires on such (`Point.picks`).
+    `id` is its place in `Plan.bindings` and its name in the event log. `takes` are the arguments its method names, out
+    of those that the point offers, in the method's order. `phase` is the one it fires in: the hook's own, unless an
+    edge has moved it into another. Of a binding that is not ordered yet, `id` is -1 and `phase` the hook's own. `reads`
+    and `writes` are the slots that its method touches. `modules` (globs over the names of modules, or classes) and
+    `parameters` (globs over the names of parameters) are what it fires on, at a point that fires on such
+    (`Point.picks`).
 
     The others are for module points alone. `stages` is where the binding fires, none meaning in training alone;
     `prepend` puts it before the hooks that the model has registered itself; with `always_call` it fires after an
@@ -88,10 +92,10 @@ class Binding:
 class Edge:
     """`first` fires before `then` at `point`; `where` is the file and line (or the class) that says so.
 
-    A hook may stand there twice, with a plain method and with half of an `around`: `first_id` and `then_id` are the
-    bindings; None in plans that were recorded before edges named them. For a flow edge `where` is empty, and `slots`
-    are what `first` writes and `then` reads. A `loose` edge between two second halves follows from how the arounds were
-    entered, and nothing but the file's order (or the shuffle) says that.
+    `first_id` and `then_id` are the bindings: a hook may stand at a point twice, with a plain method and with half of
+    an `around`. For a flow edge `where` is empty, and `slots` are what `first` writes and `then` reads. A `loose` edge
+    between two second halves follows from how the arounds were entered, and nothing but the file's order (or the
+    shuffle) says that.
     """
 
     point: str
@@ -99,9 +103,9 @@ class Edge:
     then: str
     kind: EdgeKind
     where: str
-    slots: tuple[str, ...] = ()
-    first_id: int | None = None
-    then_id: int | None = None
+    slots: tuple[str, ...]
+    first_id: int
+    then_id: int
     loose: bool = False
 
 
@@ -122,9 +126,8 @@ class Bundle:
         return len(self.first_ids) * len(self.then_ids)
 
     def pairs(self, bindings: Mapping[int, Binding]) -> Iterator[tuple[Binding, Binding]]:
-        """Yield the ends of the edges one by one, of those of `bindings` (by their ids) that are in it."""
-        firsts, thens = ([bindings[id_] for id_ in ids if id_ in bindings] for ids in (self.first_ids, self.then_ids))
-        return product(firsts, thens)
+        """Yield the ends of its edges one by one; `bindings` are those of the point by their ids."""
+        return product([bindings[id_] for id_ in self.first_ids], [bindings[id_] for id_ in self.then_ids])
 
     def touching(self, ids: Collection[int]) -> Iterator[Bundle]:
         """Yield the parts of it that begin or end at some bindings."""
@@ -141,8 +144,7 @@ class Bundle:
 class GivenWay:
     """A flow edge that is not kept; `against` are the edges that lead from `edge.then` to `edge.first`.
 
-    Of hooks around something, some of these may be edges at the other of the two points. An edge of
-    `Plan.given_way_bundles` has none.
+    Of hooks around something, some of these may be edges at the other of the two points.
     """
 
     edge: Edge
@@ -178,9 +180,10 @@ class Plan:
     """Every hook, every binding (point by point in the order of the loop, then in the order of firing), every edge.
 
     `edges` are those that stand for themselves; `bundles` hold the others, where they are very many. `own` are the
-    points that the pipeline declares for itself. `given_way` are the weaker edges that stronger ones have overruled,
-    `given_way_bundles` those that are very many. `warnings` are probable mistakes, `notes` may be intended, `unknown`
-    are facts about hooks that are not imported. `shuffle` is the seed of another order than the file's.
+    points that the pipeline declares for itself. `given_way` are the weaker edges that stronger ones have overruled;
+    where they are very many, the first of each point, and `given_way_more` is how many others there are. `warnings` are
+    probable mistakes, `notes` may be intended, `unknown` are facts about hooks that are not imported. `shuffle` is the
+    seed of another order than the file's.
     """
 
     pipeline: str
@@ -194,7 +197,7 @@ class Plan:
     unknown: tuple[Problem, ...] = ()
     shuffle: int | None = None
     bundles: tuple[Bundle, ...] = ()
-    given_way_bundles: tuple[Bundle, ...] = ()
+    given_way_more: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def points(self) -> Points:
@@ -202,34 +205,43 @@ class Plan:
         return Points(self.own)
 
     @cached_property
-    def _by_point(self) -> dict[str, tuple[Binding, ...]]:
-        return _grouped(self.bindings)
+    def _bindings_by_point(self) -> dict[str, tuple[Binding, ...]]:
+        return _by_point(self.bindings)
 
     @cached_property
     def _bundles_by_point(self) -> dict[str, tuple[Bundle, ...]]:
-        return _grouped(self.bundles)
+        return _by_point(self.bundles)
 
     @cached_property
     def _edges_by_point(self) -> dict[str, tuple[Edge, ...]]:
-        return _grouped(self.edges)
+        return _by_point(self.edges)
 
     @cached_property
-    def _by_name(self) -> dict[str, PlannedHook]:
+    def _hooks_by_name(self) -> dict[str, PlannedHook]:
         return {hook.name: hook for hook in self.hooks}
 
     @cached_property
     def order(self) -> dict[str, tuple[str, ...]]:
         """The names of the hooks that fire at each point, in order; points without any are left out."""
-        return {point.name: tuple(b.hook for b in self.at(point.name)) for point in self.points if self.at(point.name)}
+        return {point.name: tuple(binding.hook for binding in self.at(point.name)) for point in self.bound_points}
+
+    @cached_property
+    def bound_points(self) -> tuple[Point, ...]:
+        """The points that have bindings, in the order of a run."""
+        return tuple(point for point in self.points if self.at(point.name))
 
     def __str__(self) -> str:
         """Return a line for each point where something fires: the hooks in order, with their triggers."""
         width = max(map(len, self.order), default=0)
-        return "\n".join(f"{point:<{width}}  {' → '.join(map(_with_trigger, self.at(point)))}" for point in self.order)
+        lines = []
+        for point in self.order:
+            hooks = (f"{b.hook} ({b.trigger})" if str(b.trigger) else b.hook for b in self.at(point))
+            lines.append(f"{point:<{width}}  {' → '.join(hooks)}")
+        return "\n".join(lines)
 
     def at(self, point: str) -> tuple[Binding, ...]:
         """Return what fires at a point, in order."""
-        return self._by_point.get(point, ())
+        return self._bindings_by_point.get(point, ())
 
     def edges_at(self, point: str) -> tuple[Edge, ...]:
         return self._edges_by_point.get(point, ())
@@ -242,26 +254,14 @@ class Plan:
         """How many edges there are, with those in bundles."""
         return len(self.edges) + sum(map(len, self.bundles))
 
-    @property
-    def edge_kinds(self) -> set[EdgeKind]:
-        result = {edge.kind for edge in self.edges}
-        return result | {"flow"} if self.bundles else result
-
-    def gave_way_unexplained(self) -> Counter[str]:
-        """Return how many flow edges of each point gave way of which it is not kept against what."""
-        count = Counter[str]()
-        for bundle in self.given_way_bundles:
-            count[bundle.point] += len(bundle)
-        return count
-
     @cached_property
     def _dropped(self) -> frozenset[Edge]:
-        return frozenset(provided.edge for provided in self.given_way)
+        return frozenset(given.edge for given in self.given_way)
 
     def circle(self, given_way: GivenWay) -> tuple[Edge, ...]:
-        """Return the circle of flows that an edge gave way to, from its first name on; () where a kept edge did it.
+        """Return the cycle of flows that an edge gave way to, from its first name on; () where a kept edge did it.
 
-        Of such a circle no edge is kept, since none is the stronger.
+        Of such a cycle no edge is kept, since none is the stronger.
         """
         if not given_way.against or not self._dropped.issuperset(given_way.against):
             return ()
@@ -269,106 +269,103 @@ class Plan:
         start = min(range(len(edges)), key=lambda k: edges[k].first)
         return (*edges[start:], *edges[:start])
 
-    def every_edge(self) -> Iterator[Edge]:
-        """Yield every edge, also those in bundles, which are made only now."""
-        yield from self.edges
-        bindings = {binding.id: binding for binding in self.bindings} if self.bundles else {}
-        for bundle in self.bundles:
+    def every_edge(self, point: str = "") -> Iterator[Edge]:
+        """Yield every edge, or every one of a point; those in bundles last, which are made only now."""
+        yield from self.edges_at(point) if point else self.edges
+        bundles = self.bundles_at(point) if point else self.bundles
+        bindings = {binding.id: binding for binding in self.bindings} if bundles else {}
+        for bundle in bundles:
             yield from starmap(bundle.edge, bundle.pairs(bindings))
 
     def hook(self, name: str) -> PlannedHook:
         """Return a hook. Raises KeyError when there is none of that name."""
-        return self._by_name[name]
+        return self._hooks_by_name[name]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, mappings and strings, as `plan.json` holds them."""
-        rare = {key for key in ("unknown", "bundles", "given_way_bundles") if not getattr(self, key)}
+        rare = {key for key in ("unknown", "bundles", "given_way_more") if not getattr(self, key)}
         return {"version": VERSION, **{key: value for key, value in asdict(self).items() if key not in rare}}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """Return the plan that `to_json` wrote. Raises KeyError, TypeError or ValueError when it is something else."""
-        check_version(data)
-        return cls(
-            pipeline=data["pipeline"],
-            hooks=tuple(PlannedHook(**_tuples(hook) | {"args": hook["args"]}) for hook in data["hooks"]),
-            bindings=tuple(
-                Binding(**_tuples(binding) | {"trigger": Trigger(**binding["trigger"])}) for binding in data["bindings"]
-            ),
-            edges=_edges(data["edges"]),
-            own=tuple(Point(**_tuples(point)) for point in data["own"]),
-            given_way=tuple(
-                GivenWay(_edges([provided["edge"]])[0], _edges(provided["against"])) for provided in data["given_way"]
-            ),
-            warnings=tuple(_problem(**warning) for warning in data["warnings"]),
-            notes=tuple(_problem(**note) for note in data.get("notes", ())),  # older plans have none
-            shuffle=data["shuffle"],
-            bundles=tuple(Bundle(**_tuples(bundle)) for bundle in data.get("bundles", ())),  # most plans have none
-            given_way_bundles=tuple(Bundle(**_tuples(bundle)) for bundle in data.get("given_way_bundles", ())),
-        )
+    def from_json(cls, data: Mapping[str, Any] | str | bytes) -> Plan:
+        """Return the plan that `to_json` wrote, or its text. Raises ValueError when it is something else."""
+        from pydantic import ValidationError
+
+        from hookflow.events.reading import read_json
+
+        if isinstance(data, (str, bytes)):
+            data = read_json(data, nan=True)
+        if isinstance(data, Mapping) and (version := data.get("version", VERSION)) != VERSION:
+            message = f"it is in format {version}, and this version of hookflow reads format {VERSION}"
+            raise ValueError(f"no plan: {message}")
+        try:
+            plan = _reader().validate_python(data)
+        except ValidationError as error:
+            (first, *_) = error.errors()
+            raise ValueError(f"no plan: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        if wrong := next(_contradictions(plan), ""):
+            raise ValueError(f"no plan: {wrong}")
+        return plan
 
 
-def check_version(data: Any) -> None:
-    """Raise ValueError when a plan was written in another format; the first one had no version."""
-    if isinstance(data, Mapping) and (version := data.get("version", VERSION)) != VERSION:
-        raise ValueError(f"no plan: it is in format {version}, and this version of hookflow reads format {VERSION}")
+@cache
+def _reader() -> TypeAdapter[Plan]:
+    from pydantic import TypeAdapter  # nothing but a reader takes the time to import it
+
+    return TypeAdapter(Plan)
 
 
-def _with_trigger(binding: Binding) -> str:
-    return f"{binding.hook} ({binding.trigger})" if str(binding.trigger) else binding.hook
-
-
-def _edges(data: Iterable[Mapping[str, Any]]) -> tuple[Edge, ...]:
-    return tuple(Edge(**_tuples(edge)) for edge in data)
-
-
-def _problem(message: str, where: Mapping[str, Any] | None, hint: str) -> Problem:
-    return Problem(message, Where(**where) if where else None, hint)
-
-
-def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields with tuples for the lists, as which JSON keeps them."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+def _contradictions(plan: Plan) -> Iterator[str]:
+    """Yield what does not hold together in a plan that was read: its readers rely on the names and numbers in it."""
+    if [binding.id for binding in plan.bindings] != list(range(len(plan.bindings))):
+        yield "its bindings are not numbered"
+    points = {point.name for point in STANDARD}
+    for point in plan.own:
+        if point.name in points:
+            yield "two of its points have the same name"
+        if point.follows not in points:  # one may follow another of its own that stands above it
+            yield f"it has no point {point.follows}"
+        points.add(point.name)
+    yield from (f"it has no point {binding.point}" for binding in plan.bindings if binding.point not in points)
+    hooks = {hook.name for hook in plan.hooks}
+    yield from (f"it has no hook {binding.hook}" for binding in plan.bindings if binding.hook not in hooks)
+    bound = {(binding.id, binding.point): binding.hook for binding in plan.bindings}
+    for edge in plan.edges:
+        for id_, hook in ((edge.first_id, edge.first), (edge.then_id, edge.then)):
+            if bound.get((id_, edge.point)) != hook:
+                yield f"it has no binding {id_} of {hook} at {edge.point}"
+    for bundle in plan.bundles:
+        for ids in (bundle.first_ids, bundle.then_ids):
+            yield from (f"it has no binding {id_} at {bundle.point}" for id_ in ids if (id_, bundle.point) not in bound)
+            if len(set(ids)) < len(ids):
+                yield "a bundle names a binding twice"
 
 
 Placed = TypeVar("Placed", Binding, Edge, Bundle)
 
 
-def _grouped(things: Iterable[Placed]) -> dict[str, tuple[Placed, ...]]:
+def _by_point(items: Iterable[Placed]) -> dict[str, tuple[Placed, ...]]:
     groups: dict[str, list[Placed]] = {}
-    for thing in things:
-        groups.setdefault(thing.point, []).append(thing)
+    for item in items:
+        groups.setdefault(item.point, []).append(item)
     return {point: tuple(there) for point, there in groups.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeSpec:
-    """The name of another hook, as an edge or a requirement states it. An `optional` one may be missing."""
+    """The name of another hook, as an edge or a requirement states it. An `optional` one may be missing.
+
+    `at` is the point and the half of the one binding that it holds for; None for all bindings of its hook.
+    """
 
     hook: str
     optional: bool
     kind: EdgeKind
     where: Where
+    at: tuple[str, Half] | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """One method of a hook at one point; `after` and `before` hold for this point alone."""
-
-    point: str
-    method: str
-    half: Half
-    takes: tuple[str, ...]
-    trigger: Trigger
-    reads: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
-    after: tuple[EdgeSpec, ...] = ()
-    before: tuple[EdgeSpec, ...] = ()
-    parameters: tuple[str, ...] = ()
-    stages: tuple[str, ...] = ()
-    prepend: bool = False
-    always_call: bool = False
+    def holds_at(self, binding: Binding) -> bool:
+        return self.at is None or self.at == (binding.point, binding.half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +374,7 @@ class Node:
 
     hook: PlannedHook
     where: Where
-    bound: tuple[Bound, ...]
+    bound: tuple[Binding, ...]
     after: tuple[EdgeSpec, ...] = ()
     before: tuple[EdgeSpec, ...] = ()
     requires: tuple[EdgeSpec, ...] = ()

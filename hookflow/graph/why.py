@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Literal
@@ -28,67 +27,24 @@ class Link:
     edge: Edge | None = None
 
 
-def bound_points(plan: Plan) -> tuple[Point, ...]:
-    """Return the points that have bindings, in the order of a run."""
-    return tuple(point for point in plan.points if plan.at(point.name))
-
-
-def stated(plan: Plan, point: str) -> Iterator[Link]:
-    """Yield the edges of a point, each with the bindings at its ends; those in bundles last."""
-    yield from unbundled(plan, point)
-    by_id = {binding.id: binding for binding in plan.at(point)}
-    for bundle in plan.bundles_at(point):
-        for first, then in bundle.pairs(by_id):
-            yield Link(first, then, "edge", bundle.edge(first, then))
-
-
-def unbundled(plan: Plan, point: str) -> Iterator[Link]:
-    """Yield the edges that stand for themselves."""
-    by_id: dict[int | None, Binding] = {binding.id: binding for binding in plan.at(point)}
-    by_name: dict[str, list[Binding]] = {}
-    for binding in plan.at(point):
-        by_name.setdefault(binding.hook, []).append(binding)
-    for edge in plan.edges_at(point):
-        first, then = by_id.get(edge.first_id), by_id.get(edge.then_id)
-        if first and then:
-            yield Link(first, then, "edge", edge)
-        elif edge.first_id is None:
-            yield from _of_hooks(edge, by_name)
-
-
-def _of_hooks(edge: Edge, bound: Mapping[str, Sequence[Binding]]) -> Iterator[Link]:
-    """Yield the links of a recorded edge that names hooks alone: from where `first` stands last above `then`."""
-    for then in bound.get(edge.then, ()):
-        above = [first for first in bound.get(edge.first, ()) if first.id < then.id]
-        if above:
-            yield Link(above[-1], then, "edge", edge)
-
-
 def rows_of(plan: Plan, point: str) -> list[tuple[int, int]]:
     """Return the edges of a point by the places of their ends in its order."""
     row = {binding.id: row for row, binding in enumerate(plan.at(point))}
-    return [(row[link.first.id], row[link.then.id]) for link in stated(plan, point)]
+    return [(row[edge.first_id], row[edge.then_id]) for edge in plan.every_edge(point)]
 
 
 def neighbours(plan: Plan, point: str) -> Iterator[Link]:
     """Yield each binding of a point with the one that follows it, and why it does."""
-    by_edge = {(link.first.id, link.then.id): link for link in unbundled(plan, point)}
+    by_ends = {(edge.first_id, edge.then_id): edge for edge in plan.edges_at(point)}
     decided = Decided(plan, point)
-    hands_on: dict[int, list[Bundle]] = {}
+    bundles_from: dict[int, list[Bundle]] = {}
     for bundle in plan.bundles_at(point):
         for id_ in bundle.first_ids:
-            hands_on.setdefault(id_, []).append(bundle)
+            bundles_from.setdefault(id_, []).append(bundle)
     for first, then in pairwise(plan.at(point)):
-        bundles = (bundle for bundle in hands_on.get(first.id, ()) if then.id in bundle.then_ids)
-        bundled = (Link(first, then, "edge", bundle.edge(first, then)) for bundle in bundles)
-        link = by_edge.get((first.id, then.id)) or next(bundled, None)
-        yield link or Link(first, then, decided.reason(first, then))
-
-
-def _own_phase(plan: Plan, binding: Binding) -> int:
-    """Return the phase that a binding has by itself; the second half of an early around is late."""
-    own = PHASES.index(plan.hook(binding.hook).phase)
-    return len(PHASES) - 1 - own if binding.half == "exit" else own
+        bundles = (bundle for bundle in bundles_from.get(first.id, ()) if then.id in bundle.then_ids)
+        edge = by_ends.get((first.id, then.id)) or next((bundle.edge(first, then) for bundle in bundles), None)
+        yield Link(first, then, "edge" if edge else decided.reason(first, then), edge)
 
 
 class Decided:
@@ -101,39 +57,32 @@ class Decided:
 
     def __init__(self, plan: Plan, point: str) -> None:
         bound = plan.at(point)
-        self._row = {binding.id: row for row, binding in enumerate(bound)}
+        self._row = row = {binding.id: row for row, binding in enumerate(bound)}
         before: list[list[int]] = [[] for _ in bound]
-        for link in unbundled(plan, point):
-            if link.edge and not link.edge.loose:
-                before[self._row[link.then.id]].append(self._row[link.first.id])
+        for edge in plan.edges_at(point):
+            if not edge.loose:
+                before[row[edge.then_id]].append(row[edge.first_id])
         for bundle in plan.bundles_at(point):
-            firsts, thens = (
-                [self._row[id_] for id_ in ids if id_ in self._row] for ids in (bundle.first_ids, bundle.then_ids)
-            )
-            for row in thens:
-                before[row] += firsts
+            firsts = [row[id_] for id_ in bundle.first_ids]
+            for id_ in bundle.then_ids:
+                before[row[id_]] += firsts
         self.ancestors = closure(before, range(len(bound)))
         """For each row those that edges put before it; loose ones do not count."""
-        self._own = [_own_phase(plan, binding) for binding in bound]
+        self._own = [PHASES.index(plan.hook(binding.hook).phase) for binding in bound]
         exits: dict[str, int] = {}
-        for row, binding in enumerate(bound):
-            if binding.half == "exit":
-                exits[binding.phase] = exits.get(binding.phase, 0) | 1 << row
+        for k, binding in enumerate(bound):
+            if binding.half == "exit":  # that of an early around is late
+                self._own[k] = len(PHASES) - 1 - self._own[k]
+                exits[binding.phase] = exits.get(binding.phase, 0) | 1 << k
         self._waits = [0] * len(bound)  # for which second halves of its phase each row waits, itself included
         self._later = [0] * len(bound)  # which of them surely come before another one for which it waits
-        for row, binding in enumerate(bound) if exits else ():
-            awaited = self.ancestors[row] & exits.get(binding.phase, 0)
+        for k, binding in enumerate(bound) if exits else ():
+            awaited = self.ancestors[k] & exits.get(binding.phase, 0)
             leaves = binding.half == "exit"
-            self._waits[row] = awaited | leaves << row
-            later = awaited if leaves else 0
-            for first in before[row]:
-                later |= self._later[first]
-            self._later[row] = later
-
-    def by_nesting(self, first: int, then: int) -> bool:
-        """Say whether of two rows of one phase `first` comes first because `then` waits for more second halves."""
-        waits, needs = self._waits[first], self._waits[then]
-        return bool(needs) and not waits & ~self._later[then]
+            self._waits[k] = awaited | leaves << k
+            self._later[k] = awaited if leaves else 0
+            for first in before[k]:
+                self._later[k] |= self._later[first]
 
     def is_open(self, first: Binding, then: Binding) -> bool:
         """Say whether nothing that anybody has said of two bindings puts `first` first.
@@ -147,11 +96,12 @@ class Decided:
         return first.phase == then.phase or self._own[upper] >= self._own[lower]
 
     def reason(self, first: Binding, then: Binding) -> Reason:
-        """Return what puts one before the other."""
+        """Return what puts one before the other: of one phase, `then` may wait for more second halves."""
         upper, lower = self._row[first.id], self._row[then.id]
         if self.ancestors[lower] >> upper & 1:
             return "edge"
-        return "phase" if first.phase != then.phase or self.by_nesting(upper, lower) else "file"
+        waits_for_more = bool(self._waits[lower]) and not self._waits[upper] & ~self._later[lower]
+        return "phase" if first.phase != then.phase or waits_for_more else "file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,57 +126,46 @@ def precedence(plan: Plan, a: str, b: str) -> list[Answer]:
     A hook with two bindings at a point (a method and half of an `around`) has an answer for each;
     so a hook may be asked of itself.
     """
-    points = dict.fromkeys(binding.point for binding in plan.bindings)
-    return [answer for point in points for answer in _answers(plan, point, a, b)]
-
-
-def _answers(plan: Plan, point: str, a: str, b: str) -> Iterator[Answer]:
-    requested = [binding for binding in plan.at(point) if binding.hook in (a, b)]
-    pairs = [(first, then) for first, then in combinations(requested, 2) if {first.hook, then.hook} == {a, b}]
-    if not pairs:
-        return
-    decided = Decided(plan, point)
-    for first, then in pairs:
-        reason = decided.reason(first, then)
-        loose = reason == "file" and first.half == then.half == "exit"
-        path = _path(plan, first, then, loose) if loose or reason == "edge" else ()
-        yield Answer(point, first, then, "edge" if path else reason, path, tuple(_overruled(plan, point, a, b)))
-
-
-def _overruled(plan: Plan, point: str, a: str, b: str) -> Iterator[GivenWay]:
-    """Yield the flows between two hooks that are not kept at a point."""
-    pair = {a, b}
-    for overruled in plan.given_way:
-        if overruled.edge.point == point and {overruled.edge.first, overruled.edge.then} == pair:
-            yield overruled
-    between = {binding.id: binding for binding in plan.at(point) if binding.hook in pair}
-    for bundle in plan.given_way_bundles:
-        for first, then in bundle.pairs(between) if bundle.point == point else ():
-            if first.hook != then.hook:
-                yield GivenWay(bundle.edge(first, then), ())
+    answers = []
+    for point in plan.order:
+        both = [binding for binding in plan.at(point) if binding.hook in (a, b)]
+        pairs = [(first, then) for first, then in combinations(both, 2) if {first.hook, then.hook} == {a, b}]
+        if not pairs:
+            continue
+        decided = Decided(plan, point)
+        here = [given for given in plan.given_way if given.edge.point == point]
+        overruled = tuple(given for given in here if {given.edge.first, given.edge.then} == {a, b})
+        for first, then in pairs:
+            reason = decided.reason(first, then)
+            loose = reason == "file" and first.half == then.half == "exit"
+            path = _path(plan, first, then, loose) if loose or reason == "edge" else ()
+            answers.append(Answer(point, first, then, "edge" if path else reason, path, overruled))
+    return answers
 
 
 def _path(plan: Plan, first: Binding, then: Binding, loose: bool) -> tuple[Edge, ...]:
     """Return the edges of a shortest way down the order, if need be `loose` ones; none when there is no way."""
-    follow: dict[int, list[tuple[Edge, int]]] = {}
-    for link in unbundled(plan, first.point):
-        if link.edge and link.edge.loose <= loose:
-            follow.setdefault(link.first.id, []).append((link.edge, link.then.id))
+    leading: dict[int, list[Edge]] = {}
+    for edge in plan.edges_at(first.point):
+        if edge.loose <= loose:
+            leading.setdefault(edge.first_id, []).append(edge)
     bindings = {binding.id: binding for binding in plan.at(first.point)}
-    ways: dict[int, tuple[Edge, ...]] = {first.id: ()}
-    waiting = deque([first.id])
-    while waiting and then.id not in ways:
-        here = waiting.popleft()
-        for edge, there in follow.get(here, ()):
-            if there not in ways:
-                ways[there] = (*ways[here], edge)
-                waiting.append(there)
+    came: dict[int, Edge] = {}
+    reached = [first.id]
+    for here in reached:  # which grows as it is walked
+        for edge in leading.get(here, ()):
+            if edge.then_id not in came:
+                came[edge.then_id] = edge
+                reached.append(edge.then_id)
         for bundle in plan.bundles_at(first.point):
             for there in bundle.then_ids if here in bundle.first_ids else ():
-                if there in bindings and there not in ways:
-                    ways[there] = (*ways[here], bundle.edge(bindings[here], bindings[there]))
-                    waiting.append(there)
-    return ways.get(then.id, ())
+                if there not in came:
+                    came[there] = bundle.edge(bindings[here], bindings[there])
+                    reached.append(there)
+    path: list[Edge] = []
+    while edge_before := came.get(path[-1].first_id if path else then.id):
+        path.append(edge_before)
+    return tuple(path[::-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +184,7 @@ def ambiguities(plan: Plan) -> Iterator[Ambiguity]:
     It is lazy: where thousands of hooks write one slot, so are the pairs.
     """
     allowed = {frozenset((hook.name, other)) for hook in plan.hooks for other in hook.ambiguous_with}
-    for point in dict.fromkeys(binding.point for binding in plan.bindings):
+    for point in plan.order:
         for first, then in _clashing(plan, point):
             if first.hook != then.hook and frozenset((first.hook, then.hook)) not in allowed:
                 yield Ambiguity(point, first, then, clash(plan.points[point], first, then))

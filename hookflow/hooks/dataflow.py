@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from hookflow.errors import Problem, Where, misspelt
-from hookflow.graph.plan import Binding, Bound, Node, Nodes, Plan
+from hookflow.graph.plan import Binding, Node, Nodes, Plan
 from hookflow.graph.slots import root, wider
 from hookflow.graph.why import Decided
 from hookflow.hooks.uses import in_words, keys_read, uses
@@ -40,7 +40,7 @@ def with_scalars(nodes: Mapping[str, Node], hooks: Hooks) -> tuple[dict[str, Nod
     made = {slot for bound in every for slot in bound.writes}
     reads = {when: _read(names, made) for when, names in named.items()}
 
-    def flowing(name: str, bound: Bound) -> Bound:
+    def flowing(name: str, bound: Binding) -> Binding:
         logs = {*chain(*logged[name][bound.method])}
         provided = {f"{SCALARS}{number}" for number in wanted if any(_may_be(log, number) for log in logs)}
         requested = reads.get(bound.trigger.when or "", frozenset()) if bound.half != "exit" else frozenset()
@@ -76,7 +76,7 @@ def _read(names: Collection[str], made: Collection[str]) -> frozenset[str]:
     return frozenset({*names} - bare | metrics & {*made} | {f"{SCALARS}{name}" for name in bare})
 
 
-def _logged(hook: Callable[..., Any], bound: Bound) -> Logged:
+def _logged(hook: Callable[..., Any], bound: Binding) -> Logged:
     """Return the names that a method gives to `run.log`, as far as its source tells."""
     calls = [use.call for use in uses(hook, bound.method, {"log"}) if use.call] if "run" in bound.takes else []
     return [names for call in calls for argument in _first(call) if (names := _name(argument))]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hookflow.errors import Problem, Where
-from hookflow.graph.plan import Bound, EdgeSpec, Node
+from hookflow.graph.plan import Binding, EdgeSpec, Node
 from hookflow.graph.points import Points
 from hookflow.hooks.inspect import Method
 from hookflow.pipeline.schema import BindingSpec, HookNode
@@ -71,7 +71,7 @@ class ModuleKeys:
             "always_call": bool(always) and point == "forward",
         }
 
-    def without_effect(self, bound: Sequence[Bound]) -> Iterator[Problem]:
+    def without_effect(self, bound: Sequence[Binding]) -> Iterator[Problem]:
         """Yield each of these keys of the whole hook that holds at none of its points."""
         inside = [item for item in bound if self._points[item.point].kind == "module"]
         at = ", ".join(dict.fromkeys(item.point for item in bound))
@@ -143,19 +143,13 @@ def with_prepended_first(nodes: Mapping[str, Node], prepended: Mapping[str, Mapp
             if bound.modules and not bound.prepend:
                 at.setdefault(bound.point, []).append(name)
 
-    def ahead(bound: Bound, where: Where) -> Bound:
-        edges = (EdgeSpec(other, False, "file", where) for other in at.get(bound.point, ()))
-        return replace(bound, before=(*bound.before, *edges))
+    def edges(node: Node) -> Iterator[EdgeSpec]:
+        for bound in node.bound:
+            for other in at.get(bound.point, ()) if bound.prepend else ():
+                where = prepended[node.hook.name][bound.point]
+                yield EdgeSpec(other, False, "file", where, (bound.point, bound.half))
 
-    def with_edges(node: Node, where: Mapping[str, Where]) -> Node:
-        return replace(
-            node, bound=tuple(ahead(item, where[item.point]) if item.prepend else item for item in node.bound)
-        )
-
-    return {
-        name: with_edges(node, prepended[name]) if any(bound.prepend for bound in node.bound) else node
-        for name, node in nodes.items()
-    }
+    return {name: replace(node, before=(*node.before, *edges(node))) for name, node in nodes.items()}
 
 
 class ParameterKeys:
@@ -191,7 +185,7 @@ class ParameterKeys:
             self._problems.append(Problem(message, self._place(key or "use"), hint))
         return result
 
-    def wrong(self, bound: Sequence[Bound]) -> Iterator[Problem]:
+    def wrong(self, bound: Sequence[Binding]) -> Iterator[Problem]:
         """Yield what is wrong, once all bindings are known."""
         yield from self._problems
         if self._said.parameters and bound and not any(self._fires_at_some(item.point) for item in bound):

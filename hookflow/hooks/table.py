@@ -13,9 +13,10 @@ from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.plan import (
     PHASES,
     RANKS,
-    Bound,
+    Binding,
     EdgeKind,
     EdgeSpec,
+    Half,
     Node,
     Nodes,
     Phase,
@@ -172,6 +173,8 @@ class HookTable:
         self.where = self._place("use")
         self.problems: list[Problem] = []
         self.filled: set[str] = set()  # arguments of a plain function that its points give it
+        self.near_after: tuple[EdgeSpec, ...] = ()  # edges that the file states at one of `points`
+        self.near_before: tuple[EdgeSpec, ...] = ()
         self.hook: Callable[..., Any] = _Missing
         try:
             self.hook = inspected.find(declaration.use, self.where)
@@ -214,8 +217,8 @@ class HookTable:
             hook=hook,
             where=self.where,
             bound=tuple(bound),
-            after=self._all_wishes("after"),
-            before=self._all_wishes("before"),
+            after=(*self._all_wishes("after"), *self.near_after),
+            before=(*self._all_wishes("before"), *self.near_before),
             requires=self._all_wishes("requires"),
             ambiguous_with=self._wishes(self.said.ambiguous_with, "ambiguous_with", "file"),
         )
@@ -333,7 +336,7 @@ class HookTable:
         names = [_spec(item).at for item in stated] if stated is not None else [m.name for m in self._chosen()]
         return any(self.points[point].of_batches for name in names for point, _ in places_of(name, self.points))
 
-    def _bindings(self) -> list[Bound]:
+    def _bindings(self) -> list[Binding]:
         """Return what is bound: the points of the file, or else every point that the class has a method for."""
         if self.said.points is not None:
             result = [bound for k, item in enumerate(self.said.points) for bound in self._stated(k, item)]
@@ -345,7 +348,7 @@ class HookTable:
             self._fill_all()
         return [self._bound(method) for method in self._chosen()]
 
-    def _stated(self, k: int, item: str | BindingSpec) -> Iterable[Bound]:
+    def _stated(self, k: int, item: str | BindingSpec) -> Iterable[Binding]:
         """Return what one entry of the file's `points` binds."""
         spec = _spec(item)
         where = self._place(f"points.{k}" if isinstance(item, str) else f"points.{k}.at")
@@ -384,15 +387,21 @@ class HookTable:
         """Say whether the hook may have a method that is not seen."""
         return self.hook is NotImported and method not in {seen.name for seen in self.methods}
 
-    def _refuse_twice(self, result: Sequence[Bound]) -> None:
+    def _refuse_twice(self, result: Sequence[Binding]) -> None:
         seen = [(bound.point, bound.half) for bound in result]
         for point in sorted({point for point, half in seen if seen.count((point, half)) > 1}):
             self.problems.append(Problem(f'hook "{self.name}" is bound to {point} twice', self._place("points")))
 
-    def _bound(self, method: Method, spec: BindingSpec | None = None, key: str = "") -> Bound:
+    def _bound(self, method: Method, spec: BindingSpec | None = None, key: str = "") -> Binding:
         whole, near = self.said, spec
         self.filled.update(method.names)
-        return Bound(
+        at = method.point, method.half
+        self.near_after += self._wishes(near.after if near else [], f"{key}.after", "file", at)
+        self.near_before += self._wishes(near.before if near else [], f"{key}.before", "file", at)
+        return Binding(
+            id=-1,
+            hook=self.name,
+            phase=self._phase(),
             point=method.point,
             method=method.name,
             half=method.half,
@@ -407,8 +416,6 @@ class HookTable:
             writes=self.writes.get(method.name, ()),
             parameters=self.parameters.of(method.point, near, key),
             **self.inside.of(method, near, key),
-            after=self._wishes(near.after if near else [], f"{key}.after", "file"),
-            before=self._wishes(near.before if near else [], f"{key}.before", "file"),
         )
 
     def _all_wishes(self, key: str) -> tuple[EdgeSpec, ...]:
@@ -418,14 +425,16 @@ class HookTable:
         stated = () if self.hook is _Missing else self.inspected.names(self.said.use, key)
         return self._wishes(dict.fromkeys(stated), "", "class")
 
-    def _wishes(self, names: Iterable[str], key: str, kind: EdgeKind) -> tuple[EdgeSpec, ...]:
+    def _wishes(
+        self, names: Iterable[str], key: str, kind: EdgeKind, at: tuple[str, Half] | None = None
+    ) -> tuple[EdgeSpec, ...]:
         thing = self.hook if hasattr(self.hook, "__name__") else type(self.hook)
         of = f"{'class' if isinstance(thing, type) else 'function'} {thing.__name__}"
 
         def where(k: int) -> Where:
             return self._place(f"{key}.{k}") if kind == "file" else Where(of)
 
-        return tuple(EdgeSpec(n.removesuffix("?"), n.endswith("?"), kind, where(k)) for k, n in enumerate(names))
+        return tuple(EdgeSpec(n.removesuffix("?"), n.endswith("?"), kind, where(k), at) for k, n in enumerate(names))
 
     def _described(self, faults: Iterable[Issue], where: Where) -> None:
         self.problems += (Problem(message, where, hint) for message, hint in faults)

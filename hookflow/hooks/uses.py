@@ -18,7 +18,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from hookflow.errors import Problem, Where
-from hookflow.graph.plan import Bound, Node
+from hookflow.graph.plan import Binding, Node
 from hookflow.pipeline.use import parse_file
 
 FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef
@@ -256,7 +256,7 @@ def undeclared_calls(hook: Callable[..., Any], node: Node) -> Iterator[Problem]:
                 yield _undeclared(use, node, bound)
 
 
-def _undeclared(use: Use, node: Node, bound: Bound) -> Problem:
+def _undeclared(use: Use, node: Node, bound: Binding) -> Problem:
     slot, name = SLOT[use.name], node.hook.name
     message = f'hook "{name}" calls run.{use.name} at {bound.point} ({in_words(use.where)})'
     hint = how_to_declare(slot, name, bound.writes)

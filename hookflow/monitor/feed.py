@@ -22,7 +22,6 @@ from hookflow.events.regular_file import open_regular, read_regular
 from hookflow.events.run_lock import exit_code
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
-from hookflow.graph.plan_file import parse_plan
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
 
@@ -154,7 +153,7 @@ def read_plan(run: RunDir, attempt: int | None = None) -> Plan | None:
     """
     path = run.plan if attempt is None else run.plan_of(attempt)
     try:
-        return parse_plan(read_regular(path))
+        return Plan.from_json(read_regular(path))
     except OSError:
         return None
     except ValueError:

@@ -20,7 +20,7 @@ from hookflow.events.rundir import all_runs
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.plan import GivenWay, Plan
 from hookflow.graph.turning import Pair, meeting_points, pair_of
-from hookflow.graph.why import Ambiguity, Reason, ambiguities, bound_points, neighbours, ways_to_state
+from hookflow.graph.why import Ambiguity, Reason, ambiguities, neighbours, ways_to_state
 from hookflow.numbers import counted
 from hookflow.pipeline.layers import read
 from hookflow.pipeline.load import Loaded, dump
@@ -326,9 +326,9 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     by_default = f"; by default: {', '.join(defaults)}" if defaults else ""
     yield (
         "hooks",
-        f"{counted(len(plan.hooks), 'hook')} at {counted(len(bound_points(plan)), 'point')}{by_default}{switched_off}",
+        f"{counted(len(plan.hooks), 'hook')} at {counted(len(plan.bound_points), 'point')}{by_default}{switched_off}",
     )
-    reasons = Counter(link.reason for point in bound_points(plan) for link in neighbours(plan, point.name))
+    reasons = Counter(link.reason for point in plan.bound_points for link in neighbours(plan, point.name))
     if reasons:
         yield "order", _order(reasons, plan.shuffle)
 
@@ -379,7 +379,7 @@ def _gave_way(plan: Plan) -> list[str]:
             lines.append(f"{flows}: a circle of flows, so none of them counts; at {edge.point}")
         else:
             lines.append(f"{edge.first} → {edge.then} ({', '.join(edge.slots)}), to {_path(provided)}; at {edge.point}")
-    for point, count in plan.gave_way_unexplained().items():
+    for point, count in plan.given_way_more.items():
         lines.append(f"{counted(count, 'more flow')}, to others; at {point}")
     return list(dict.fromkeys(lines))
 

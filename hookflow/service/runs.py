@@ -111,10 +111,10 @@ def failure_report(run_dir: RunDir) -> str:
 
 def recorded_plan(run: RunDir) -> Plan:
     """Return the plan of a run. Raises UserError when it cannot be read."""
-    from hookflow.graph.plan_file import parse_plan
+    from hookflow.graph.plan import Plan
 
     try:
-        return parse_plan(read_regular(run.plan))
+        return Plan.from_json(read_regular(run.plan))
     except (OSError, ValueError):
         message = f"the plan of the run {run.id} cannot be read"
         where = Where(str(short(run.plan)))

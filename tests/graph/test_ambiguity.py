@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from hookflow.graph.plan import PHASES, Binding, Plan
-from hookflow.graph.why import ambiguities, stated
+from hookflow.graph.why import ambiguities
 from tests.graph.test_order import legal
 from tests.hook_nodes import AROUND, Node, acyclic, node, plan
 
@@ -150,9 +150,9 @@ def decided(compiled: Plan, ahead: dict[int, set[int]], first: Binding, then: Bi
 def reached(compiled: Plan, point: str, start: Binding) -> set[int]:
     """Return what edges lead to, those left out that only the file's order stands behind."""
     follow: dict[int, set[int]] = {}
-    for link in stated(compiled, point):
-        if link.edge and not link.edge.loose:
-            follow.setdefault(link.first.id, set()).add(link.then.id)
+    for edge in compiled.edges_at(point):
+        if not edge.loose:
+            follow.setdefault(edge.first_id, set()).add(edge.then_id)
     found: set[int] = set()
     waiting = [start.id]
     while waiting:

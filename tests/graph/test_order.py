@@ -106,19 +106,11 @@ class TestPhases:
 
 
 def test_the_order_may_differ_from_point_to_point() -> None:
-    here = node("a", points=(("before_train", "whole"),), after=["b"])
-    there = node("a", points=(("after_train", "whole"),), before=["b"])
-    both = Node(here.hook, here.where, (_stating(here), _stating(there)))
-    compiled = plan(both, node("b", points=(("before_train", "whole"), ("after_train", "whole"))))
+    both = [("before_train", "whole"), ("after_train", "whole")]
+    near = {"before_train": (["b"], []), "after_train": ([], ["b"])}
+    compiled = plan(node("a", points=both, near=near), node("b", points=both))  # type: ignore[arg-type]
     assert order(compiled, "before_train") == ["b", "a"]
     assert order(compiled, "after_train") == ["a", "b"]
-
-
-def _stating(of: Node):  # type: ignore[no-untyped-def]
-    """Return the one binding of a hook with the hook's edges as its own."""
-    from dataclasses import replace
-
-    return replace(of.bound[0], after=of.after, before=of.before)
 
 
 class TestWarnings:
@@ -127,6 +119,10 @@ class TestWarnings:
         assert [problem.message for problem in apart.warnings] == [
             'the edge between "a" and "b" can never matter: they share no point'
         ]
+
+    def test_none_for_an_edge_of_an_around_that_meets_the_other_at_one_of_its_points(self) -> None:
+        around = node("a", points=AROUND, near={"around_val": (["b"], [])})
+        assert not plan(around, node("b", points=(("before_val", "whole"),))).warnings
 
     def test_none_for_what_a_class_says_of_hooks_in_general(self) -> None:
         assert not plan(node("a", points=(("after_train", "whole"),), after=["b"], kind="class"), node("b")).warnings

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from hookflow.graph.plan import Node, Trigger
-from tests.graph.test_bundles import crowd
 from tests.hook_nodes import node, plan
 
 
@@ -35,13 +34,6 @@ def test_as_a_string_it_is_a_line_for_each_point_with_the_triggers() -> None:
 )
 def test_arguments_as_one_would_write_them(args: dict[str, object] | list[object], said: str) -> None:
     assert replace(node("a").hook, args=args).written_args == said
-
-
-def test_the_kinds_of_its_edges_are_those_in_bundles_too() -> None:
-    assert plan(node("a"), node("b")).edge_kinds == set()
-    assert plan(node("a"), node("b", ["a"], kind="class")).edge_kinds == {"class"}
-    many = plan(*crowd(101, 101), node("a"), node("b", ["a"]))
-    assert (many.edge_kinds, many.edge_count) == ({"file", "flow"}, 101 * 101 + 1)
 
 
 def test_a_hook_by_its_name() -> None:

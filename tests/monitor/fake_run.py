@@ -98,6 +98,7 @@ def plan() -> Plan:
             trigger = HOOKS[hook][3][point][0]
             takes, reads = ("run",), ("outputs",)
             bindings.append(Binding(len(bindings), hook, point, method, half, takes, trigger, HOOKS[hook][2], reads))  # type: ignore[arg-type]
+    ids = {(binding.point, binding.hook): binding.id for binding in bindings}
     return Plan(
         pipeline="cifar",
         hooks=tuple(
@@ -106,7 +107,8 @@ def plan() -> Plan:
         ),
         bindings=tuple(bindings),
         edges=tuple(
-            Edge(point, first, then, "file", f"cifar.toml:{50 + at}") for at, (point, first, then) in enumerate(EDGES)
+            Edge(point, first, then, "file", f"cifar.toml:{50 + at}", (), ids[point, first], ids[point, then])
+            for at, (point, first, then) in enumerate(EDGES)
         ),
     )
 

@@ -197,8 +197,9 @@ def test_a_shuffled_run_says_so_and_by_which_seed(scene: At) -> None:
 def test_a_hooks_page_tells_flows_what_gave_way_and_a_phase_that_an_edge_has_moved(scene: At) -> None:
     shown = scene()
     point = "after_train_iter"
-    flow = Edge(point, "schedule", "log", "flow", "", ("lr",))
-    gave = Edge(point, "log", "schedule", "flow", "", ("outputs",))
+    schedule, log = (b.id for b in shown.plan.at(point) if b.hook in ("schedule", "log"))
+    flow = Edge(point, "schedule", "log", "flow", "", ("lr",), schedule, log)
+    gave = Edge(point, "log", "schedule", "flow", "", ("outputs",), log, schedule)
     bindings = tuple(
         replace(b, phase="last") if (b.hook, b.point) == ("log", point) else b for b in shown.plan.bindings
     )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
-from hookflow.graph.plan import Binding, EdgeKind, Plan
-from hookflow.graph.points import Point
+from hookflow.graph.plan import EdgeKind, Plan
 from hookflow.graph.render.text import marks, place_of, title_of
-from hookflow.graph.why import bound_points, neighbours, stated
+from hookflow.graph.why import neighbours
 
 _HEAD = """\
   rankdir=LR; newrank=true; compound=true; fontname="sans-serif"; labelloc=t; style=rounded;
@@ -28,30 +27,26 @@ _STYLES: dict[EdgeKind, str] = {
 def as_dot(plan: Plan, title: str = "") -> str:
     """Draw every point that has bindings."""
     heading = f"  label={_quoted(title or title_of(plan))};"
-    return "\n".join(["digraph plan {", _HEAD, heading, *_clusters(plan, bound_points(plan)), "}"])
+    return "\n".join(["digraph plan {", _HEAD, heading, *_clusters(plan), "}"])
 
 
-def _clusters(plan: Plan, points: Sequence[Point]) -> Iterator[str]:
-    for k, point in reversed([*enumerate(points)]):  # from left to right, Graphviz stacks from below
+def _clusters(plan: Plan) -> Iterator[str]:
+    for k, point in reversed([*enumerate(plan.bound_points)]):  # from left to right, Graphviz stacks from below
         yield f"  subgraph cluster_{k} {{ label={_quoted(point.name)}; labeljust=l; color=gray60;"
-        bound = plan.at(point.name)
-        yield from (f"    b{binding.id} [label={_quoted(_dot_label(plan, binding))}];" for binding in bound)
-        for link in stated(plan, point.name):
-            if link.edge:
-                label = f"label={_quoted(place_of(link.edge))}, {_STYLES[link.edge.kind]}"
-                yield f"    b{link.first.id} -> b{link.then.id} [{label}];"
+        for binding in plan.at(point.name):
+            label = "\n".join([binding.hook, *marks(plan, binding)])
+            yield f"    b{binding.id} [label={_quoted(label)}];"
+        for edge in plan.every_edge(point.name):
+            label = f"label={_quoted(place_of(edge))}, {_STYLES[edge.kind]}"
+            yield f"    b{edge.first_id} -> b{edge.then_id} [{label}];"
         for link in neighbours(plan, point.name):
             if not link.edge:
                 yield f"    b{link.first.id} -> b{link.then.id} [style=invis];"
         yield "  }"
-    firsts = [f"b{plan.at(point.name)[0].id}" for point in points]
+    firsts = [f"b{plan.at(point.name)[0].id}" for point in plan.bound_points]
     yield f"  {{ rank=same; {' '.join(firsts)} }}"
     for k, (upper, lower) in enumerate(pairwise(firsts)):
         yield f"  {lower} -> {upper} [ltail=cluster_{k + 1}, lhead=cluster_{k}, color=gray60, arrowhead=none];"
-
-
-def _dot_label(plan: Plan, binding: Binding) -> str:
-    return "\n".join([binding.hook, *marks(plan, binding)])
 
 
 def _quoted(text: str) -> str:
@@ -64,30 +59,26 @@ _ARROWS: dict[EdgeKind, str] = {"file": "-->", "class": "-->", "flow": "-.->", "
 def as_mermaid(plan: Plan, title: str = "") -> str:
     """Draw every point that has bindings."""
     heading = ["---", f"title: {json.dumps(title or title_of(plan), ensure_ascii=False)}", "---", "flowchart TB"]
-    return "\n".join([*heading, *_boxes(plan, bound_points(plan))])
+    return "\n".join([*heading, *_boxes(plan)])
 
 
-def _boxes(plan: Plan, points: Sequence[Point]) -> Iterator[str]:
-    for k, point in enumerate(points):
+def _boxes(plan: Plan) -> Iterator[str]:
+    for k, point in enumerate(plan.bound_points):
         yield f'  subgraph p{k}["{point.name}"]'
         yield "    direction LR"
-        yield from (f'    b{binding.id}["{_mermaid_label(plan, binding)}"]' for binding in plan.at(point.name))
-        for link in stated(plan, point.name):
-            if link.edge:
-                arrow = _ARROWS[link.edge.kind]
-                yield f'    b{link.first.id} {arrow}|"{_text(place_of(link.edge))}"| b{link.then.id}'
+        for binding in plan.at(point.name):
+            label = "<br/>".join([f"<b>{binding.hook}</b>", *map(_escaped, marks(plan, binding))])
+            yield f'    b{binding.id}["{label}"]'
+        for edge in plan.every_edge(point.name):
+            yield f'    b{edge.first_id} {_ARROWS[edge.kind]}|"{_escaped(place_of(edge))}"| b{edge.then_id}'
         for link in neighbours(plan, point.name):
             if not link.edge:
                 yield f"    b{link.first.id} ~~~ b{link.then.id}"
         yield "  end"
-    yield from (f"  p{k} ==> p{k + 1}" for k, _ in enumerate(pairwise(points)))
+    yield from (f"  p{k} ==> p{k + 1}" for k, _ in enumerate(plan.bound_points[1:]))
 
 
-def _mermaid_label(plan: Plan, binding: Binding) -> str:
-    return "<br/>".join([f"<b>{binding.hook}</b>", *map(_text, marks(plan, binding))])
-
-
-def _text(text: str) -> str:
+def _escaped(text: str) -> str:
     """Return a text escaped for a label: what Mermaid, its Markdown or HTML would read otherwise, by number.
 
     A space of no width follows a backslash: before an n, it would break the line however it is written.

@@ -1,44 +1,48 @@
 """A plan as a picture that stands alone: SVG without fonts, scripts or styles from elsewhere, for light and dark.
 
-Strokes distinguish the kinds of edges: solid, double, dashed, dotted. A tooltip shows the source of an edge.
+It has the columns of the plan as text: points as the loop nests them, edges, hooks in the order of firing, notes, and
+a rail for each `around`. Strokes distinguish the kinds of edges: solid, double, dashed, dotted. A tooltip shows the
+source of an edge. All lengths are in pixels.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from html import escape as escape_html
-from itertools import groupby, pairwise
+from itertools import pairwise
+from typing import Literal
 
 from rich.cells import cell_len
 
-from hookflow.errors import Problem
-from hookflow.graph.plan import Binding, EdgeKind, Plan, PlannedHook
-from hookflow.graph.render.lanes import (
-    INDENT,
-    MARGIN,
-    NAME_LINE,
-    NOTE_CELL,
-    NOTE_LINE,
-    PAD,
-    XY,
-    Arrow,
-    Box,
-    Lane,
-    Picture,
-    Rail,
-    lay_out,
-)
+from hookflow.graph.plan import Binding, Edge, EdgeKind, Plan
+from hookflow.graph.points import Kind
 from hookflow.graph.render.text import (
     KINDS,
+    columns,
     edges_that_gave_way,
     marks,
+    pairs,
     place_of,
     plain,
     slots,
     title_of,
+    waits,
+    with_commas,
 )
-from hookflow.text import wrapped
+from hookflow.text import wrapped, wrapped_phrases
+
+NAME_CELL, NOTE_CELL, TITLE_CELL = 7.4, 6.2, 9.5
+"""Width of a sign: monospaced at 12 and at 10 pixels, bold at 15. It is wider than that of any common font."""
+NAME_LINE, NOTE_LINE = 16, 13
+PAD, MARGIN, INDENT = 8, 16, 16
+BOX = 22  # the height of a hook with up to two arrows
+PORT = 8  # between two arrows at a box
+TRACK = 8  # between two arrows that run downwards, or two rails
+TRACKS, RAILS = 40, 20  # side by side, at the most
+NOTE_CELLS = 72
+LEAST_WIDTH = 680  # of the legend
 
 LIGHT = {"page": "#ffffff", "lane": "#f4f5f7", "edge": "#c9cdd4", "box": "#ffffff", "ink": "#1b1f24", "dim": "#59616b"}
 DARK = {"page": "#15181c", "lane": "#1e2228", "edge": "#444b55", "box": "#2a2f37", "ink": "#e8eaed", "dim": "#a6adb7"}
@@ -88,183 +92,259 @@ def dark_sheet() -> str:
 _FORBIDDEN = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML cannot represent, not even escaped."""
 
+_KINDS: dict[Kind, str] = {
+    "own": "own point",
+    "module": "in the network",
+    "state": "in the network",
+    "global": "at every module",
+    "parameter": "on parameters",
+    "comm": "in DDP",
+}
+"""What is said below the name of a point that not every trainer has."""
+
+XY = tuple[float, float]
+Net = tuple[int, EdgeKind]
+"""The edges of one kind that leave one row."""
+
+
+@dataclass(slots=True)
+class Row:
+    """A binding, what is said beside it, and the nets whose arrows end and begin at its box."""
+
+    binding: Binding
+    notes: list[str]
+    ins: list[Net] = field(default_factory=list)
+    outs: list[Net] = field(default_factory=list)
+    y: float = 0
+
+    @property
+    def width(self) -> float:
+        return cell_len(self.binding.hook) * NAME_CELL + 2 * PAD
+
+    @property
+    def box_height(self) -> float:
+        return max(BOX, (len(self.ins) + len(self.outs) + 1) * PORT)
+
+    @property
+    def height(self) -> float:
+        return max(self.box_height, len(self.notes) * NOTE_LINE + PAD)
+
+    def port(self, net: Net, begins: bool) -> float:
+        """Return where an arrow ends, or begins, at the left of the box: those that end are above."""
+        place = len(self.ins) + self.outs.index(net) if begins else self.ins.index(net)
+        return self.y + self.box_height * (place + 1) / (len(self.ins) + len(self.outs) + 1)
+
+
+class Picture:
+    """Where everything stands: the rows of each point, the arrows with their tracks, the rails of the arounds."""
+
+    def __init__(self, plan: Plan, top: float) -> None:
+        every = [binding for point in plan.bound_points for binding in plan.at(point.name)]
+        self.points = plan.bound_points
+        self.rows = {binding.id: Row(binding, []) for binding in every}
+        place = {id_: k for k, id_ in enumerate(self.rows)}
+        nets: dict[Net, list[Edge]] = {}
+        for edge in plan.every_edge():
+            nets.setdefault((edge.first_id, edge.kind), []).append(edge)
+        spans = {net: (place[net[0]], max(place[edge.then_id] for edge in edges)) for net, edges in nets.items()}
+        ordered = sorted(spans, key=lambda net: (spans[net][0], -spans[net][1]))
+        tracks = zip(ordered, columns((spans[net] for net in ordered), TRACKS), strict=True)
+        self._tracks = {net: track for net, track in tracks if track is not None}
+        self.edges = {net: nets[net] for net in self._tracks}
+        unseen = waits(edge for net, edges in nets.items() if net not in self._tracks for edge in edges)
+        self.crowded = bool(unseen)
+        for net, edges in self.edges.items():
+            self.rows[net[0]].outs.append(net)
+            for edge in edges:
+                self.rows[edge.then_id].ins.append(net)
+        for id_, row in self.rows.items():
+            phrases = [*marks(plan, row.binding), *slots(row.binding), *unseen.get(id_, ())]
+            row.notes = wrapped_phrases(with_commas(phrases), NOTE_CELLS)
+        self._place_columns(plan)
+        self._place_rows(plan, top)
+        arounds = pairs(every)
+        lanes = zip(arounds, columns(arounds, RAILS), strict=True)
+        self.rails = [(every[enter], every[exit_], lane) for (enter, exit_), lane in lanes if lane is not None]
+        self.hidden_rails = len(arounds) - len(self.rails)
+        self.right = self.rails_x + (max((lane for *_, lane in self.rails), default=-1) + 2) * TRACK
+        self._ends = {net: every[spans[net][1]].id for net in self.edges}
+
+    def _place_columns(self, plan: Plan) -> None:
+        outermost = min((point.depth for point in self.points), default=0)
+        self.indents = {point.name: MARGIN + INDENT * (point.depth - outermost) for point in self.points}
+        labels = [
+            self.indents[point.name]
+            + max(cell_len(point.name) * NAME_CELL, cell_len(_KINDS.get(point.kind, "")) * NOTE_CELL)
+            for point in self.points
+        ]
+        self._used = {point.name: 0 for point in self.points}  # how many tracks each point has
+        for net, edges in self.edges.items():
+            self._used[edges[0].point] = max(self._used[edges[0].point], self._tracks[net] + 1)
+        tracks = max(self._used.values(), default=0) * TRACK
+        self.boxes_x = max(labels, default=MARGIN) + 2 * PAD + (tracks + 2 * PAD if tracks else 0)
+        self.notes_x = self.boxes_x + max((row.width for row in self.rows.values()), default=0) + PAD
+        notes = max((cell_len(note) for row in self.rows.values() for note in row.notes), default=0)
+        self.rails_x = self.notes_x + notes * NOTE_CELL + PAD
+
+    def _place_rows(self, plan: Plan, top: float) -> None:
+        """Give each row its place, and each point the lane behind its rows: from where to where it is."""
+        self.lanes: dict[str, tuple[float, float]] = {}
+        for point in self.points:
+            y = top + PAD / 2
+            for binding in plan.at(point.name):
+                row = self.rows[binding.id]
+                row.y = y
+                y += row.height + PAD / 2
+            bottom = max(y, top + PAD / 2 + BOX + NOTE_LINE) if point.kind in _KINDS else y
+            self.lanes[point.name] = top, bottom
+            top = bottom + 4
+        self.bottom = top
+
+    def corners(self, net: Net, edge: Edge) -> list[XY]:
+        """Return the way of an arrow: from its box to its track, down, and to the box where it ends."""
+        begin, end = self.rows[edge.first_id].port(net, True), self.rows[edge.then_id].port(net, False)
+        x = self.boxes_x - 2 * PAD - TRACK * (self._used[edge.point] - 1 - self._tracks[net])
+        return [(self.boxes_x, begin), (x, begin), (x, end), (self.boxes_x, end)]
+
+    def goes_on(self, net: Net, edge: Edge) -> bool:
+        """Say whether the track of an arrow leads on to a box further down."""
+        return edge.then_id != self._ends[net]
+
 
 def as_svg(plan: Plan, title: str = "") -> str:
-    """Draw every point that has bindings, a lane each."""
+    """Draw every point that has bindings."""
     return "\n".join(_Drawing(plan, title or title_of(plan)).lines())
 
 
 class _Drawing:
-    """A plan, where everything stands, and the notes below the lanes."""
+    """A picture with its title and its legend."""
 
     def __init__(self, plan: Plan, title: str) -> None:
         self.plan = plan
         self.title = title
-        self.picture = lay_out(plan, top=MARGIN + 32)
-        self.kinds = [kind for kind in KINDS if kind in plan.edge_kinds]
-        self.width = max(self.picture.width, cell_len(title) * 9.5 + 2 * MARGIN, 480)
-        columns = int((self.width - 2 * MARGIN) / NOTE_CELL) - 2
-        self.gave_way = [line for sentence in edges_that_gave_way(plan) for line in wrapped(sentence, columns)]
-        self.halves = any(binding.half != "whole" for binding in plan.bindings)
-        legend = 1 + self.picture.goes_on + len(self.kinds) + self.halves
-        self.height = self.picture.bottom + 2 * PAD + (legend + len(self.gave_way)) * NAME_LINE + MARGIN
+        self.picture = Picture(plan, top=MARGIN + 32)
+        self.width = max(self.picture.right + MARGIN, cell_len(title) * TITLE_CELL + 2 * MARGIN, LEAST_WIDTH)
 
     def lines(self) -> Iterator[str]:
-        size = f'width="{_n(self.width)}" height="{_n(self.height)}" viewBox="0 0 {_n(self.width)} {_n(self.height)}"'
+        picture = self.picture
+        height = picture.bottom + 2 * PAD + len([*self._told()]) * NAME_LINE + MARGIN
+        size = f'width="{_n(self.width)}" height="{_n(height)}" viewBox="0 0 {_n(self.width)} {_n(height)}"'
         name = 'role="img" aria-labelledby="title desc"'
         yield f'<svg xmlns="http://www.w3.org/2000/svg" {name} {size}{styled("plan")}>'
         yield f'<title id="title">{escape(self.title)}</title>'
-        yield f'<desc id="desc">{escape(self._description())}</desc>'
+        order = (f"{point}: {', '.join(hooks)}." for point, hooks in self.plan.order.items())
+        described = "The points of the run from top to bottom, each with its hooks as they fire"
+        yield f'<desc id="desc">{escape(" ".join([f"{described}.", *order]))}</desc>'
         yield f"<style>\n{dark_sheet()}\n</style>"
         yield f'<rect{styled("page")} width="100%" height="100%"/>'
         yield _text(MARGIN, MARGIN + 14, self.title, "title")
-        yield from self._guides(self.picture)
-        for lane in self.picture.lanes:
-            yield from self._lane(lane)
-        yield from (line for rail in self.picture.rails for line in _rail(rail))
-        yield from self._legend(self.picture.bottom + 2 * PAD + 8)
+        for point in picture.points:
+            yield from self._point(point.name)
+        for enter, exit_, lane in picture.rails:
+            yield self._rail(enter, exit_, picture.rails_x + (lane + 1) * TRACK)
+        yield from self._legend(picture.bottom + 2 * PAD)
         yield "</svg>"
 
-    def _description(self) -> str:
-        lines = [
-            "A lane for each point of the run, from top to bottom; in it the hooks from left to right as they fire"
-        ]
-        for point, lanes in groupby(self.picture.lanes, lambda lane: lane.point.name):
-            lines.append(f"{point}: {', '.join(box.binding.hook for lane in lanes for box in lane.boxes)}")
-        return ". ".join(lines) + "."
-
-    def _guides(self, picture: Picture) -> Iterator[str]:
-        """Yield a line from each lane down the lanes that are nested in it."""
-        for k, lane in enumerate(picture.lanes):
-            inner = None
-            for other in picture.lanes[k + 1 :]:
-                if other.x <= lane.x:
-                    break
-                inner = other
-            if inner is not None:
-                x = lane.x + INDENT / 2
-                yield f'<path{styled("rail")} d="M{_n(x)} {_n(lane.y + lane.height)}V{_n(inner.y + inner.height)}"/>'
-
-    def _lane(self, lane: Lane) -> Iterator[str]:
-        yield f'<g class="point" data-point="{escape(lane.point.name)}">'
-        yield f"<title>{escape(f'{lane.point.name}: {lane.point.about}')}</title>"
-        yield _rect("lane", lane.x, lane.y, lane.width, lane.height, 5)
-        y = lane.boxes[0].y + 5 + 12
-        yield _text(lane.x + PAD, y, lane.point.name)
-        for k, note in enumerate(lane.notes, 1):
-            yield _text(lane.x + PAD, y + k * NOTE_LINE, note, "note")
-        if lane.row > 1:
-            yield _text(lane.boxes[0].x - 10, y, "…", "name")
-        if lane.row < lane.rows:
-            yield _text(lane.boxes[-1].x + lane.boxes[-1].width + 4, y, "…", "name")
-        for arrow in sorted(lane.arrows, key=lambda arrow: len(arrow.corners), reverse=True):
-            yield from _arrow(arrow)
-        for label in lane.labels:
-            yield _text(label.x, label.y, label.text, "note", f' text-anchor="{label.anchor}"')
-        for box in lane.boxes:
-            yield from self._box(box)
+    def _point(self, name: str) -> Iterator[str]:
+        picture, point = self.picture, self.plan.points[name]
+        x, (top, bottom) = picture.indents[name], picture.lanes[name]
+        yield f'<g class="point" data-point="{escape(name)}">'
+        yield f"<title>{escape(f'{name}: {point.about}')}</title>"
+        yield _rect("lane", x, top, self.width - MARGIN - x, bottom - top, 5)
+        yield _text(x + PAD, top + PAD / 2 + 15, name)
+        if kind := _KINDS.get(point.kind):
+            yield _text(x + PAD, top + PAD / 2 + 15 + NOTE_LINE, kind, "note")
+        rows = [picture.rows[binding.id] for binding in self.plan.at(name)]
+        for row in rows:
+            for net in row.outs:
+                for edge in picture.edges[net]:
+                    yield from self._arrow(net, edge)
+        for row in rows:
+            yield from self._row(row)
         yield "</g>"
 
-    def _box(self, box: Box) -> Iterator[str]:
-        half = box.binding.half
-        yield f'<g class="hook" data-hook="{escape(box.binding.hook)}">'
-        yield f"<title>{escape(self._about(box.binding))}</title>"
-        yield _rect("box", box.x, box.y, box.width, box.height, 4)
-        if half != "whole":
-            yield _rect("half", box.x if half == "enter" else box.x + box.width - 4, box.y, 4, box.height, 2)
-        yield _text(box.x + PAD + 2, box.y + 5 + 12, box.binding.hook, "name")
-        for k, note in enumerate(box.notes):
-            yield _text(box.x + PAD + 2, box.y + 5 + NAME_LINE + 9 + k * NOTE_LINE, note, "note")
-        yield "</g>"
-
-    def _about(self, binding: Binding) -> str:
-        """Return what is shown below the pointer: what the hook is, when it fires, its slots, where it stands."""
+    def _row(self, row: Row) -> Iterator[str]:
+        binding, x = row.binding, self.picture.boxes_x
         hook = self.plan.hook(binding.hook)
         call = f"{plain(hook.use)}({plain(hook.written_args)})"
-        lines = [hook.name, plain(hook.about), call, f"{binding.method}({', '.join(binding.takes)})"]
-        lines += [*marks(self.plan, binding), *slots(binding), plain(hook.where)]
-        return "\n".join(line for line in lines if line)
+        about = [hook.name, plain(hook.about), call, f"{binding.method}({', '.join(binding.takes)})"]
+        about += [*marks(self.plan, binding), *slots(binding), plain(hook.where)]
+        yield f'<g class="hook" data-hook="{escape(binding.hook)}">'
+        told = "\n".join(line for line in about if line)
+        yield f"<title>{escape(told)}</title>"
+        yield _rect("box", x, row.y, row.width, row.box_height, 4)
+        if binding.half != "whole":
+            y = row.y if binding.half == "enter" else row.y + row.box_height - 3
+            yield _rect("half", x, y, row.width, 3, 2)
+        yield _text(x + PAD, row.y + 15, binding.hook, "name")
+        for k, note in enumerate(row.notes):
+            yield _text(self.picture.notes_x, row.y + 15 + k * NOTE_LINE, note, "note")
+        yield "</g>"
+
+    def _arrow(self, net: Net, edge: Edge) -> Iterator[str]:
+        corners = self.picture.corners(net, edge)
+        yield f'<g class="edge" data-first="{escape(edge.first)}" data-then="{escape(edge.then)}">'
+        yield f"<title>{escape(f'{edge.first} before {edge.then}: {KINDS[edge.kind]} ({place_of(edge)})')}</title>"
+        yield _stroke(edge.kind, corners)
+        if self.picture.goes_on(net, edge):
+            x, y = corners[2]
+            yield f'<circle{styled("knot")} cx="{_n(x)}" cy="{_n(y)}" r="2.2"/>'
+        yield "</g>"
+
+    def _rail(self, enter: Binding, exit_: Binding, x: float) -> str:
+        top, bottom = (self.picture.rows[binding.id].y + BOX / 2 for binding in (enter, exit_))
+        title = f"<title>{escape(f'{enter.hook}: {enter.method}')}</title>"
+        path = f'<path{styled("rail")} d="M{_n(x - 6)} {_n(top)}H{_n(x)}V{_n(bottom)}H{_n(x - 6)}"/>'
+        return f'<g class="around" data-hook="{escape(enter.hook)}">\n{title}\n{path}\n</g>'
+
+    def _told(self) -> Iterator[tuple[EdgeKind | Literal["halves", ""], str]]:
+        """Yield what stands below the picture, with the sign that it explains: then, which edges gave way."""
+        yield "", "from top to bottom: the order of firing"
+        kinds = {edge.kind for edge in self.plan.edges} | ({"flow"} if self.plan.bundles else set())
+        yield from ((kind, text) for kind, text in KINDS.items() if kind in kinds)
+        if self.picture.crowded:
+            yield "", f"edges for which {TRACKS} tracks leave no room are named beside the hook that waits"
+        if any(binding.half != "whole" for binding in self.plan.bindings):
+            joined = "the lines on the right join the two"
+            joined += f", but for {hidden} that find no room" if (hidden := self.picture.hidden_rails) else ""
+            yield "halves", f"enters an around, leaves it: {joined}"
+        width = int((self.width - 2 * MARGIN) / NOTE_CELL) - 2
+        yield from (("", line) for sentence in edges_that_gave_way(self.plan) for line in wrapped(sentence, width))
 
     def _legend(self, y: float) -> Iterator[str]:
-        yield _text(MARGIN, y + 4, "left to right: the order of firing", "note")
-        if self.picture.goes_on:
-            y += NAME_LINE
-            goes_on = "goes on in the next row; an edge between two rows is broken off, and says where its other end is"
-            yield _text(MARGIN + 14, y + 4, "…", "name")
-            yield _text(MARGIN + 46, y + 4, goes_on, "note")
-        for kind in self.kinds:
-            y += NAME_LINE
-            yield from _stroke(kind, ((MARGIN, y), (MARGIN + 36, y)), hollow="hollow below")
-            yield _text(MARGIN + 46, y + 4, KINDS[kind], "note")
-        if self.halves:
-            y += NAME_LINE
-            yield _rect("half", MARGIN + 8, y - 6, 4, 12, 2)
-            yield _rect("half", MARGIN + 24, y - 6, 4, 12, 2)
-            joined = "the lines on the right join the two"
-            joined += f", but for {hidden} that find no room" if (hidden := self.picture.hidden) else ""
-            yield _text(MARGIN + 46, y + 4, f"enters an around, leaves it: {joined}", "note")
-        for line in self.gave_way:
-            y += NAME_LINE
-            yield _text(MARGIN, y + 4, line, "note")
+        for k, (sign, text) in enumerate(self._told()):
+            middle = y + 8 + k * NAME_LINE
+            if sign == "halves":
+                yield _rect("half", MARGIN, middle - 6, 16, 3, 2)
+                yield _rect("half", MARGIN + 20, middle + 2, 16, 3, 2)
+            elif sign:
+                yield _stroke(sign, [(MARGIN, middle), (MARGIN + 36, middle)], hollow="hollow below")
+            yield _text(MARGIN + 46 if sign else MARGIN, middle + 4, text, "note")
 
 
-def _arrow(arrow: Arrow) -> Iterator[str]:
-    edge = arrow.link.edge
-    assert edge is not None
-    yield f'<g class="edge" data-first="{escape(edge.first)}" data-then="{escape(edge.then)}">'
-    yield f"<title>{escape(f'{edge.first} before {edge.then}: {KINDS[edge.kind]} ({place_of(edge)})')}</title>"
-    if arrow.start:
-        yield f'<g class="{arrow.kind}">{_line(arrow.kind, _path(arrow.start))}</g>'
-    yield from _stroke(arrow.kind, arrow.corners)
-    if arrow.branch:
-        yield f'<circle{styled("knot")} cx="{_n(arrow.branch[0])}" cy="{_n(arrow.branch[1])}" r="2.2"/>'
-    yield "</g>"
-
-
-def _stroke(kind: EdgeKind, corners: tuple[XY, ...], hollow: str = "hollow") -> Iterator[str]:
-    """Yield a line with an arrowhead at its end, drawn as the kind of edge is; `hollow` is the look of a gap in it."""
-    (_, above), (x, y) = corners[-2:]
-    along = (1, 0) if above == y else (0, 1)
-    back = x - 6 * along[0], y - 6 * along[1]
-    path = _path((*corners[:-1], back))
-    yield f'<g class="{kind}">{_line(kind, path, hollow)}'
-    wing = 3.5 * along[1], 3.5 * along[0]
-    sides = [(back[0] - wing[0], back[1] - wing[1]), (x, y), (back[0] + wing[0], back[1] + wing[1])]
-    yield f'<path{styled("tip")} d="M{"L".join(f"{_n(a)} {_n(b)}" for a, b in sides)}Z"/></g>'
-
-
-def _line(kind: EdgeKind, path: str, hollow: str = "hollow") -> str:
+def _stroke(kind: EdgeKind, corners: list[XY], hollow: str = "hollow") -> str:
+    """Return a line with an arrowhead at its right end, drawn as the kind of edge is; `hollow` is the gap in it."""
+    x, y = corners[-1]
+    path = _path([*corners[:-1], (x - 6, y)])
     look = "line" if kind == "file" else f"line {kind}"
     line = f'<path{styled("grab")} d="{path}"/><path{styled(look)} d="{path}"/>'
-    return f'{line}\n<path{styled(hollow)} d="{path}"/>' if kind == "class" else line
+    line += f'<path{styled(hollow)} d="{path}"/>' if kind == "class" else ""
+    tip = f'<path{styled("tip")} d="M{_n(x - 6)} {_n(y - 3.5)}L{_n(x)} {_n(y)}L{_n(x - 6)} {_n(y + 3.5)}Z"/>'
+    return f'<g class="{kind}">{line}{tip}</g>'
 
 
-def _path(corners: Iterable[XY], radius: float = 3) -> str:
+def _path(corners: list[XY], radius: float = 3) -> str:
     """Return a way with rounded corners; its parts run straight across or straight down."""
-    points = list(corners)
-    path = f"M{_n(points[0][0])} {_n(points[0][1])}"
-    for (before, corner), (_, after) in pairwise(pairwise(points)):
+    path = f"M{_n(corners[0][0])} {_n(corners[0][1])}"
+    for (before, corner), (_, after) in pairwise(pairwise(corners)):
         near, far = _toward(corner, before, radius), _toward(corner, after, radius)
         path += f"L{_n(near[0])} {_n(near[1])}Q{_n(corner[0])} {_n(corner[1])} {_n(far[0])} {_n(far[1])}"
-    return path + f"L{_n(points[-1][0])} {_n(points[-1][1])}"
+    return path + f"L{_n(corners[-1][0])} {_n(corners[-1][1])}"
 
 
 def _toward(start: XY, goal: XY, length: float) -> XY:
-    def step(a: float, b: float) -> float:
-        return a + max(-length, min(length, b - a))
-
-    return step(start[0], goal[0]), step(start[1], goal[1])
-
-
-def _rail(rail: Rail) -> Iterator[str]:
-    binding = rail.binding
-    yield f'<g class="around" data-hook="{escape(binding.hook)}">'
-    yield f"<title>{escape(f'{binding.hook}: {binding.method}')}</title>"
-    near, far = _n(rail.x - 6), _n(rail.x)
-    yield f'<path{styled("rail")} d="M{near} {_n(rail.top)}H{far}V{_n(rail.bottom)}H{near}"/>'
-    for y in (rail.top, rail.bottom):
-        yield _text(rail.x - 9, y + 3.5, binding.hook, "note", ' text-anchor="end"')
-    yield "</g>"
+    x, y = (a + max(-length, min(length, b - a)) for a, b in zip(start, goal, strict=True))
+    return x, y
 
 
 def _rect(look: str, x: float, y: float, width: float, height: float, radius: float) -> str:
@@ -272,8 +352,8 @@ def _rect(look: str, x: float, y: float, width: float, height: float, radius: fl
     return f'<rect{styled(look)} {box} rx="{_n(radius)}"/>'
 
 
-def _text(x: float, y: float, text: str, look: str = "", more: str = "") -> str:
-    return f'<text{styled(look) if look else ""} x="{_n(x)}" y="{_n(y)}"{more}>{escape(text)}</text>'
+def _text(x: float, y: float, text: str, look: str = "") -> str:
+    return f'<text{styled(look) if look else ""} x="{_n(x)}" y="{_n(y)}">{escape(text)}</text>'
 
 
 def escape(text: str) -> str:
@@ -283,129 +363,3 @@ def escape(text: str) -> str:
 
 def _n(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0")
-
-
-_STYLE = """\
-:root { --page: #ffffff; --ink: #1b1f24; --dim: #59616b; --edge: #c9cdd4; --mark: #fff1c2; color-scheme: light dark; }
-@media (prefers-color-scheme: dark) {
-  :root { --page: #15181c; --ink: #e8eaed; --dim: #a6adb7; --edge: #444b55; --mark: #4a3f1a; }
-}
-@page { margin: 14mm; }
-body { margin: 24px; background: var(--page); color: var(--ink); font: 14px/1.45 system-ui, "DejaVu Sans", sans-serif; }
-.picture { margin: 0 -16px; overflow-x: auto; }
-h2 { margin: 28px 0 8px; font-size: 15px; }
-table { border-collapse: collapse; }
-th, td { padding: 4px 18px 4px 0; border-bottom: 1px solid var(--edge); text-align: left; vertical-align: top; }
-th { font-weight: 600; white-space: nowrap; }
-td { overflow-wrap: break-word; }
-.plan .hook, .plan .around, tr[data-hook] { cursor: pointer; }
-.plan.picked .edge { opacity: .12; }
-.plan.picked .edge.on { opacity: 1; }
-.plan .on .box { stroke-width: 2.6; }
-.plan .on .line { stroke-width: 2.2; } .plan .on .line.class { stroke-width: 4.6; }
-tr.on { background: var(--mark); }
-@media print {
-  :root { --page: #ffffff; --ink: #1b1f24; --dim: #59616b; --edge: #c9cdd4; color-scheme: light; }
-  .picture { overflow: visible !important; }
-  .picture svg { max-width: 100%; height: auto; max-height: 95vh; }
-  body { margin: 0; font-size: 11px; }
-  h2 { break-after: avoid; } tr, figure { break-inside: avoid; }
-  .picture.long { margin: 0; break-inside: auto; } .picture.long svg { max-height: none; }
-}"""
-
-_SCRIPT = """\
-const plan = document.querySelector("svg.plan");
-let kept = null;
-function show(hook) {
-  plan.classList.toggle("picked", hook !== null);
-  for (const part of document.querySelectorAll("[data-hook]"))
-    part.classList.toggle("on", part.dataset.hook === hook);
-  for (const edge of document.querySelectorAll("[data-first]"))
-    edge.classList.toggle("on", [edge.dataset.first, edge.dataset.then].includes(hook));
-}
-for (const part of document.querySelectorAll("[data-hook]")) {
-  part.addEventListener("mouseenter", () => show(part.dataset.hook));
-  part.addEventListener("mouseleave", () => show(kept));
-}
-document.addEventListener("click", (event) => {
-  const part = event.target.closest("[data-hook]");
-  kept = part === null || part.dataset.hook === kept ? null : part.dataset.hook;
-  show(kept);
-});"""
-
-
-def as_html(plan: Plan, title: str = "") -> str:
-    """Draw every point that has bindings, and list hooks, firings and edges."""
-    title = title or title_of(plan)
-    look = "picture long" if lay_out(plan, top=0).goes_on else "picture"
-    return "\n".join(
-        [
-            '<!DOCTYPE html>\n<html lang="en">',
-            f'<head><meta charset="utf-8"/><title>{escape(title)}</title>',
-            '<meta name="viewport" content="width=device-width, initial-scale=1"/>',
-            f"<style>\n{_STYLE}\n</style></head>",
-            f'<body>\n<figure class="{look}">\n{as_svg(plan, title)}\n</figure>',
-            *_hooks(plan),
-            *_firings(plan),
-            *_edges(plan),
-            *_list("Edges that gave way", edges_that_gave_way(plan)),
-            *_list("Warnings", map(_warning, plan.warnings)),
-            *_list("Notes", map(_warning, plan.notes)),
-            f"<script>\n{_SCRIPT}\n</script>\n</body></html>",
-        ]
-    )
-
-
-def _hooks(plan: Plan) -> Iterator[str]:
-    rows = (_row(_hook(hook), {"hook": hook.name}) for hook in plan.hooks)
-    yield from _table("Hooks", ("hook", "what it is", "made of", "phase", "on error", "declared"), rows)
-
-
-def _hook(hook: PlannedHook) -> Sequence[str]:
-    made = f"{plain(hook.use)}({plain(hook.written_args)})"
-    return hook.name, plain(hook.about), made, hook.phase, hook.on_error, plain(hook.where)
-
-
-def _firings(plan: Plan) -> Iterator[str]:
-    rows = (_row(_firing(plan, binding), {"hook": binding.hook}) for binding in plan.bindings)
-    yield from _table("Firings, in their order", ("point", "hook", "method", "when", "slots"), rows)
-
-
-def _firing(plan: Plan, binding: Binding) -> Sequence[str]:
-    call = f"{binding.method}({', '.join(binding.takes)})"
-    return binding.point, binding.hook, call, ", ".join(marks(plan, binding)), ", ".join(slots(binding))
-
-
-def _edges(plan: Plan) -> Iterator[str]:
-    rows = (
-        _row(
-            (edge.point, edge.first, edge.then, KINDS[edge.kind], place_of(edge)),
-            {"first": edge.first, "then": edge.then},
-        )
-        for edge in plan.every_edge()
-    )
-    yield from _table("Edges", ("point", "first", "then", "why", "source"), rows)
-
-
-def _warning(warning: Problem) -> str:
-    parts = (f"{warning.where}:" if warning.where else "", warning.message, f"({warning.hint})" if warning.hint else "")
-    return plain(" ".join(parts))
-
-
-def _table(name: str, heads: Iterable[str], rows: Iterable[str]) -> Iterator[str]:
-    body = [*rows]
-    if body:
-        yield f"<h2>{name}</h2>"
-        yield f"<table><thead><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr></thead>"
-        yield from ("<tbody>", *body, "</tbody></table>")
-
-
-def _row(texts: Iterable[str], data: dict[str, str]) -> str:
-    facts = "".join(f' data-{key}="{escape(value)}"' for key, value in data.items())
-    return f"<tr{facts}>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>"
-
-
-def _list(name: str, message: Iterable[str]) -> Iterator[str]:
-    body = [f"<li>{escape(text)}</li>" for text in message]
-    if body:
-        yield from (f"<h2>{name}</h2>", "<ul>", *body, "</ul>")

@@ -10,13 +10,13 @@ after_val                   ema       ╰ leaves around_val
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
 
-from hookflow.graph.plan import Binding, Edge, EdgeKind, GivenWay, Plan
-from hookflow.graph.points import Point
-from hookflow.graph.why import bound_points, rows_of, stated
+from hookflow.graph.edges import between, rows_before
+from hookflow.graph.plan import PHASES, Binding, Edge, EdgeKind, Plan
+from hookflow.graph.why import rows_of
 from hookflow.numbers import counted
 from hookflow.text import printable, wrapped, wrapped_phrases
 
@@ -28,16 +28,12 @@ KINDS: dict[EdgeKind, str] = {
 }
 """The kinds of edges, for a legend."""
 
-_MIRRORED = {"first": "last", "early": "late", "normal": "normal", "late": "early", "last": "first"}
-"""The phase in which the second half of an `around` fires, by that of the first."""
-
 
 def title_of(plan: Plan, shown: str = "") -> str:
-    """Return the heading of a drawing: what is `shown`, or the number of hooks and points; and whether by lot."""
-    hooks, points = len(plan.hooks), len(bound_points(plan))
-    shown = shown or f"{hooks} hook{'s' * (hooks != 1)} at {points} point{'s' * (points != 1)}"
-    lot = "" if plan.shuffle is None else f", shuffled (seed {plan.shuffle})"
-    return plain(f"{plan.pipeline}: {shown}{lot}")
+    """Return the heading of a drawing: what is `shown`, or how many hooks and points; and the seed of a shuffle."""
+    shown = shown or f"{counted(len(plan.hooks), 'hook')} at {counted(len(plan.bound_points), 'point')}"
+    seed = "" if plan.shuffle is None else f", shuffled (seed {plan.shuffle})"
+    return plain(f"{plan.pipeline}: {shown}{seed}")
 
 
 def marks(plan: Plan, binding: Binding) -> list[str]:
@@ -45,25 +41,23 @@ def marks(plan: Plan, binding: Binding) -> list[str]:
 
     These are the half of an `around`, phase, trigger, its condition, ranks, and a mark for default hooks.
     """
+    hook = plan.hook(binding.hook)
     verb = {"whole": "", "enter": "enters", "exit": "leaves"}[binding.half]
-    around = f"{verb} {binding.method}" if verb else ""
+    own = PHASES[-1 - PHASES.index(hook.phase)] if binding.half == "exit" else hook.phase  # the mirrored one
+    moved = f"{binding.phase} (moved from {own})" if binding.phase != own else ""
     globs = binding.modules or binding.parameters
-    picked = f"on {', '.join(globs)}" if globs else ""
-    ranks = "rank 0 alone" if plan.hook(binding.hook).ranks == "zero" else ""
-    default = "default" if plan.hook(binding.hook).default else ""
-    stages = f"in {', '.join(binding.stages)}" if binding.stages else ""
-    inside = (picked, stages, "prepended" * binding.prepend, "always called" * binding.always_call)
-    result = (around, _phase(plan, binding), str(binding.trigger), *inside, ranks, default)
+    result = (
+        f"{verb} {binding.method}" if verb else "",
+        moved or (binding.phase if binding.phase != "normal" else ""),
+        str(binding.trigger),
+        f"on {', '.join(globs)}" if globs else "",
+        f"in {', '.join(binding.stages)}" if binding.stages else "",
+        "prepended" if binding.prepend else "",
+        "always called" if binding.always_call else "",
+        "rank 0 alone" if hook.ranks == "zero" else "",
+        "default" if hook.default else "",
+    )
     return [plain(mark) for mark in result if mark]
-
-
-def _phase(plan: Plan, binding: Binding) -> str:
-    """Return the phase, unless it is the normal one, and the one it was moved from, if an edge moved it."""
-    own = plan.hook(binding.hook).phase
-    suggestion = _MIRRORED[own] if binding.half == "exit" else own
-    if binding.phase != suggestion:
-        return f"{binding.phase} (moved from {suggestion})"
-    return binding.phase if binding.phase != "normal" else ""
 
 
 def place_of(edge: Edge) -> str:
@@ -83,22 +77,30 @@ def in_words(edge: Edge) -> str:
 
 
 def edges_that_gave_way(plan: Plan) -> Iterator[str]:
-    """Yield the edges of a plan that are not kept, with those that overruled them; a circle of flows is one sentence.
+    """Yield the edges of a plan that are not kept, with those that overruled them; a cycle of flows is one sentence.
 
     For each point the first ones are listed.
     """
-    yield from dict.fromkeys(_gave_way(plan, provided) for provided in plan.given_way)
-    for point, count in plan.gave_way_unexplained().items():
+    sentences: dict[str, None] = {}
+    for given in plan.given_way:
+        at = f"at {given.edge.point}"
+        against = ", ".join(map(in_words, given.against))
+        if circle := plan.circle(given):
+            flows = ", ".join(map(in_words, circle))
+            sentences[f"{at}, a circle of flows, so none of them counts: {flows}"] = None
+        else:
+            sentences[f"{at}, {in_words(given.edge)} gave way to: {against}"] = None
+    yield from sentences
+    for point, count in plan.given_way_more.items():
         yield f"at {point}, {counted(count, 'more flow')} gave way to others"
 
 
-def _gave_way(plan: Plan, given_way: GivenWay) -> str:
-    if circle := plan.circle(given_way):
-        return (
-            f"at {given_way.edge.point}, a circle of flows, so none of them counts: {', '.join(map(in_words, circle))}"
-        )
-    against = ", ".join(map(in_words, given_way.against))
-    return f"at {given_way.edge.point}, {in_words(given_way.edge)} gave way to: {against}"
+def waits(edges: Iterable[Edge]) -> dict[int, list[str]]:
+    """Return by binding whom it waits for, and what says so: the hooks of one place together."""
+    places: dict[int, dict[str, dict[str, None]]] = {}
+    for edge in edges:
+        places.setdefault(edge.then_id, {}).setdefault(place_of(edge), {})[edge.first] = None
+    return {id_: [f"after {', '.join(hooks)} ({place})" for place, hooks in at.items()] for id_, at in places.items()}
 
 
 def slots(binding: Binding) -> list[str]:
@@ -133,27 +135,30 @@ def pairs(bindings: Sequence[Binding]) -> list[tuple[int, int]]:
     return sorted(result)
 
 
+def columns(spans: Iterable[tuple[int, int]], limit: int | None = None) -> list[int | None]:
+    """Return for each span of rows (first, last), in ascending order, the first column that is free.
+
+    It is None where none of `limit` columns is free.
+    """
+    result: list[int | None] = []
+    lasts: list[int] = []  # of each column, the row in which it ends
+    for first, last in spans:
+        free = next((column for column, end in enumerate(lasts) if end < first), len(lasts))
+        if limit is None or free < limit:
+            lasts[free : free + 1] = [last]
+        result.append(None if limit is not None and free >= limit else free)
+    return result
+
+
 def rails(bindings: Sequence[Binding], limit: int) -> list[str]:
     """Return one text a binding, all equally wide. Pairs beyond `limit` at a time have no rail."""
-    bounds = dict(pairs(bindings))
-    lanes: list[int | None] = []  # for each rail the row in which it ends
-    drawn = []
-    for row in range(len(bindings)):
-        line = ["│" if end is not None else " " for end in lanes]
-        if row in bounds and (lane := _free(lanes, limit)) is not None:
-            lanes[lane:] = [bounds[row], *lanes[lane + 1 :]]
-            line[lane:] = ["╭", *line[lane + 1 :]]
-        if row in lanes:
-            lane = lanes.index(row)
-            lanes[lane], line[lane] = None, "╰"
-        drawn.append("".join(line))
-    return [line.ljust(len(lanes)) for line in drawn]
-
-
-def _free(lanes: Sequence[int | None], limit: int) -> int | None:
-    """Return the first rail that is free, or the place of a new one if there may be one more."""
-    free = lanes.index(None) if None in lanes else len(lanes)
-    return free if free < limit else None
+    spans = pairs(bindings)
+    placed = [(span, column) for span, column in zip(spans, columns(spans, limit), strict=True) if column is not None]
+    rows = [[" "] * max((column + 1 for _, column in placed), default=0) for _ in bindings]
+    for (enter, exit_), column in placed:
+        for row in range(enter, exit_ + 1):
+            rows[row][column] = "╭" if row == enter else "╰" if row == exit_ else "│"
+    return ["".join(row) for row in rows]
 
 
 def gutter(count: int, edges: Iterable[tuple[int, int]], limit: int | None = None) -> list[str]:
@@ -163,82 +168,39 @@ def gutter(count: int, edges: Iterable[tuple[int, int]], limit: int | None = Non
     last one) and gets an arrow; a lane that merely passes stays `│`. Left out are edges that follow from others, and,
     where there are more than `limit` lanes, those of the hooks for which no lane is free.
     """
-    links: dict[int, set[int]] = {}
-    for first, then in edges:
-        links.setdefault(first, set()).add(then)
-    targets = reduced(links)
-    last = {row: max(rows) for row, rows in targets.items()}
-    sources: dict[int, set[int]] = {}
-    for source, rows in targets.items():
-        for row in rows:
-            sources.setdefault(row, set()).add(source)
-    lanes: list[int | None] = []  # for each lane the row that opened it
-    drawn = []
-    for row in range(count):
-        waits = sources.get(row, set())
-        joined = {lane for lane, source in enumerate(lanes) if source in waits} if waits else set()
-        opened = _open(lanes, row, limit) if row in targets else None
-        closed = {lane for lane in joined if last[lanes[lane]] == row}  # type: ignore[index]
-        drawn.append((_line(lanes, joined, opened, closed), bool(joined), opened is not None))
-        for lane in closed:
-            lanes[lane] = None
-    width = max(2 * len(lanes) - 1, 0)
-    return [_finish(line, width, waits, leads) for line, waits, leads in drawn]
+    targets: dict[int, list[int]] = {}
+    for first, then in between(rows_before(count, edges), range(count)):
+        targets.setdefault(first, []).append(then)
+    spans = sorted((first, max(thens)) for first, thens in targets.items())
+    placed = [(span, lane) for span, lane in zip(spans, columns(spans, limit), strict=True) if lane is not None]
+    width = max((2 * lane + 1 for _, lane in placed), default=0)
+    lanes: list[dict[int, str]] = [{} for _ in range(count)]  # for each row the knot on each lane
+    joins = [False] * count
+    for (first, last), lane in placed:
+        for row in range(first, last + 1):
+            lanes[row][lane] = "│"
+        for then in targets[first]:
+            lanes[then][lane] = "├" if then < last else "└"
+            joins[then] = True
+        lanes[first][lane] = "┌"
+    return [_knotted(knots, width, joins[row]) for row, knots in enumerate(lanes)]
 
 
-def reduced(links: Mapping[int, Iterable[int]]) -> dict[int, list[int]]:
-    """Return the links, which run from lower numbers to higher ones, without those that a longer way implies."""
-    reach: dict[int, int] = {}  # as bits: quick to unite
-    kept: dict[int, list[int]] = {}
-    for row in sorted(links, reverse=True):
-        implied = bounds = 0
-        for then in sorted(links[row]):
-            if not implied >> then & 1:
-                kept.setdefault(row, []).append(then)
-            implied |= reach.get(then, 0)
-            bounds |= 1 << then
-        reach[row] = implied | bounds
-    return kept
+_WITHIN = {"┌": "┬", "├": "┼", "└": "┴"}
+"""A knot that a stroke from further left meets."""
 
 
-def _open(lanes: list[int | None], row: int, limit: int | None) -> int | None:
-    """Give the row a lane, the first that is free, and return which; None if there must be no more."""
-    if None not in lanes:
-        if limit is not None and len(lanes) >= limit:
-            return None
-        lanes.append(None)
-    lane = lanes.index(None)
-    lanes[lane] = row
-    return lane
-
-
-def _line(lanes: Sequence[int | None], joined: set[int], opened: int | None, closed: set[int]) -> str:
-    """Return the lanes of one row, two columns each."""
-    touched = joined if opened is None else joined | {opened}
-    left = min(touched, default=len(lanes))
-    line = ""
-    for lane, source in enumerate(lanes):
-        stroke = "─" if lane >= left else " "
-        if lane == opened:
-            knot = "┌" if lane == left else "┬"
-        elif lane in closed:
-            knot = "└" if lane == left else "┴"
-        elif lane in joined:
-            knot = "├" if lane == left else "┼"
-        elif source is not None:
-            knot = "│"
-        else:
-            knot = stroke
-        line += knot + stroke
-    return line
-
-
-def _finish(line: str, width: int, waits: bool, leads: bool) -> str:
-    """Bring a row to the full width and end it in an arrow when its hook waits for another."""
+def _knotted(knots: dict[int, str], width: int, joins: bool) -> str:
+    """Return the lanes of one row, two columns each; from its first knot on, a stroke leads to the hook."""
     if not width:
         return ""
-    stroke = "─" if waits or leads else " "
-    return line[:width].ljust(width, stroke) + ("▶" if waits else stroke)
+    left = min((lane for lane, knot in knots.items() if knot != "│"), default=width)
+    line = ""
+    for lane in range(width // 2 + 1):
+        stroke = "─" if lane >= left else " "
+        knot = knots.get(lane, stroke)
+        line += (_WITHIN.get(knot, knot) if lane > left else knot) + stroke
+    return line[:width] + ("▶" if joins else line[-1])
 
 
 _GUTTER_GOES_ON = str.maketrans({**dict.fromkeys("┌┬├┼", "│"), **dict.fromkeys("└┴─▶", " ")})
@@ -268,13 +230,14 @@ class _Drawing:
         self.plan = plan
         self.width = width
         self.colour = colour
-        points = bound_points(plan)
-        outermost = min((point.depth for point in points), default=0)
-        self.labels = {point.name: "  " * (point.depth - outermost) + point.name for point in points}
-        self.gutters = {point.name: self._gutter(point) for point in points}
-        rows = [binding for point in points for binding in plan.at(point.name)]
+        outermost = min((point.depth for point in plan.bound_points), default=0)
+        self.labels = {point.name: "  " * (point.depth - outermost) + point.name for point in plan.bound_points}
+        self.gutters = {
+            point: gutter(len(plan.at(point)), rows_of(plan, point), limit=width // 10) for point in self.labels
+        }
+        rows = [binding for point in self.labels for binding in plan.at(point)]
         self.rails = dict(zip((binding.id for binding in rows), rails(rows, _MOST_RAILS), strict=True))
-        self.waits = self._waits()
+        self.waits = waits(plan.every_edge())
         self.gutter_width = max((len(row) for drawn in self.gutters.values() for row in drawn), default=0)
         self.name_width = min(max((len(binding.hook) for binding in rows), default=0), width // 3)
         self.rail_width = max((len(rail) + 1 for rail in self.rails.values() if rail), default=0)
@@ -292,14 +255,12 @@ class _Drawing:
                 message = [*marks(self.plan, binding), *self.waits.get(binding.id, ())]
                 rail = self.rails[binding.id]
                 rails_above = rail.translate(_RAILS_GO_ON)
-                notes = wrapped_phrases(with_commas(message), self._room(self.label_width))
-                if len(binding.hook) > self.name_width and (notes[0] or rail.strip()):
-                    yield self._line(beside, row, binding.hook, "", "")
-                    beside, name_here, row = "", "", row.translate(_GUTTER_GOES_ON)
-                else:
-                    name_here = binding.hook
-                first, *rest = notes
-                yield self._line(beside, row, name_here, rail, first)
+                first, *rest = wrapped_phrases(with_commas(message), self._room(self.label_width))
+                hook = binding.hook
+                if len(hook) > self.name_width and (first or rail.strip()):
+                    yield self._line(beside, row, hook, "", "")
+                    beside, hook, row = "", "", row.translate(_GUTTER_GOES_ON)
+                yield self._line(beside, row, hook, rail, first)
                 for note in rest:
                     yield self._line("", row.translate(_GUTTER_GOES_ON), "", rails_above, note)
                 beside = ""
@@ -320,23 +281,6 @@ class _Drawing:
     def _room(self, label_width: int) -> int:
         """Return what is left for the notes."""
         return self.width - self._left_of_rails(label_width) - self.rail_width
-
-    def _gutter(self, point: Point) -> list[str]:
-        edges = rows_of(self.plan, point.name)
-        return gutter(len(self.plan.at(point.name)), edges, limit=self.width // 10)
-
-    def _waits(self) -> dict[int, list[str]]:
-        """Return by binding whom it waits for, and what says so: the hooks of one place together."""
-        result: dict[int, dict[str, dict[str, None]]] = {}
-        for point in self.labels:
-            for link in stated(self.plan, point):
-                if link.edge:
-                    places = result.setdefault(link.then.id, {})
-                    places.setdefault(place_of(link.edge), {})[link.first.hook] = None
-        return {
-            id_: [f"after {', '.join(hooks)} ({place})" for place, hooks in places.items()]
-            for id_, places in result.items()
-        }
 
     def _heading(self, label: str, rail: str) -> str:
         """Return the line of a point above its hooks; the rails pass it where there is room."""

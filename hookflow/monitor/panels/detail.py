@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.strip import Strip
 
 from hookflow.events.histogram import bounds
-from hookflow.graph.plan import Binding, Edge, PlannedHook
+from hookflow.graph.plan import Binding, PlannedHook
 from hookflow.monitor.charts import ticks
 from hookflow.monitor.journal import Entry
 from hookflow.monitor.state import Saved
@@ -155,20 +155,13 @@ def _edges(scene: Scene, binding: Binding, width: int) -> list[Strip]:
     bundled = (part.edge(*bounds) for part in parts for bounds in part.pairs(by_id))
     lines = []
     for edge in (*scene.plan.edges_at(binding.point), *bundled, *given_way):
-        if _ends_at(edge, binding):
-            after = edge.then == binding.hook if edge.then_id is None else edge.then_id == binding.id
+        if binding.id in (edge.first_id, edge.then_id):
+            after = edge.then_id == binding.id
             other = edge.first if after else edge.then
             text: list[Part] = [(f" {'after' if after else 'before':<10}", "dim"), (fit(other, 24), "")]
             source = f"flow: {', '.join(edge.slots)}" if edge.kind == "flow" else f"{edge.kind}: {edge.where}"
             lines.append(row(width, *text, (f" {source}{', given way' * (edge in given_way)}", "dim")))
     return lines or [row(width, (f" {'edges':<10}", "dim"), "none: only phase and the file's order place it")]
-
-
-def _ends_at(edge: Edge, binding: Binding) -> bool:
-    """Say whether an edge is one of the binding; recorded ones may name no more than the hook."""
-    if edge.first_id is None:
-        return binding.hook in (edge.first, edge.then)
-    return binding.id in (edge.first_id, edge.then_id)
 
 
 def _moved(binding: Binding, hook: PlannedHook) -> bool:

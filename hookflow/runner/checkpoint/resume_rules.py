@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.events.reading import read_object
 from hookflow.graph.difference import difference
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, load
@@ -153,8 +152,8 @@ def recorded(folder: Path) -> tuple[Loaded, Plan]:
     """
     loaded = load(folder / "pipeline.toml", recorded=True, environment=False)
     try:
-        return loaded, Plan.from_json(read_object((folder / "plan.json").read_bytes(), nan=True))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return loaded, Plan.from_json((folder / "plan.json").read_bytes())
+    except (OSError, ValueError):
         message = "the plan cannot be read: perhaps another version of hookflow wrote it"
         raise UserError(Problem(message, Where(str(folder / "plan.json")))) from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import socket
@@ -70,7 +69,7 @@ def execute(
     say = recorder.say
     wanted = run_dir.wanted() if resume else run_dir
     texts = {path.name: path.read_text("utf-8") for path in (wanted.pipeline, wanted.plan)}
-    plan = Plan.from_json(json.loads(texts[wanted.plan.name]))
+    plan = Plan.from_json(texts[wanted.plan.name])
     loaded = _with_places(load(short(wanted.pipeline), recorded=True), wanted)
     store = CheckpointStore(run_dir.checkpoints, texts)
     explained = explain_oom(loaded.pipeline, lambda: bool(store.all()))

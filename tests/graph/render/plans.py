@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from hookflow.errors import Where
 from hookflow.graph.compile import compile_plan
-from hookflow.graph.plan import Bound, EdgeKind, EdgeSpec, Half, Node, Plan, PlannedHook, Trigger
+from hookflow.graph.plan import Binding, EdgeKind, EdgeSpec, Half, Node, Plan, PlannedHook, Trigger
 from hookflow.graph.points import POINTS as ALL
 from hookflow.graph.points import Point, Points
 
@@ -43,14 +44,14 @@ def node(
     def wish(other: str, line: int) -> EdgeSpec:
         return EdgeSpec(other, False, kind, Where(f"class {name.title()}") if kind == "class" else Where(source, line))
 
-    def bind(point: str, method: str, half: Half) -> Bound:
+    def bind(point: str, method: str, half: Half) -> Binding:
         globs = modules if point in ALL and ALL[point].kind == "module" else ()
-        near = tuple(wish(other, 8) for at, other in after_at if at == point)
-        return Bound(point, method, half, ("run",), trigger or Trigger(), reads, writes, globs, near)
+        return Binding(-1, name, point, method, half, ("run",), trigger or Trigger(), phase, reads, writes, globs)
 
     bound = tuple(bind(*where) for where in halves)
+    near = [replace(wish(other, 8), at=(b.point, b.half)) for b in bound for at, other in after_at if at == b.point]
     hook = PlannedHook(name, name, {}, phase, about, f"{source}:1", "raise")
-    return Node(hook, Where(source, 1), bound, tuple(wish(other, 7) for other in after))
+    return Node(hook, Where(source, 1), bound, (*(wish(other, 7) for other in after), *near))
 
 
 def plan(*nodes: Node, points: Points = ALL, name: str = "p", shuffle: int | None = None) -> Plan:
