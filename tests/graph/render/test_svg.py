@@ -76,7 +76,7 @@ def test_names_that_mean_something_in_xml_are_only_names() -> None:
     root = ElementTree.fromstring(as_svg(HOSTILE))
     assert root[0].text == '"p" & <q> ---: 2 hooks at 3 points'
     (about, *_) = said(root, "hook")
-    assert 'Says <b>"no"</b> & `maybe`; \ufffd[31mü — 損失 ]]>' in about
+    assert 'Says <b>"no"</b> & `maybe`; ·[31mü — 損失 ]]>' in about
     assert any("loss > 1 and name != \"<&\\n`#quot;`>\" or 損失 < 'π'" in text for text in said(root, "hook"))
     assert all('it\'s "p" <&> `q`\\.toml:7' in text for text in said(root, "edge"))
     page = ElementTree.fromstring(as_html(HOSTILE))
