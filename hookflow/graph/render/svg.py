@@ -227,7 +227,7 @@ class _Drawing:
 
     def lines(self) -> Iterator[str]:
         picture = self.picture
-        height = picture.bottom + 2 * PAD + len([*self._told()]) * NAME_LINE + MARGIN
+        height = picture.bottom + 2 * PAD + len([*self._explanations()]) * NAME_LINE + MARGIN
         size = f'width="{_n(self.width)}" height="{_n(height)}" viewBox="0 0 {_n(self.width)} {_n(height)}"'
         name = 'role="img" aria-labelledby="title desc"'
         yield f'<svg xmlns="http://www.w3.org/2000/svg" {name} {size}{styled("plan")}>'
@@ -270,8 +270,8 @@ class _Drawing:
         about = [hook.name, plain(hook.about), call, f"{binding.method}({', '.join(binding.takes)})"]
         about += [*marks(self.plan, binding), *slots(binding), plain(hook.where)]
         yield f'<g class="hook" data-hook="{escape(binding.hook)}">'
-        told = "\n".join(line for line in about if line)
-        yield f"<title>{escape(told)}</title>"
+        tooltip = "\n".join(line for line in about if line)
+        yield f"<title>{escape(tooltip)}</title>"
         yield _rect("box", x, row.y, row.width, row.box_height, 4)
         if binding.half != "whole":
             y = row.y if binding.half == "enter" else row.y + row.box_height - 3
@@ -297,7 +297,7 @@ class _Drawing:
         path = f'<path{styled("rail")} d="M{_n(x - 6)} {_n(top)}H{_n(x)}V{_n(bottom)}H{_n(x - 6)}"/>'
         return f'<g class="around" data-hook="{escape(enter.hook)}">\n{title}\n{path}\n</g>'
 
-    def _told(self) -> Iterator[tuple[EdgeKind | Literal["halves", ""], str]]:
+    def _explanations(self) -> Iterator[tuple[EdgeKind | Literal["halves", ""], str]]:
         """Yield what stands below the picture, with the sign that it explains: then, which edges gave way."""
         yield "", "from top to bottom: the order of firing"
         kinds = {edge.kind for edge in self.plan.edges} | ({"flow"} if self.plan.bundles else set())
@@ -312,7 +312,7 @@ class _Drawing:
         yield from (("", line) for sentence in edges_that_gave_way(self.plan) for line in wrapped(sentence, width))
 
     def _legend(self, y: float) -> Iterator[str]:
-        for k, (sign, text) in enumerate(self._told()):
+        for k, (sign, text) in enumerate(self._explanations()):
             middle = y + 8 + k * NAME_LINE
             if sign == "halves":
                 yield _rect("half", MARGIN, middle - 6, 16, 3, 2)
