@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import io
+import json
 import os
 import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
@@ -23,6 +25,7 @@ from hookflow import text
 from hookflow.events import run_lock
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.process.launch import prepare
@@ -40,6 +43,8 @@ ELSEWHERE = re.compile(
 )
 
 NewRun = Callable[..., RunDir]
+Train = Callable[..., int]
+Trained = Callable[..., RunDir]
 
 # A busy machine is no mistake, and the same commit has the same result: `make test-long` draws anew each time.
 settings.register_profile("hookflow", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
@@ -124,6 +129,18 @@ def train_here() -> Iterator[Callable[..., int]]:
 
 
 @pytest.fixture
+def trained(new_run: NewRun, train_here: Train) -> Trained:
+    """Train a new run of the toy pipeline in this process, and return its directory; `code` is the exit code."""
+
+    def run(*overrides: str, code: int = 0, swap: tuple[str, str] | None = None) -> RunDir:
+        run_dir = new_run(*overrides, swap=swap)
+        assert train_here(run_dir) == code, records(run_dir, "end")
+        return run_dir
+
+    return run
+
+
+@pytest.fixture
 def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing depend on how long a disk takes: what is saved at a boundary is on the disk by the next one."""
     from hookflow.runner.checkpoint import manager
@@ -185,6 +202,32 @@ def records(run_dir: RunDir, kind: str | None = None) -> list[dict[str, object]]
     """Return the records of a run's event log, of one kind or all."""
     everything = Tail(run_dir.events).read_all()
     return [record for record in everything if kind is None or record["k"] == kind]
+
+
+def messages(run_dir: RunDir, level: str | None = None) -> list[str]:
+    """Return the texts of a run's messages, of one level or all."""
+    return [str(r["text"]) for r in records(run_dir, "message") if level is None or r["level"] == level]
+
+
+def reason(run_dir: RunDir) -> str:
+    """Return why a run has ended."""
+    return str(records(run_dir, "end")[-1]["reason"])
+
+
+def firings(run_dir: RunDir) -> dict[tuple[str, str], int]:
+    """Return how often each hook has fired at each point."""
+    bindings = Plan.from_json(json.loads(run_dir.plan.read_text())).bindings
+    counts: Counter[tuple[str, str]] = Counter()
+    for frame in records(run_dir, "frame"):
+        for id_, (fired, *_) in frame["hooks"].items():  # type: ignore[attr-defined]
+            counts[bindings[int(id_)].hook, bindings[int(id_)].point] += fired
+    return counts
+
+
+def strike(folder: Path, at: int, point: str = "after_train_iter", number: int = 15) -> str:
+    """Return an override for a hook that sends its process a signal once, at a point from iteration `at` on."""
+    args = f'{{mark="{folder / f"mark{at}"}", point="{point}", at={at}, number={number}}}'
+    return f'hooks.strike={{use="./watchers.py:Interrupts", args={args}, points=["{point}"]}}'
 
 
 def wait_for(condition: Callable[[], object], what: str = "the condition") -> None:

@@ -16,10 +16,9 @@ from hookflow.runner.builder.components import Parts
 from hookflow.runner.dispatch import torch_hooks
 from hookflow.runner.loop import trainer
 from hookflow.runner.process.state import RunState
-from tests.conftest import records
+from tests.conftest import Train, records
 from tests.runner.same import final_state
 
-Train = Callable[..., int]
 ByHand = Callable[[Parts, RunState], Iterable[Any]]
 SHORT = ("run.max_iters=2", "run.val_every=2", "hooks.clip.enabled=false", "hooks.log.points=['after_train_iter']")
 SWAP = ("max_epochs = 3\n", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,7 @@ import pytest
 import torch
 
 from hookflow.runner.loop.task import as_number, single_numbers
-from tests.conftest import NewRun, records
-
-Train = Callable[..., int]
+from tests.conftest import NewRun, Train, Trained, reason, records
 
 
 @pytest.mark.parametrize("value", [1, 1.0, True, np.float32(1), np.ones(1), torch.ones(()), torch.ones(1, 1)], ids=repr)
@@ -38,22 +35,20 @@ def test_no_numbers(value: Any) -> None:
         ("a loss each", "evaluate", "a loss of shape (8,)"),
     ],
 )
-def test_a_task_that_breaks_its_contract(new_run: NewRun, train_here: Train, kind: str, method: str, said: str) -> None:
+def test_a_task_that_breaks_its_contract(trained: Trained, kind: str, method: str, said: str) -> None:
     for sanity, it in (("true", 0), ("false", 0 if method == "step" else 5)):
         task = f'task={{use="./watchers.py:BadTask", args={{kind="{kind}", method="{method}"}}}}'
-        run_dir = new_run(task, f"run.sanity={sanity}")
-        assert train_here(run_dir) == 2
+        run_dir = trained(task, f"run.sanity={sanity}", code=2)
         (end,) = records(run_dir, "end")
         assert f"the task's {method} has returned" in str(end["reason"])
         assert said in str(end["reason"])
         assert end["it"] == it
 
 
-def test_an_evaluation_needs_no_gradient(new_run: NewRun, train_here: Train) -> None:
+def test_an_evaluation_needs_no_gradient(trained: Trained) -> None:
     detached = 'task={use="./watchers.py:BadTask", args={kind="no gradient", method="evaluate"}}'
     off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "checkpoint")]
-    run_dir = new_run(detached, *off)
-    assert train_here(run_dir) == 0
+    trained(detached, *off)
 
 
 @pytest.mark.parametrize(
@@ -64,16 +59,15 @@ def test_an_evaluation_needs_no_gradient(new_run: NewRun, train_here: Train) -> 
         ('task={use="builtins:dict"}', "a task needs a method step(run, batch); dict has none"),
     ],
 )
-def test_what_is_made_must_be_what_it_is_for(new_run: NewRun, train_here: Train, override: str, said: str) -> None:
-    run_dir = new_run(override)
-    assert train_here(run_dir) == 2
-    assert said in str(records(run_dir, "end")[0]["reason"])
+def test_what_is_made_must_be_what_it_is_for(trained: Trained, override: str, said: str) -> None:
+    run_dir = trained(override, code=2)
+    assert said in reason(run_dir)
 
 
 def test_a_value_that_a_constructor_refuses_says_where(new_run: NewRun, train_here: Train) -> None:
     run_dir = new_run("model.args.width=-1")
     assert train_here(run_dir) in (1, 2)
-    told = str(records(run_dir, "end")[0]["reason"]) + str(records(run_dir, "error"))
+    told = reason(run_dir) + str(records(run_dir, "error"))
     assert "linear.py" in told
 
 

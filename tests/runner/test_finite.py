@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,10 +16,9 @@ from hookflow.runner.checkpoint.manifest import NONFINITE, damage, list_checkpoi
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from hookflow.runner.loop.finite import Losses, NonFiniteLossError, Origin, StepGuard, advice, why_the_host_looks
 from hookflow.runner.process.state import RunState
-from tests.conftest import TESTS, TOY, NewRun, records
+from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, records, strike
 from tests.runner.same import assert_same, assert_same_end, curve, final_state
 
-Train = Callable[..., int]
 ONE_EPOCH = "run.max_epochs=1"
 LOOKS = 'hooks.looks={use="./upsets.py:Looks"}'
 FUSED = "optimizer.args.fused=true"
@@ -30,23 +28,14 @@ def upset(*batches: int, kind: str = "loss") -> str:
     return f'task={{use="./upsets.py:Upset", args={{batches={list(batches)}, kind="{kind}"}}}}'
 
 
-def messages(run_dir: RunDir) -> list[str]:
-    return [str(record["text"]) for record in records(run_dir, "message")]
-
-
-def reason(run_dir: RunDir) -> str:
-    return str(records(run_dir, "end")[-1]["reason"])
-
-
 def skipped(run_dir: RunDir) -> list[float]:
     return [value for (_, _, name), value in curve(run_dir).items() if name == "skipped_steps"]
 
 
 @pytest.mark.parametrize(("kind", "called"), [("loss", "NaN"), ("constant", "infinite")])
-def test_a_loss_that_is_not_finite_ends_the_run(new_run: NewRun, train_here: Train, kind: str, called: str) -> None:
+def test_a_loss_that_is_not_finite_ends_the_run(trained: Trained, kind: str, called: str) -> None:
     tracer = 'hooks.asks={use="./watchers.py:Asks", args={point="after_train_iter"}}'
-    run_dir = new_run(ONE_EPOCH, upset(2, kind=kind), tracer)
-    assert train_here(run_dir) == 1
+    run_dir = trained(ONE_EPOCH, upset(2, kind=kind), tracer, code=1)
     said = reason(run_dir)
     assert f"the loss is {called} in iteration 3 (epoch 1, batch 3)" in said
     assert 'run.on_nan = "skip"' in said
@@ -57,9 +46,8 @@ def test_a_loss_that_is_not_finite_ends_the_run(new_run: NewRun, train_here: Tra
     assert state["position"]["iter"] == 1 and all(tensor.isfinite().all() for tensor in state["model"].values())
 
 
-def test_the_error_names_the_cause_and_saves_the_batch(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(ONE_EPOCH, upset(2, kind="module"))
-    assert train_here(run_dir) == 1
+def test_the_error_names_the_cause_and_saves_the_batch(trained: Trained) -> None:
+    run_dir = trained(ONE_EPOCH, upset(2, kind="module"), code=1)
     text = reason(run_dir)
     assert "First module with an output that is not finite: " in text and "(Linear)" in text
     assert "Gradients that are not finite: " in text and "The diagnosis raised" not in text
@@ -68,26 +56,22 @@ def test_the_error_names_the_cause_and_saves_the_batch(new_run: NewRun, train_he
     assert torch.load(path, weights_only=True)
 
 
-def test_the_diagnosis_leaves_no_trace(new_run: NewRun, train_here: Train) -> None:
+def test_the_diagnosis_leaves_no_trace(trained: Trained) -> None:
     compares = 'hooks.compares={use="./upsets.py:Compares"}'
-    run_dir = new_run(ONE_EPOCH, upset(3), compares, "run.accumulate=2")
-    assert train_here(run_dir) == 1
+    run_dir = trained(ONE_EPOCH, upset(3), compares, "run.accumulate=2", code=1)
     assert "Gradients that are not finite" in reason(run_dir)
     assert "16 tensors: the same" in messages(run_dir), "6 gradients of the first batch among them"
 
 
-def test_a_batch_or_weights_that_are_not_finite_are_named(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(ONE_EPOCH, upset(2, kind="weights"))
-    assert train_here(run_dir) == 1
+def test_a_batch_or_weights_that_are_not_finite_are_named(trained: Trained) -> None:
+    run_dir = trained(ONE_EPOCH, upset(2, kind="weights"), code=1)
     assert "Parameters that are not finite: " in reason(run_dir)
-    run_dir = new_run(ONE_EPOCH, upset(2, kind="batch"))
-    assert train_here(run_dir) == 1
+    run_dir = trained(ONE_EPOCH, upset(2, kind="batch"), code=1)
     assert "Input that is not finite: batch" in reason(run_dir)
 
 
-def test_a_diagnosis_that_raises_leaves_the_error(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(ONE_EPOCH, upset(2, kind="once"))
-    assert train_here(run_dir) == 1
+def test_a_diagnosis_that_raises_leaves_the_error(trained: Trained) -> None:
+    run_dir = trained(ONE_EPOCH, upset(2, kind="once"), code=1)
     text = reason(run_dir)
     assert "the loss is NaN in iteration 3" in text and "The diagnosis raised RuntimeError: called again." in text
     assert 'run.on_nan = "skip"' in text
@@ -102,23 +86,20 @@ def test_the_advice_fits_the_run() -> None:
     assert 'wider range (run.precision = "bf16" or "fp32")' in said["fp16"]
 
 
-def test_hooks_hear_of_the_loss_that_ends_the_run(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(ONE_EPOCH, upset(2), 'hooks.tells={use="./watchers.py:tells", points=["on_exception"]}')
-    assert train_here(run_dir) == 1
+def test_hooks_hear_of_the_loss_that_ends_the_run(trained: Trained) -> None:
+    run_dir = trained(ONE_EPOCH, upset(2), 'hooks.tells={use="./watchers.py:tells", points=["on_exception"]}', code=1)
     assert "told" in messages(run_dir)
 
 
-def test_nobody_looks_where_it_is_ignored(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(ONE_EPOCH, upset(2), 'run.on_nan="ignore"', "hooks.clip.enabled=false")
-    assert train_here(run_dir) == 0, reason(run_dir)
+def test_nobody_looks_where_it_is_ignored(trained: Trained) -> None:
+    run_dir = trained(ONE_EPOCH, upset(2), 'run.on_nan="ignore"', "hooks.clip.enabled=false")
     weights = final_state(run_dir)["model"]["head.weight"]  # type: ignore[index]
     assert weights.isnan().all()
 
 
 @pytest.mark.parametrize("kind", ["loss", "gradient", "constant"])
-def test_a_step_from_what_is_not_finite_is_left_out(new_run: NewRun, train_here: Train, kind: str) -> None:
-    run_dir = new_run(ONE_EPOCH, upset(2, kind=kind), 'run.on_nan="skip"', LOOKS)
-    assert train_here(run_dir) == 0, reason(run_dir)
+def test_a_step_from_what_is_not_finite_is_left_out(trained: Trained, kind: str) -> None:
+    run_dir = trained(ONE_EPOCH, upset(2, kind=kind), 'run.on_nan="skip"', LOOKS)
     lines = [line for line in messages(run_dir) if "weights" in line]
     taken = ["1: in taken out skipped=False", "2: in taken out skipped=False", "3:  skipped=True"]
     assert [line.split(" weights")[0] for line in lines][:3] == taken
@@ -133,23 +114,18 @@ def test_a_step_from_what_is_not_finite_is_left_out(new_run: NewRun, train_here:
 @pytest.mark.parametrize(
     "more", [(), (FUSED, 'hooks.unwaiting={use="./upsets.py:Unwaiting"}', "hooks.ema.enabled=false")]
 )
-def test_too_many_skipped_steps_in_a_row_end_the_run(new_run: NewRun, train_here: Train, more: tuple[str, ...]) -> None:
+def test_too_many_skipped_steps_in_a_row_end_the_run(trained: Trained, more: tuple[str, ...]) -> None:
     after = ("hooks.checkpoint.after=[]",) if more else ()
     skips = (ONE_EPOCH, 'run.on_nan="skip"', "run.max_skipped_steps=2", *more, *after)
-    apart = new_run(*skips, upset(0, 2, 4))
-    assert train_here(apart) == 0, reason(apart)
-    together = new_run(*skips, upset(1, 2, 3))
-    assert train_here(together) == 1
+    trained(*skips, upset(0, 2, 4))
+    together = trained(*skips, upset(1, 2, 3), code=1)
     assert "2 steps in a row were skipped, the last in iteration 3: the loss or a gradient is not" in reason(together)
 
 
 @pytest.mark.parametrize("on_nan", ["skip", "ignore"])
-def test_a_checkpoint_of_weights_that_are_not_finite_is_kept_apart(
-    new_run: NewRun, train_here: Train, on_nan: str
-) -> None:
+def test_a_checkpoint_of_weights_that_are_not_finite_is_kept_apart(trained: Trained, on_nan: str) -> None:
     poisons = 'hooks.poisons={use="./upsets.py:Poisons", args={at=7}}'
-    run_dir = new_run("run.max_epochs=2", f'run.on_nan="{on_nan}"', poisons, "hooks.checkpoint.args={}")
-    assert train_here(run_dir) == 0, reason(run_dir)
+    run_dir = trained("run.max_epochs=2", f'run.on_nan="{on_nan}"', poisons, "hooks.checkpoint.args={}")
     store = CheckpointStore(run_dir.checkpoints)
     broken = [line for line in messages(run_dir) if line.startswith("the weights are not finite")]
     assert len(broken) == 1
@@ -164,35 +140,31 @@ def test_a_checkpoint_of_weights_that_are_not_finite_is_kept_apart(
     assert not damage(apart) and read(apart, torch.device("cpu"))["position"]["iter"] == 10
 
 
-def test_anomaly_mode_names_the_operation_and_is_put_back(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(ONE_EPOCH, upset(2, kind="gradient"), "run.detect_anomaly=true")
-    assert train_here(run_dir) == 1
+def test_anomaly_mode_names_the_operation_and_is_put_back(trained: Trained) -> None:
+    run_dir = trained(ONE_EPOCH, upset(2, kind="gradient"), "run.detect_anomaly=true", code=1)
     assert "MulBackward0' returned nan" in reason(run_dir)
     assert not torch.is_anomaly_enabled()
 
 
-def test_a_group_of_batches_is_left_out_as_a_whole(new_run: NewRun, train_here: Train) -> None:
+def test_a_group_of_batches_is_left_out_as_a_whole(trained: Trained) -> None:
     accumulate = ("run.accumulate=2", "hooks.accuracy.enabled=false", "hooks.early_stop.enabled=false")
     off = ("hooks.checkpoint.args={}",)
-    run_dir = new_run(ONE_EPOCH, upset(2), 'run.on_nan="skip"', LOOKS, *accumulate, *off)
-    assert train_here(run_dir) == 0, reason(run_dir)
+    run_dir = trained(ONE_EPOCH, upset(2), 'run.on_nan="skip"', LOOKS, *accumulate, *off)
     ends = [line.split(" weights")[0].split()[-1] for line in messages(run_dir) if "weights" in line]
     assert ends == ["skipped=False", "skipped=True", "skipped=False"]
 
 
-def test_what_is_averaged_over_steps_knows_nothing_of_those_left_out(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(ONE_EPOCH, upset(1, 2), 'run.on_nan="skip"')
-    assert train_here(run_dir) == 0, reason(run_dir)
+def test_what_is_averaged_over_steps_knows_nothing_of_those_left_out(trained: Trained) -> None:
+    run_dir = trained(ONE_EPOCH, upset(1, 2), 'run.on_nan="skip"')
     assert final_state(run_dir)["hooks"]["ema"]["updates"] == 3  # type: ignore[index]
 
 
-def test_of_several_optimizers_the_one_alone_is_left_out(new_run: NewRun, train_here: Train) -> None:
+def test_of_several_optimizers_the_one_alone_is_left_out(trained: Trained) -> None:
     gan = (TESTS / "gan.toml").read_text()
     toy = TOY.read_text()
-    run_dir = new_run(
+    run_dir = trained(
         "run.max_epochs=1", 'run.on_nan="skip"', LOOKS, 'task.use="./upsets.py:UpsetAdversarial"', swap=(toy, gan)
     )
-    assert train_here(run_dir) == 0, reason(run_dir)
     seen = [line.split(" weights")[0] for line in messages(run_dir) if "weights" in line]
     assert seen[:3] == [
         "1: in taken out skipped=False",
@@ -211,18 +183,16 @@ def test_optimizers_that_decide_by_themselves_decide_alike(new_run: NewRun, trai
     assert skipped(knowing) == skipped(blind) == [1.0, 2.0]
 
 
-def test_the_iteration_knows_of_a_step_that_an_optimizer_left_out_by_itself(new_run: NewRun, train_here: Train) -> None:
+def test_the_iteration_knows_of_a_step_that_an_optimizer_left_out_by_itself(trained: Trained) -> None:
     unwaiting = 'hooks.unwaiting={use="./upsets.py:Unwaiting"}'
     plain = (ONE_EPOCH, "hooks.ema.enabled=false", "hooks.checkpoint.after=[]", FUSED)
-    run_dir = new_run(*plain, upset(2), LOOKS, unwaiting, 'run.on_nan="skip"')
-    assert train_here(run_dir) == 0, reason(run_dir)
+    run_dir = trained(*plain, upset(2), LOOKS, unwaiting, 'run.on_nan="skip"')
     told = ["skipped=True" in line for line in messages(run_dir) if "weights" in line]
     assert told == [False, False, True, False, False]
 
 
-def test_an_asked_for_skip_is_seen_as_one_too(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(ONE_EPOCH, LOOKS, 'hooks.skips={use="./steerers.py:Skips"}')
-    assert train_here(run_dir) == 0, reason(run_dir)
+def test_an_asked_for_skip_is_seen_as_one_too(trained: Trained) -> None:
+    run_dir = trained(ONE_EPOCH, LOOKS, 'hooks.skips={use="./steerers.py:Skips"}')
     assert all("skipped=True" in line for line in messages(run_dir) if "weights" in line)
 
 
@@ -294,9 +264,7 @@ def test_a_step_that_the_host_leaves_out_is_told_of_in_its_iteration() -> None:
     assert [*guard._counts.arrived()] == [(1.0, (4, ("optimizer",)))], "no event of the device says when"
 
 
-def test_what_is_behind_a_checkpoint_is_certain(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_behind_a_checkpoint_is_certain(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is so slow that nothing is known of a loss until somebody waits: a save does."""
     from hookflow.runner.loop import finite, trainer
 
@@ -309,8 +277,7 @@ def test_what_is_behind_a_checkpoint_is_certain(
 
     monkeypatch.setattr(finite.AsyncScalarCopy, "send", send_slowly)
     monkeypatch.setattr(trainer, "Losses", lambda device, state, explain: Losses(torch.device("cuda"), state))
-    run_dir = new_run(upset(2), "hooks.clip.enabled=false")
-    assert train_here(run_dir) == 1
+    run_dir = trained(upset(2), "hooks.clip.enabled=false", code=1)
     assert "iteration 3 (" in reason(run_dir)
     assert not CheckpointStore(run_dir.checkpoints).names(), "the first would have been saved at the end of the epoch"
     assert SimpleNamespace(**records(run_dir, "end")[-1]).it == 5  # type: ignore[arg-type]
@@ -328,8 +295,7 @@ def test_schedules_go_on_over_a_step_that_is_left_out(new_run: NewRun, train_her
 
 def test_a_resumed_run_counts_on(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
     run = (upset(1, 4), 'run.on_nan="skip"', "hooks.throughput.enabled=false", "run.max_epochs=2")
-    strike = f'args={{mark="{tmp_path / "mark"}", point="after_train_iter", at=3}}'
-    whole, cut = new_run(*run), new_run(*run, f'hooks.interrupts={{use="./watchers.py:Interrupts", {strike}}}')
+    whole, cut = new_run(*run), new_run(*run, strike(tmp_path, 3))
     assert train_here(whole) == 0, reason(whole)
     assert train_here(cut) == 143, reason(cut)
     assert train_here(cut, resume=True) == 0, reason(cut)

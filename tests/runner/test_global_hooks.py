@@ -16,13 +16,12 @@ from torch.utils.data import Dataset
 from hookflow.events.rundir import RunDir
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.process.state import RunState
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Train, Trained, records
 from tests.runner.by_hand import (
     CALLS,
     SHORT,
     SWAP,
     ByHand,
-    Train,
     assert_same_weights,
     calls_of,
     hook,
@@ -103,9 +102,8 @@ def raises(module: nn.Module) -> None:
     raise RuntimeError("as told")
 
 
-def test_global_ones_are_gone_after_an_error(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(hook("bad", raises, "global_full_backward"), hook("all", Everywhere), *SHORT, swap=SWAP)
-    assert train_here(run_dir) == 1
+def test_global_ones_are_gone_after_an_error(trained: Trained) -> None:
+    run_dir = trained(hook("bad", raises, "global_full_backward"), hook("all", Everywhere), *SHORT, swap=SWAP, code=1)
     assert [(r["hook"], r["point"]) for r in records(run_dir, "error")] == [("bad", "global_full_backward")]
     assert not any(getattr(torch_module, hooks) for hooks in GLOBAL)
 
@@ -144,13 +142,10 @@ def notes(file: str, module: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_they_fire_in_the_process_that_trains_alone(
-    new_run: NewRun, train_here: Train, tmp_path: Path, workers: int
-) -> None:
+def test_they_fire_in_the_process_that_trains_alone(trained: Trained, tmp_path: Path, workers: int) -> None:
     data = f'data={{train={{use="{__name__}:Transformed", loader={{batch_size=8, workers={workers}}}}}}}'
     noted = hook("notes", notes, "global_forward", args={"file": str(tmp_path / "notes")})
-    run_dir = new_run(data, noted, *SHORT, swap=SWAP)
-    assert train_here(run_dir) == 0
+    trained(data, noted, *SHORT, swap=SWAP)
     seen = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
     assert {pid for _, pid in seen} == {str(os.getpid())}
     assert ("Identity" in {name for name, _ in seen}) is (workers == 0)

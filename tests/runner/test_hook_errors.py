@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from hookflow.events.rundir import RunDir
-from tests.conftest import NewRun, records
+from tests.conftest import Train, Trained, reason, records
 
-Train = Callable[..., int]
 TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
 PLACES = [
     "before_run",
@@ -47,11 +46,8 @@ def point_of(place: str) -> str:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_it_ends_the_run_unless_told_otherwise(
-    new_run: NewRun, train_here: Train, place: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    run_dir = new_run(fails(place))
-    assert train_here(run_dir) == 1
+def test_it_ends_the_run_unless_told_otherwise(trained: Trained, place: str, capfd: pytest.CaptureFixture[str]) -> None:
+    run_dir = trained(fails(place), "run.max_epochs=1", code=1)
     (error,) = records(run_dir, "error")
     assert (error["hook"], error["point"], error["action"]) == ("bad", point_of(place), "raise")
     assert ended(run_dir) == ("failed", 1)
@@ -61,42 +57,36 @@ def test_it_ends_the_run_unless_told_otherwise(
     assert 'raise KINDS[self.kind]("as told")' in printed
 
 
-@pytest.mark.parametrize("on_error", ["ignore", "disable"])
-@pytest.mark.parametrize("place", PLACES)
-def test_it_may_fail_where_it_may_fail(new_run: NewRun, train_here: Train, place: str, on_error: str) -> None:
-    run_dir = new_run(fails(place, on_error))
-    assert train_here(run_dir) == 0
-    errors = records(run_dir, "error")
-    assert {(error["hook"], error["point"], error["action"]) for error in errors} == {
-        ("bad", point_of(place), on_error)
-    }
-    if on_error == "disable":
-        assert len(errors) == 1
+DISABLED = ("before_run", "after_forward", "around_val first", "around_val second", "after_copy_checkpoint")
+
+
+@pytest.mark.parametrize(("place", "on_error"), [*product(PLACES, ["ignore"]), *product(DISABLED, ["disable"])])
+def test_it_may_fail_where_it_may_fail(trained: Trained, place: str, on_error: str) -> None:
+    run_dir = trained(fails(place, on_error), "run.max_epochs=2")
+    errors = [(error["hook"], error["point"], error["action"]) for error in records(run_dir, "error")]
+    assert {*errors} == {("bad", point_of(place), on_error)}
+    assert len(errors) == 1 or on_error == "ignore"
     assert ended(run_dir) == ("finished", 0)
-    assert records(run_dir, "checkpoint")[-1]["it"] == 15
+    assert records(run_dir, "checkpoint")[-1]["it"] == 10
 
 
 @pytest.mark.parametrize("place", ["on_exception", "after_run"])
-def test_on_the_way_out_every_hook_has_its_turn(new_run: NewRun, train_here: Train, tmp_path: Path, place: str) -> None:
+def test_on_the_way_out_every_hook_has_its_turn(trained: Trained, tmp_path: Path, place: str) -> None:
     trace = tmp_path / "trace"
     first = 'hooks.first={use="./watchers.py:Raises", args={at=3}}'
-    run_dir = new_run(first, fails(place), TRACER % trace)
-    assert train_here(run_dir) == 1
+    run_dir = trained(first, fails(place), TRACER % trace, code=1)
     assert [(error["hook"], error["action"]) for error in records(run_dir, "error")] == [
         ("first", "raise"),
         ("bad", "ignore"),
     ]
-    assert "as told" in str(records(run_dir, "end")[0]["reason"])
+    assert "as told" in reason(run_dir)
     assert [line.split()[0] for line in trace.read_text().splitlines()[-2:]] == ["on_exception", "after_run"]
 
 
 @pytest.mark.parametrize("on_error", ["raise", "ignore"])
 @pytest.mark.parametrize("kind", ["SystemExit", "GeneratorExit"])
-def test_what_is_no_exception_ends_the_run_and_names_the_hook(
-    new_run: NewRun, train_here: Train, kind: str, on_error: str
-) -> None:
-    run_dir = new_run(fails("after_forward", on_error, kind))
-    assert train_here(run_dir) == 1
+def test_what_is_no_exception_ends_the_run_and_names_the_hook(trained: Trained, kind: str, on_error: str) -> None:
+    run_dir = trained(fails("after_forward", on_error, kind), code=1)
     (error,) = records(run_dir, "error")
     assert (error["hook"], error["type"], error["action"]) == ("bad", kind, "raise")
 
@@ -112,10 +102,9 @@ def test_what_is_no_exception_ends_the_run_and_names_the_hook(
     ],
 )
 def test_an_exception_that_cannot_be_shown_ends_the_run_like_any_other(
-    new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str], kind: str, built_in: str, raised: str
+    trained: Trained, capfd: pytest.CaptureFixture[str], kind: str, built_in: str, raised: str
 ) -> None:
-    run_dir = new_run(fails("after_train", kind=kind), "run.max_epochs=1")
-    assert train_here(run_dir) == 1
+    run_dir = trained(fails("after_train", kind=kind), "run.max_epochs=1", code=1)
     (error,) = records(run_dir, "error")
     said = f"{kind}, which cannot be shown: that raises {raised}"
     assert (error["hook"], error["point"], error["type"], error["text"]) == ("bad", "after_train", built_in, said)
@@ -126,38 +115,30 @@ def test_an_exception_that_cannot_be_shown_ends_the_run_like_any_other(
     assert records(run_dir, "end")[0]["reason"] == f"{built_in}: {said}"
 
 
-@pytest.mark.parametrize("on_error", ["ignore", "disable"])
-@pytest.mark.parametrize("kind", ["NoTextError", "NoNotesError"])
-def test_and_is_passed_over_like_any_other(new_run: NewRun, train_here: Train, kind: str, on_error: str) -> None:
-    run_dir = new_run(fails("after_forward", on_error, kind), "run.max_epochs=1")
-    assert train_here(run_dir) == 0
-    errors = records(run_dir, "error")
-    assert {(error["hook"], error["point"], error["action"]) for error in errors} == {
-        ("bad", "after_forward", on_error)
-    }
-    assert len(errors) == (1 if on_error == "disable" else records(run_dir, "end")[0]["it"])
+@pytest.mark.parametrize(("on_error", "errors"), [("ignore", 5), ("disable", 1)])
+def test_and_is_passed_over_like_any_other(trained: Trained, on_error: str, errors: int) -> None:
+    run_dir = trained(fails("after_forward", on_error, "NoTextError"), "run.max_epochs=1")
+    reported = [(error["hook"], error["point"], error["action"]) for error in records(run_dir, "error")]
+    assert reported == [("bad", "after_forward", on_error)] * errors
 
 
-def test_one_of_a_task_ends_the_run_too(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run('task={use="./watchers.py:BadTask", args={kind="NoTextError"}}', "run.max_epochs=1")
-    assert train_here(run_dir) == 1
+def test_one_of_a_task_ends_the_run_too(trained: Trained) -> None:
+    run_dir = trained('task={use="./watchers.py:BadTask", args={kind="NoTextError"}}', "run.max_epochs=1", code=1)
     (error,) = records(run_dir, "error")
     assert "NoTextError, which cannot be shown" in str(error["text"])
 
 
 @pytest.mark.parametrize("kind", ["NoText", "NoNotes"])
-def test_so_does_one_of_a_constructor(new_run: NewRun, train_here: Train, kind: str) -> None:
-    run_dir = new_run(f'hooks.bad={{use="./watchers.py:CannotBeMade", args={{kind="{kind}Error"}}}}')
-    assert train_here(run_dir) == 1
+def test_so_does_one_of_a_constructor(trained: Trained, kind: str) -> None:
+    run_dir = trained(f'hooks.bad={{use="./watchers.py:CannotBeMade", args={{kind="{kind}Error"}}}}', code=1)
     (error,) = records(run_dir, "error")
     assert f"{kind}Error, which cannot be shown" in str(error["text"])
 
 
-def test_a_users_mistake_found_by_a_hook_stays_one(new_run: NewRun, train_here: Train) -> None:
+def test_a_users_mistake_found_by_a_hook_stays_one(trained: Trained) -> None:
     """It stands where the hook does in the pipeline, as any other."""
     bad = fails("before_train", kind="UserError")
-    run_dir = new_run(bad)
-    assert train_here(run_dir) == 2
+    run_dir = trained(bad, code=2)
     (error,) = records(run_dir, "error")
     assert error["hook"] == "bad"
     assert ended(run_dir) == ("failed", 2)
@@ -165,9 +146,8 @@ def test_a_users_mistake_found_by_a_hook_stays_one(new_run: NewRun, train_here: 
     assert records(run_dir, "end")[0]["reason"] == said
 
 
-def test_a_hook_that_fails_when_a_checkpoint_has_been_read(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(fails("after_load_checkpoint"))
-    assert train_here(run_dir) == 0
+def test_a_hook_that_fails_when_a_checkpoint_has_been_read(trained: Trained, train_here: Train) -> None:
+    run_dir = trained(fails("after_load_checkpoint"))
     assert train_here(run_dir, resume=True) == 1
     (refused,) = records(run_dir, "refused")
     assert 'hook "bad" at after_load_checkpoint: ' in str(refused["reason"])
@@ -179,10 +159,9 @@ def test_a_hook_that_fails_when_a_checkpoint_has_been_read(new_run: NewRun, trai
     [("RuntimeError", "as told"), ("NoTextError", "NoTextError, which cannot be shown: that raises KeyError")],
 )
 def test_state_that_a_hook_does_not_take_back_names_the_hook(
-    new_run: NewRun, train_here: Train, kind: str, text: str
+    trained: Trained, train_here: Train, kind: str, text: str
 ) -> None:
-    run_dir = new_run(fails("load_state_dict", kind=kind), "run.max_epochs=1")
-    assert train_here(run_dir) == 0
+    run_dir = trained(fails("load_state_dict", kind=kind), "run.max_epochs=1")
     assert train_here(run_dir, resume=True) == 1
     (refused,) = records(run_dir, "refused")
     note = 'raised while the hook "bad" was given back its state'
@@ -191,34 +170,32 @@ def test_state_that_a_hook_does_not_take_back_names_the_hook(
 
 
 def test_what_is_not_a_hooks_fault_is_recorded_and_printed_once(
-    new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]
+    trained: Trained, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run_dir = new_run('task={use="./watchers.py:BadTask", args={kind="raises"}}')
-    assert train_here(run_dir) == 1
+    run_dir = trained('task={use="./watchers.py:BadTask", args={kind="raises"}}', code=1)
     (error,) = records(run_dir, "error")
     assert (error["hook"], error["point"], error["text"]) == ("", "", "the task cannot")
     assert capfd.readouterr().err == error["traceback"]
 
 
-def test_a_number_that_is_none_names_the_hook_and_the_name(new_run: NewRun, train_here: Train) -> None:
+def test_a_number_that_is_none_names_the_hook_and_the_name(trained: Trained) -> None:
     bad = 'hooks.bad={use="./watchers.py:logs", points=["after_train_iter"]}'
-    run_dir = new_run(bad)
-    assert train_here(run_dir) == 1
+    run_dir = trained(bad, code=1)
     (error,) = records(run_dir, "error")
     assert error["hook"] == "bad"
     assert 'run.log("weights", …) needs a number' in str(error["text"])
 
 
-def test_a_metric_that_is_no_number_is_named(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run('hooks.bad={use="./watchers.py:measures", points=["after_val_epoch"], args={value=["a"]}}')
-    assert train_here(run_dir) == 1
+def test_a_metric_that_is_no_number_is_named(trained: Trained) -> None:
+    run_dir = trained(
+        'hooks.bad={use="./watchers.py:measures", points=["after_val_epoch"], args={value=["a"]}}', code=1
+    )
     (error,) = records(run_dir, "error")
     assert 'metrics["mine"] needs a number' in str(error["text"])
 
 
-def test_state_that_a_checkpoint_cannot_give_back_is_told_when_it_is_saved(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(fails("state_dict"))
-    assert train_here(run_dir) == 1
+def test_state_that_a_checkpoint_cannot_give_back_is_told_when_it_is_saved(trained: Trained) -> None:
+    run_dir = trained(fails("state_dict"), code=1)
     (error,) = records(run_dir, "error")
     assert "checkpoint['hooks']['bad']['kinds'] is a builtins.frozenset" in str(error["text"])
     assert not list(run_dir.checkpoints.glob("*"))

@@ -19,11 +19,10 @@ from hookflow.runner.loop import trainer
 from hookflow.runner.loop.iteration import Accumulated, Iterate, choose
 from hookflow.runner.process.launch import prepare
 from hookflow.zoo.tasks import Classification
-from tests.conftest import TESTS, TOY, NewRun, records
+from tests.conftest import TESTS, TOY, Train, Trained, messages, records
 from tests.runner.same import assert_same_end, curve
 from tests.toy import Points
 
-Train = Callable[..., int]
 MAIN = "tests.runner.test_iteration_forms"
 GAN = TESTS / "gan.toml"
 ITERATIONS = ("max_epochs = 3", "max_iters = 7")
@@ -169,10 +168,6 @@ def ended(folder: Path, text: str, train: Train, override: str) -> tuple[RunDir,
     return run_dir, trace.read_text(), [code, end["status"], end["reason"]]
 
 
-def said(run_dir: RunDir) -> list[object]:
-    return [record["text"] for record in records(run_dir, "message")]
-
-
 @pytest.mark.usefixtures("written_at_once")
 @pytest.mark.parametrize(
     ("text", "override"),
@@ -199,36 +194,32 @@ def test_the_two_forms_do_the_same(
     assert trace == general_trace
     assert end == general_end
     assert curve(plain) == curve(general)
-    assert said(plain) == said(general)
+    assert messages(plain) == messages(general)
     if end[0] == 0:
         assert_same_end(plain, general)
 
 
-def test_an_optimizer_that_a_hook_wraps_is_called_by_its_wrapper(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(f'hooks.wraps={{use="{MAIN}:Wraps"}}')
-    assert train_here(run_dir) == 0
-    assert "15 steps in 15 iterations" in said(run_dir)
+def test_an_optimizer_that_a_hook_wraps_is_called_by_its_wrapper(trained: Trained) -> None:
+    run_dir = trained(f'hooks.wraps={{use="{MAIN}:Wraps"}}')
+    assert "15 steps in 15 iterations" in messages(run_dir)
 
 
 @pytest.mark.parametrize("form", [choose, forced])
 def test_the_outputs_of_an_iteration_are_gone_when_the_next_one_is_computed(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, form: Callable[..., Iterate]
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, form: Callable[..., Iterate]
 ) -> None:
     monkeypatch.setattr(trainer, "choose", form)
-    run_dir = new_run(f'task={{use="{MAIN}:Keeps"}}')
-    assert train_here(run_dir) == 0, records(run_dir, "end")
+    trained(f'task={{use="{MAIN}:Keeps"}}')
 
 
 @pytest.mark.parametrize("override", [WHEN, 'hooks.sees={use="./watchers.py:sees_logits", points=["after_forward"]}'])
-def test_a_task_that_returns_no_loss_later_on_is_told_so(new_run: NewRun, train_here: Train, override: str) -> None:
-    run_dir = new_run(f'task={{use="{MAIN}:Worsens"}}', override)
-    assert train_here(run_dir) == 2
+def test_a_task_that_returns_no_loss_later_on_is_told_so(trained: Trained, override: str) -> None:
+    run_dir = trained(f'task={{use="{MAIN}:Worsens"}}', override, code=2)
     assert "step has returned a NoneType" in str(records(run_dir, "end"))
 
 
 @pytest.mark.parametrize("override", ["run.on_nan='raise'", "run.on_nan='skip'", "run.accumulate=2"])
-def test_batches_of_none_are_for_a_task_that_makes_its_own(new_run: NewRun, train_here: Train, override: str) -> None:
+def test_batches_of_none_are_for_a_task_that_makes_its_own(trained: Trained, override: str) -> None:
     data = ", ".join(f'{split}={{use="{MAIN}:Nothings"}}' for split in ("train", "val", "test"))
-    run_dir = new_run(f"data={{{data}}}", f'task={{use="{MAIN}:Makes"}}', "run.max_epochs=2", override)
-    assert train_here(run_dir) == 0, records(run_dir, "end")
+    run_dir = trained(f"data={{{data}}}", f'task={{use="{MAIN}:Makes"}}', "run.max_epochs=2", override)
     assert [record["v"]["loss"] > 0 for record in records(run_dir, "metrics")] == [True, True]

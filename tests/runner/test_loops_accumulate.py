@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hookflow.events.rundir import RunDir
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Train, Trained, records, strike
 from tests.golden_files import check_golden
 from tests.processes import Training
 from tests.runner.same import assert_same_end, curve
 
-Train = Callable[..., int]
 PLAIN = 'model={use="./own_tasks.py:Plain"}'  # batch norm and dropout see the small batches
 EACH = 'hooks.log.points=["after_train_iter"]'
 
@@ -44,26 +42,20 @@ def test_it_is_one_big_batch(
     assert records(small, "run")[0]["iters_per_epoch"] == records(large, "run")[0]["iters_per_epoch"]
 
 
-@pytest.mark.parametrize("length", ["max_epochs = 3", "max_iters = 8"])
-def test_it_resumes_in_the_middle_of_an_epoch_to_the_bit(
-    new_run: NewRun, train_here: Train, tmp_path: Path, length: str
-) -> None:
+def test_it_resumes_in_the_middle_of_an_epoch_to_the_bit(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
     often = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
-    args = f'{{mark="{tmp_path / "mark"}", point="after_backward", at=4, number=9}}'
-    strike = f'hooks.strike={{use="./watchers.py:Interrupts", args={args}}}'
-    alone = new_run(often, "run.accumulate=2", swap=("max_epochs = 3", length))
-    killed = new_run(often, "run.accumulate=2", strike, swap=("max_epochs = 3", length))
+    alone = new_run(often, "run.accumulate=2")
+    killed = new_run(often, "run.accumulate=2", strike(tmp_path, 4, "after_backward", 9))
     assert train_here(alone) == 0
     assert Training(killed).wait() == -9
     assert Training(killed, resume=True).wait() == 0
     assert_same_end(alone, killed)
 
 
-def test_the_trace(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_the_trace(trained: Trained, tmp_path: Path) -> None:
     tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{tmp_path / "trace"}"}}}}'
     off = [f"hooks.{hook}.enabled=false" for hook in ("checkpoint", "throughput", "log")]
-    run_dir = new_run(tracer, *off, "data.train.args={examples=24}", "run.accumulate=2", "run.max_epochs=1")
-    assert train_here(run_dir) == 0
+    trained(tracer, *off, "data.train.args={examples=24}", "run.accumulate=2", "run.max_epochs=1")
     check_golden("trace_accumulate.txt", (tmp_path / "trace").read_text())
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hookflow.events.rundir import RunDir
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Train, Trained, messages, reason, records, strike
 from tests.golden_files import check_golden
-from tests.processes import Training
 from tests.runner.same import assert_same_end
 
-Train = Callable[..., int]
 SHORT = ("data.train.args={examples=24}", "data.val.args={examples=16,split=1}")
 
 
@@ -24,14 +20,6 @@ def steers(call: str, point: str, at: int = 1, writes: str = '["control"]') -> s
 
 def watcher(name: str, more: str = "") -> str:
     return f'hooks.{name.lower()}={{use="./steerers.py:{name}"{more}}}'
-
-
-def messages(run_dir: RunDir) -> list[str]:
-    return [str(record["text"]) for record in records(run_dir, "message")]
-
-
-def reason(run_dir: RunDir) -> str:
-    return str(records(run_dir, "end")[-1]["reason"])
 
 
 @pytest.mark.parametrize(
@@ -45,49 +33,40 @@ def reason(run_dir: RunDir) -> str:
         ("skip_val_batch", "skip_batch", "before_val_iter"),
     ],
 )
-def test_what_follows_is_golden(
-    new_run: NewRun, train_here: Train, tmp_path: Path, name: str, call: str, point: str
-) -> None:
+def test_what_follows_is_golden(trained: Trained, tmp_path: Path, name: str, call: str, point: str) -> None:
     tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{tmp_path / "trace"}"}}}}'
     at = 3 if "val" in name else 1
     off = [f"hooks.{hook}.enabled=false" for hook in ("checkpoint", "throughput", "log")]
-    run_dir = new_run(*SHORT, *off, steers(call, point, at), tracer, "run.max_epochs=2")
-    assert train_here(run_dir) == 0, reason(run_dir)
+    trained(*SHORT, *off, steers(call, point, at), tracer, "run.max_epochs=2")
     lines = (tmp_path / "trace").read_text().splitlines(keepends=True)
     check_golden(f"trace_{name}.txt", "".join(line for line in lines if " iter=0" not in line))
 
 
 @pytest.mark.parametrize(("stage", "code"), [("train", 0), ("val", 2)])
-def test_inside_the_network_an_epoch_is_ended_in_training_alone(
-    new_run: NewRun, train_here: Train, stage: str, code: int
-) -> None:
+def test_inside_the_network_an_epoch_is_ended_in_training_alone(trained: Trained, stage: str, code: int) -> None:
     ends = steers("stop_epoch", "forward").replace(
         "writes", f'points=["forward"], modules=["head"], stages=["{stage}"], writes'
     )
-    run_dir = new_run(*SHORT, ends.replace("at=1", "at=1" if stage == "train" else "at=3"))
-    assert train_here(run_dir) == code, reason(run_dir)
+    run_dir = trained(*SHORT, ends.replace("at=1", "at=1" if stage == "train" else "at=3"), code=code)
     assert ("run.stop_epoch is not allowed at forward in val" in reason(run_dir)) == (stage == "val")
 
 
-def test_a_skipped_step_leaves_the_weights_alone(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(
+def test_a_skipped_step_leaves_the_weights_alone(trained: Trained) -> None:
+    run_dir = trained(
         'hooks.skips={use="./steerers.py:Skips"}', 'hooks.weights={use="./steerers.py:Weights"}', "run.max_epochs=1"
     )
-    assert train_here(run_dir) == 0, reason(run_dir)
     first, *others = messages(run_dir)
     assert set(others) == {first}
 
 
-def test_a_replaced_batch_is_what_later_hooks_and_the_task_see(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(watcher("SeesBatch"), watcher("Replaces"), "run.max_epochs=1")
-    assert train_here(run_dir) == 0, reason(run_dir)
+def test_a_replaced_batch_is_what_later_hooks_and_the_task_see(trained: Trained) -> None:
+    run_dir = trained(watcher("SeesBatch"), watcher("Replaces"), "run.max_epochs=1")
     assert messages(run_dir)[:3] == ["0 8 False", "0 8 False", "1 8 False"]
     assert {line.split()[-1] for line in messages(run_dir)} == {"False"}, "in validation too"
 
 
-def test_each_batch_of_an_accumulated_iteration_may_be_replaced(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(watcher("SeesBatch"), watcher("Smaller"), "run.max_epochs=1", "run.accumulate=2")
-    assert train_here(run_dir) == 0, reason(run_dir)
+def test_each_batch_of_an_accumulated_iteration_may_be_replaced(trained: Trained) -> None:
+    run_dir = trained(watcher("SeesBatch"), watcher("Smaller"), "run.max_epochs=1", "run.accumulate=2")
     sizes = [line.split()[1] for line in messages(run_dir) if line.startswith("0 ")]
     assert sizes == ["7", "7", "7"]
     assert next(line for line in messages(run_dir) if line.startswith("1 ")) == "1 14 True", "after_train_iter: of both"
@@ -96,10 +75,9 @@ def test_each_batch_of_an_accumulated_iteration_may_be_replaced(new_run: NewRun,
 @pytest.mark.parametrize(
     ("call", "point"), [("stop_epoch", "after_train_iter"), ("stop", "before_run"), ("stop", "after_val_iter")]
 )
-def test_where_it_is_asked_for_matters_not(new_run: NewRun, train_here: Train, call: str, point: str) -> None:
+def test_where_it_is_asked_for_matters_not(trained: Trained, call: str, point: str) -> None:
     at = {"after_train_iter": 1, "before_run": 0, "after_val_iter": 5}[point]
-    run_dir = new_run(steers(call, point, at))
-    assert train_here(run_dir) == 0, reason(run_dir)
+    run_dir = trained(steers(call, point, at))
     (end,) = records(run_dir, "end")
     assert end["it"] == {"after_train_iter": 11, "before_run": 0, "after_val_iter": 5}[point]
 
@@ -116,32 +94,28 @@ def test_where_it_is_asked_for_matters_not(new_run: NewRun, train_here: Train, c
         ("stop", "after_run", "[]", "run.stop is not allowed at after_run"),
     ],
 )  # fmt: skip
-def test_who_may_not(new_run: NewRun, train_here: Train, call: str, point: str, writes: str, said: str) -> None:
+def test_who_may_not(trained: Trained, call: str, point: str, writes: str, said: str) -> None:
     at = {"before_train_epoch": 0, "after_val": 5, "after_run": 15}.get(point, 1)
-    run_dir = new_run(steers(call, point, at, writes))
-    assert train_here(run_dir) == 2
+    run_dir = trained(steers(call, point, at, writes), code=2)
     told = reason(run_dir).replace("\n    ", "; ")
     assert said in told
     assert f'raised by the hook "steers" at {point}' in told
 
 
-def test_a_replacement_that_is_not_declared(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(watcher("ReplacesUndeclared"))
-    assert train_here(run_dir) == 2
+def test_a_replacement_that_is_not_declared(trained: Trained) -> None:
+    run_dir = trained(watcher("ReplacesUndeclared"), code=2)
     assert 'without declaring that it writes "batch"' in reason(run_dir)
 
 
-def test_a_stop_needs_no_declaration(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run('hooks.stops={use="./steerers.py:StopsUndeclared"}')
-    assert train_here(run_dir) == 0, reason(run_dir)
+def test_a_stop_needs_no_declaration(trained: Trained) -> None:
+    run_dir = trained('hooks.stops={use="./steerers.py:StopsUndeclared"}')
     (end,) = records(run_dir, "end")
     assert (end["status"], end["it"], end["reason"]) == ("finished", 10, "validated often enough")
     assert not [record["text"] for record in records(run_dir, "message") if record["level"] == "warn"]
 
 
-def test_a_run_in_which_every_batch_is_skipped_ends(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run('hooks.skips={use="./steerers.py:SkipsAll"}')
-    assert train_here(run_dir) == 0, reason(run_dir)
+def test_a_run_in_which_every_batch_is_skipped_ends(trained: Trained) -> None:
+    run_dir = trained('hooks.skips={use="./steerers.py:SkipsAll"}')
     (end,) = records(run_dir, "end")
     assert (end["it"], end["ep"]) == (15, 3)
 
@@ -151,10 +125,8 @@ def test_an_epoch_that_was_ended_stays_so_when_the_run_is_killed_there(
 ) -> None:
     often = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
     ends = steers("stop_epoch", "after_backward", 6)
-    strike = f'hooks.strike={{use="./watchers.py:Interrupts", args={{mark="{tmp_path / "mark"}", '
-    alone = new_run(often, ends)
-    killed = new_run(often, ends, strike + 'point="after_val_iter", at=7, number=15}}')
+    alone, cut = new_run(often, ends), new_run(often, ends, strike(tmp_path, 7, "after_val_iter"))
     assert train_here(alone) == 0
-    assert Training(killed).wait() == 143
-    assert Training(killed, resume=True).wait() == 0
-    assert_same_end(alone, killed)
+    assert train_here(cut) == 143
+    assert train_here(cut, resume=True) == 0
+    assert_same_end(alone, cut)

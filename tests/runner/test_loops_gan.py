@@ -13,13 +13,11 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.process.launch import prepare
-from tests.conftest import TESTS, records
+from tests.conftest import TESTS, Train, messages, reason, strike
 from tests.gan import Discriminator, Generator
 from tests.golden_files import check_golden
-from tests.processes import Training
 from tests.runner.same import assert_same_end, curve
 
-Train = Callable[..., int]
 NewGan = Callable[..., RunDir]
 
 
@@ -33,10 +31,6 @@ def new_gan(tmp_path: Path) -> NewGan:
         return run_dir
 
     return make
-
-
-def reason(run_dir: RunDir) -> str:
-    return str(records(run_dir, "end")[-1]["reason"])
 
 
 def weights(run_dir: RunDir, name: str) -> dict[str, torch.Tensor]:
@@ -66,19 +60,17 @@ def test_a_step_is_seen_by_the_next_forward_pass(new_gan: NewGan, train_here: Tr
 
 def test_it_resumes_to_the_bit(new_gan: NewGan, train_here: Train, tmp_path: Path) -> None:
     often = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}]'
-    strike = f'hooks.strike={{use="./watchers.py:Interrupts", args={{mark="{tmp_path / "mark"}", '
-    strike += 'point="after_train_iter", at=8, number=9}, modules=["generator.1"], parameters=["generator.1.bias"]}'
-    alone, killed = new_gan(often), new_gan(often, strike)
+    alone, cut = new_gan(often), new_gan(often, strike(tmp_path, 8))
     assert train_here(alone) == 0
-    assert Training(killed).wait() == -9
-    assert Training(killed, resume=True).wait() == 0
-    assert_same_end(alone, killed)
+    assert train_here(cut) == 143
+    assert train_here(cut, resume=True) == 0
+    assert_same_end(alone, cut)
 
 
 def test_a_loss_reaches_the_parameters_of_its_optimizer_alone(new_gan: NewGan, train_here: Train) -> None:
     run_dir = new_gan('hooks.norms={use="./gan.py:Norms"}', "run.max_epochs=1", "hooks.clip.enabled=false")
     assert train_here(run_dir) == 0
-    said = [str(record["text"]) for record in records(run_dir, "message")]
+    said = messages(run_dir)
     assert said[:4] == [
         "0 discriminator discriminator",
         "1 discriminator discriminator",

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.conftest import NewRun, records
-
-Train = Callable[..., int]
+from tests.conftest import Trained, records
 
 
 @pytest.mark.parametrize(
@@ -23,9 +19,6 @@ Train = Callable[..., int]
         ("max_iters = 7", "3it", [3, 6, 7]),
     ],
 )
-def test_when_it_validates(
-    new_run: NewRun, train_here: Train, length: str, val_every: str, validated: list[int]
-) -> None:
-    run_dir = new_run(f"run.val_every='{val_every}'", swap=("max_epochs = 3", length))
-    assert train_here(run_dir) == 0
+def test_when_it_validates(trained: Trained, length: str, val_every: str, validated: list[int]) -> None:
+    run_dir = trained(f"run.val_every='{val_every}'", swap=("max_epochs = 3", length))
     assert [record["it"] for record in records(run_dir, "metrics")] == validated

@@ -15,10 +15,9 @@ from hookflow.events.records import TEXT_LIMIT, shortened
 from hookflow.png import encode_png
 from hookflow.runner.logging import media
 from hookflow.runner.logging.media import copied, drawn, pixels
-from tests.conftest import NewRun, records
+from tests.conftest import Trained, messages, reason, records
 from tests.limits import LIMIT
 
-Train = Callable[..., int]
 LOGS = 'hooks.logs={use="./loggers.py:Logs"}'
 SHORT = "run.max_epochs=1"
 
@@ -40,9 +39,8 @@ def test_a_png_reads_back_to_the_bit(channels: int, tmp_path: Path) -> None:
         assert np.array_equal(read(file).reshape(array.shape), array)
 
 
-def test_one_of_each_is_recorded_as_it_was_when_it_was_logged(new_run: NewRun, train_here: Train) -> None:
-    run = new_run(LOGS, SHORT)
-    assert train_here(run) == 0
+def test_one_of_each_is_recorded_as_it_was_when_it_was_logged(trained: Trained) -> None:
+    run = trained(LOGS, SHORT)
     images = records(run, "image")
     assert [(r["it"], r["caption"], r["hook"]) for r in images] == [(k, f"at {k}", "logs") for k in range(1, 6)]
     assert images[2]["path"] == "images/val/sample/it00000003.png"
@@ -54,7 +52,7 @@ def test_one_of_each_is_recorded_as_it_was_when_it_was_logged(new_run: NewRun, t
 
 
 def test_the_training_thread_neither_reads_a_device_nor_writes_a_file(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: set[str] = set()
 
@@ -69,13 +67,11 @@ def test_the_training_thread_neither_reads_a_device_nor_writes_a_file(
 
     for name in ("pixels", "encode_png"):
         monkeypatch.setattr(media, name, watched(name))
-    assert train_here(new_run(LOGS, SHORT)) == 0
+    trained(LOGS, SHORT)
     assert threads == {"hookflow-media"}
 
 
-def test_what_there_is_no_room_for_is_dropped_and_told(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_there_is_no_room_for_is_dropped_and_told(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     given, close = threading.Event(), media.Media.close
 
     def slow(image: torch.Tensor) -> Any:
@@ -89,11 +85,10 @@ def test_what_there_is_no_room_for_is_dropped_and_told(
     monkeypatch.setattr(media, "PLACES", 4)
     monkeypatch.setattr(media, "pixels", slow)
     monkeypatch.setattr(media.Media, "close", closed)
-    run = new_run('hooks.floods={use="./loggers.py:Floods", args={count=50}}', SHORT)
-    assert train_here(run) == 0
+    run = trained('hooks.floods={use="./loggers.py:Floods", args={count=50}}', SHORT)
     written = len(records(run, "image"))
     assert written == 4 == len(list((run.path / "images/many").iterdir())), "each has a file of its own"
-    told = [str(r["text"]) for r in records(run, "message") if r["level"] == "warn"]
+    told = messages(run, "warn")
     assert any("faster than they can be written" in text for text in told)
     assert any(text.startswith("46 logged images and histograms") for text in told)
 
@@ -108,12 +103,9 @@ def test_what_there_is_no_room_for_is_dropped_and_told(
         ("figure", 'TypeError: run.log_figure("sample", …) needs a figure of matplotlib, not a Tensor (tensor([[0'),
     ],
 )  # fmt: skip
-def test_what_is_no_image_is_refused_where_it_is_logged(
-    what: str, said: str, new_run: NewRun, train_here: Train
-) -> None:
-    run = new_run(f'hooks.wrong={{use="./loggers.py:LogsWrongly", args={{what="{what}"}}}}', SHORT)
-    assert train_here(run) == 1
-    assert str(records(run, "end")[0]["reason"]).startswith(said)
+def test_what_is_no_image_is_refused_where_it_is_logged(what: str, said: str, trained: Trained) -> None:
+    run = trained(f'hooks.wrong={{use="./loggers.py:LogsWrongly", args={{what="{what}"}}}}', SHORT, code=1)
+    assert reason(run).startswith(said)
 
 
 def test_channels_may_come_first_or_last() -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from tests.conftest import NewRun, records
-from tests.runner.test_resume import messages
+from tests.conftest import Trained, messages, records
 from tests.toy import Net
-
-Train = Callable[..., int]
 
 
 def modes(run_dir: Any) -> list[str]:
@@ -20,9 +16,8 @@ def modes(run_dir: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("at", [-1, 2], ids=["before the training", "in it"])
-def test_a_module_that_a_hook_has_frozen_stays_frozen(new_run: NewRun, train_here: Train, at: int) -> None:
-    run_dir = new_run(f'hooks.freezes={{use="./photographs.py:Freezes", args={{at={at}}}}}')
-    assert train_here(run_dir) == 0
+def test_a_module_that_a_hook_has_frozen_stays_frozen(trained: Trained, at: int) -> None:
+    run_dir = trained(f'hooks.freezes={{use="./photographs.py:Freezes", args={{at={at}}}}}')
     frozen = [line.endswith("['body.1']") for line in modes(run_dir)]
     assert frozen == [it >= at for it in range(15)], "validations and new epochs in between change nothing"
 
@@ -43,16 +38,14 @@ class Evaluating(Net):
         self.eval()
 
 
-def test_what_was_frozen_before_the_training_stays_so(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(f'model.use="{__file__}:Frozen"', 'hooks.freezes={use="./photographs.py:Freezes", args={at=99}}')
-    assert train_here(run_dir) == 0
+def test_what_was_frozen_before_the_training_stays_so(trained: Trained) -> None:
+    run_dir = trained(f'model.use="{__file__}:Frozen"', 'hooks.freezes={use="./photographs.py:Freezes", args={at=99}}')
     assert {line.split(": ")[1] for line in modes(run_dir)} == {"['body.1']"}
 
 
-def test_a_net_that_comes_in_evaluation_as_a_whole_is_trained(new_run: NewRun, train_here: Train) -> None:
+def test_a_net_that_comes_in_evaluation_as_a_whole_is_trained(trained: Trained) -> None:
     freezes = 'hooks.freezes={use="./photographs.py:Freezes", args={at=99}}'
-    run_dir = new_run(f'model.use="{__file__}:Evaluating"', freezes)
-    assert train_here(run_dir) == 0
+    run_dir = trained(f'model.use="{__file__}:Evaluating"', freezes)
     assert {line.split(": ")[1] for line in modes(run_dir)} == {"[]"}
 
 
@@ -67,11 +60,8 @@ class Judging:
     after_train_iter = after_train_epoch = tell
 
 
-def test_gradients_are_off_and_the_net_is_in_evaluation_wherever_it_is_judged(
-    new_run: NewRun, train_here: Train
-) -> None:
-    run_dir = new_run(f'hooks.judging={{use="{__file__}:Judging"}}', "run.test=true")
-    assert train_here(run_dir) == 0
+def test_gradients_are_off_and_the_net_is_in_evaluation_wherever_it_is_judged(trained: Trained) -> None:
+    run_dir = trained(f'hooks.judging={{use="{__file__}:Judging"}}', "run.test=true")
     assert {text for text in messages(run_dir) if "gradients" in text} == {
         "train: gradients True, training True",
         "val: gradients False, training False",

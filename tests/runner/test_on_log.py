@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -14,11 +13,10 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.process.launch import prepare
-from tests.conftest import TESTS, NewRun, records
+from tests.conftest import TESTS, Train, Trained, records
 from tests.distributed.several import carry_out
 from tests.runner.test_calls import counted
 
-Train = Callable[..., int]
 CLOUDS = TESTS / "distributed" / "clouds.toml"
 SHORT = ("run.max_epochs=1", "data.train.args={examples=32}")
 LISTENS = 'hooks.listens={use="tests.runner.test_on_log:Listens"%s}'
@@ -76,11 +74,8 @@ def logged(run_dir: RunDir) -> dict[tuple[Any, str], Any]:
     return found
 
 
-def test_every_number_is_offered_with_its_iteration_and_what_is_logged_there_is_not(
-    new_run: NewRun, train_here: Train
-) -> None:
-    run_dir = new_run(LISTENS % "", OFTEN, *SHORT)
-    assert train_here(run_dir) == 0
+def test_every_number_is_offered_with_its_iteration_and_what_is_logged_there_is_not(trained: Trained) -> None:
+    run_dir = trained(LISTENS % "", OFTEN, *SHORT)
     recorded = logged(run_dir)
     again = {key for key in recorded if key[1].startswith("again_")}
     heard = {(it, name): float(value) for it, name, value in Listens.heard}
@@ -89,36 +84,31 @@ def test_every_number_is_offered_with_its_iteration_and_what_is_logged_there_is_
     assert {name for _, name in heard} >= {"loss", "lr", "samples_per_s", "grad_norm"}
 
 
-def test_a_tensor_is_offered_as_it_is_so_that_nobody_waits_for_it(new_run: NewRun, train_here: Train) -> None:
-    assert train_here(new_run(LISTENS % "", OFTEN, *SHORT)) == 0
+def test_a_tensor_is_offered_as_it_is_so_that_nobody_waits_for_it(trained: Trained) -> None:
+    trained(LISTENS % "", OFTEN, *SHORT)
     kinds = {name: type(value) for _, name, value in Listens.heard}
     assert kinds["loss"] is torch.Tensor
     assert kinds["lr"] is float
 
 
-def test_triggers_hold_and_its_time_is_its_own(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(LISTENS % ", every=3", OFTEN, *SHORT)
-    assert train_here(run_dir) == 0
+def test_triggers_hold_and_its_time_is_its_own(trained: Trained) -> None:
+    run_dir = trained(LISTENS % ", every=3", OFTEN, *SHORT)
     offered = [key for key in logged(run_dir) if not key[1].startswith("again_")]
     assert len(Listens.heard) == len(offered) // 3
 
 
 @pytest.mark.parametrize(("on_error", "code"), [("raise", 1), ("ignore", 0), ("disable", 0)])
-def test_what_raises_there_is_the_fault_of_who_listens(
-    new_run: NewRun, train_here: Train, on_error: str, code: int
-) -> None:
+def test_what_raises_there_is_the_fault_of_who_listens(trained: Trained, on_error: str, code: int) -> None:
     fails = f'hooks.fails={{use="tests.runner.test_on_log:Fails", on_error="{on_error}"}}'
-    run_dir = new_run(fails, OFTEN, *SHORT)
-    assert train_here(run_dir) == code
+    run_dir = trained(fails, OFTEN, *SHORT, code=code)
     errors = records(run_dir, "error")
     assert {(error["hook"], error["point"], error["action"]) for error in errors} == {("fails", "on_log", on_error)}
     losses = [key for key in logged(run_dir) if key[1] == "loss"]
     assert len(errors) == (len(losses) if on_error == "ignore" else 1)
 
 
-def test_a_stop_asked_for_there_is_granted_after_the_iteration(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run('hooks.stops={use="tests.runner.test_on_log:Stops"}', OFTEN, *SHORT)
-    assert train_here(run_dir) == 0
+def test_a_stop_asked_for_there_is_granted_after_the_iteration(trained: Trained) -> None:
+    run_dir = trained('hooks.stops={use="tests.runner.test_on_log:Stops"}', OFTEN, *SHORT)
     (end,) = records(run_dir, "end")
     assert (end["it"], end["status"], end["reason"]) == (3, "finished", "heard enough")
 
@@ -167,7 +157,7 @@ def test_where_nobody_listens_a_logged_number_costs_no_call_more(tmp_path: Path,
 
 
 def test_a_hook_in_the_thread_of_autograd_is_one_like_any_other(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On CUDA the gradients are not computed in the training thread. What a hook's own thread logs is not offered."""
     backward = torch.Tensor.backward
@@ -178,8 +168,7 @@ def test_a_hook_in_the_thread_of_autograd_is_one_like_any_other(
         thread.join()
 
     monkeypatch.setattr(torch.Tensor, "backward", elsewhere)
-    run_dir = new_run(*SHORT, LISTENS % "", 'hooks.gradients={use="tests.runner.test_on_log:Gradients"}')
-    assert train_here(run_dir) == 0
+    run_dir = trained(*SHORT, LISTENS % "", 'hooks.gradients={use="tests.runner.test_on_log:Gradients"}')
     heard = {name for _, name, _ in Listens.heard}
     assert "seen" in heard and "alone" not in heard
     assert {r["source"] for r in records(run_dir, "message") if r["text"] == "seen"} == {"gradients"}

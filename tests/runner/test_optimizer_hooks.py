@@ -12,13 +12,12 @@ from torch import nn
 from hookflow.events.rundir import RunDir
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.process.state import RunState
-from tests.conftest import TOY, NewRun
+from tests.conftest import TOY, NewRun, Train
 from tests.runner.by_hand import (
     CALLS,
     SHORT,
     SWAP,
     ByHand,
-    Train,
     calls_of,
     hook,
     plainly,

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from hookflow.events.rundir import RunDir
-from hookflow.graph.plan import Plan
-from tests.conftest import NewRun, records
+from tests.conftest import Trained, firings, messages, records
 
-Train = Callable[..., int]
 POINTS = (
     'points={before_grow={follows="after_optimizer_step"}, '
     'after_densify={follows="before_grow", offers=["count"]}, after_grow={follows="after_densify"}}'
@@ -28,43 +23,22 @@ def grows(**keys: str) -> str:
     return f'hooks.grow={{use="./watchers.py:Grows"{written}}}'
 
 
-def said(run_dir: RunDir) -> list[object]:
-    return [record["text"] for record in records(run_dir, "message")]
-
-
-def test_they_fire_with_what_they_offer_and_their_pair_closes(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(POINTS, densifies(), grows(), *SHORT)
-    assert train_here(run_dir) == 0
+def test_they_fire_with_what_they_offer_and_their_pair_closes(trained: Trained) -> None:
+    run_dir = trained(POINTS, densifies(), grows(), *SHORT)
     once = ["grow: in", "densified 12 at {}", "grow: out"]
-    assert said(run_dir) == [line.format(k) for k in (0, 1) for line in once]
+    counts = firings(run_dir)
+    assert [counts["grow", point] for point in ("before_grow", "after_densify", "after_grow")] == [2, 2, 2]
+    assert messages(run_dir) == [line.format(k) for k in (0, 1) for line in once]
 
 
-def test_every_firing_is_counted(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(POINTS, densifies(), grows(), *SHORT)
-    assert train_here(run_dir) == 0
-    import json
-
-    plan = Plan.from_json(json.loads(run_dir.plan.read_text()))
-    counts: dict[str, int] = {}
-    for frame in records(run_dir, "frame"):
-        for id_, (n, *_) in frame["hooks"].items():  # type: ignore[attr-defined]
-            counts[plan.bindings[int(id_)].point] = counts.get(plan.bindings[int(id_)].point, 0) + n
-    assert {p: counts[p] for p in ("before_grow", "after_densify", "after_grow")} == {
-        "before_grow": 2,
-        "after_densify": 2,
-        "after_grow": 2,
-    }
-
-
-def test_triggers_hold_there_too(new_run: NewRun, train_here: Train) -> None:
+def test_triggers_hold_there_too(trained: Trained) -> None:
     points = '["around_grow", {at="after_densify", every=2}]'
-    run_dir = new_run(POINTS, densifies(), grows(points=points, when='"iter > 0"'), "run.max_epochs=1")
-    assert train_here(run_dir) == 0
-    assert [line for line in said(run_dir) if str(line).startswith("dens")] == [
+    run_dir = trained(POINTS, densifies(), grows(points=points, when='"iter > 0"'), "run.max_epochs=1")
+    assert [line for line in messages(run_dir) if str(line).startswith("dens")] == [
         "densified 12 at 1",
         "densified 12 at 3",
     ]
-    assert said(run_dir).count("grow: in") == said(run_dir).count("grow: out") == 4
+    assert messages(run_dir).count("grow: in") == messages(run_dir).count("grow: out") == 4
 
 
 @pytest.mark.parametrize(
@@ -84,10 +58,9 @@ def test_triggers_hold_there_too(new_run: NewRun, train_here: Train) -> None:
         ({"point": '"before_grow"'}, "before_grow offers 0 beside the run; it has been fired with 1"),
     ],
 )
-def test_what_cannot_be_fired(new_run: NewRun, train_here: Train, args: dict[str, object], reason: str) -> None:
+def test_what_cannot_be_fired(trained: Trained, args: dict[str, object], reason: str) -> None:
     hook = densifies(**args)
-    run_dir = new_run(POINTS, hook, *SHORT)
-    assert train_here(run_dir) == 2
+    run_dir = trained(POINTS, hook, *SHORT, code=2)
     (end,) = records(run_dir, "end")
     place = 'raised by the hook "densify" at after_optimizer_step\n    iteration 0, epoch 1'
     assert end["reason"] == f"--set {hook}: {reason}\n    {place}"

@@ -21,13 +21,12 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.process.state import RunState
-from tests.conftest import TOY, NewRun, records
+from tests.conftest import TOY, NewRun, Train, Trained, firings, reason, records
 from tests.runner.by_hand import (
     CALLS,
     SHORT,
     SWAP,
     ByHand,
-    Train,
     assert_same_weights,
     calls_of,
     hook,
@@ -38,18 +37,6 @@ from tests.runner.by_hand import (
 )
 
 __all__ = ["left", "plainly"]
-
-
-def fired(run_dir: RunDir) -> dict[str, int]:
-    """Return how often each point of this file's hooks has been booked."""
-    plan = Plan.from_json(json.loads(run_dir.plan.read_text()))
-    counts: dict[str, int] = {}
-    for frame in records(run_dir, "frame"):
-        for id_, (n, *_) in frame["hooks"].items():  # type: ignore[attr-defined]
-            binding = plan.bindings[int(id_)]
-            if __name__ in plan.hook(binding.hook).use:
-                counts[binding.point] = counts.get(binding.point, 0) + n
-    return counts
 
 
 def halves(name: str, grad: torch.Tensor, param: nn.Parameter) -> torch.Tensor:
@@ -96,7 +83,8 @@ def test_on_parameters_as_by_hand(
     assert {call[3] for call in seen if call[0] == "halves"} == ({True} if accumulate == 1 else {True, False})
     assert train_here(untouched) == 0
     assert_same_weights(ours, plain, but=untouched)
-    assert fired(ours) == {"parameter_grad": len(seen) * 2 // 3, "post_accumulate_grad": len(seen) // 3}
+    counts = firings(ours)
+    assert counts["halves", "parameter_grad"] == counts["sees", "post_accumulate_grad"] == len(seen) // 3
 
 
 def test_the_parameters_are_left_without_them(new_run: NewRun, train_here: Train, left: list[Parts]) -> None:
@@ -180,10 +168,9 @@ def test_a_shared_parameter_goes_by_the_name_that_matches(new_run: NewRun, train
     ("glob", "hint"),
     [("hed.weight", 'did you mean "head.weight"?'), ("layer*", "there are body.0.weight, body.0.bias,")],
 )
-def test_a_glob_that_picks_no_parameter(new_run: NewRun, train_here: Train, glob: str, hint: str) -> None:
-    run_dir = new_run(hook("adds", adds, "parameter_grad", parameters=["head.*", glob]))
-    assert train_here(run_dir) == 2
-    said, told = str(records(run_dir, "end")[0]["reason"]).splitlines()
+def test_a_glob_that_picks_no_parameter(trained: Trained, glob: str, hint: str) -> None:
+    run_dir = trained(hook("adds", adds, "parameter_grad", parameters=["head.*", glob]), code=2)
+    said, told = reason(run_dir).splitlines()
     assert said.startswith("--set hooks.adds=")
     assert said.endswith(f'hook "adds" at parameter_grad: no parameter of the network matches "{glob}"')
     assert told.strip().startswith(hint)
@@ -211,12 +198,9 @@ def test_mistakes_before_anything_is_built(override: str, said: str) -> None:
 
 @pytest.mark.parametrize(("on_error", "exit_code", "errors"), [("raise", 1, 1), ("disable", 0, 1), ("ignore", 0, 4)])
 @pytest.mark.parametrize("point", ["parameter_grad", "post_accumulate_grad", "optimizer_step_pre"])
-def test_one_that_raises(
-    new_run: NewRun, train_here: Train, point: str, on_error: str, exit_code: int, errors: int
-) -> None:
+def test_one_that_raises(trained: Trained, point: str, on_error: str, exit_code: int, errors: int) -> None:
     picks = {} if point.startswith("optimizer") else {"parameters": ["head.*"]}
-    run_dir = new_run(hook("bad", fails, point, **picks, on_error=on_error), *SHORT, swap=SWAP)
-    assert train_here(run_dir) == exit_code
+    run_dir = trained(hook("bad", fails, point, **picks, on_error=on_error), *SHORT, swap=SWAP, code=exit_code)
     told = [(error["hook"], error["point"], error["action"]) for error in records(run_dir, "error")]
     per_step = point.startswith("optimizer") and on_error == "ignore"
     assert told == [("bad", point, on_error)] * (errors // 2 if per_step else errors)

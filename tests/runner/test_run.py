@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -13,10 +12,9 @@ import torch
 from hookflow.events.rundir import RunDir
 from hookflow.events.stop import send
 from hookflow.runner.checkpoint.store import CheckpointStore
-from tests.conftest import NewRun, records, wait_for
+from tests.conftest import NewRun, Train, Trained, records, strike, wait_for
 from tests.processes import Training
 
-Train = Callable[..., int]
 SLOW = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
 
 
@@ -35,30 +33,27 @@ def test_a_hook_that_does_nothing_changes_no_bit(new_run: NewRun, train_here: Tr
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_the_weights_alone_load_into_plain_pytorch(new_run: NewRun, train_here: Train) -> None:
+def test_the_weights_alone_load_into_plain_pytorch(trained: Trained) -> None:
     from tests.toy import Net
 
-    run_dir = new_run("run.max_epochs=1")
-    assert train_here(run_dir) == 0
+    run_dir = trained("run.max_epochs=1")
     for name in ("model.pt", "model_ema.pt"):
         weights = torch.load(run_dir.checkpoints / "last" / name, weights_only=True)
         Net().load_state_dict(weights)
 
 
-def test_the_average_is_judged_and_the_trained_weights_come_back(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("run.max_epochs=1")
-    assert train_here(run_dir) == 0
+def test_the_average_is_judged_and_the_trained_weights_come_back(trained: Trained) -> None:
+    run_dir = trained("run.max_epochs=1")
     folder = run_dir.checkpoints / "last"
     trained = torch.load(folder / "model.pt", weights_only=True)
     average = torch.load(folder / "model_ema.pt", weights_only=True)
     assert not torch.equal(trained["head.weight"], average["head.weight"])
 
 
-def test_an_error_of_a_hook_names_it_and_ends_the_run(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_an_error_of_a_hook_names_it_and_ends_the_run(trained: Trained, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
-    run_dir = new_run('hooks.bad={use="./watchers.py:Raises", args={at=6}}', around)
-    assert train_here(run_dir) == 1
+    run_dir = trained('hooks.bad={use="./watchers.py:Raises", args={at=6}}', around, code=1)
     (error,) = records(run_dir, "error")
     assert (error["hook"], error["point"], error["it"], error["action"]) == ("bad", "after_backward", 6, "raise")
     assert "raise RuntimeError(self.message)" in str(error["traceback"])
@@ -69,38 +64,34 @@ def test_an_error_of_a_hook_names_it_and_ends_the_run(new_run: NewRun, train_her
     assert CheckpointStore(run_dir.checkpoints).names()["last"].name == "it00000005", "the last checkpoint stands"
 
 
-def test_what_is_said_is_signed(new_run: NewRun, train_here: Train) -> None:
+def test_what_is_said_is_signed(trained: Trained) -> None:
     named = 'hooks.mine={use="./callables.py:named", args=["from a hook"], points=["%s"]}'
     threaded = 'hooks.threaded={use="./callables.py:says_from_a_thread", points=["after_train"]}'
     steps = ("run.max_epochs=1", 'task={use="./own_tasks.py:talks"}', threaded)
     for point in ("after_train_iter", "after_train_epoch"):  # the first is generated, the second is not
-        run_dir = new_run(*steps, named % point)
-        assert train_here(run_dir) == 0
+        run_dir = trained(*steps, named % point)
         said = {str(r["text"]).split(" at ")[0]: r["source"] for r in records(run_dir, "message")}
         assert said["from a hook"] == "mine"
         assert said["from the task"] == "task"
         assert said["from a thread"] == "hookflow", "nobody knows whose it is"
 
 
-def test_an_error_that_may_be_ignored_does_no_harm(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run('hooks.bad={use="./watchers.py:Raises", args={at=3}, on_error="ignore"}')
-    assert train_here(run_dir) == 0
+def test_an_error_that_may_be_ignored_does_no_harm(trained: Trained) -> None:
+    run_dir = trained('hooks.bad={use="./watchers.py:Raises", args={at=3}, on_error="ignore"}')
     (error,) = records(run_dir, "error")
     assert error["action"] == "ignore"
 
 
-def test_early_stopping_ends_the_run(new_run: NewRun, train_here: Train) -> None:
+def test_early_stopping_ends_the_run(trained: Trained) -> None:
     off = "hooks.early_stop.args={monitor='loss', mode='max', patience=1, min_delta=1000}"
-    run_dir = new_run("run.max_epochs=9", off)
-    assert train_here(run_dir) == 0
+    run_dir = trained("run.max_epochs=9", off)
     (end,) = records(run_dir, "end")
     assert end["ep"] == 2
     assert "loss has not improved" in str(end["reason"])
 
 
-def test_a_metric_that_is_not_there_is_the_users_mistake(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("hooks.early_stop.args={monitor='acuracy', mode='max'}")
-    assert train_here(run_dir) == 2
+def test_a_metric_that_is_not_there_is_the_users_mistake(trained: Trained) -> None:
+    run_dir = trained("hooks.early_stop.args={monitor='acuracy', mode='max'}", code=2)
     (end,) = records(run_dir, "end")
     assert 'did you mean "accuracy"?' in str(end["reason"])
 
@@ -109,7 +100,14 @@ def test_commands_are_obeyed_and_answered(new_run: NewRun) -> None:
     run_dir = new_run("run.max_epochs=500", SLOW)
     child = Training(run_dir)
     wait_for(lambda: any(r["k"] == "frame" and r["it"] for r in records(run_dir)))
-    asked = [send(run_dir, command) for command in ("pause", "checkpoint", "resume")]
+    asked = [send(run_dir, "pause")]
+
+    def paused() -> list[dict[str, object]]:
+        return [r for r in records(run_dir, "frame") if r["stage"] == "paused"]
+
+    wait_for(lambda: len(paused()) >= 4)
+    assert len({frame["it"] for frame in paused()[1:]}) == 1, "of the first it may have moved on"
+    asked += [send(run_dir, command) for command in ("checkpoint", "resume")]
     wait_for(lambda: len(records(run_dir, "ack")) == 3)
     asked.append(send(run_dir, "stop"))
     assert child.wait() == 0
@@ -121,27 +119,9 @@ def test_commands_are_obeyed_and_answered(new_run: NewRun) -> None:
     assert records(run_dir, "checkpoint")[-1]["it"] == end["it"], "what was done is kept"
 
 
-def test_a_pause_pauses(new_run: NewRun) -> None:
-    run_dir = new_run("run.max_epochs=500", SLOW)
-    child = Training(run_dir)
-    wait_for(lambda: any(r["k"] == "frame" and r["it"] for r in records(run_dir)))
-    send(run_dir, "pause")
-
-    def paused() -> list[dict[str, object]]:
-        return [r for r in records(run_dir, "frame") if r["stage"] == "paused"]
-
-    wait_for(lambda: len(paused()) >= 4)
-    assert len({frame["it"] for frame in paused()[1:]}) == 1, "of the first it may have moved on"
-    child.signal(signal.SIGINT)
-    assert child.wait() == 130
-
-
-def test_losing_the_terminal_harms_nothing(new_run: NewRun) -> None:
-    run_dir = new_run("run.max_epochs=12", SLOW)
-    child = Training(run_dir)
-    wait_for(lambda: any(r["k"] == "frame" and r["it"] for r in records(run_dir)))
-    child.signal(signal.SIGHUP)
-    assert child.wait() == 0
+def test_losing_the_terminal_harms_nothing(trained: Trained, tmp_path: Path) -> None:
+    run_dir = trained(strike(tmp_path, 3, number=signal.SIGHUP))
+    assert records(run_dir, "end")[0]["it"] == 15
 
 
 def test_every_nanosecond_of_an_iteration_is_booked(new_run: NewRun, train_here: Train) -> None:

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hookflow.events.rundir import RunDir
 from hookflow.runner.loop.sanity import _copied
-from tests.conftest import NewRun, records
+from tests.conftest import Train, Trained, messages, reason, records
 from tests.runner.same import assert_same_end
-from tests.runner.test_resume import messages
 from tests.sanity import Meter
 from tests.toy import Net
 
-Train = Callable[..., int]
 TRACKS = ('task.use="tests.sanity:Tracks"', 'model.use="tests.sanity:Leaves"', 'hooks.counts.use="tests.sanity:Counts"')
 VAL = 'data.val={use="./loaders.py:%s", args={examples=40}, loader={batch_size=8, workers=%d}}'
-
-
-def ends(run_dir: RunDir) -> str:
-    (end,) = records(run_dir, "end")
-    return str(end["reason"])
 
 
 @pytest.mark.parametrize(
@@ -42,16 +33,12 @@ def ends(run_dir: RunDir) -> str:
         pytest.param((*TRACKS,), id="a task and a network with states of their own"),
         pytest.param((*TRACKS, 'data.val={use="tests.sanity:validates"}'), id="both"),
         pytest.param(("run.accumulate=2", 'run.precision="bf16"'), id="bf16, accumulated"),
-        pytest.param(('run.on_nan="skip"', "run.max_iters=12", "run.val_every=5"), id="iterations"),
+        pytest.param(('run.on_nan="skip"', "run.max_epochs=2", "run.val_every='4it'"), id="iterations"),
     ],
 )
-def test_the_run_is_the_same_to_the_bit_with_and_without(
-    new_run: NewRun, train_here: Train, setup: tuple[str, ...]
-) -> None:
+def test_the_run_is_the_same_to_the_bit_with_and_without(trained: Trained, setup: tuple[str, ...]) -> None:
     """Weights, optimizer, generators, hooks, triggers, data, and all numbers that were logged and measured."""
-    without, with_ = (new_run(*setup, f"run.sanity={sanity}") for sanity in ("false", "true"))
-    assert train_here(without) == 0
-    assert train_here(with_) == 0
+    without, with_ = (trained("run.max_epochs=2", *setup, f"run.sanity={sanity}") for sanity in ("false", "true"))
     assert_same_end(without, with_)
     told = [[record for record in records(run, "message") if record["level"] != "info"] for run in (without, with_)]
     assert len(told[0]) == len(told[1])
@@ -59,25 +46,24 @@ def test_the_run_is_the_same_to_the_bit_with_and_without(
     assert kinds[0] == kinds[1]
 
 
-def test_the_pass_is_there_and_two_batches_long(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_the_pass_is_there_and_two_batches_long(trained: Trained, tmp_path: Path) -> None:
     """Else the tests above would hold for nothing."""
     counts = 'task={use="./own_tasks.py:Counting", args={file="%s"}}' % (tmp_path / "calls")
     off = ("hooks.early_stop.enabled=false", "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}")
     for sanity, calls in (("false", "t"), ("true", "vvt")):
         (tmp_path / "calls").unlink(missing_ok=True)
-        assert train_here(new_run(counts, *off, f"run.sanity={sanity}")) == 0
+        trained(counts, *off, f"run.sanity={sanity}")
         assert (tmp_path / "calls").read_text().partition("t")[0] == calls.removesuffix("t")
 
 
-def test_a_resumed_run_has_no_second_one(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_a_resumed_run_has_no_second_one(trained: Trained, train_here: Train, tmp_path: Path) -> None:
     counts = 'task={use="./own_tasks.py:Counting", args={file="%s"}}' % (tmp_path / "calls")
     off = ("hooks.early_stop.enabled=false", "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}")
     strike = (
         f'hooks.strike={{use="./watchers.py:Interrupts", '
         f'args={{mark="{tmp_path / "mark"}", point="after_backward", at=2, number={int(signal.SIGTERM)}}}}}'
     )
-    run_dir = new_run(counts, *off, strike)
-    assert train_here(run_dir) == 143
+    run_dir = trained(counts, *off, strike, code=143)
     before = len((tmp_path / "calls").read_text())
     assert train_here(run_dir, resume=True) == 0
     assert (tmp_path / "calls").read_text()[before] == "t"
@@ -99,39 +85,33 @@ def test_a_resumed_run_has_no_second_one(new_run: NewRun, train_here: Train, tmp
         (['hooks.log.when="metrics.accuracy1 > 1"'], 'hook "log" reads the metric "accuracy1"'),
     ],
 )
-def test_a_metric_that_is_not_there_costs_no_iteration(
-    new_run: NewRun, train_here: Train, overrides: list[str], said: str
-) -> None:
-    run_dir = new_run(*overrides)
-    assert train_here(run_dir) == 2
+def test_a_metric_that_is_not_there_costs_no_iteration(trained: Trained, overrides: list[str], said: str) -> None:
+    run_dir = trained(*overrides, code=2)
     (end,) = records(run_dir, "end")
     assert end["it"] == 0
-    assert f"{said}, which the validation does not give" in ends(run_dir)
-    assert 'did you mean "accuracy"?' in ends(run_dir)
-    assert "--set" in ends(run_dir), "the place where it was written"
+    assert f"{said}, which the validation does not give" in reason(run_dir)
+    assert 'did you mean "accuracy"?' in reason(run_dir)
+    assert "--set" in reason(run_dir), "the place where it was written"
 
 
 @pytest.mark.parametrize(("monitors", "code"), [('"accuracy"', 0), ('["loss"]', 0), ("3", 0), ('["los"]', 2)])
-def test_a_hook_of_ones_own_may_say_what_it_reads(new_run: NewRun, train_here: Train, monitors: str, code: int) -> None:
-    assert train_here(new_run(f'hooks.reads={{use="tests.sanity:Reads", args={{monitors={monitors}}}}}')) == code
+def test_a_hook_of_ones_own_may_say_what_it_reads(trained: Trained, monitors: str, code: int) -> None:
+    trained(f'hooks.reads={{use="tests.sanity:Reads", args={{monitors={monitors}}}}}', code=code)
 
 
-def test_all_of_them_are_told_at_once(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run('hooks.early_stop.args.monitor="mae"', 'hooks.checkpoint.args.monitor="accuracy1"')
-    assert train_here(run_dir) == 2
-    assert "there are accuracy, loss" in ends(run_dir)
-    assert 'did you mean "accuracy"?' in ends(run_dir)
+def test_all_of_them_are_told_at_once(trained: Trained) -> None:
+    run_dir = trained('hooks.early_stop.args.monitor="mae"', 'hooks.checkpoint.args.monitor="accuracy1"', code=2)
+    assert "there are accuracy, loss" in reason(run_dir)
+    assert 'did you mean "accuracy"?' in reason(run_dir)
 
 
-def test_where_a_hook_makes_metrics_without_a_word_it_is_a_warning(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run('hooks.counts.use="tests.sanity:Counts"', 'hooks.early_stop.args={monitor="calls", mode="max"}')
-    assert train_here(run_dir) == 0
+def test_where_a_hook_makes_metrics_without_a_word_it_is_a_warning(trained: Trained) -> None:
+    run_dir = trained('hooks.counts.use="tests.sanity:Counts"', 'hooks.early_stop.args={monitor="calls", mode="max"}')
     assert any('unless the hook "counts" makes it' in text for text in messages(run_dir))
 
 
-def test_an_evaluation_that_raises_costs_no_iteration(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run('task.use="tests.sanity:Raises"')
-    assert train_here(run_dir) == 1
+def test_an_evaluation_that_raises_costs_no_iteration(trained: Trained) -> None:
+    run_dir = trained('task.use="tests.sanity:Raises"', code=1)
     (end,) = records(run_dir, "end")
     said = "in the sanity check over the validation: 'logits'"
     assert (end["it"], end["reason"]) == (0, f"KeyError: {said}")
@@ -140,24 +120,22 @@ def test_an_evaluation_that_raises_costs_no_iteration(new_run: NewRun, train_her
     assert "run.sanity = false leaves the sanity check out" in str(error["traceback"])
 
 
-def test_a_hook_that_prepares_the_validation_makes_an_error_a_warning(new_run: NewRun, train_here: Train) -> None:
+def test_a_hook_that_prepares_the_validation_makes_an_error_a_warning(trained: Trained) -> None:
     counts = 'hooks.counts.use="tests.sanity:Counts"'
-    run_dir = new_run('task.use="tests.sanity:Raises"', counts)
-    assert train_here(run_dir) == 1
+    run_dir = trained('task.use="tests.sanity:Raises"', counts, code=1)
     assert records(run_dir, "end")[0]["it"] == 5, "the validation itself raises, too"
     assert any("the hooks counts were not called in it" in text for text in messages(run_dir))
 
 
-def test_no_hook_sees_it(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_no_hook_sees_it(trained: Trained, tmp_path: Path) -> None:
     tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{tmp_path / "trace"}"}}}}'
-    assert train_here(new_run(tracer)) == 0
+    trained(tracer)
     points = [line.split()[0] for line in (tmp_path / "trace").read_text().splitlines()]
     assert points.index("before_train_epoch") < points.index("before_val")
 
 
-def test_a_task_that_cannot_be_copied_is_trained_without(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run('task.use="tests.sanity:Locked"', "run.max_epochs=1")
-    assert train_here(run_dir) == 0
+def test_a_task_that_cannot_be_copied_is_trained_without(trained: Trained) -> None:
+    run_dir = trained('task.use="tests.sanity:Locked"', "run.max_epochs=1")
     assert any("is left out: the task cannot be copied (cannot pickle" in text for text in messages(run_dir))
 
 

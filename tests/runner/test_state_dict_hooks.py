@@ -11,13 +11,12 @@ from torch import nn
 from hookflow.events.rundir import RunDir
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.process.state import RunState
-from tests.conftest import NewRun
+from tests.conftest import NewRun, Train, Trained
 from tests.runner.by_hand import (
     CALLS,
     SHORT,
     SWAP,
     ByHand,
-    Train,
     assert_same_weights,
     calls_of,
     hook,
@@ -68,6 +67,7 @@ def around_states(parts: Parts, state: RunState) -> Iterator[Any]:
 
 
 def test_around_states_as_by_hand(
+    trained: Trained,
     new_run: NewRun,
     train_here: Train,
     plainly: Callable[[RunDir, ByHand], list[Any]],
@@ -82,8 +82,7 @@ def test_around_states_as_by_hand(
     assert seen == plainly(plain, around_states)
     assert "head.doubled" in weights(ours)
     assert_same_weights(ours, plain)
-    broken = new_run(hook("all", States), plain_net, interrupted(tmp_path, 1), often, *SHORT, swap=SWAP)
-    assert train_here(broken) == 143
+    broken = trained(hook("all", States), plain_net, interrupted(tmp_path, 1), often, *SHORT, swap=SWAP, code=143)
     CALLS.clear()
     assert train_here(broken, resume=True) == 0
     assert_same_weights(ours, broken)

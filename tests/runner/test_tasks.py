@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from hookflow.events.rundir import RunDir
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Train, Trained, messages, reason, records
 
-Train = Callable[..., int]
 ONE_EPOCH = "run.max_epochs=1"
 
 
@@ -21,14 +18,9 @@ def metrics(run_dir: RunDir) -> dict[str, float]:
     return records(run_dir, "metrics")[-1]["v"]  # type: ignore[return-value]
 
 
-def reason(run_dir: RunDir) -> str:
-    return str(records(run_dir, "end")[-1]["reason"])
-
-
 @pytest.mark.parametrize("name", ["step", "StepOnly"])
-def test_a_function_or_a_step_alone_is_a_task(new_run: NewRun, train_here: Train, name: str) -> None:
-    run_dir = new_run(ONE_EPOCH, task(name))
-    assert train_here(run_dir) == 0
+def test_a_function_or_a_step_alone_is_a_task(trained: Trained, name: str) -> None:
+    run_dir = trained(ONE_EPOCH, task(name))
     assert metrics(run_dir).keys() >= {"loss", "confidence", "accuracy"}
     assert 1 / 3 < metrics(run_dir)["confidence"] < 1
 
@@ -45,9 +37,8 @@ def test_a_function_takes_arguments_of_the_file(new_run: NewRun, train_here: Tra
     assert metrics(weighted)["loss"] == 0 < metrics(plain)["loss"]
 
 
-def test_a_task_makes_more_of_the_means(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(ONE_EPOCH, task("StepOnly"))
-    assert train_here(run_dir) == 0
+def test_a_task_makes_more_of_the_means(trained: Trained) -> None:
+    run_dir = trained(ONE_EPOCH, task("StepOnly"))
     assert metrics(run_dir)["double"] == 2 * metrics(run_dir)["loss"]
 
 
@@ -60,15 +51,13 @@ def test_a_task_makes_more_of_the_means(new_run: NewRun, train_here: Train) -> N
         (task("step", ", args={wieght=2.0}"), 'task takes no argument "wieght"; did you mean "weight"?'),
     ],
 )
-def test_what_is_no_task_is_told(new_run: NewRun, train_here: Train, override: str, said: str) -> None:
-    run_dir = new_run(override)
-    assert train_here(run_dir) == 2
+def test_what_is_no_task_is_told(trained: Trained, override: str, said: str) -> None:
+    run_dir = trained(override, code=2)
     assert said in reason(run_dir).replace("\n    ", "; ")
 
 
-def test_a_task_fires_points_of_the_pipeline(new_run: NewRun, train_here: Train) -> None:
+def test_a_task_fires_points_of_the_pipeline(trained: Trained) -> None:
     point = 'points={after_densify={follows="before_train_iter", offers=["count"]}}'
     told = 'hooks.told={use="./watchers.py:tells", points=["after_densify"]}'
-    run_dir = new_run(ONE_EPOCH, task("Densifies"), point, told)
-    assert train_here(run_dir) == 0
-    assert [record["text"] for record in records(run_dir, "message")] == ["told"] * 5
+    run_dir = trained(ONE_EPOCH, task("Densifies"), point, told)
+    assert messages(run_dir) == ["told"] * 5

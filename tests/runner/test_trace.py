@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hookflow.graph import points
 from hookflow.graph.points import POINTS
-from tests.conftest import NewRun
+from tests.conftest import Train, Trained, strike
 from tests.golden_files import FOLDER, check_golden
 from tests.watchers import POINTS as WATCHED
 
 pytestmark = pytest.mark.usefixtures("written_at_once")
-Train = Callable[..., int]
 TRACER = 'hooks.tracer={use="./watchers.py:%s", phase="last", args={file="%s"}}'
 SHORT = ("data.train.args={examples=16}", "data.val.args={examples=8,split=1}", "data.test.args={examples=8,split=2}")
 EPOCHS, ITERATIONS = "max_epochs = 2", "max_iters = 5"
@@ -23,11 +21,6 @@ OWN = (
     'points={before_grow={follows="after_optimizer_step"}, '
     'after_densify={follows="before_grow", offers=["count"]}, after_grow={follows="after_densify"}}'
 )
-
-
-def interrupted(tmp_path: Path, point: str, at: int) -> str:
-    args = f'{{mark="{tmp_path / "mark"}", point="{point}", at={at}}}'
-    return f'hooks.strike={{use="./watchers.py:Interrupts", args={args}}}'
 
 
 @pytest.mark.parametrize(
@@ -40,12 +33,9 @@ def interrupted(tmp_path: Path, point: str, at: int) -> str:
         ("trace_own", "max_epochs = 1", [OWN, 'hooks.densify={use="./watchers.py:Densifies"}']),
     ],
 )
-def test_the_trace_is_golden(
-    new_run: NewRun, train_here: Train, tmp_path: Path, name: str, length: str, overrides: list[str]
-) -> None:
+def test_the_trace_is_golden(trained: Trained, tmp_path: Path, name: str, length: str, overrides: list[str]) -> None:
     tracer = TRACER % ("OwnTracer" if name == "trace_own" else "Tracer", tmp_path / "trace")
-    run_dir = new_run(tracer, *SHORT, *overrides, swap=("max_epochs = 3", length))
-    assert train_here(run_dir) == (1 if "exception" in name else 0)
+    trained(tracer, *SHORT, *overrides, swap=("max_epochs = 3", length), code=1 if "exception" in name else 0)
     check_golden(f"{name}.txt", (tmp_path / "trace").read_text())
 
 
@@ -57,12 +47,11 @@ def test_the_trace_is_golden(
     ],
 )
 def test_the_trace_of_a_run_that_was_interrupted_is_golden(
-    new_run: NewRun, train_here: Train, tmp_path: Path, name: str, length: str, point: str, at: int
+    trained: Trained, train_here: Train, tmp_path: Path, name: str, length: str, point: str, at: int
 ) -> None:
     tracer = TRACER % ("Tracer", tmp_path / "trace")
-    more = [interrupted(tmp_path, point, at), *(["run.val_every=3"] if length is ITERATIONS else [])]
-    run_dir = new_run(tracer, *SHORT, *more, swap=("max_epochs = 3", length))
-    assert train_here(run_dir) == 143
+    more = [strike(tmp_path, at, point), *(["run.val_every=3"] if length is ITERATIONS else [])]
+    run_dir = trained(tracer, *SHORT, *more, swap=("max_epochs = 3", length), code=143)
     with (tmp_path / "trace").open("a") as file:
         file.write("--- resumed\n")
     assert train_here(run_dir, resume=True) == 0

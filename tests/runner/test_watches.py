@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from hookflow.hooks.base import Hook
-from tests.conftest import NewRun, records
-
-Train = Callable[..., int]
+from tests.conftest import Trained, records
 
 
 class Sees(Hook):
@@ -43,16 +40,14 @@ def said(run_dir: Any) -> list[object]:
 
 # the first is fired by generated code, the second by the dispatcher
 @pytest.mark.parametrize("trigger", ["every=3", 'every=3, when="iter > 0"'])
-def test_every_iteration_is_seen_and_the_trigger_holds(new_run: NewRun, train_here: Train, trigger: str) -> None:
-    run_dir = new_run(sees(trigger), "run.max_epochs=2", "data.train.args={examples=32}")
-    assert train_here(run_dir) == 0
+def test_every_iteration_is_seen_and_the_trigger_holds(trained: Trained, trigger: str) -> None:
+    run_dir = trained(sees(trigger), "run.max_epochs=2", "data.train.args={examples=32}")
     assert said(run_dir) == ["3: [1, 2, 3]", "6: [1, 2, 3, 4, 5, 6]"]
 
 
 @pytest.mark.parametrize("trigger", ["every=3", 'every=3, when="iter > 0"'])
-def test_one_that_has_failed_is_switched_off(new_run: NewRun, train_here: Train, trigger: str) -> None:
+def test_one_that_has_failed_is_switched_off(trained: Trained, trigger: str) -> None:
     off = sees(f'{trigger}, on_error="disable"', "fails_at=5")
-    run_dir = new_run(off, "run.max_epochs=2", "data.train.args={examples=32}")
-    assert train_here(run_dir) == 0
+    run_dir = trained(off, "run.max_epochs=2", "data.train.args={examples=32}")
     assert said(run_dir) == ["3: [1, 2, 3]"]
     assert [error["text"] for error in records(run_dir, "error")] == ["cannot look"]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hookflow.events.rundir import RunDir
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Trained, messages, records
 from tests.processes import Training
 from tests.runner.same import assert_same_end
-
-Train = Callable[..., int]
 
 
 def told(at: str, when: str, **more: object) -> str:
@@ -25,10 +22,6 @@ def told(at: str, when: str, **more: object) -> str:
 def fired(run_dir: RunDir) -> list[tuple[object, object]]:
     """Return the iterations and epochs that were done when the hook fired."""
     return [(r["it"], r["ep"]) for r in records(run_dir, "message") if r["text"] == "told"]
-
-
-def warned(run_dir: RunDir) -> list[object]:
-    return [r["text"] for r in records(run_dir, "message") if r["level"] == "warn"]
 
 
 def logged(run_dir: RunDir, name: str) -> dict[object, float]:
@@ -52,47 +45,38 @@ def iterations(run_dir: RunDir) -> list[object]:
         ("forward", "iter == 3", [3]),
     ],
 )
-def test_it_fires_only_where_the_condition_holds(
-    new_run: NewRun, train_here: Train, at: str, when: str, expected: list[int]
-) -> None:
+def test_it_fires_only_where_the_condition_holds(trained: Trained, at: str, when: str, expected: list[int]) -> None:
     modules = {"modules": '["head"]'} if at == "forward" else {}
-    run_dir = new_run(told(at, when, **modules))
-    assert train_here(run_dir) == 0
+    run_dir = trained(told(at, when, **modules))
     assert iterations(run_dir) == expected
-    assert not warned(run_dir)
+    assert not messages(run_dir, "warn")
 
 
-def test_the_loss_is_that_of_the_iteration_at_hand(new_run: NewRun, train_here: Train) -> None:
+def test_the_loss_is_that_of_the_iteration_at_hand(trained: Trained) -> None:
     every = "hooks.log.points=[{at='after_train_iter'}]"
-    alone = new_run(every)
-    assert train_here(alone) == 0
+    alone = trained(every)
     losses = logged(alone, "loss")
     middle = sorted(losses.values())[7]
-    run_dir = new_run(every, told("after_train_iter", f"loss > {middle!r}"))
-    assert train_here(run_dir) == 0
+    run_dir = trained(every, told("after_train_iter", f"loss > {middle!r}"))
     assert iterations(run_dir) == [it for it, loss in losses.items() if loss > middle]
-    before = new_run(every, told("before_train_iter", f"loss > {middle!r}"))
-    assert train_here(before) == 0
+    before = trained(every, told("before_train_iter", f"loss > {middle!r}"))
     assert iterations(before) == [it for it, loss in losses.items() if loss > middle and it != 15]
 
 
-def test_a_name_that_is_no_identifier_is_quoted(new_run: NewRun, train_here: Train) -> None:
+def test_a_name_that_is_no_identifier_is_quoted(trained: Trained) -> None:
     slashed = 'hooks.slashed={use="./watchers.py:logs_iter", points=["after_train_iter"]}'
-    run_dir = new_run(slashed, told("after_train_iter", 'value("train/iter") == 4'))
-    assert train_here(run_dir) == 0
+    run_dir = trained(slashed, told("after_train_iter", 'value("train/iter") == 4'))
     assert iterations(run_dir) == [4]
 
 
-def test_a_multiple_at_which_it_does_not_hold_is_spent(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(told("after_train_iter", "iter > 5", every=4))
-    assert train_here(run_dir) == 0
+def test_a_multiple_at_which_it_does_not_hold_is_spent(trained: Trained) -> None:
+    run_dir = trained(told("after_train_iter", "iter > 5", every=4))
     assert iterations(run_dir) == [8, 12], "not at 6, where it would hold first"
 
 
-def test_who_is_not_due_is_not_asked(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(told("after_train_iter", "unheard > 1", every=100))
-    assert train_here(run_dir) == 0
-    assert not warned(run_dir)
+def test_who_is_not_due_is_not_asked(trained: Trained) -> None:
+    run_dir = trained(told("after_train_iter", "unheard > 1", every=100))
+    assert not messages(run_dir, "warn")
 
 
 @pytest.mark.parametrize(
@@ -104,30 +88,25 @@ def test_who_is_not_due_is_not_asked(new_run: NewRun, train_here: Train) -> None
         ("zzz > 1", "there are accuracy, grad_norm, loss, lr, metrics.accuracy, metrics.loss, samples_per_s"),
     ],
 )
-def test_a_name_that_nobody_ever_logs_is_told_at_the_end(
-    new_run: NewRun, train_here: Train, when: str, hint: str
-) -> None:
-    run_dir = new_run(told("after_train_iter", when), "run.sanity=false")  # which would tell of a metric before
-    assert train_here(run_dir) == 0
+def test_a_name_that_nobody_ever_logs_is_told_at_the_end(trained: Trained, when: str, hint: str) -> None:
+    run_dir = trained(told("after_train_iter", when), "run.sanity=false")
     assert not fired(run_dir)
-    *_, line = warned(run_dir)  # those before it are what `check` warns of
+    *_, line = messages(run_dir, "warn")  # those before it are what `check` warns of
     name = when.split()[0]
     assert str(line).startswith(f'hook "told": nobody has ever logged the "{name}" of its condition "{when}"; {hint}')
 
 
-def test_what_was_missing_only_at_first_is_no_matter(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(told("after_train_iter", "accuracy >= 0"))
-    assert train_here(run_dir) == 0
+def test_what_was_missing_only_at_first_is_no_matter(trained: Trained) -> None:
+    run_dir = trained(told("after_train_iter", "accuracy >= 0"))
     assert iterations(run_dir) == list(range(6, 16))
-    assert not warned(run_dir)
+    assert not messages(run_dir, "warn")
 
 
-def test_a_resumed_run_remembers_what_conditions_look_at(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_a_resumed_run_remembers_what_conditions_look_at(new_run: NewRun, trained: Trained, tmp_path: Path) -> None:
     """The condition is asked before the first iteration after the resume, of a loss from before it."""
     often = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}]'
     overrides = [often, "run.max_epochs=4", told("before_train_iter", "loss < 1 or grad_norm < 0.9", every=2)]
-    alone = new_run(*overrides)
-    assert train_here(alone) == 0
+    alone = trained(*overrides)
     strike = (
         f'hooks.strike={{use="./watchers.py:Interrupts", '
         f'args={{mark="{tmp_path / "mark"}", point="after_forward", at=12, number=9}}}}'

@@ -34,6 +34,15 @@ class Gate(Protocol):
     def __call__(self) -> bool: ...
 
 
+class Switch:
+    """The gate of a binding without a trigger that may be switched off."""
+
+    next: float = 0
+
+    def __call__(self) -> bool:
+        return True
+
+
 class Firing:
     """A binding, the `method` of its hook, and `call`, which takes everything that the point offers.
 

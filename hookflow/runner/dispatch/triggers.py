@@ -131,7 +131,7 @@ class Trigger:
 
 
 def make_triggers(plan: Plan, run: RunState, condition: Callable[[Binding], Holds]) -> dict[int, Trigger]:
-    """Return the trigger of each binding that has one or may be switched off, by its id; `condition` compiles a `when`.
+    """Return the trigger of each binding that has one, by its id; `condition` compiles a `when`.
 
     An around that was entered is left, so the second half of an `around_X` has no trigger.
     """
@@ -140,7 +140,7 @@ def make_triggers(plan: Plan, run: RunState, condition: Callable[[Binding], Hold
             binding, plan.points[binding.point], run, condition(binding) if binding.trigger.when else None
         )
         for binding in plan.bindings
-        if binding.half != "exit" and (str(binding.trigger) or plan.hook(binding.hook).on_error == "disable")
+        if binding.half != "exit" and str(binding.trigger)
     }
 
 
