@@ -18,7 +18,7 @@ from hookflow.runner.process.launch import start
 from tests.conftest import NewRun, records
 from tests.runner.by_hand import calls_of, hook
 from tests.runner.same import final_state
-from tests.runner.test_global_hooks import names as notes_name
+from tests.runner.test_torch_hooks import names as notes_name
 
 Train = Callable[..., int]
 COMPILE = "run.compile=true"

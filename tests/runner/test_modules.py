@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from hookflow.events.rundir import RunDir
 from hookflow.runner.dispatch.module_hooks import ModuleHooks
 from tests.conftest import Trained, firings, reason, records
 
@@ -24,11 +22,6 @@ def probes(tmp_path: Path, name: str = "probe", **keys: object) -> str:
 
 def notes(tmp_path: Path) -> list[str]:
     return (tmp_path / "notes").read_text().splitlines()
-
-
-def trained(run_dir: RunDir) -> dict[str, torch.Tensor]:
-    (path,) = run_dir.checkpoints.glob("it*/model.pt")
-    return torch.load(path, weights_only=True)  # type: ignore[no-any-return]
 
 
 def test_they_fire_around_the_modules_in_training_alone(trained: Trained, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import NewRun, Trained, messages, records, strike
+from tests.conftest import NewRun, Trained, messages, reason, records, strike
 from tests.runner.same import assert_same_end, final_state
 
 HEAD = "head.weight, head.bias"
@@ -68,13 +68,13 @@ def test_what_is_lost_later_is_a_warning_at_the_next_checkpoint(trained: Trained
 
 
 @pytest.mark.parametrize(
-    ("hook", "reason"),
+    ("hook", "expected"),
     [
         (surgeon(point="after_forward"), "run.add_param_group is not allowed at after_forward"),
         (surgeon(rl=0.1), 'SGD has no setting "rl"'),
         (surgeon()[:-1] + ', writes=["model"]}', 'without declaring that it writes "optimizer"'),
     ],
 )
-def test_where_it_is_refused(trained: Trained, hook: str, reason: str) -> None:
+def test_where_it_is_refused(trained: Trained, hook: str, expected: str) -> None:
     run_dir = trained(hook, code=2)
-    assert reason in reason(run_dir)
+    assert expected in reason(run_dir)

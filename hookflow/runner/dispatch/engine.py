@@ -14,7 +14,7 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.schedule import parsed
 from hookflow.hooks.base import Hook
-from hookflow.runner.dispatch.dispatcher import Call, Dispatcher, Due, Firing, Gate, adapt, by_position, watched
+from hookflow.runner.dispatch.dispatcher import Call, Dispatcher, Due, Firing, Gate, Switch, adapt, by_position, watched
 from hookflow.runner.logging.timing import Rows
 from hookflow.runner.process.state import RunState
 
@@ -220,22 +220,25 @@ class Engine:
                     self._calls[name] = generate(point, firings, self.dispatcher, self._state)
 
     def _firing(self, binding: Binding, run: object) -> Firing:
-        hook, planned, arounds = self._hooks[binding.hook], self.plan.hook(binding.hook), self.arounds
+        hook, planned = self._hooks[binding.hook], self.plan.hook(binding.hook)
         method = getattr(hook, binding.method) if binding.method else hook
         gate = self._gates.get(binding.id)
         if isinstance(hook, Hook) and (watch := hook.watches.get(binding.method)):
             method, gate = watched(watch, method, gate), None
-        due: Due | None = gate
-        call = adapt(method, binding.takes, self.plan.points[binding.point].offers, run)
-        if binding.half == "enter":
-            begin = call
-            call = lambda offered: arounds.enter(binding, begin(offered))  # noqa: E731
-        elif binding.half == "exit":
-            due = partial(arounds.is_open, binding)
-            call = lambda offered: arounds.leave(binding)  # noqa: E731
+        if gate is None and planned.on_error == "disable":
+            gate = Switch()
+        due: Due | None = partial(self.arounds.is_open, binding) if binding.half == "exit" else gate
+        call = self._halved(binding, adapt(method, binding.takes, self.plan.points[binding.point].offers, run))
         asks = planned.ranks != "zero" and not {"control", "checkpoint"}.isdisjoint(binding.writes)
         announce = self.on_request if asks and self.plan.points.in_iteration(binding.point) else None
         return Firing(binding, method, call, due, gate, announce)
+
+    def _halved(self, binding: Binding, call: Call) -> Call:
+        if binding.half == "enter":
+            return lambda offered: self.arounds.enter(binding, call(offered))
+        if binding.half == "exit":
+            return lambda offered: self.arounds.leave(binding)
+        return call
 
     def _put(self, point: str, firing: Firing) -> None:
         self.dispatcher.at[point] = (*self.dispatcher.at.get(point, ()), firing)

@@ -1,12 +1,14 @@
-"""`when` in a run: what its names mean, when it is asked, and that a resumed run answers as the other would have."""
+"""Hooks with triggers in a run: conditions, and what a hook watches at every visit of its point."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hookflow.events.rundir import RunDir
+from hookflow.hooks.base import Hook
 from tests.conftest import NewRun, Trained, messages, records
 from tests.processes import Training
 from tests.runner.same import assert_same_end
@@ -121,3 +123,46 @@ def test_a_resumed_run_remembers_what_conditions_look_at(new_run: NewRun, traine
     resumed = everything[[k for k, record in enumerate(everything) if record["k"] == "run"][1] :]
     assert 12 in [record["it"] for record in resumed if record.get("text") == "told"], "it knows the loss from before"
     assert_same_end(alone, killed)
+
+
+class Sees(Hook):
+    """Watches the iterations; says at which it fires, and which it has seen by then."""
+
+    reads = ("outputs",)
+
+    def __init__(self, fails_at: int = 0) -> None:
+        self.seen: list[int] = []
+        self.fails_at = fails_at
+        self.watches = {"after_train_iter": self.see}
+
+    def see(self, run: Any, outputs: Any) -> None:
+        assert "loss" in outputs
+        if run.iter == self.fails_at:
+            raise RuntimeError("cannot look")
+        self.seen.append(run.iter)
+
+    def after_train_iter(self, run: Any, outputs: Any) -> None:
+        run.say(f"{run.iter}: {self.seen}")
+
+
+def sees(more: str, args: str = "") -> str:
+    return f'hooks.sees={{use="tests.runner.test_triggered:Sees", args={{{args}}}, {more}}}'
+
+
+def said(run_dir: Any) -> list[object]:
+    return [record["text"] for record in records(run_dir, "message") if record["source"] == "sees"]
+
+
+# the first is fired by generated code, the second by the dispatcher
+@pytest.mark.parametrize("trigger", ["every=3", 'every=3, when="iter > 0"'])
+def test_every_iteration_is_seen_and_the_trigger_holds(trained: Trained, trigger: str) -> None:
+    run_dir = trained(sees(trigger), "run.max_epochs=2", "data.train.args={examples=32}")
+    assert said(run_dir) == ["3: [1, 2, 3]", "6: [1, 2, 3, 4, 5, 6]"]
+
+
+@pytest.mark.parametrize("trigger", ["every=3", 'every=3, when="iter > 0"'])
+def test_one_that_has_failed_is_switched_off(trained: Trained, trigger: str) -> None:
+    off = sees(f'{trigger}, on_error="disable"', "fails_at=5")
+    run_dir = trained(off, "run.max_epochs=2", "data.train.args={examples=32}")
+    assert said(run_dir) == ["3: [1, 2, 3]"]
+    assert [error["text"] for error in records(run_dir, "error")] == ["cannot look"]

@@ -1,0 +1,319 @@
+"""Hooks of all modules, in an optimizer's step and around states: against the same ones by hand, in plain PyTorch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+from torch.utils.data import Dataset
+
+from hookflow.events.rundir import RunDir
+from hookflow.runner.builder.components import Parts
+from hookflow.runner.process.state import RunState
+from tests.conftest import TOY, NewRun, Train, Trained, records
+from tests.runner.by_hand import (
+    CALLS,
+    SHORT,
+    SWAP,
+    ByHand,
+    assert_same_weights,
+    calls_of,
+    hook,
+    interrupted,
+    left,
+    plainly,
+    weights,
+)
+
+__all__ = ["left", "plainly"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")  # it is what they do
+
+
+class Everywhere:
+    """Halves what goes into batch norm and what comes out of GELU, and sees all."""
+
+    def global_forward_pre(self, name: str | None, module: nn.Module, args: Any) -> Any:
+        return everywhere("pre", module, args)
+
+    def global_forward(self, name: str | None, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        assert not kwargs
+        return everywhere("forward", module, args, output)
+
+    def global_full_backward_pre(self, module: nn.Module, grad_output: Any) -> Any:
+        return everywhere("backward pre", module, grad_output)
+
+    def global_full_backward(self, module: nn.Module, grad_input: Any, grad_output: Any) -> Any:
+        return everywhere("backward", module, grad_input, grad_output)
+
+
+def everywhere(what: str, module: nn.Module, *offered: Any) -> Any:
+    CALLS.append((what, type(module).__name__))
+    match what, module:
+        case "pre", nn.BatchNorm1d():
+            return offered[0][0] * 0.5
+        case "forward", nn.GELU():
+            return offered[1] * 0.5
+        case "backward pre", nn.GELU():
+            return (offered[0][0] * 2,)
+        case "backward", nn.GELU():
+            return (offered[0][0] + 0.1,)
+    return None
+
+
+def instance(module: nn.Module, args: Any) -> None:
+    CALLS.append("forward_pre of one")
+
+
+def globally(parts: Parts, state: RunState) -> Iterator[Any]:
+    def fire(what: str) -> Callable[..., Any]:
+        return lambda module, *offered: everywhere(what, module, *offered) if state.stage == "train" else None
+
+    yield torch_module.register_module_forward_pre_hook(fire("pre"))
+    yield torch_module.register_module_forward_hook(fire("forward"))
+    yield torch_module.register_module_full_backward_pre_hook(fire("backward pre"))
+    yield torch_module.register_module_full_backward_hook(fire("backward"))
+
+
+GLOBAL = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_backward_pre_hooks", "_global_backward_hooks")
+
+
+def test_on_every_module_as_by_hand(
+    new_run: NewRun, train_here: Train, plainly: Callable[[RunDir, ByHand], list[Any]]
+) -> None:
+    """They come before those of a module, whatever order they were registered in, and are gone afterwards."""
+    one = hook("one", instance, "forward_pre", modules=["head"])
+    ours, plain, untouched = (
+        new_run(hook("all", Everywhere), one, *SHORT, swap=SWAP),
+        *(new_run(*more, *SHORT, swap=SWAP) for more in ([one], [])),
+    )
+    seen = calls_of(train_here, ours)
+    assert seen == plainly(plain, globally)
+    assert seen[seen.index("forward_pre of one") - 1] == ("pre", "Linear")
+    assert train_here(untouched) == 0
+    assert_same_weights(ours, plain, but=untouched)
+    assert not any(getattr(torch_module, hooks) for hooks in GLOBAL)
+
+
+def raises(module: nn.Module) -> None:
+    raise RuntimeError("as told")
+
+
+def test_global_ones_are_gone_after_an_error(trained: Trained) -> None:
+    run_dir = trained(hook("bad", raises, "global_full_backward"), hook("all", Everywhere), *SHORT, swap=SWAP, code=1)
+    assert [(r["hook"], r["point"]) for r in records(run_dir, "error")] == [("bad", "global_full_backward")]
+    assert not any(getattr(torch_module, hooks) for hooks in GLOBAL)
+
+
+def names(name: str | None) -> None:
+    CALLS.append(name)
+
+
+def with_outsider(run: Any, batch: Any) -> dict[str, torch.Tensor]:
+    return {"loss": nn.MSELoss()(run.model(batch[0]), torch.zeros(len(batch[0]), 3))}
+
+
+def test_they_are_told_the_name_in_the_network(new_run: NewRun, train_here: Train) -> None:
+    off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "checkpoint")]
+    task = [f'task.use="{__name__}:with_outsider"', "data={train={use='./toy.py:Points'}}"]
+    run_dir = new_run(hook("names", names, "global_forward"), *off, *task, "run.max_iters=1", swap=SWAP)
+    assert calls_of(train_here, run_dir) == ["body.0", "body.1", "body.2", "body.3", "body", "head", "", None]
+
+
+class Transformed(Dataset[Any]):
+    """Examples that a module changes, as the transforms of torchvision do."""
+
+    def __init__(self) -> None:
+        self.transform = nn.Identity()
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.transform(torch.full((4,), index / 16)), index % 3
+
+
+def notes(file: str, module: nn.Module) -> None:
+    with Path(file).open("a") as opened:
+        opened.write(f"{type(module).__name__} {os.getpid()}\n")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_they_fire_in_the_process_that_trains_alone(trained: Trained, tmp_path: Path, workers: int) -> None:
+    data = f'data={{train={{use="{__name__}:Transformed", loader={{batch_size=8, workers={workers}}}}}}}'
+    noted = hook("notes", notes, "global_forward", args={"file": str(tmp_path / "notes")})
+    trained(data, noted, *SHORT, swap=SWAP)
+    seen = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
+    assert {pid for _, pid in seen} == {str(os.getpid())}
+    assert ("Identity" in {name for name, _ in seen}) is (workers == 0)
+
+
+class Steps:
+    """Replaces the arguments of each step, so that it has a closure, and sees what comes of it."""
+
+    def optimizer_step_pre(self, name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        return with_closure(name, optimizer, args, kwargs)
+
+    def optimizer_step_post(self, name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        after_step(name, optimizer, args, kwargs)
+
+
+def with_closure(name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+    CALLS.append(("pre", name, type(optimizer).__name__, len(args)))
+    return (*args, lambda: CALLS.append(("closure", name))), kwargs
+
+
+def after_step(name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    CALLS.append(
+        ("post", name, len(args), float(sum(p.detach().sum() for g in optimizer.param_groups for p in g["params"])))
+    )
+
+
+class Around:
+    """Sees where the run's own points of a step are."""
+
+    def around_optimizer_step(self) -> Iterator[None]:
+        CALLS.append("before_optimizer_step")
+        yield
+        CALLS.append("after_optimizer_step")
+
+
+def in_steps(parts: Parts, state: RunState) -> Iterator[Any]:
+    for name, optimizer in parts.optimizers.items():
+        yield optimizer.register_step_pre_hook(lambda *offered, name=name: with_closure(name, *offered))
+        yield optimizer.register_step_post_hook(lambda *offered, name=name: after_step(name, *offered))
+
+
+GAN = (TOY.read_text(), (TOY.parent / "gan.toml").read_text())
+
+
+@pytest.mark.parametrize("swap", [SWAP, GAN], ids=["one", "two that a task steps"])
+def test_in_an_optimizers_step_as_by_hand(
+    new_run: NewRun, train_here: Train, plainly: Callable[[RunDir, ByHand], list[Any]], swap: tuple[str, str]
+) -> None:
+    ends = "run.max_epochs=1" if swap is GAN else "run.max_iters=2"
+    ours, plain = new_run(hook("steps", Steps), ends, swap=swap), new_run(ends, swap=swap)
+    seen = calls_of(train_here, ours)
+    assert seen == plainly(plain, in_steps)
+    names = ["discriminator", "discriminator", "generator"] if swap is GAN else ["optimizer"] * 2
+    assert [call[1] for call in seen if call[0] == "closure"][: len(names)] == names
+
+
+class Direct:
+    """A task whose last step is none of the run's."""
+
+    steps_itself = True
+
+    def step(self, run: Any, batch: Any) -> dict[str, torch.Tensor]:
+        loss = run.model(batch[0]).square().mean()
+        run.backward(loss)
+        run.step()
+        run.optimizer.step()
+        return {"loss": loss}
+
+    def evaluate(self, run: Any, batch: Any) -> dict[str, torch.Tensor]:
+        return {"loss": run.model(batch[0]).square().mean()}
+
+
+def test_they_fire_within_the_points_of_a_step_and_where_those_do_not(new_run: NewRun, train_here: Train) -> None:
+    off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "clip", "checkpoint")]
+    task = f'task={{use="{__name__}:Direct"}}'
+    run_dir = new_run(hook("steps", Steps), hook("around", Around), task, *off, "run.max_iters=1", swap=SWAP)
+    seen = [call if isinstance(call, str) else call[0] for call in calls_of(train_here, run_dir)]
+    step = ["pre", "closure", "post"]
+    assert seen == ["before_optimizer_step", *step, "after_optimizer_step", *step]
+
+
+class Closes:
+    """Gives LBFGS the closure that it cannot do without."""
+
+    def before_train_iter(self, batch: Any) -> None:
+        self.batch = batch
+
+    def optimizer_step_pre(self, run: Any, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            with torch.enable_grad():
+                loss = nn.functional.cross_entropy(run.model(self.batch[0]), self.batch[1])
+                loss.backward()
+            CALLS.append(float(loss.detach()))
+            return loss
+
+        return (*args, closure), kwargs
+
+
+def test_lbfgs_has_its_closure_from_a_hook(new_run: NewRun, train_here: Train) -> None:
+    optimizer = 'optimizer={use="torch.optim:LBFGS", args={max_iter=4}}'
+    run_dir = new_run(optimizer, hook("closes", Closes), *SHORT, "hooks.schedule.enabled=false", swap=SWAP)
+    first, *_, last = calls_of(train_here, run_dir)
+    assert last < first
+
+
+class States:
+    """Keeps the head's weight doubled, by another name, wherever its state is."""
+
+    modules = ("head",)
+
+    def state_dict_pre(self, name: str, prefix: str, keep_vars: bool) -> None:
+        CALLS.append(("pre", name, prefix, keep_vars))
+
+    def state_dict_post(self, module: nn.Module, state_dict: Any, prefix: str, local_metadata: Any) -> None:
+        doubled(module, state_dict, prefix, local_metadata)
+
+    def load_state_dict_pre(self, module: nn.Module, state_dict: Any, prefix: str, strict: bool) -> None:
+        halved(module, state_dict, prefix)
+        assert strict
+
+    def load_state_dict_post(self, module: nn.Module, incompatible_keys: Any) -> None:
+        CALLS.append(("loaded", type(module).__name__, incompatible_keys.missing_keys))
+
+
+def doubled(module: nn.Module, state_dict: Any, prefix: str, local_metadata: Any) -> None:
+    CALLS.append(("post", prefix, "version" in local_metadata))
+    state_dict[f"{prefix}doubled"] = state_dict.pop(f"{prefix}weight") * 2
+
+
+def halved(module: nn.Module, state_dict: Any, prefix: str, *more: Any) -> None:
+    CALLS.append(("load", prefix))
+    state_dict[f"{prefix}weight"] = state_dict.pop(f"{prefix}doubled") / 2
+
+
+def around_states(parts: Parts, state: RunState) -> Iterator[Any]:
+    head = parts.model.head
+    yield head.register_state_dict_pre_hook(lambda module, prefix, keep: CALLS.append(("pre", "head", prefix, keep)))
+    yield head.register_state_dict_post_hook(lambda *offered: doubled(*offered))
+    yield head.register_load_state_dict_pre_hook(halved)
+    yield head.register_load_state_dict_post_hook(lambda m, keys: CALLS.append(("loaded", "Linear", keys.missing_keys)))
+
+
+def test_around_states_as_by_hand(
+    trained: Trained,
+    new_run: NewRun,
+    train_here: Train,
+    plainly: Callable[[RunDir, ByHand], list[Any]],
+    left: list[Parts],
+    tmp_path: Path,
+) -> None:
+    """Also where a run is resumed: what is loaded is what was saved, as the hooks have made it."""
+    plain_net = "hooks.ema.enabled=false"  # which has a copy of the network of its own
+    often = "hooks.checkpoint.points=[{at='after_train_iter',every=1}]"
+    ours, plain = (new_run(*more, plain_net, often, *SHORT, swap=SWAP) for more in ([hook("all", States)], []))
+    seen = calls_of(train_here, ours)
+    assert seen == plainly(plain, around_states)
+    assert "head.doubled" in weights(ours)
+    assert_same_weights(ours, plain)
+    broken = trained(hook("all", States), plain_net, interrupted(tmp_path, 1), often, *SHORT, swap=SWAP, code=143)
+    CALLS.clear()
+    assert train_here(broken, resume=True) == 0
+    assert_same_weights(ours, broken)
+    assert ("load", "head.") in CALLS and ("loaded", "Linear", []) in CALLS
+    head = left[0].model.head
+    hooks = [head._state_dict_pre_hooks, head._state_dict_hooks]
+    hooks += [head._load_state_dict_pre_hooks, head._load_state_dict_post_hooks]
+    assert not any(hooks)
