@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -101,16 +101,19 @@ def run(
     changes = Changes((*(set_ or ()), *extra), tuple(without or ()), tuple(only or ()), shuffle, dir)
     passed = {"--detach": detach, "--in-process": in_process, "--nproc": nproc, "--max-restarts": max_restarts}
     from hookflow.runner.distributed.rendezvous import started_by_torchrun
-    from hookflow.runner.process.launch import claim, new_run, start
+    from hookflow.runner.process.launch import claim, new_run, standing_by, start
 
-    if started_by_torchrun():
-        from hookflow.cli.torchrun import train_as_rank
+    torchrun = started_by_torchrun()
 
-        def find() -> RunDir:
+    def find() -> RunDir:
+        if torchrun:
             _refuse("torchrun has started this process", passed | {"--ui=tui": ui is UI.tui, "--dry-run": dry_run})
-            if resume:
-                return resumed(target, changes, allow_changed_hooks=allow_changed_hooks, even_if_done=True)
-            return new_run(*_compiled(target, changes))
+        if resume:
+            return resumed(target, changes, allow_changed_hooks=allow_changed_hooks, even_if_done=torchrun)
+        return new_run(*_compiled(target, changes, warns=detach and not torchrun))
+
+    if torchrun:
+        from hookflow.cli.torchrun import train_as_rank
 
         shown = UI.plain if ui is UI.auto else ui
         raise typer.Exit(train_as_rank(find, shown, resume=resume, allow_changed_hooks=allow_changed_hooks))
@@ -121,11 +124,8 @@ def run(
     if in_process:
         _refuse("--in-process is for a single process", {"--nproc": nproc, "--max-restarts": max_restarts})
     ranks = _number_of(nproc) if nproc else 1 if max_restarts else None
-    if resume:
-        run_dir = resumed(target, changes, allow_changed_hooks=allow_changed_hooks)
-    else:
-        run_dir = new_run(*_compiled(target, changes, warns=detach))
     if in_process:
+        run_dir = find()
         from hookflow.runner.process.main import train
 
         claim(run_dir)
@@ -137,10 +137,12 @@ def run(
         raise typer.Exit(code)
     from hookflow.runner.distributed.failures import ChildExit
 
-    began = time.time()
     options = {"--resume": resume, "--allow-changed-hooks": allow_changed_hooks}
     passed_on = (option for option, provided in options.items() if provided)
-    child = start(run_dir, *passed_on, nproc=ranks, max_restarts=max_restarts)
+    with nullcontext() if ranks else standing_by() as standby:
+        run_dir = find()
+        began = time.time()
+        child = start(run_dir, *passed_on, nproc=ranks, max_restarts=max_restarts, standby=standby)
     if detach:
         echo(f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch {run_dir.id}")
         return

@@ -6,12 +6,15 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import VERSION
@@ -104,37 +107,112 @@ def _record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: An
     )
 
 
-def start(run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts: int = 0) -> subprocess.Popen[bytes]:
+def start(
+    run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts: int = 0, standby: Standby | None = None
+) -> subprocess.Popen[bytes]:
     """Start the training in a session of its own, so that losing this terminal does it no harm.
 
-    That is one process, or an agent that starts `nproc` of them, and starts them again so many times when one fails.
-    `options` are those of `hookflow.runner.process.main`. The working directory is not searched for modules (`-P`): a
-    `json.py` that lies there is not taken for the standard library's.
-    Its output goes to the run's `output.log`. A signal that reaches it before it listens waits until it does.
+    That is one process, `standby` if there is one, or an agent that starts `nproc` of them, and starts them again so
+    many times when one fails. `options` are those of `hookflow.runner.process.main`. The training's output goes to the
+    run's `output.log`. A signal that reaches it before it listens waits until it does.
     Raises UserError when the run is already running, or needs objects of a program that has ended.
     """
     if "--resume" in options and (missing := missing_objects(load(short(run_dir.wanted().pipeline), recorded=True))):
         raise UserError(missing)
-    locks = claim(run_dir)
-    command = [sys.executable, "-P", "-m", "hookflow.runner"]
+    module = "hookflow.runner"
     if nproc is not None:
-        command[-1] = "hookflow.runner.distributed.agent"
+        module = "hookflow.runner.distributed.agent"
         options = (f"--nproc={nproc}", f"--max-restarts={max_restarts}", *options)
-    command += [str(run_dir.path), f"--locks={','.join(map(str, locks))}", *options]
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which a child process inherits
+    locks = claim(run_dir)
     try:
         with run_dir.output.open("ab") as output:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=locks,
-            )
+            if standby and nproc is None:
+                return standby.train((str(run_dir.path), *options), output, locks)
+            holding = f"--locks={','.join(map(str, locks))}"
+            return _python(module, str(run_dir.path), holding, *options, output=output, descriptors=locks)
     finally:
         release(locks)  # the child's copies hold the lock now
+
+
+def _python(module: str, *arguments: str, output: IO[bytes], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start a module as a process in a session of its own, with copies of the file descriptors.
+
+    The working directory is not searched for modules (`-P`): a `json.py` that lies there is not taken for the standard
+    library's.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which a child process inherits
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=descriptors,
+        )
+    finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Standby:
+    """A process that imports torch while the pipeline is checked, and trains once it is sent a run."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._started = False
+        with theirs, tempfile.TemporaryFile() as output:
+            descriptors = (theirs.fileno(),)
+            self._process = _python(
+                "hookflow.runner", f"--standby={theirs.fileno()}", output=output, descriptors=descriptors
+            )
+
+    def train(self, arguments: Sequence[str], output: IO[bytes], locks: Locks) -> subprocess.Popen[bytes]:
+        """Send the arguments of `hookflow.runner`, the file for the output, and the locks of the run."""
+        socket.send_fds(self._socket, [json.dumps(arguments).encode()], [output.fileno(), *locks])
+        self._started = True
+        return self._process
+
+    def close(self) -> None:
+        """End the process, unless it trains."""
+        self._socket.close()
+        if not self._started:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def standing_by() -> Iterator[Standby]:
+    """Start a process that stands by for a training; without a run at the end, it is ended."""
+    standby = Standby()
+    try:
+        yield standby
+    finally:
+        standby.close()
+
+
+def stand_by(descriptor: int) -> list[str]:
+    """Import torch, wait for a run, and return the arguments of its training; this is the process of a `Standby`.
+
+    The process leaves where its parent ends without sending a run. Until then its output is in a temporary file.
+    """
+    with suppress(Exception):  # raised again and reported where the training imports it
+        import hookflow.runner.process.attempt  # noqa: F401
+
+    with socket.socket(fileno=descriptor) as parent:
+        message, descriptors, *_ = socket.recv_fds(parent, 1 << 20, 3)
+    if not message:
+        os._exit(0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    output, *locks = descriptors
+    with open(1, "rb", closefd=False) as early:
+        early.seek(0)
+        os.write(output, early.read())
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    arguments: list[str] = json.loads(message)
+    return [*arguments, f"--locks={','.join(map(str, locks))}"]
 
 
 def claim(run_dir: RunDir) -> Locks:

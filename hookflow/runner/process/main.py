@@ -10,6 +10,7 @@ import gc
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -27,7 +28,7 @@ from hookflow.events.rundir import RunDir, short
 from hookflow.runner.distributed.failures import agree_on_failure, explain_loss, is_peer_lost, is_timeout
 from hookflow.runner.distributed.rendezvous import of_environment
 from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.process.launch import hold
+from hookflow.runner.process.launch import hold, stand_by
 from hookflow.runner.process.signals import Signals, Stop
 from hookflow.runner.process.state import RunState
 from hookflow.runner.process.threads import describe, leave, unfinished
@@ -267,7 +268,8 @@ def main() -> None:
     parser.add_argument("--launcher", type=int)
     parser.add_argument("--restarts-left", type=int, default=0)
     parser.add_argument("--locks", type=inherit, default=argparse.SUPPRESS)
-    provided = vars(parser.parse_args())
+    standby = re.fullmatch(r"--standby=(\d+)", sys.argv[-1])
+    provided = vars(parser.parse_args(stand_by(int(standby[1])) if standby else None))
     provided.pop("locks", None)
     code = train(**provided)
     drop_unprinted()
