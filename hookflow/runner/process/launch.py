@@ -190,31 +190,6 @@ def standing_by() -> Iterator[Standby]:
         standby.close()
 
 
-def stand_by(descriptor: int) -> list[str]:
-    """Import torch, wait for a run, and return the arguments of its training; this is the process of a `Standby`.
-
-    The process leaves where its parent ends without sending a run. Until then its output is in a temporary file.
-    """
-    with suppress(Exception):  # raised again and reported where the training imports it
-        import hookflow.runner.process.attempt  # noqa: F401
-
-    with socket.socket(fileno=descriptor) as parent:
-        message, descriptors, *_ = socket.recv_fds(parent, 1 << 20, 3)
-    if not message:
-        os._exit(0)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    output, *locks = descriptors
-    with open(1, "rb", closefd=False) as early:
-        early.seek(0)
-        os.write(output, early.read())
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
-    arguments: list[str] = json.loads(message)
-    return [*arguments, f"--locks={','.join(map(str, locks))}"]
-
-
 def claim(run_dir: RunDir) -> Locks:
     """Lock the run for the owner of the returned locks, and for child processes that inherit them.
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import gc
 import io
+import json
 import logging
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -28,7 +30,7 @@ from hookflow.events.rundir import RunDir, short
 from hookflow.runner.distributed.failures import agree_on_failure, explain_loss, is_peer_lost, is_timeout
 from hookflow.runner.distributed.rendezvous import of_environment
 from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.process.launch import hold, stand_by
+from hookflow.runner.process.launch import hold
 from hookflow.runner.process.signals import Signals, Stop
 from hookflow.runner.process.state import RunState
 from hookflow.runner.process.threads import describe, leave, unfinished
@@ -253,6 +255,31 @@ def _warn_of_threads(recorder: Recorder, before: Collection[threading.Thread]) -
         text = f"the thread {describe(thread)} is still running: end it in after_run, or make it a daemon thread"
         recorder.say(text, "warn")
         print_error(f"hookflow: {text}")
+
+
+def stand_by(descriptor: int) -> list[str]:
+    """Import torch, wait for a run, and return the arguments of its training; this is the process of a `Standby`.
+
+    The process leaves where its parent ends without sending a run. Until then its output is in a temporary file.
+    """
+    with suppress(Exception):  # raised again and reported where the training imports it
+        import hookflow.runner.process.attempt  # noqa: F401
+
+    with socket.socket(fileno=descriptor) as parent:
+        message, descriptors, *_ = socket.recv_fds(parent, 1 << 20, 3)
+    if not message:
+        os._exit(0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    output, *locks = descriptors
+    with open(1, "rb", closefd=False) as early:
+        early.seek(0)
+        os.write(output, early.read())
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    arguments: list[str] = json.loads(message)
+    return [*arguments, f"--locks={','.join(map(str, locks))}"]
 
 
 def main() -> None:
