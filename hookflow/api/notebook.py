@@ -14,7 +14,6 @@ from rich.text import Text
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, follow_records
 from hookflow.monitor.health import Pace, judge
-from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.series import lower_is_better
 from hookflow.numbers import counted, number, span
 from hookflow.text import printable
@@ -57,7 +56,7 @@ def follow(run_dir: RunDir, child_exit: Callable[[], int | None]) -> int:
 def _line(run_dir: RunDir, live: Live) -> Text:
     """Return how far the run is, and its latest numbers."""
     state = live.state
-    health = judge(run_dir, state, time.time(), live.plan)
+    health = judge(run_dir, state, time.time())
     facts = [f"{run_dir.path.parent.name}: {health.condition}"]
     if state.total_iters:
         done = round(BAR * min(state.it / state.total_iters, 1))
@@ -69,7 +68,7 @@ def _line(run_dir: RunDir, live: Live) -> Text:
     facts += [
         f"val {name} {number(values[-1][1])}" for name, values in state.metrics.by_name.items() if " " not in name
     ]
-    if not health.over and (pace := Pace.of(state, live.plan or NO_PLAN)).iters_per_s:
+    if not health.over and (pace := Pace.of(state)).iters_per_s:
         facts.append(f"{pace.iters_per_s:.1f} it/s")
         facts += [f"{span(pace.eta)} left"] if pace.eta is not None else []
     return Text(printable("  ".join(facts)), no_wrap=True, overflow="ignore")

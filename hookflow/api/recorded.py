@@ -14,7 +14,7 @@ from hookflow.events.log import event_log
 from hookflow.events.rundir import RunDir, all_runs, short
 from hookflow.events.scalars import ScalarRow, scalars
 from hookflow.graph.plan import Plan
-from hookflow.monitor.overview import read_overview
+from hookflow.monitor.summary import read_overview
 from hookflow.runner.checkpoint.manifest import (
     DamagedError,
     damage,

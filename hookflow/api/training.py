@@ -20,7 +20,7 @@ from hookflow.api.recorded import RecordedRun
 from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.run_lock import exit_code, release
 from hookflow.events.rundir import RunDir, short
-from hookflow.monitor import jsonl, plain
+from hookflow.monitor import plain
 from hookflow.runner.distributed.failures import ChildExit
 from hookflow.runner.distributed.rendezvous import started_by_torchrun
 from hookflow.runner.process.launch import claim, new_run, start
@@ -84,7 +84,7 @@ def _follow(run_dir: RunDir, ui: UI) -> Follow | None:
         return None
     if ui == "auto" and notebook.is_here():
         return partial(notebook.follow, run_dir)
-    follow = jsonl.follow if ui == "json" else plain.follow
+    follow = plain.follow_json if ui == "json" else plain.follow
     return lambda child_exit: follow(run_dir, sys.stdout, child_exit=child_exit)
 
 

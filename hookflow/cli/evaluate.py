@@ -58,7 +58,7 @@ def _print(
 ) -> None:
     """Print the checkpoint of a run and its data, with `more` in JSON, or with `lines` below it."""
     from hookflow.events.rundir import short
-    from hookflow.monitor.overview import read_overview
+    from hookflow.monitor.summary import read_overview
 
     data = evaluated.data
     if shown is Format.json:

@@ -215,7 +215,7 @@ def _newest(run_dir: RunDir) -> Path | None:
 def _nothing_left(run_dir: RunDir, then: Target, now: Target) -> str:
     """Return the message for a run that has finished at the length that it is to have; "" for any other."""
     from hookflow.events.rundir import run_argument
-    from hookflow.monitor.overview import read_overview
+    from hookflow.monitor.summary import read_overview
     from hookflow.runner.checkpoint.manifest import read_manifest
 
     section, end = now.loaded.pipeline.run, read_overview(run_dir, time.time()).state.end

@@ -233,12 +233,12 @@ def _echo(run_dir: RunDir, child: subprocess.Popen[bytes], child_exit: ChildExit
     interrupts = _hand_on_signals(child)
     if ui is UI.none:
         return child_exit.wait()
-    from hookflow.monitor import jsonl, plain
-    from hookflow.monitor.bars import can_show_bars
+    from hookflow.monitor import plain
+    from hookflow.monitor.plain import can_show_bars
 
     try:
         if ui is UI.json:
-            return jsonl.follow(run_dir, sys.stdout, child_exit=child_exit)
+            return plain.follow_json(run_dir, sys.stdout, child_exit=child_exit)
         bars = can_show_bars(sys.stdout)
         return plain.follow(run_dir, sys.stdout, child_exit=child_exit, interrupts=interrupts, bars=bars)
     except OSError as error:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
     from hookflow.monitor.health import Health
     from hookflow.monitor.journal import Kind
-    from hookflow.monitor.overview import Overview
     from hookflow.monitor.state import RunState
+    from hookflow.monitor.summary import Overview
 
 
 HEADS = ("id", "name", "state", "epoch", "iter", "best", "age", "data")
@@ -32,7 +32,7 @@ def runs(
 ) -> None:
     """List the runs, the newest first."""
     from hookflow.events.rundir import all_runs
-    from hookflow.monitor.overview import read_overview
+    from hookflow.monitor.summary import read_overview
 
     unreadable: list[str] = []
     now = time.time()
@@ -55,7 +55,7 @@ def _row(seen: Overview, now: float) -> tuple[str, ...]:
     from hookflow.monitor.series import in_order
 
     state = seen.state
-    name = next(iter(in_order(state.metrics.best, seen.plan)), "")
+    name = next(iter(in_order(state.metrics.best, state.monitored)), "")
     return (
         seen.run.id,
         seen.run.path.parent.name,
@@ -117,10 +117,8 @@ def show(
 
     result = find_run(run, dir)
     live = Live(result)
-    while live.poll():
-        pass
-    plan = live.plan or NO_PLAN
-    page = _Page(result, live.state, plan, judge(result, live.state, time.time(), plan), saved(result))
+    live.read_all()
+    page = _Page(result, live.state, live.plan or NO_PLAN, judge(result, live.state, time.time()), saved(result))
     if format_ is Format.json:
         echo_json(page.to_json())
     else:
@@ -268,14 +266,9 @@ class _Page:
                 yield split, f"{examples} of {data['name']}, {batches}"
 
     def _metrics(self) -> list[tuple[str, ...]]:
-        from hookflow.monitor.series import lower_is_better
+        from hookflow.monitor.summary import metric_rows
 
-        rows: list[tuple[str, ...]] = [("metric", "last", "best", "at epoch", "iteration")]
-        for name in sorted(self.state.metrics.by_name, key=lower_is_better):
-            best, last = self.state.metrics.best.get(name), self.state.metrics.by_name[name][-1:]
-            text = (number(best.value), f"{best.ep:,}", f"{best.it:,}") if best else ("-", "-", "-")
-            rows.append((name, number(last[0][1]) if last else "-", *text))
-        return rows
+        return [("metric", "last", "best", "at epoch", "iteration"), *metric_rows(self.state, none="-")]
 
     def _hooks(self) -> list[tuple[str, ...]]:
         """Return the hooks by what they took of the last attempt: within iterations, and elsewhere."""

@@ -39,7 +39,7 @@ def checkpoints(
     Example: `hookflow checkpoints cifar --verify`
     """
     from hookflow.events.rundir import short
-    from hookflow.monitor.overview import read_overview
+    from hookflow.monitor.summary import read_overview
     from hookflow.runner.checkpoint.manifest import EXCEPTION
     from hookflow.service.runs import find_run, has_checkpoint
 

@@ -34,10 +34,10 @@ def start_printer(run_dir: RunDir, shown: UI) -> subprocess.Popen[bytes]:
 
 
 def _main() -> None:
-    from hookflow.monitor import jsonl, plain
+    from hookflow.monitor import plain
 
     path, shown = sys.argv[1:]
-    follow = jsonl.follow if shown == UI.json else plain.follow
+    follow = plain.follow_json if shown == UI.json else plain.follow
 
     def over() -> int | None:
         readable, _, _ = select.select([sys.stdin], [], [], 0)

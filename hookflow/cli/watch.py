@@ -55,12 +55,11 @@ def watch(
         app.run()
         print_summary(app.run_dir, sys.stdout)
         raise typer.Exit(app.return_code or 0)
-    from hookflow.monitor import jsonl, plain
-    from hookflow.monitor.bars import can_show_bars
+    from hookflow.monitor import plain
 
     if ui is UI.json:
-        raise typer.Exit(jsonl.follow(run_dir, sys.stdout))
-    raise typer.Exit(plain.follow(run_dir, sys.stdout, bars=can_show_bars(sys.stdout)))
+        raise typer.Exit(plain.follow_json(run_dir, sys.stdout))
+    raise typer.Exit(plain.follow(run_dir, sys.stdout, bars=plain.can_show_bars(sys.stdout)))
 
 
 PATIENCE = 10.0
@@ -150,7 +149,7 @@ def _request_stop(run: RunDir) -> None:
 
 def _is_over(run: RunDir) -> bool:
     """Say whether the run has ended; one on another machine shows that in its log alone."""
-    from hookflow.monitor.overview import read_overview
+    from hookflow.monitor.summary import read_overview
 
     return run.life() in ("gone", "missing") or (run.life() == "remote" and read_overview(run, time.time()).health.over)
 
@@ -166,7 +165,7 @@ def _wait_for(condition: Callable[[], bool], seconds: float) -> bool:
 def _print_end(run: RunDir) -> None:
     """Print how the run has ended, and how to resume it."""
     from hookflow.events.rundir import run_argument
-    from hookflow.monitor.overview import read_overview
+    from hookflow.monitor.summary import read_overview
 
     seen = read_overview(run, time.time())
     echo(f"{seen.health.glyph} {seen.health.condition} at iteration {seen.state.it:,}")

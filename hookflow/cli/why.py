@@ -230,8 +230,7 @@ def _recorded_state(run: RunDir) -> RunState:
     from hookflow.monitor.feed import Live
 
     live = Live(run)
-    while live.poll():
-        pass
+    live.read_all()
     return live.state
 
 

@@ -11,8 +11,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
+from itertools import groupby, takewhile
 from typing import Any, ClassVar
 
 from rich.segment import Segment
@@ -31,7 +33,7 @@ from hookflow.monitor.charts import Pixels, read_image
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import Health, examine, look_inside
 from hookflow.monitor.journal import Shown
-from hookflow.monitor.keys import KEYS, Action, Notice, press
+from hookflow.monitor.keys import NAMES, Notice, press
 from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.machine import Machine, Sensor
 from hookflow.monitor.plain import last_lines
@@ -48,15 +50,15 @@ def exit_on_hang_up(terminal: int) -> None:
     A signal is not sent to everybody who paints on a terminal, and may come too late: every painter waits by then.
     Nothing is done where it is no terminal.
     """
+
+    def wait() -> None:
+        poll = select.poll()
+        poll.register(terminal, 0)  # for nothing beyond the record: that it has hung up
+        if any(what & select.POLLHUP for _, what in poll.poll()):
+            os._exit(128 + signal.SIGHUP)
+
     if os.isatty(terminal):
-        threading.Thread(target=_wait, args=(terminal,), name="hookflow-hang-up", daemon=True).start()
-
-
-def _wait(terminal: int) -> None:
-    poll = select.poll()
-    poll.register(terminal, 0)  # for nothing beyond the record: that it has hung up
-    if any(what & select.POLLHUP for _, what in poll.poll()):
-        os._exit(128 + signal.SIGHUP)
+        threading.Thread(target=wait, name="hookflow-hang-up", daemon=True).start()
 
 
 class Canvas(Widget):
@@ -88,25 +90,20 @@ class Canvas(Widget):
 
 def _difference(old: Strip, new: Strip) -> tuple[int, int]:
     """Return the first cell that differs and the one behind the last, to the segment; equal when there is none."""
-    segments, others = list(new), list(old)
-    start = _common(segments, others)
+    start = _common(new, old)
     if start == new.cell_length:
         return start, start
-    return start, new.cell_length - _common(segments[::-1], others[::-1])
+    return start, new.cell_length - _common(reversed(list(new)), reversed(list(old)))
 
 
-def _common(segments: Sequence[Segment], others: Sequence[Segment]) -> int:
+def _common(segments: Iterable[Segment], others: Iterable[Segment]) -> int:
     """Return how many cells both begin with."""
-    cells = 0
-    for segment, other in zip(segments, others, strict=False):
-        if segment != other:
-            break
-        cells += segment.cell_length
-    return cells
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(segments, others, strict=False))
+    return sum(segment.cell_length for segment, _ in pairs)
 
 
-SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-
+SLOWEST, QUICKEST = 0.25, 256.0
+"""Bounds of the speed of a replay; keys halve and double it."""
 
 FAR = 0.05
 """The share of a recording that a long step takes."""
@@ -117,9 +114,7 @@ class Player:
 
     def __init__(self, recording: Recording, speed: float) -> None:
         self.moment = recording.first
-        self._recording = recording
-        self._speed = speed
-        self._playing = True
+        self._recording, self._speed, self._playing = recording, speed, True
         self._before = time.monotonic()
 
     @property
@@ -145,16 +140,17 @@ class Player:
             self._show(self.moment + passed * self._speed)
             self._playing = self.moment < self._recording.last
 
-    def obey(self, action: Action) -> None:
+    def obey(self, action: str) -> None:
+        """Do what a key of a replay is for."""
         match action:
             case "play":
                 if self.moment >= self._recording.last:
                     self._show(self._recording.first)
                 self._playing = not self._playing
             case "slower":
-                self._speed = max((speed for speed in SPEEDS if speed < self._speed), default=self._speed)
+                self._speed = max(self._speed / 2, min(self._speed, SLOWEST))
             case "faster":
-                self._speed = min((speed for speed in SPEEDS if speed > self._speed), default=self._speed)
+                self._speed = min(self._speed * 2, max(self._speed, QUICKEST))
             case "first" | "last":
                 self._playing = False
                 self._show(self._recording.first if action == "first" else self._recording.last)
@@ -198,7 +194,7 @@ class MonitorApp(App[Outcome]):
     ENABLE_COMMAND_PALETTE = False
     INLINE_PADDING = 0
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(name, f"press('{name}')", show=False, priority=True) for key in KEYS for name in key.names
+        Binding(name, f"press('{name}')", show=False, priority=True) for name in NAMES
     ]
 
     def __init__(
@@ -349,10 +345,8 @@ class MonitorApp(App[Outcome]):
 
     def _kept(self) -> dict[str, list[str]]:
         """Return the checkpoints on the disk, with their files of weights."""
-        kept: dict[str, list[str]] = {}
-        for file in sorted(self._dir.checkpoints.glob("it*/model*.pt")):
-            kept.setdefault(file.parent.name, []).append(file.name)
-        return kept
+        files = sorted(self._dir.checkpoints.glob("it*/model*.pt"))
+        return {name: [file.name for file in group] for name, group in groupby(files, lambda file: file.parent.name)}
 
     def _health(self, state: RunState, clock: float) -> Health:
         life: Life = "alive" if self._player else self._life
@@ -368,13 +362,7 @@ class MonitorApp(App[Outcome]):
 
     def action_press(self, key: str) -> None:
         """Do what a key is for."""
-        action = press(key, self._scene())
-        if action:
-            self._grant(action)
-        self._paint()
-
-    def _grant(self, action: Action | Notice) -> None:
-        match action:
+        match press(key, self._scene()):
             case Notice(text):
                 self._say(text)
             case "detach":
@@ -383,8 +371,8 @@ class MonitorApp(App[Outcome]):
             case "stop and leave":
                 self._ask("stop")
                 self.exit(Outcome.STOP)
-            case "stop" | "checkpoint":
-                self._ask(action)
+            case "stop" | "checkpoint" as command:
+                self._ask(command)
             case "kill":
                 self.run_worker(self._kill, thread=True, group="kill", exclusive=True, exit_on_error=True)
             case "pause":
@@ -394,34 +382,35 @@ class MonitorApp(App[Outcome]):
             case "suspend":
                 self.action_suspend_process()
             case "image":
-                self._picture()
-            case str() if self._player:
+                self._save_image()
+            case str() as action if self._player:
                 self._player.obey(action)
+        self._paint()
 
     def _ask(self, command: Command) -> None:
-        try:
+        with self._telling(f"cannot ask the run to {command}"):
             send(self._dir, command)
-        except OSError as error:
-            self._say(f"cannot ask the run to {command}: {error.strerror}")
-        else:
             self._live.poll()
 
     def _kill(self) -> None:
         """End the run's process, from a thread: it may take its time."""
-        try:
+        with self._telling("cannot end the process"):
             stop_now(self._dir, lambda step: self._say(step, math.inf))  # each stays until the next
             self._say(self._notice[0])
-        except OSError as error:
-            self._say(f"cannot end the process: {error.strerror}")
 
-    def _picture(self) -> None:
-        name = time.strftime("screen-%Y%m%d-%H%M%S.svg")
-        try:
+    def _save_image(self) -> None:
+        with self._telling("cannot save an image"):
+            name = time.strftime("screen-%Y%m%d-%H%M%S.svg")
             self.save_screenshot(name, str(self._dir.path))
-        except OSError as error:
-            self._say(f"cannot save an image: {error.strerror}")
-        else:
             self._say(f"saved {short(self._dir.path / name)}")
+
+    @contextmanager
+    def _telling(self, failure: str) -> Iterator[None]:
+        """Say so where the system does not allow it."""
+        try:
+            yield
+        except OSError as error:
+            self._say(f"{failure}: {error.strerror}")
 
     def _say(self, notice: str, seconds: float = NOTICE) -> None:
         self._notice = (notice, time.monotonic() + seconds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,26 +33,21 @@ class Iterations:
     last: int
 
     @classmethod
-    def of(cls, summary: Sequence[int], it: int, total: int) -> Iterations:
-        """Return the axis for values at the iterations `told`, of a run that is at iteration `it` of `total`.
+    def of(cls, its: Sequence[int], it: int, total: int) -> Iterations:
+        """Return the axis for values at iterations `its`, of a run that is at iteration `it` of `total`.
 
         It ends at the run's iteration, rounded up by a tenth at most, so that it holds still for a while. It begins at
         0, unless that would leave a fifth of it empty.
         """
-        step = _round_up(it / 25)
+        unit = 10 ** max(math.floor(math.log10(it / 25)), 0) if it else 1
+        step = next(unit * digit for digit in (1, 2, 5, 10) if unit * digit >= it / 25)
         last = max(min(math.ceil(it / step) * step, max(it, total)), 1)
-        begin = min(summary, default=0) // step * step
-        return cls(begin if begin > last / 5 and len(set(summary)) > 1 else 0, last)
+        begin = min(its, default=0) // step * step
+        return cls(begin if begin > last / 5 and len(set(its)) > 1 else 0, last)
 
     def place(self, it: int) -> float:
         """Return 0 to 1 from left to right."""
         return (it - self.first) / max(self.last - self.first, 1)
-
-
-def _round_up(value: float) -> int:
-    """Return the next of 1, 2, 5, 10, 20, 50, …"""
-    unit = 10 ** max(math.floor(math.log10(value)), 0) if value > 0 else 1
-    return next(unit * digit for digit in (1, 2, 5, 10) if unit * digit >= value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +92,8 @@ def ticks(values: Sequence[float], width: int) -> list[str]:
         written = [f"{value:.{decimals}f}" for value in values]
         if max(map(len, written)) <= width and len(set(written)) == len(ordered):
             return written
-    return [re.sub(r"e([+-])0*", _power, f"{value:.1e}") if value else "0" for value in values]
-
-
-def _power(exponent: re.Match[str]) -> str:
-    """Return the mantissa of a power of ten without superfluous digits: e-7 for e-07, e7 for e+07."""
-    return "e" + exponent[1].replace("+", "")
+    powers = [f"{value:.1e}".replace("e+", "e") if value else "0" for value in values]
+    return [power.replace("e0", "e").replace("e-0", "e-") for power in powers]
 
 
 _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
@@ -116,14 +106,16 @@ def draw(points: Iterable[tuple[float, float]], width: int, height: int) -> list
     """
     cells = [[0] * width for _ in range(height)]
     across, down = 2 * width - 1, 4 * height - 1
+    columns: dict[int, list[float]] = {}
+    for x, y in points:
+        columns.setdefault(round(min(max(x, 0.0), 1.0) * across), []).append(min(max(y, 0.0), 1.0))
     before: tuple[int, float] | None = None
-    for column, y in _means(points, across):
-        y = (1 - y) * down
+    for column, heights in sorted(columns.items()):
+        y = (1 - sum(heights) / len(heights)) * down
         left, above = before or (column, y)
+        slope = (y - above) / (column - left) if column > left else 0.0
         for x in range(left if before is None else left + 1, column + 1):
-            here = above + (y - above) * (x - left) / (column - left) if column > left else y
-            last = above + (y - above) * (x - 1 - left) / (column - left) if column > left else y
-            start, stop = round(last), round(here)
+            start, stop = round(above + slope * (x - 1 - left)), round(above + slope * (x - left))
             step = 1 if stop >= start else -1
             for dot in range(start if start == stop else start + step, stop + step, step):
                 cells[dot // 4][x // 2] |= _BITS[x % 2][dot % 4]
@@ -136,15 +128,6 @@ def text(cells: Sequence[int]) -> str:
     return "".join(chr(0x2800 + dots) if dots else " " for dots in cells)
 
 
-def _means(points: Iterable[tuple[float, float]], across: int) -> list[tuple[int, float]]:
-    columns: dict[int, tuple[int, float]] = {}
-    for x, y in points:
-        column = round(min(max(x, 0.0), 1.0) * across)
-        count, total = columns.get(column, (0, 0.0))
-        columns[column] = (count + 1, total + min(max(y, 0.0), 1.0))
-    return [(column, total / count) for column, (count, total) in sorted(columns.items())]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Pixels:
     """An image: height × width × RGB, 8 bits each."""
@@ -153,31 +136,22 @@ class Pixels:
 
 
 def read_image(path: Path) -> Pixels | str:
-    """Return an image, or why there is none."""
+    """Return what is seen of an image (grey, RGB or RGBA) before the dashboard's ground, or why there is none."""
+    import numpy as np
+
     try:
-        return Pixels(_rgb(decode_png(read_regular(path))))
+        pixels = decode_png(read_regular(path))
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     except ValueError as error:
         return f"cannot be shown: {error}"
-
-
-def _rgb(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return what is seen of grey, RGB or RGBA before the dashboard's ground."""
-    import numpy as np
-
-    channels = pixels.shape[2]
-    if channels == 1:
-        return np.repeat(pixels, 3, axis=2)
-    if channels == 3:
-        return pixels
-    ground = np.array(Color.parse(GROUND).get_truecolor())
+    if pixels.shape[2] == 1:
+        return Pixels(np.repeat(pixels, 3, axis=2))
+    if pixels.shape[2] == 3:
+        return Pixels(pixels)
     alpha = pixels[:, :, 3:] / 255
-    seen: NDArray[Any] = pixels[:, :, :3] * alpha + ground * (1 - alpha)
-    return seen.round().astype(np.uint8)
-
-
-Colour = tuple[int, int, int]
+    seen: NDArray[Any] = pixels[:, :, :3] * alpha + np.array(Color.parse(GROUND).get_truecolor()) * (1 - alpha)
+    return Pixels(seen.round().astype(np.uint8))
 
 
 @lru_cache(maxsize=8)  # the screen is painted several times a second
@@ -220,5 +194,5 @@ def _strip(upper: list[list[int]], lower: list[list[int]]) -> Strip:
 
 
 @lru_cache(maxsize=1 << 16)
-def _style(above: Colour, below: Colour) -> Style:
+def _style(above: tuple[int, ...], below: tuple[int, ...]) -> Style:
     return Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below))

@@ -13,11 +13,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TypeGuard
 
 from hookflow.events.log import Tail, command_log, event_log, whole_lines
-from hookflow.events.reading import read_head, read_record
-from hookflow.events.records import WORLD, Frame, Record
+from hookflow.events.reading import read_record
+from hookflow.events.records import WORLD, Record
 from hookflow.events.regular_file import open_regular, read_regular
 from hookflow.events.run_lock import exit_code
 from hookflow.events.rundir import RunDir
@@ -32,10 +31,7 @@ SHARED = tuple(
 """How lines begin that other ranks write too, and that are shown of rank 0 alone."""
 
 RECENT = 1 << 19
-"""Bytes at the end of a log, when it is first looked at, that are read whole: some minutes of it."""
-
-_HEAD = re.compile(rb'\{"k":"frame",.*?"iters":\[\d+,\d+')
-"""A frame as far as the sums of its iterations: without histograms and hooks."""
+"""Bytes at the end of another rank's log, when it is first looked at, of which the frames are read: some minutes."""
 
 _NUMBER = re.compile(r"events\.rank(\d{1,9})\.jsonl")
 
@@ -57,45 +53,21 @@ def refused(path: Path) -> str:
 
 
 class Others(Tail[Record]):
-    """Reads on in the log of another rank."""
+    """Reads on in the log of another rank, without old frames and what is shown of rank 0 alone."""
 
     chunk = 1 << 17
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, self._part)
+        super().__init__(path, self._parse_line)
         self._recent = path.stat().st_size - RECENT
 
-    def read(self) -> list[Record]:
-        """Return what is next; the heads of frames that follow one another are added up into one."""
-        records: list[Record] = []
-        for record in super().read():
-            if records and _is_head(record) and _is_head(last := records[-1]):
-                records[-1] = _added(last, record)
-            else:
-                records.append(record)
-        return records
-
-    def _part(self, line: bytes) -> Record | None:
-        """Return of a line what is of interest."""
-        if line.startswith(SHARED):
-            return None
-        if self.at <= self._recent and (head := _HEAD.match(line)):
-            return read_head(head[0] + b"]}")
-        return read_record(line)
-
-
-def _is_head(record: Record) -> TypeGuard[Frame]:
-    return record["k"] == "frame" and "hooks" not in record
-
-
-def _added(head: Frame, following: Frame) -> Frame:
-    phases = {phase: ns + head["phases"].get(phase, 0) for phase, ns in following["phases"].items()}
-    iters = [item + other for item, other in zip(head["iters"], following["iters"], strict=True)]
-    return {**following, "phases": phases, "iters": iters}
+    def _parse_line(self, line: bytes) -> Record | None:
+        is_old = self.at <= self._recent and line.startswith(b'{"k":"frame"')
+        return None if is_old or line.startswith(SHARED) else read_record(line)
 
 
 class Logs:
-    """Reads on in all of them; a log that comes late, or lags behind, harms nothing."""
+    """Reads on in the logs of all ranks; a log that comes late, or lags behind, harms nothing."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -106,23 +78,22 @@ class Logs:
 
     @property
     def passed_over(self) -> int:
-        """Return how many lines were no records."""
+        """How many lines were no records."""
         return sum(tail.passed_over for tail in self._tails.values())
 
     @property
     def complaint(self) -> str:
-        """Return where one of them is, and why it cannot be read; nothing where there is none."""
+        """Where one of them is, and why it cannot be read; "" where there is none."""
         return next((tail.complaint for tail in self._tails.values() if tail.complaint), "")
 
     def read(self) -> Iterator[tuple[int, Record]]:
         """Yield what is new with the rank that has written it; of what is there, what is oldest first."""
         for rank, path in logs_of_others(self._run).items():
-            if rank in self._tails:
-                continue
-            if why := refused(path):
-                self.refused[rank] = why
-            else:
-                self._tails[rank], self._waiting[rank] = Others(path), deque()
+            if rank not in self._tails:
+                if why := refused(path):
+                    self.refused[rank] = why
+                else:
+                    self._tails[rank], self._waiting[rank] = Others(path), deque()
         more = dict(self._tails)  # those that may have more than was read
         while True:
             for rank, tail in list(more.items()):
@@ -135,11 +106,6 @@ class Logs:
                 return
             rank = heads[0] if len(heads) == 1 else min(heads, key=lambda rank: self._waiting[rank][0]["t"])
             yield rank, self._waiting[rank].popleft()
-
-
-FRAME, BEGIN = 1, 2
-KINDS = {"frame": FRAME, "run": BEGIN}
-"""Kinds of records of rank 0 that a recording looks for: a frame, and the beginning of an attempt."""
 
 
 UNREADABLE = Plan("unreadable", (), (), ())
@@ -182,6 +148,11 @@ class Live:
         """Fold what is new, for about `budget` seconds; return whether there may be more than that."""
         until = time.monotonic() + budget
         return any(time.monotonic() > until for _ in self._fold())
+
+    def read_all(self) -> None:
+        """Fold everything up to the present end of the logs."""
+        while self.poll():
+            pass
 
     def records(self) -> Iterator[Record]:
         """Fold what is new record by record; yield those of rank 0's event log once they are folded."""
@@ -236,27 +207,17 @@ class Recording:
     def __init__(self, run: RunDir) -> None:
         readable = {rank: path for rank, path in logs_of_others(run).items() if not refused(path)}
         self._paths = {0: run.events, **readable}
-        self._ranks = array("H")
-        self._starts = array("Q")
-        self._times = array("d")
-        self._kinds = array("b")
-        self._scan()
-        self._frames = [at for at, kind in enumerate(self._kinds) if kind == FRAME]
-        self._begins = [at for at, kind in enumerate(self._kinds) if kind == BEGIN]
+        lines = sorted(line for rank, path in self._paths.items() for line in _lines(rank, path))
+        self._times = array("d", [t for t, *_ in lines])
+        self._ranks = array("H", [rank for _, rank, *_ in lines])
+        self._starts = array("Q", [start for _, _, start, _ in lines])
+        self._frames = [at for at, (_, rank, _, kind) in enumerate(lines) if rank == 0 and kind == "frame"]
+        self._begins = [at for at, (_, rank, _, kind) in enumerate(lines) if rank == 0 and kind == "run"]
         self._plans = [read_plan(run, attempt) for attempt in range(1, max(len(self._begins), 1) + 1)]
         self._every = max(len(self._times) // self.KEPT, 500)
         self._kept: dict[int, bytes] = {0: pickle.dumps(RunState())}  # ten times as quick as copies
         self.state = RunState()
         self._at = 0
-
-    def _scan(self) -> None:
-        """Find where each line starts, when it was written (never falling), and which ones are frames of rank 0."""
-        lines = [line for rank, path in self._paths.items() for line in _lines(rank, path)]
-        for t, rank, start, kind in sorted(lines, key=lambda line: line[0]):
-            self._ranks.append(rank)
-            self._starts.append(start)
-            self._times.append(t)
-            self._kinds.append(kind)
 
     @property
     def plan(self) -> Plan | None:
@@ -298,19 +259,16 @@ class Recording:
                     self._kept[self._at] = pickle.dumps(self.state)
 
 
-def _lines(rank: int, path: Path) -> Iterator[tuple[float, int, int, int]]:
-    """Yield of each whole line when it was written (never falling), whose it is, where it starts, and of rank 0 the
-    kind that is looked for."""
+def _lines(rank: int, path: Path) -> Iterator[tuple[float, int, int, str]]:
+    """Yield of each whole line when it was written (never falling), its rank, where it starts, and its kind."""
     latest = 0.0
     with open_regular(path) as file:
         for start, line in whole_lines(file):
-            try:
-                record = None if rank and line.startswith(SHARED) else read_record(line)
-            except ValueError:
-                record = None
-            if record is not None:
-                latest = max(latest, record["t"])
-                yield latest, rank, start, 0 if rank else KINDS.get(record["k"], 0)
+            with suppress(ValueError):
+                if not rank or not line.startswith(SHARED):
+                    record = read_record(line)
+                    latest = max(latest, record["t"])
+                    yield latest, rank, start, record["k"]
 
 
 PERIOD = 0.25

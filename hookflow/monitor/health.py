@@ -15,7 +15,7 @@ from hookflow.events.records import PHASES, Error
 from hookflow.events.run_lock import started_at
 from hookflow.events.rundir import Life, RunDir, run_argument, short
 from hookflow.graph.plan import Binding, Plan
-from hookflow.monitor.ranks import booked, named, spent
+from hookflow.monitor.ranks import named, spent
 from hookflow.monitor.series import WINDOW
 from hookflow.monitor.state import RunState
 from hookflow.numbers import lasting, one_line, percent
@@ -38,37 +38,26 @@ class Pace:
     eta: float | None
 
     @classmethod
-    def of(cls, state: RunState, plan: Plan) -> Pace:
-        sums = state.minute.sums(state.now)
-        seconds = sums["ns"] / 1e9
-        books = booked(state, plan)
-        whole = sum(books.values())
+    def of(cls, state: RunState) -> Pace:
+        sums, booked = state.minute.sums(state.now), state.minute.booked(state.now)
+        seconds, whole = sums["ns"] / 1e9, sum(booked.values())
+        # ranks that are not heard of take as many examples as the others
+        heard = [other for rank in state.ranks.of.values() if (other := rank.minute.sums(state.now))["ns"]]
+        speeds = [other["samples"] / other["ns"] * 1e9 for other in heard]
+        left, eta = state.total_iters - state.it, None
+        if state.end is None and seconds and sums["iters"] and state.iterating and left >= 0:
+            beside = max(state.active / (state.iterating / 1e9), 1.0)  # validation and saving, in proportion so far
+            eta = left * seconds / sums["iters"] * beside
         return cls(
             whole=whole,
             iters_per_s=sums["iters"] / seconds if seconds else 0.0,
-            samples_per_s=_samples_per_s(state),
+            samples_per_s=sum(speeds) * state.ranks.world / len(speeds) if speeds else 0.0,
             p50=state.minute.percentile(state.now, 0.5),
             p95=state.minute.percentile(state.now, 0.95),
-            phases={phase: books[phase] / whole if whole else 0.0 for phase in PHASES},
+            phases={phase: booked[phase] / whole if whole else 0.0 for phase in PHASES},
             recorder=sums["cost"] / 1e9 / min(max(state.elapsed, 1.0), WINDOW),
-            eta=_eta(state, seconds / sums["iters"] if sums["iters"] else 0.0),
+            eta=eta,
         )
-
-
-def _samples_per_s(state: RunState) -> float:
-    """Return the examples a second of all ranks; those not heard of take as many as the others."""
-    heard = [sums for rank in state.ranks.of.values() if (sums := rank.minute.sums(state.now))["ns"]]
-    speeds = [sums["samples"] / sums["ns"] * 1e9 for sums in heard]
-    return sum(speeds) * state.ranks.world / len(speeds) if speeds else 0.0
-
-
-def _eta(state: RunState, iteration: float) -> float | None:
-    """Return the seconds to the end: iterations as long as lately, and as much beside them as so far."""
-    left = state.total_iters - state.it
-    if state.end is not None or not iteration or not state.iterating or left < 0:
-        return None
-    beside = max(state.active / (state.iterating / 1e9), 1.0)
-    return left * iteration * beside
 
 
 def share(state: RunState, plan: Plan, pace: Pace, *bindings: Binding) -> float:
@@ -85,7 +74,7 @@ def costliest(state: RunState, plan: Plan, pace: Pace) -> list[tuple[str, float]
 
 
 def bottleneck(state: RunState, pace: Pace) -> str:
-    """Say in a word what the training waits for; nothing when it has not iterated lately."""
+    """Return in a word what the training waits for; "" when it has not iterated lately."""
     if not any(pace.phases.values()):
         return ""
     if (straggler := state.ranks.straggler) and straggler.rank:
@@ -96,7 +85,7 @@ def bottleneck(state: RunState, pace: Pace) -> str:
 
 
 def verdict(state: RunState, plan: Plan, pace: Pace) -> str:
-    """Say in a few words what the training waits for, and what its hooks cost."""
+    """Return in a few words what the training waits for, and what its hooks cost."""
     word = bottleneck(state, pace)
     if not word:
         return ""
@@ -127,15 +116,14 @@ def end_reason(state: RunState) -> list[str]:
 
 def _failure(state: RunState) -> list[str]:
     """Return what raised, and where; nothing when the logs have no error that ended this attempt."""
-    first = state.ranks.first_failure
-    if first is None:
+    if state.ranks.first_failure is None:
         return []
-    rank, error = first
+    rank, error = state.ranks.first_failure
     place = f"rank {rank}, " if rank else ""
     place += f'hook "{error["hook"]}" at {error["point"]}, ' if error["hook"] else ""
-    lines = [f"failed: {place}iteration {error['it']}: {error['type']}: {one_line(error['text'])}".removesuffix(": ")]
-    causes = error["causes"].splitlines()[:CAUSES]
-    return [*lines, *(f"at {place}" for place in [raised_at(error)] if place), *causes]
+    line = f"failed: {place}iteration {error['it']}: {error['type']}: {one_line(error['text'])}".removesuffix(": ")
+    at = [f"at {raised}"] if (raised := raised_at(error)) else []
+    return [line, *at, *error["causes"].splitlines()[:CAUSES]]
 
 
 def raised_at(error: Error) -> str:
@@ -203,12 +191,11 @@ def examine(
 
     `suspicion` is what may have ended a process that is gone, and `moved` the run where its directory is now.
     """
-    failed = state.ranks.first_failure is not None
-    if state.end is not None:
-        failed = failed or state.end["status"] == "failed"
-        return Health("failed", end_reason(state)[0]) if failed else Health(state.end["status"])
-    if life == "gone" and failed:
+    over = state.end is not None or life == "gone"
+    if over and (state.ranks.first_failure or (state.end and state.end["status"] == "failed")):
         return Health("failed", end_reason(state)[0])
+    if state.end is not None:
+        return Health(state.end["status"])
     if life == "missing":
         return Health("lost", missing(state, moved))
     if life == "gone":
@@ -224,10 +211,10 @@ def examine(
     return Health("starting" if state.stage == "start" else "running")
 
 
-def judge(run: RunDir, state: RunState, clock: float, plan: Plan | None = None) -> Health:
-    """Judge a run by what the system says of it at this moment, and by its log."""
+def judge(run: RunDir, state: RunState, clock: float) -> Health:
+    """Judge a run by the system's answer at this moment, and by its log."""
     life = run.life()
-    return examine(state, life, clock, plan, suspicion=run.trouble() if life == "gone" else "")
+    return examine(state, life, clock, suspicion=run.trouble() if life == "gone" else "")
 
 
 def missing(state: RunState, moved: RunDir | None) -> str:

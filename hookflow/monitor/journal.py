@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from itertools import takewhile
+from typing import Any, Literal, NamedTuple, get_args
 
 from hookflow.events.records import Histogram, Image, Text
 from hookflow.numbers import many, number
@@ -33,9 +34,8 @@ BECAME = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ig
 class Entry:
     """`number` counts all entries of the run from 0; `detail` is a traceback or whatever needs more than a line.
 
-    `own` is what no record of rank 0 says: the monitor found it, or another rank tells it. `it` is the iteration of the
-    record of rank 0 that it comes from. `shows`: the number of what can be looked at (`Gallery`). `more`: how many came
-    with it.
+    `own`: no record of rank 0 has it, but another rank or the monitor itself. `it` is the iteration of the record of
+    rank 0. `shows`: the number of the item in the gallery; `more`: how many more came with it.
     """
 
     number: int
@@ -79,18 +79,9 @@ class Journal:
         self.repeated: dict[tuple[Kind, str, str], Repeated] = {}
         """The first LIMIT texts."""
 
-    def add(
-        self,
-        t: float,
-        kind: Kind,
-        source: str,
-        text: str,
-        detail: str = "",
-        own: bool = False,
-        it: int | None = None,
-        shows: int | None = None,
-    ) -> Entry:
-        entry = Entry(self._next, t, kind, source, text, detail, own, it, shows)
+    def add(self, t: float, kind: Kind, source: str, text: str, detail: str = "", **facts: Any) -> Entry:
+        """Add an entry; `facts` are its other fields."""
+        entry = Entry(self._next, t, kind, source, text, detail, **facts)
         self._entries.append(entry)
         self._next += 1
         self.warnings += kind == "warn"
@@ -98,7 +89,7 @@ class Journal:
         key = (kind, source, text)
         if entry.trouble and (key in self.repeated or len(self.repeated) < self.LIMIT):
             first, _, times = self.repeated.get(key, (entry, None, 0))
-            self.repeated[key] = Repeated(first, it, times + 1)
+            self.repeated[key] = Repeated(first, entry.it, times + 1)
         return entry
 
     def add_shown(self, t: float, kind: Kind, source: str, text: str, it: int, shows: int) -> None:
@@ -113,16 +104,9 @@ class Journal:
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries)
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def since(self, number: int) -> list[Entry]:
         """Return the entries from a number on, as far as they are still held."""
-        fresh: list[Entry] = []
-        for entry in reversed(self._entries):
-            if entry.number < number:
-                break
-            fresh.append(entry)
+        fresh = list(takewhile(lambda entry: entry.number >= number, reversed(self._entries)))
         return fresh[::-1]
 
 
@@ -138,14 +122,14 @@ KEPT = 100
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One of them; `number` counts all from 0."""
+    """An image, a text or a histogram; `number` counts all from 0."""
 
     number: int
     record: Logged
 
 
 class Gallery:
-    """The newest of each name."""
+    """The newest images, texts and histograms of each name."""
 
     def __init__(self) -> None:
         self._of: dict[Key, deque[Shown]] = {}
@@ -165,7 +149,7 @@ class Gallery:
 
     @property
     def keys(self) -> list[Key]:
-        """Return what there is: images, then texts, then histograms, in the order in which the names came."""
+        """Images, then texts, then histograms, in the order in which the names came."""
         return sorted(self._of, key=lambda key: KINDS.index(key[0]))
 
     def of(self, key: Key) -> list[Shown]:

@@ -1,35 +1,22 @@
-"""The key bindings: the help text of each key, and its effect on the view."""
+"""The panels, the pages and the keys: for each key its command and its help."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from hookflow.monitor.journal import Entry
-from hookflow.monitor.view import RANKS, Scene, charts
+from textual.strip import Strip
 
-Action = Literal[
-    "",
-    "detach",
-    "stop",
-    "stop and leave",
-    "kill",
-    "checkpoint",
-    "pause",
-    "freeze",
-    "suspend",
-    "image",
-    "play",
-    "back",
-    "on",
-    "far back",
-    "far on",
-    "first",
-    "last",
-    "slower",
-    "faster",
-]
-"""Requests of a key to the app, beyond the view."""
+from hookflow.monitor.panels.events import EVENT, EVENTS, OUTPUT
+from hookflow.monitor.panels.gallery import GALLERY
+from hookflow.monitor.panels.help import help_page
+from hookflow.monitor.panels.hooks import HOOK, HOOKS, POINTS
+from hookflow.monitor.panels.metrics import METRICS
+from hookflow.monitor.panels.ranks import RANKS
+from hookflow.monitor.panels.system import SYSTEM
+from hookflow.monitor.view import Page, Scene, charts, zoom
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,126 +26,127 @@ class Notice:
     text: str
 
 
+Command = Callable[[Scene], str | Notice | None]
+"""Changes the view, and returns what the app is to do (see `MonitorApp`) or say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
-    """`names` as Textual calls them; `shown` as the help writes them; `only` says where it counts."""
+    """Keys for one purpose: `names` has their commands by the names that Textual gives them.
 
-    names: tuple[str, ...]
+    The help shows `shown` and `about`, where it has to do with this kind of run: `only`.
+    """
+
+    names: Mapping[str, Command | str]
     shown: str
     about: str
     only: Literal["", "live", "replay", "question", "ranks"] = ""
 
 
-KEYS = (
-    Key(("question_mark",), "?", "this help"),
-    Key(("1", "2", "3", "4", "5"), "1-5", "go to a panel; the same digit again makes it large"),
-    Key(("6",), "6", "go to the ranks, the processes that train together; again makes them large", "ranks"),
-    Key(("tab", "shift+tab"), "tab", "next panel"),
-    Key(("z",), "z", "make the panel large, and small again"),
-    Key(("0", "escape"), "0 esc", "back to the whole dashboard"),
-    Key(("up", "down", "k", "j", "pageup", "pagedown"), "↑ ↓ k j", "move"),
-    Key(("home", "end"), "home end", "to the first, to the last", "live"),
-    Key(("h", "left", "right"), "← → h", "from the hooks to the points and back", "live"),
-    Key(("h",), "h", "from the hooks to the points and back", "replay"),
-    Key(("enter",), "enter", "a point's hooks; a hook's or an event's page"),
-    Key(("space",), "space", "freeze the view; the data go on", "live"),
-    Key(("p",), "p", "pause the training, and resume it", "live"),
-    Key(("c",), "c", "save a checkpoint now", "live"),
-    Key(("s",), "s", "stop the training (asks first)", "live"),
-    Key(("space",), "space", "play and pause", "replay"),
-    Key(("left", "right", "shift+left", "shift+right"), "← →", "a frame back and on; with shift 5 %", "replay"),
-    Key(("comma", "full_stop", "home", "end"), ", .", "to the start, to the end; also home and end", "replay"),
-    Key(("less_than_sign", "greater_than_sign"), "< >", "slower, faster", "replay"),
-    Key(("e", "E"), "e E", "next and previous warning or error"),
-    Key(("i",), "i", "images, texts and histograms that were logged: ↑ ↓ by name, [ ] by iteration; and back"),
-    Key(("o",), "o", "what the training printed, and back"),
-    Key(("f",), "f", "show the points where nothing is bound too, and hide them"),
-    Key(("left_square_bracket", "right_square_bracket"), "[ ]", "previous and next metric, or image"),
-    Key(("l",), "l", "logarithmic scale of the charts"),
-    Key(("P",), "P", "save an image (SVG) in the run directory"),
-    Key(("ctrl+z",), "ctrl-z", "suspend this screen alone, until the shell's fg"),
-    Key(("q", "ctrl+c", "ctrl+q"), "q", "leave; asks whether the training goes on", "live"),
-    Key(("q", "ctrl+c", "ctrl+q"), "q", "leave", "replay"),
-    Key(("y", "n", "d"), "y n d", "answers where something is asked", "question"),  # as s, k, enter and escape are too
-)
-
-_SCRUB: dict[str, Action] = {
-    "left": "back",
-    "right": "on",
-    "shift+left": "far back",
-    "shift+right": "far on",
-    "comma": "first",
-    "full_stop": "last",
-    "home": "first",
-    "end": "last",
-    "less_than_sign": "slower",
-    "greater_than_sign": "faster",
-    "space": "play",
-}
-_BY_NAME = {"up": -1, "k": -1, "down": 1, "j": 1}
-_BY_ITERATION = {
-    "left": -1,
-    "right": 1,
-    "home": -(10**6),
-    "end": 10**6,
-    "left_square_bracket": -1,
-    "right_square_bracket": 1,
-}
-_STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "home": -(10**6), "end": 10**6}
+def _help(scene: Scene, width: int, height: int) -> list[Strip]:
+    return help_page(scene, width, height, KEYS)
 
 
-def press(key: str, scene: Scene) -> Action | Notice:
-    """Change the view as the key says; return what the app is to do or say, "" for nothing."""
+HELP = Page("help", _help, "?", "this help")
+PANELS: dict[int, Page] = dict(enumerate((POINTS, HOOKS, METRICS, SYSTEM, EVENTS, RANKS), start=1))
+PAGES = {page.name: page for page in (HOOK, EVENT, HELP, GALLERY, OUTPUT)}
+
+
+def panels(scene: Scene) -> list[int]:
+    """Return the panels that there are of this run."""
+    return [number for number, panel in PANELS.items() if not panel.only or scene.several]
+
+
+def current(scene: Scene) -> Page:
+    """Return the page, or the panel in focus."""
+    return PAGES.get(scene.view.page) or PANELS[scene.view.focus]
+
+
+def _move(step: int, scene: Scene) -> None:
+    current(scene).move(scene, step)
+
+
+def _enter(scene: Scene) -> None:
+    current(scene).enter(scene)
+    scene.view.scroll = 0
+
+
+def _toggle(page: str, scene: Scene) -> None:
+    scene.view.open("main" if scene.view.page == page else page)
+
+
+def _focus(number: int, scene: Scene) -> None:
+    """Go to a panel; one that is in focus, or has no room beside the others, becomes large."""
     view = scene.view
-    if key == "ctrl+z":
-        return "suspend"
-    if view.asking:
-        return _answer(key, scene)
-    if key in ("q", "ctrl+c", "ctrl+q"):
-        return _leave(scene)
-    if scene.replay and key in _SCRUB:
-        return _SCRUB[key]
-    if key in ("s", "p", "c"):
-        return _command(key, scene)
-    if key == "space":
-        return "freeze"
-    if key == "P":
-        return "image"
-    if key in ("e", "E"):
-        return _trouble(1 if key == "e" else -1, scene)
-    _look(key, scene)
-    return ""
+    if number not in panels(scene):
+        return
+    again, hidden = view.focus == number, number not in scene.visible
+    if view.page == "main":
+        view.zoomed = not (again and view.zoomed) and (again or hidden)
+    view.focus = number
+    view.open("main")
 
 
-def _command(key: str, scene: Scene) -> Action | Notice:
+def _next_panel(step: int, scene: Scene) -> None:
+    view = scene.view
+    order = [number for number in panels(scene) if view.zoomed or number in scene.visible or number == view.focus]
+    view.focus = order[(order.index(view.focus) + step) % len(order)]
+
+
+def _back(scene: Scene) -> None:
+    view = scene.view
+    if view.page == "main" and view.zoomed:
+        view.zoomed = False
+    elif view.page == "main":
+        view.event = None
+    view.open("main")
+
+
+def _swap(scene: Scene) -> None:
+    scene.view.focus = {1: 2, 2: 1}.get(scene.view.focus, 2)
+
+
+def _show_unbound(scene: Scene) -> None:
+    scene.view.unbound = not scene.view.unbound
+
+
+def _scale(scene: Scene) -> None:
+    scene.view.log = not scene.view.log
+
+
+def _next_metric(step: int, scene: Scene) -> None:
+    scene.view.metric = (scene.view.metric + step) % max(len(charts(scene.state)), 1)
+
+
+def _next_trouble(step: int, scene: Scene) -> Notice | None:
+    """Go to the next warning or error, round and round."""
+    view, at = scene.view, scene.view.event
+    troubles = [entry.number for entry in scene.state.journal if entry.trouble]
+    if not troubles:
+        return Notice("no warnings or errors")
+    if step > 0:
+        view.event = next((number for number in troubles if at is not None and number > at), troubles[0])
+    else:
+        view.event = next((number for number in troubles[::-1] if at is None or number < at), troubles[-1])
+    view.focus, view.page = 5, view.page if view.page == "event" else "main"
+    return None
+
+
+def _request(action: str, scene: Scene) -> str | Notice:
     """Ask something of a run that can still hear it."""
     if scene.replay:
         return Notice("this is a replay: nothing can be asked of the run")
     if scene.health.over:
-        return ""  # which the footer says
+        return ""  # the footer tells that
     if scene.readonly:
         return Notice("opened with --readonly: nothing is asked of the run")
-    if key == "s":
+    if action == "stop":
         scene.view.asking = "stop"
         return ""
-    return "pause" if key == "p" else "checkpoint"
+    return action
 
 
-def _answer(key: str, scene: Scene) -> Action:
-    requested, scene.view.asking = scene.view.asking, ""
-    if requested == "stop":
-        if key == "k" and scene.can_kill:
-            return "kill"
-        return "stop" if key in ("s", "y") else ""
-    if key in ("d", "enter", "q", "ctrl+c"):
-        return "detach"
-    if key == "s" and scene.health.condition == "stalled":  # it may never get to the end of this iteration
-        scene.view.asking = "stop"
-        return ""
-    return "stop and leave" if key == "s" else ""
-
-
-def _leave(scene: Scene) -> Action:
+def _leave(scene: Scene) -> str:
     """Ask only when there is something to choose."""
     if scene.replay or scene.readonly or scene.health.over:
         return "detach"
@@ -166,132 +154,90 @@ def _leave(scene: Scene) -> Action:
     return ""
 
 
-def _look(key: str, scene: Scene) -> None:
-    """Move about, which changes nothing but the view."""
-    view = scene.view
-    if view.page == "gallery" and key in (*_BY_NAME, *_BY_ITERATION):
-        _turn(key, scene)
-    elif key in _STEPS:
-        _move(_STEPS[key], scene)
-    elif key.isdigit() and int(key) in scene.panels:
-        again, hidden = view.focus == int(key), int(key) not in scene.visible
-        if view.page == "main":
-            view.zoomed = not (again and view.zoomed) and (again or hidden)
-        view.focus, view.page, view.scroll = int(key), "main", 0
-    elif key in ("tab", "shift+tab"):
-        step = 1 if key == "tab" else -1
-        order = [number for number in scene.panels if view.zoomed or number in scene.visible or number == view.focus]
-        view.focus = order[(order.index(view.focus) + step) % len(order)]
-    elif key == "z":
-        view.zoomed = not view.zoomed
-    elif key in ("escape", "0"):
-        _back(scene)
-    elif key == "enter":
-        _enter(scene)
-    elif key in ("h", "left", "right"):
-        view.focus = {1: 2, 2: 1}.get(view.focus, 2)
-    elif key == "f":
-        view.unbound = not view.unbound
-    elif key in ("left_square_bracket", "right_square_bracket"):
-        view.metric = (view.metric + (1 if key.startswith("right") else -1)) % max(len(charts(scene.state)), 1)
-    elif key == "l":
-        view.log = not view.log
-    elif key == "question_mark":
-        view.page, view.scroll = ("main" if view.page == "help" else "help"), 0
-    elif key in ("o", "i"):
-        page: Literal["output", "gallery"] = "output" if key == "o" else "gallery"
-        view.page, view.scroll = ("main" if view.page == page else page), 0
+def _answer(name: str, scene: Scene) -> str:
+    """Take a key as the answer to the question on the screen."""
+    question, scene.view.asking = scene.view.asking, ""
+    if question == "stop":
+        if name == "k" and scene.can_kill:
+            return "kill"
+        return "stop" if name in ("s", "y") else ""
+    if name in ("d", "enter", "q", "ctrl+c"):
+        return "detach"
+    if name == "s" and scene.health.condition == "stalled":  # it may never get to the end of this iteration
+        scene.view.asking = "stop"
+        return ""
+    return "stop and leave" if name == "s" else ""
 
 
-def _back(scene: Scene) -> None:
-    view = scene.view
-    if view.page != "main":
-        view.page = "main"
-    elif view.zoomed:
-        view.zoomed = False
-    else:
-        view.event = None
-    view.scroll = 0
+STEPS = {"up": -1, "down": 1, "k": -1, "j": 1, "pageup": -10, "pagedown": 10}
+ENDS = {"home": -(10**6), "end": 10**6}
+LEAVE: dict[str, Command | str] = dict.fromkeys(("q", "ctrl+c", "ctrl+q"), _leave)
+
+KEYS: tuple[Key, ...] = (
+    Key({"question_mark": partial(_toggle, HELP.name)}, HELP.key, HELP.about),
+    Key(
+        {f"{number}": partial(_focus, number) for number, panel in PANELS.items() if not panel.only},
+        "1-5",
+        "go to a panel; the same digit again makes it large",
+    ),
+    Key(
+        {"6": partial(_focus, 6)},
+        "6",
+        "go to the ranks, the processes that train together; again makes them large",
+        "ranks",
+    ),
+    Key({"tab": partial(_next_panel, 1), "shift+tab": partial(_next_panel, -1)}, "tab", "next panel"),
+    Key({"z": zoom}, "z", "make the panel large, and small again"),
+    Key({"0": _back, "escape": _back}, "0 esc", "back to the whole dashboard"),
+    Key({name: partial(_move, step) for name, step in STEPS.items()}, "↑ ↓ k j", "move"),
+    Key({name: partial(_move, step) for name, step in ENDS.items()}, "home end", "to the first, to the last", "live"),
+    Key(dict.fromkeys(("h", "left", "right"), _swap), "← → h", "from the hooks to the points and back", "live"),
+    Key({"h": _swap}, "h", "from the hooks to the points and back", "replay"),
+    Key({"enter": _enter}, "enter", "a point's hooks; a hook's or an event's page"),
+    Key({"space": "freeze"}, "space", "freeze the view; the data go on", "live"),
+    Key({"p": partial(_request, "pause")}, "p", "pause the training, and resume it", "live"),
+    Key({"c": partial(_request, "checkpoint")}, "c", "save a checkpoint now", "live"),
+    Key({"s": partial(_request, "stop")}, "s", "stop the training (asks first)", "live"),
+    Key({"space": "play"}, "space", "play and pause", "replay"),
+    Key(
+        {"left": "back", "right": "on", "shift+left": "far back", "shift+right": "far on"},
+        "← →",
+        "a frame back and on; with shift 5 %",
+        "replay",
+    ),
+    Key(
+        {"comma": "first", "full_stop": "last", "home": "first", "end": "last"},
+        ", .",
+        "to the start, to the end; also home and end",
+        "replay",
+    ),
+    Key({"less_than_sign": "slower", "greater_than_sign": "faster"}, "< >", "slower, faster", "replay"),
+    Key({"e": partial(_next_trouble, 1), "E": partial(_next_trouble, -1)}, "e E", "next and previous warning or error"),
+    *(Key({page.key: partial(_toggle, page.name)}, page.key, page.about) for page in (GALLERY, OUTPUT)),
+    Key({"f": _show_unbound}, "f", "show the points where nothing is bound too, and hide them"),
+    Key(
+        {"left_square_bracket": partial(_next_metric, -1), "right_square_bracket": partial(_next_metric, 1)},
+        "[ ]",
+        "previous and next metric, or image",
+    ),
+    Key({"l": _scale}, "l", "logarithmic scale of the charts"),
+    Key({"P": "image"}, "P", "save an image (SVG) in the run directory"),
+    Key({"ctrl+z": "suspend"}, "ctrl-z", "suspend this screen alone, until the shell's fg"),
+    Key(LEAVE, "q", "leave; asks whether the training goes on", "live"),
+    Key(LEAVE, "q", "leave", "replay"),
+    Key(dict.fromkeys("ynd", ""), "y n d", "answers where something is asked", "question"),
+)
+COMMANDS = {name: command for key in KEYS if key.only != "replay" for name, command in key.names.items()}
+OF_REPLAY = {name: command for key in KEYS if key.only == "replay" for name, command in key.names.items()}
+NAMES = {name for table in (COMMANDS, OF_REPLAY, *(page.keys for page in PAGES.values())) for name in table}
 
 
-def _enter(scene: Scene) -> None:
-    view = scene.view
-    if view.page != "main":
-        view.page = "main"
-    elif view.focus == 1:
-        view.focus = 2
-    elif view.focus == 2:
-        view.page = "hook"
-    elif view.focus == 5:
-        _open_event(scene)
-    else:
-        view.zoomed = not view.zoomed
-    view.scroll = 0
+def press(name: str, scene: Scene) -> str | Notice:
+    """Change the view as a key says; return what the app is to do or say, "" for nothing.
 
-
-def _open_event(scene: Scene) -> None:
-    """Open an event's page; of something to look at, the gallery."""
-    view, entry = scene.view, scene.entry
-    shown = scene.state.gallery.find(entry.shows) if entry and entry.shows is not None else None
-    view.page = "event"
-    if shown:
-        view.page, view.logged, view.shown = "gallery", (shown.record["k"], shown.record["name"]), shown.number
-
-
-def _turn(key: str, scene: Scene) -> None:
-    """Go to another name in the gallery, or to another iteration; from the last one on it follows the newest."""
-    view, gallery, at = scene.view, scene.state.gallery, scene.shown
-    if at is None or scene.logged is None:
-        return
-    if key in _BY_NAME:
-        keys = gallery.keys
-        view.logged, view.shown = keys[(keys.index(scene.logged) + _BY_NAME[key]) % len(keys)], None
-    else:
-        held = gallery.of(scene.logged)
-        place = min(max(held.index(at) + _BY_ITERATION[key], 0), len(held) - 1)
-        view.shown = held[place].number if place < len(held) - 1 else None
-    view.scroll = 0
-
-
-def _move(step: int, scene: Scene) -> None:
-    view = scene.view
-    if view.page != "main":
-        down = -step if view.page == "output" else step  # which is read from its end
-        view.scroll = min(max(view.scroll + down, 0), 10**6)
-    elif view.focus == 1:
-        shown = scene.shown_points
-        at = shown.index(scene.point) if scene.point in shown else 0
-        view.point, view.hook = shown[min(max(at + step, 0), len(shown) - 1)], 0
-    elif view.focus == 2:
-        view.hook = min(max(view.hook + step, 0), max(len(scene.plan.at(scene.point)) - 1, 0))
-    elif view.focus == RANKS:
-        view.rank = min(max(view.rank + step, 0), scene.state.ranks.world - 1)
-    elif view.focus == 5:
-        _pick(step, list(scene.state.journal), scene)
-
-
-def _pick(step: int, entries: list[Entry], scene: Scene) -> None:
-    """Move the cursor among the entries; beyond the last it follows the newest again."""
-    if not entries:
-        return
-    at = len(entries) - 1
-    if scene.view.event is not None:
-        at = next((place for place, entry in enumerate(entries) if entry.number >= scene.view.event), at)
-    at = max(at + step, 0)
-    scene.view.event = entries[at].number if at < len(entries) else None
-
-
-def _trouble(step: int, scene: Scene) -> Action | Notice:
-    """Go to the next warning or error, round and round."""
-    troubles = [entry.number for entry in scene.state.journal if entry.trouble]
-    if not troubles:
-        return Notice("no warnings or errors")
-    at = scene.view.event
-    if step > 0:
-        following = [number for number in troubles if at is not None and number > at]
-        scene.view.event = following[0] if following else troubles[0]
-    else:
-        earlier = [number for number in troubles if at is None or number < at]
-        scene.view.event = earlier[-1] if earlier else troubles[-1]
-    scene.view.focus, scene.view.page = 5, scene.view.page if scene.view.page == "event" else "main"
-    return ""
+    In a replay its own keys come first, then those of the page, then those of all.
+    """
+    if scene.view.asking and name != "ctrl+z":
+        return _answer(name, scene)
+    command = (scene.replay and OF_REPLAY.get(name)) or current(scene).keys.get(name) or COMMANDS.get(name) or ""
+    return command if isinstance(command, str) else command(scene) or ""

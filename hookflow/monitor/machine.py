@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +37,16 @@ class Sensor:
     """Takes looks. Slow (tens of milliseconds with GPUs): ask from a thread, once a second at most."""
 
     def __init__(self) -> None:
+        import pynvml
+
         self._self = psutil.Process()
         self._self.cpu_percent()
         psutil.cpu_percent()
-        self._nvml = _nvml()
+        self._nvml: Any = pynvml
+        self._gpus = 0
+        with suppress(pynvml.NVMLError):  # there is no driver that answers
+            pynvml.nvmlInit()
+            self._gpus = int(pynvml.nvmlDeviceGetCount())
 
     def look(self) -> Machine:
         return Machine(
@@ -47,26 +54,8 @@ class Sensor:
             load=psutil.getloadavg()[0],
             ram=psutil.virtual_memory().percent,
             viewer=self._self.cpu_percent(),
-            gpus=tuple(self._gpus()),
+            gpus=tuple(_gpu(self._nvml, index) for index in range(self._gpus)),
         )
-
-    def _gpus(self) -> list[Gpu]:
-        return [] if self._nvml is None else [_gpu(self._nvml, index) for index in range(_count(self._nvml))]
-
-
-def _nvml() -> Any:
-    """Return NVML when this machine has a driver that answers, else None."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    return pynvml
-
-
-def _count(nvml: Any) -> int:
-    return int(nvml.nvmlDeviceGetCount())
 
 
 def _gpu(nvml: Any, index: int) -> Gpu:
@@ -74,7 +63,7 @@ def _gpu(nvml: Any, index: int) -> Gpu:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
 
     def ask(question: Callable[..., Any], *args: Any) -> Any:
-        """Return the answer, or 0 where this GPU does not tell: a slice of one knows neither load nor watts."""
+        """Return the answer, or 0 where this GPU has none: a slice of one knows neither load nor watts."""
         try:
             return question(handle, *args)
         except nvml.NVMLError:

@@ -1,33 +1,37 @@
-"""Plain lines of a run, for logs and pipes: one fact a line, its kind in front.
+"""A run without a screen: plain lines for logs and pipes, on a terminal with progress bars below; or its raw records.
 
-No line holds control characters. Programs read the event log itself (`hookflow.monitor.jsonl`).
+A line has one fact, its kind in front, and no control characters. Bars are there only while the run is followed.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, zip_longest
 from pathlib import Path
-from typing import Self, TextIO
+from typing import NamedTuple, Self, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.live import Live as Redrawn
+from rich.text import Text
 
-from hookflow.events.records import DataInfo, Error, Record
+from hookflow.events.log import encode
+from hookflow.events.records import DataInfo, Record
 from hookflow.events.regular_file import open_regular
 from hookflow.events.rundir import RunDir, count_attempts
-from hookflow.graph.plan import Plan
-from hookflow.monitor.bars import Bars
 from hookflow.monitor.feed import Live, follow_records
 from hookflow.monitor.health import Pace, bottleneck, examine, look_inside, missing, raised_at
 from hookflow.monitor.journal import BECAME, Entry, brief
-from hookflow.monitor.ranks import NO_PLAN
-from hookflow.monitor.series import monitored_first
+from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
+from hookflow.monitor.style import INKS
 from hookflow.monitor.summary import metrics_table, print_summary, summary
 from hookflow.numbers import clock, lasting, many, number, one_line, out_of, plural, span
-from hookflow.text import ESCAPE, printable
+from hookflow.text import ESCAPE, fit, printable
 
 PERIOD = 1.0
 """Seconds between looks."""
@@ -40,14 +44,13 @@ class StallWatch:
     """Watches the stalls of one run, whose state is folded elsewhere."""
 
     def __init__(self, run: RunDir, live: Live) -> None:
-        self._run = run
-        self._live = live
+        self._run, self._live = run, live
         self._looked = 0.0
         self._since = 0.0  # when the training was last seen to get on, while it hangs; else 0
         self._next = 0.0  # seconds of the next report of a stall
 
     def look(self, clock: float) -> tuple[str, str] | None:
-        """Return what there is to tell at this moment (seconds since 1970), the condition and a sentence; else None."""
+        """Return the condition and a sentence at this moment (seconds since 1970), when they are to be printed."""
         if abs(clock - self._looked) < PERIOD:  # it may have been set back
             return None
         self._looked, state = clock, self._live.state
@@ -83,7 +86,7 @@ class Output:
         self._rest = b""
 
     def read(self, last: bool = False) -> list[str]:
-        """Return the next whole lines; with `last` also one that was not ended. None when there is nothing new."""
+        """Return the next whole lines; with `last` also one that was not ended."""
         try:
             with open_regular(self._path) as file:
                 file.seek(self._at)
@@ -108,34 +111,176 @@ def last_lines(path: Path, count: int) -> list[str]:
     return [tidy(line) for line in text.removesuffix("\n").split("\n")[-count:]] if text else []
 
 
+def can_show_bars(out: TextIO) -> bool:
+    """Say whether there is a terminal that can show bars, and a person before it."""
+    return out.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
+
+
+class Bar(NamedTuple):
+    """One row: how much is `done` of how much (0: unknown), speed and times, and the latest numbers."""
+
+    name: str
+    done: int
+    whole: int
+    facts: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+
+
+def bars(state: RunState) -> Iterator[Bar]:
+    """Yield a bar for the run, one for the epoch where there are several, and one for a validation that is on."""
+    if not state.run:
+        return
+
+    def described(numbers: list[tuple[str, float]]) -> tuple[str, ...]:
+        return tuple(f"{printable(name)} {number(value)}" for name, value in numbers[:3])
+
+    pace, per_epoch = Pace.of(state), state.run["iters_per_epoch"]
+    per_s = f"{pace.iters_per_s:.1f} it/s" if pace.iters_per_s else ""
+    facts = (per_s, span(state.elapsed), f"ETA {span(pace.eta)}" if pace.eta is not None else "")
+    latest = described([(name, state.scalars[name].last) for name in state.scalar_names])
+    yield Bar("paused" if state.stage == "paused" else "train", state.it, state.total_iters, facts, latest)
+    if 0 < per_epoch < state.total_iters:
+        over = state.epoch == state.ep and state.it == state.ep * per_epoch  # and the next one has not begun
+        done = per_epoch if over else min(max(state.it - state.ep * per_epoch, 0), per_epoch)
+        yield Bar(f"epoch {out_of(state.epoch, state.run['max_epochs'])}", done, per_epoch)
+    if state.stage in ("val", "test"):
+        values = {name: points[-1][1] for name, points in state.metrics.by_name.items() if points}
+        metrics = described([(name, values[name]) for name in in_order(values, state.monitored)])
+        yield Bar(state.stage, state.batch, state.batches, numbers=metrics)
+
+
+LEAST, GAP = 10, 2
+"""Cells of a bar at least, and between two columns."""
+
+
+def drawn(rows: Sequence[Bar], width: int) -> Text:
+    """Return the bars below one another in so many cells; what a narrow terminal has no room for is left out."""
+    cells = [(f"{row.done / row.whole:4.0%}" if row.whole else "", out_of(row.done, row.whole)) for row in rows]
+    columns = list(zip_longest(*(pair + row.facts for pair, row in zip(cells, rows, strict=True)), fillvalue=""))
+    widths = [max(map(cell_len, column)) for column in columns]
+    names = max((cell_len(row.name) for row in rows), default=0)
+    while widths and width - names - _wide(widths) < LEAST:
+        widths.pop()
+    free = width - 1 - names - _wide(widths) - GAP
+    bar = max(min(free, max(width // 5, LEAST)), 1)
+    lines = []
+    for place, row in enumerate(rows):
+        done = round(bar * row.done / row.whole) if row.whole else 0
+        parts = [(fit(row.name, names), "bold"), (f"  {'━' * done}", INKS["bar"]), ("╌" * (bar - done), "dim")]
+        shown = zip(columns, widths, strict=False)
+        parts += [(f"  {fit(column[place], wide, '>')}", "") for column, wide in shown if wide]
+        ends = accumulate(GAP + cell_len(text) for text in row.numbers)
+        kept = [text for text, end in zip(row.numbers, ends, strict=True) if end <= free - bar]
+        lines.append(Text.assemble(*parts, *((f"  {text}", INKS["val"]) for text in kept)))
+    return Text("\n").join(lines)
+
+
+def _wide(widths: Sequence[int]) -> int:
+    """Return the cells that columns take, with the gap before each; one that is empty takes none."""
+    return sum(GAP + wide for wide in widths if wide)
+
+
+LINE = re.compile(r"(?P<clock>\d\d:\d\d:\d\d )?(?P<kind>\S+)")
+COLOURS = {
+    **dict.fromkeys(("warn", "lost", "Ctrl-C"), INKS["warn"]),
+    "error": INKS["error"],
+    **dict.fromkeys(("checkpoint", "histogram"), INKS["checkpoint"]),
+    **dict.fromkeys(("train", "image", "command"), INKS["train"]),
+    **dict.fromkeys(("val", "test"), INKS["val"]),
+    **dict.fromkeys(("run", "resumed", "end", "text"), INKS["good"]),
+}
+"""The colour of a line's kind, where it has one."""
+
+
+class Sheet:
+    """Lines below one another; with `bars`, in colour above bars, which leave at the end of this context."""
+
+    def __init__(self, out: TextIO, bars: bool) -> None:
+        self.has_bars = bars
+        self.console = Console(file=out, highlight=False, markup=False, emoji=False)
+        self._redrawn = Redrawn(
+            console=self.console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
+
+    def __enter__(self) -> Self:
+        if self.has_bars:
+            self._redrawn.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._redrawn.stop()
+
+    def line(self, line: str) -> None:
+        if not self.has_bars:
+            print(line, file=self.console.file, flush=True)
+            return
+        text = Text(line)
+        if match := LINE.match(line):
+            text.stylize("dim", *match.span("clock"))
+            text.stylize(COLOURS.get(match["kind"], ""), *match.span("kind"))
+        self.console.print(text, soft_wrap=line.startswith("output"))  # output stays as it was laid out
+
+    def show(self, state: RunState) -> None:
+        """Draw the bars as the run is now."""
+        if self.has_bars:
+            self._redrawn.update(drawn([*bars(state)], self.console.width), refresh=True)
+
+
 EVERY = 10.0
 """Seconds of the run between lines on its progress, without other lines."""
 
 SCALARS = 5
 """Numbers in such a line, at most."""
 
+ChildExit = Callable[[], int | None]
+"""Returns the exit code of the process that trains once it has ended, when the caller is its parent."""
+
+
+def follow_json(run: RunDir, out: TextIO, *, child_exit: ChildExit | None = None) -> int:
+    """Print each record of the event log as a line of JSON until the run is over; see `follow`.
+
+    With several ranks it is the log of rank 0, so that sums count nothing twice; the others' logs have
+    the same form (`RunDir.events_of`).
+    """
+    return follow_records(run, Live(run), lambda record: print(encode(record), file=out, flush=True), child_exit)
+
 
 def follow(
     run: RunDir,
     out: TextIO,
     *,
-    child_exit: Callable[[], int | None] | None = None,
+    child_exit: ChildExit | None = None,
     interrupts: Callable[[], int] = lambda: 0,
     bars: bool = False,
 ) -> int:
     """Print the run until it has ended or its process is gone; return the exit code to leave with.
 
     With `bars`, for which `out` must be a terminal, progress bars stand below the lines, and a table of the metrics at
-    the end. The exit code is the run's own, or 1 when it went without an end record. `child_exit` returns the exit code
-    of the process that trains once it has ended, when the caller is its parent; `interrupts`, how often Ctrl-C has been
-    pressed, which that process has heard. For a resumed run the newest attempt is printed, with the changes. A
-    mistake that ends a run before it has begun is left for the caller to print.
+    the end. The exit code is the run's own, or 1 when it went without an end record. `interrupts` returns how often
+    Ctrl-C has been pressed. For a resumed run the newest attempt is printed, with the changes. A mistake that ends a
+    run before it has begun is left for the caller to print.
     """
     live = Live(run)
-    with Bars(out) if bars else Lines(out) as sheet:
-        code = _follow(run, live, sheet, child_exit, interrupts)
-    if bars and (table := metrics_table(live.state, live.plan or NO_PLAN)):
-        Console(file=out, highlight=False, markup=False, emoji=False).print(table)
+    attempts = count_attempts(run)
+    with Sheet(out, bars) as sheet:
+        printed = Output(run.output, from_now=attempts > (child_exit is None))
+        printer = _Printer(run, live, sheet, printed, skip=attempts if attempts > 1 and child_exit is None else 0)
+        if child_exit is not None and attempts:
+            live.read_all()  # what earlier attempts left
+            printer.divide(time.time(), attempts + 1)
+
+        def look(over: bool) -> None:
+            printer.relay(over)
+            printer.warn()
+            printer.look(interrupts(), over)
+            sheet.show(live.state)
+
+        code = follow_records(run, live, printer.take, child_exit, look)
+        printer.warn()
+        if child_exit is not None and live.state.end is None and not live.moved() and (exit_code := child_exit()):
+            printer.say("lost", run.ended_by(exit_code))
+    if bars and (table := metrics_table(live.state)):
+        sheet.console.print(table)
     if moved := live.moved():
         print_summary(moved, out)
     elif not live.state.failed_to_start:
@@ -143,76 +288,22 @@ def follow(
     return code
 
 
-def _follow(
-    run: RunDir,
-    live: Live,
-    sheet: Lines | Bars,
-    child_exit: Callable[[], int | None] | None,
-    interrupts: Callable[[], int],
-) -> int:
-    attempts = count_attempts(run)
-    printed = Output(run.output, from_now=attempts > (child_exit is None))
-    printer = _Printer(run, live, sheet, printed, skip=attempts if attempts > 1 and child_exit is None else 0)
-    if child_exit is not None and attempts:
-        while live.poll():  # what earlier attempts left
-            pass
-        printer.divide(time.time(), attempts + 1)
-
-    def look(over: bool) -> None:
-        printer.relay(over)
-        printer.warn()
-        printer.look(interrupts(), over)
-        sheet.show(live.state, live.plan or NO_PLAN)
-
-    code = follow_records(run, live, printer.take, child_exit, look)
-    printer.warn()
-    unseen = live.state.end is None and not live.moved()
-    if child_exit is not None and unseen and (exit_code := child_exit()):
-        printer.lost(exit_code)
-    return code
-
-
-class Lines:
-    """Lines below one another, and nothing else."""
-
-    has_bars = False
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def line(self, line: str) -> None:
-        print(line, file=self._out, flush=True)
-
-    def show(self, state: RunState, plan: Plan) -> None:
-        """Show nothing of how far the run is: the lines say it."""
-
-
 class _Printer:
     """Prints a line for each fact; the attempts before the one numbered `skip` are folded in silence."""
 
-    def __init__(self, run: RunDir, live: Live, sheet: Lines | Bars, printed: Output, skip: int = 0) -> None:
-        self._run = run
-        self._live = live
-        self._sheet = sheet
-        self._printed = printed
-        self._skip = skip
+    def __init__(self, run: RunDir, live: Live, sheet: Sheet, printed: Output, skip: int = 0) -> None:
+        self._run, self._live, self._sheet, self._printed, self._skip = run, live, sheet, printed, skip
         self._attempt = 0
         self._relayed: deque[str] = deque(maxlen=1000)
-        self._told_before: set[str] = set()  # lines of a traceback that may still be printed
+        self._expected: set[str] = set()  # lines of a traceback that may still be printed
         self._seen = 0  # entries of the journal
         self._interrupts = 0
         self._missing = False  # the run directory is not in its place
         self._stall = StallWatch(run, live)
-        self._told = 0.0  # when the last line on progress was due
+        self._progressed = 0.0  # when the last line on progress was due
 
     def take(self, record: Record) -> None:
-        """Print what a record says; frames and scalars only now and then."""
+        """Print a record; frames and scalars only now and then."""
         entries = self._fresh()
         self._attempt += record["k"] == "run"
         if self._attempt < self._skip:
@@ -222,43 +313,43 @@ class _Printer:
             prepared = self._live.state.attempts[-1].prepared
             self._print(*(f"{clock(entry.t)} {_message(entry)}" for entry in prepared))
         lines = [f"{clock(record['t'])} {line}" for line in self._lines(record, entries)]
-        self._print(*lines, *self._matches(entries))
+        self._print(*lines, *self._own(entries))
 
     def warn(self) -> None:
-        """Print what has come from other ranks, or was found, since the last record of rank 0."""
+        """Print what has come from other ranks, or from the monitor itself, since the last record of rank 0."""
         entries = self._fresh()
-        self._print(*(self._matches(entries) if self._attempt >= self._skip else ()))
+        self._print(*(self._own(entries) if self._attempt >= self._skip else ()))
 
     def divide(self, t: float, attempt: int) -> None:
-        """Print that the run has been resumed, and pass over what has been warned of before."""
+        """Print that the run has been resumed, and pass over the warnings before."""
         self._fresh()
         self._print(f"{clock(t)} {_line('resumed', f'attempt {attempt}')}")
 
-    def look(self, interrupts: int, over: bool) -> None:
-        """Print what no record says: that Ctrl-C was pressed, and what that does; that the run hangs, or does no more.
+    def say(self, kind: str, text: str) -> None:
+        self._print(f"{clock(time.time())} {_line(kind, text)}")
 
-        A training that is stuck cannot say so itself.
-        """
+    def look(self, interrupts: int, over: bool) -> None:
+        """Print what has no record: that Ctrl-C was pressed, and its effect; that the run hangs, or is lost."""
+        state = self._live.state
         while self._interrupts < interrupts:
             self._interrupts += 1
-            self._print(f"{clock(time.time())} {_line('Ctrl-C', _interrupted(self._live.state, self._interrupts))}")
+            effect = "finishing the iteration, saving a checkpoint; Ctrl-C again ends at once without saving"
+            if not state.iterating:  # it may not have begun: then there is nothing to save
+                effect = "ending as soon as possible; Ctrl-C again ends at once without saving"
+            self.say("Ctrl-C", effect if self._interrupts == 1 else "ending at once, without saving")
         if not self._missing and not self._run.path.exists():
             self._missing, moved = True, self._live.moved()
-            if moved or not over:  # else `lost` prints it
-                self._print(f"{clock(time.time())} {_line('lost', missing(self._live.state, moved))}")
+            if moved or not over:  # else the exit code is printed
+                self.say("lost", missing(state, moved))
         if self._attempt >= self._skip and (line := self._stall.look(time.time())):
-            self._print(f"{clock(time.time())} {_line(*line)}")
-
-    def lost(self, exit_code: int) -> None:
-        """Print how the process that trains has ended, which has written no end record."""
-        self._print(f"{clock(time.time())} {_line('lost', self._run.ended_by(exit_code))}")
+            self.say(*line)
 
     def relay(self, over: bool = False) -> None:
-        """Print what the training has printed since the last time; `over`, also a line that it has not ended."""
+        """Print the output of the training since the last time; `over`, also a line that it has not ended."""
         for line in self._printed.read(over):
             self._relayed.append(line)
-            if line in self._told_before:
-                self._told_before.remove(line)
+            if line in self._expected:
+                self._expected.remove(line)
             else:
                 self._sheet.line(f"output     | {line}".rstrip())
 
@@ -272,8 +363,8 @@ class _Printer:
         self._seen = fresh[-1].number + 1 if fresh else self._seen
         return fresh
 
-    def _matches(self, entries: list[Entry]) -> Iterator[str]:
-        """Yield lines for what the fold itself has warned of, and for what other ranks say."""
+    def _own(self, entries: list[Entry]) -> Iterator[str]:
+        """Yield lines for the entries of the monitor itself, and of other ranks."""
         for entry in entries:
             if entry.own:
                 for line in [_message(entry), *self._traceback(entry.detail)]:
@@ -284,53 +375,48 @@ class _Printer:
         self.relay()  # what is recorded is printed at once, perhaps since the last look
         if (lines := {tidy(line) for line in text.splitlines()}) <= set(self._relayed):
             return []
-        self._told_before = lines
+        self._expected = lines
         return [_line("error", f"| {line}") for line in text.splitlines()]
 
     def _lines(self, record: Record, entries: list[Entry]) -> list[str]:
         """Return the lines for a record, without the time."""
+        state = self._live.state
+        at = _place(state, state.epoch_of(record["it"], record["ep"]), record["it"])
         match record["k"]:
             case "run":
-                self._told = record["t"]
+                self._progressed = record["t"]
                 return _beginning(self._run, self._live)
             case "epoch":
-                self._told = record["t"]
+                self._progressed = record["t"]
                 return [self._progress()]
             case "frame":
-                if self._sheet.has_bars or record["t"] - self._told < EVERY or record["stage"] != "train":
+                if self._sheet.has_bars or record["t"] - self._progressed < EVERY or record["stage"] != "train":
                     return []
-                self._told = record["t"]
+                self._progressed = record["t"]
                 return [self._progress()]
-            case "metrics":
-                return [_line(entry.source, self._at(record), entry.text) for entry in entries if not entry.own]
-            case "checkpoint":
-                return [_line("checkpoint", self._at(record), entry.text) for entry in entries]
+            case "metrics" | "checkpoint":
+                return [_line(entry.source, at, entry.text) for entry in entries if not entry.own]
             case "image" | "text" | "histogram":
-                return [_line(record["k"], self._at(record), brief(record))]
+                return [_line(record["k"], at, brief(record))]
             case "error":
-                return [_line("error", _raised(record, self._live.state.it)), *self._traceback(record["traceback"])]
-            case "refused" if not self._live.state.failed_to_start:
+                owner = f'hook "{record["hook"]}" at {record["point"]}, ' if record["hook"] else ""
+                what = f"{record['type']}: {one_line(record['text'])}"
+                raised = f", at {place}" if (place := raised_at(record)) else ""
+                line = f"{owner}iteration {state.it}, {BECAME[record['action']]}: {what}{raised}"
+                return [_line("error", line), *self._traceback(record["traceback"])]
+            case "refused" if not state.failed_to_start:
                 return [*map(_message, entries), *self._traceback(record.get("traceback", ""))]
             case "end" | "refused":
-                return [] if self._live.state.failed_to_start else [_line("end", entry.text) for entry in entries]
+                return [] if state.failed_to_start else [_line("end", entry.text) for entry in entries]
         return [_message(entry) for entry in entries if not entry.own]
 
-    def _at(self, record: Record) -> str:
-        """Return how far the run was, or is now: the epoch and the iteration."""
-        state = self._live.state
-        it, epoch = record["it"], state.epoch_of(record["it"], record["ep"])
-        return _place(state, epoch, it)
-
     def _progress(self) -> str:
-        state, plan = self._live.state, self._live.plan or NO_PLAN
-        pace = Pace.of(state, plan)
-        names = monitored_first(sorted(state.scalars, key=lambda name: (name != "loss", name)), plan)
+        state = self._live.state
+        pace, names = Pace.of(state), state.scalar_names
         facts = [_place(state, state.epoch, state.it)]
         facts += [f"{name} {number(state.scalars[name].last)}" for name in names[:SCALARS]]
         facts += [f"({len(names) - SCALARS} more)"] * (len(names) > SCALARS)
-        if (
-            pace.iters_per_s and not self._sheet.has_bars
-        ):  # else no iteration has been timed yet: a run may be over in no time
+        if pace.iters_per_s and not self._sheet.has_bars:  # a run may be over before an iteration is timed
             facts.append(f"{pace.iters_per_s:.1f} it/s")
             facts += [f"{many(pace.samples_per_s)} samples/s"] * bool(pace.samples_per_s)  # else it is unknown
             facts += [f"ETA {span(pace.eta)}"] if pace.eta is not None else []
@@ -343,18 +429,7 @@ def _line(kind: str, *facts: str) -> str:
 
 
 def _message(entry: Entry) -> str:
-    if entry.kind == "command":
-        return _line("command", entry.text)
-    return _line(entry.kind, f"{entry.source}: {entry.text}")
-
-
-def _interrupted(state: RunState, times: int) -> str:
-    """Return what the training does when Ctrl-C has been pressed so many times."""
-    if times > 1:
-        return "ending at once, without saving"
-    if not state.iterating:  # it may not have begun: then there is nothing to save
-        return "ending as soon as possible; Ctrl-C again ends at once without saving"
-    return "finishing the iteration, saving a checkpoint; Ctrl-C again ends at once without saving"
+    return _line(entry.kind, entry.text if entry.kind == "command" else f"{entry.source}: {entry.text}")
 
 
 def _place(state: RunState, epoch: int, it: int) -> str:
@@ -362,15 +437,8 @@ def _place(state: RunState, epoch: int, it: int) -> str:
     return f"epoch {out_of(epoch, state.run.get('max_epochs'))}  iter {out_of(it, state.total_iters)}"
 
 
-def _raised(record: Error, it: int) -> str:
-    """Return what raised, where and when, and what became of it."""
-    at = f", at {place}" if (place := raised_at(record)) else ""
-    owner = f'hook "{record["hook"]}" at {record["point"]}, ' if record["hook"] else ""
-    return f"{owner}iteration {it}, {BECAME[record['action']]}: {record['type']}: {one_line(record['text'])}{at}"
-
-
 def _beginning(run: RunDir, live: Live) -> list[str]:
-    """Return the lines that say what runs, on what data, where."""
+    """Return the lines on the run, its data, and the machine."""
     record, plan = live.state.run, live.plan
     model = [f"{record['model']}, {many(record['params'])} parameters"] if record["model"] else []
     ranks = [f"{record['world']} ranks"] if record["world"] > 1 else []

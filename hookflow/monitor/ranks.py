@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from hookflow.events.records import PHASES, End, Error, Frame, Message, Record, Run
 from hookflow.graph.plan import Binding, Plan
@@ -22,9 +22,6 @@ NO_PLAN = Plan("", (), (), ())
 
 NO_RUN = cast("Run", {})
 """The run record before it is written; false, and nothing is in it."""
-
-TRACK = 64
-"""Frames back to which it is remembered how far a rank was."""
 
 
 @dataclass(slots=True)
@@ -42,17 +39,20 @@ class Work:
 
     @property
     def whole(self) -> float:
-        """Return the ns of an iteration."""
+        """The ns of an iteration."""
         return self.ns / self.iters if self.iters else 0.0
 
     @property
     def own(self) -> float:
-        """Return the ns of an iteration that this rank needs by itself, whatever the others do."""
+        """The ns of an iteration that this rank needs by itself, whatever the others do."""
         return (self.ns - self.met) / self.iters if self.iters else 0.0
 
 
 class Rank:
-    """The state of one rank since its `run` record: `work` in the last WINDOW seconds, `total` in all."""
+    """The state of one rank since its `run` record; `work` has its iterations of the last WINDOW seconds.
+
+    In the phases of `meeting` it waits for the others.
+    """
 
     def __init__(self, run: Run | None = None) -> None:
         self.run: Run = run or NO_RUN
@@ -62,29 +62,18 @@ class Rank:
         self.it: int = self.run.get("it", 0)
         self.minute = Minute()
         self.bindings: dict[int, Timing] = {}
-        self.work, self.total = Work(), Work()
+        self.work = Work()
+        self.meeting = MEETING.get(self.run.get("strategy", ""), MEETING["ddp"])
         self._recent: deque[tuple[float, int, int, int]] = deque()
-        self._track: deque[tuple[float, int]] = deque(maxlen=TRACK)
-        self._meeting = MEETING.get(self.run.get("strategy", ""), MEETING["ddp"])
-
-    @property
-    def meeting(self) -> tuple[str, ...]:
-        """Return the phases in which this rank waits for the others."""
-        return self._meeting
 
     def timing(self, binding: int) -> Timing:
-        """Return what is known of a binding's firings; of one that has not fired yet, an empty timing."""
+        """Return the timing of a binding; of one that has not fired yet, an empty one."""
         return self.bindings.get(binding) or Timing()
 
     def frame(self, record: Frame) -> None:
-        """Take a frame, or the head of one (see `logs`): that adds to `total` alone."""
         t, (iters, ns, *_) = record["t"], record["iters"]
         self.now, self.it = max(self.now, t), record["it"]
-        self._track.append((t, self.it))
-        met = sum(record["phases"].get(phase, 0) for phase in self._meeting)
-        self.total.add(iters, ns, met)
-        if "hooks" not in record:
-            return
+        met = sum(record["phases"].get(phase, 0) for phase in self.meeting)
         self.work.add(iters, ns, met)
         self._recent.append((t, iters, ns, met))
         while self._recent[0][0] <= t - WINDOW:
@@ -94,34 +83,11 @@ class Rank:
         for binding, entry in record["hooks"].items():
             self.bindings.setdefault(int(binding), Timing()).add(t, entry)
 
-    def reached(self, moment: float) -> tuple[int, float, int] | None:
-        """Return the iteration that the rank had reached by a moment for sure, about, and at most.
-
-        None when the moment is not within what is remembered.
-        """
-        before: tuple[float, int] | None = None
-        for t, it in self._track:
-            if t >= moment:
-                if before is None:
-                    return (it, it, it) if t == moment else None
-                share = (moment - before[0]) / (t - before[0])
-                return before[1], before[1] + share * (it - before[1]), it
-            before = (t, it)
-        return None
-
-    @property
-    def heard(self) -> float:
-        """Return when its newest frame was written; 0 when there is none."""
-        return self._track[-1][0] if self._track else 0.0
-
 
 class Timed(Protocol):
-    """Sources of iteration times: a rank, or a whole run."""
+    """Sources of timings: a rank, or a whole run."""
 
     now: float
-
-    @property
-    def minute(self) -> Minute: ...
 
     def timing(self, binding: int) -> Timing: ...
 
@@ -129,17 +95,6 @@ class Timed(Protocol):
 def spent(timed: Timed, plan: Plan, binding: Binding) -> int:
     """Return the ns that firings of a binding took inside iterations of the last minute; 0 where it fires elsewhere."""
     return timed.timing(binding.id).spent(timed.now) if plan.points.in_iteration(binding.point) else 0
-
-
-def booked(timed: Timed, plan: Plan) -> dict[str, int]:
-    """Return the ns of the last minute's iterations by phase; "other" is what nothing else was booked to."""
-    sums = timed.minute.sums(timed.now)
-    books = {phase: sums[phase] for phase in PHASES}
-    # logs of older versions sum up all firings, wherever: at the start of training, around an epoch
-    books["hooks"] = sum(spent(timed, plan, binding) for binding in plan.bindings)
-    books["other"] = 0
-    books["other"] = max(sums["ns"] - sum(books.values()), 0)  # of an iteration under way some are booked already
-    return books
 
 
 SHARE, LEAST = 0.05, 1e6
@@ -159,7 +114,7 @@ class Straggler:
     rank: int
     cost: float
     whole: float
-    reason: str = ""
+    reason: str
 
     @property
     def sentence(self) -> str:
@@ -168,17 +123,8 @@ class Straggler:
 
     @property
     def phrase(self) -> str:
-        """Return the sentence for narrow places."""
+        """The sentence for narrow places."""
         return f"rank {self.rank}: +{rough(self.cost / 1e6)} of {rough(self.whole / 1e6)} ms, {self.reason}"
-
-
-def surplus(works: Mapping[int, Work]) -> tuple[int, float]:
-    """Return the rank that needs most by itself, and the ns of an iteration it needs beyond the median of the others.
-
-    `works` has at least two ranks.
-    """
-    slowest = max(works, key=lambda rank: works[rank].own)
-    return slowest, works[slowest].own - median(work.own for rank, work in works.items() if rank != slowest)
 
 
 def can_compare(ranks: Mapping[int, Rank]) -> bool:
@@ -186,74 +132,53 @@ def can_compare(ranks: Mapping[int, Rank]) -> bool:
     return len(ranks) > 1 and all(rank.work.iters >= ENOUGH for rank in ranks.values())
 
 
-def find_straggler(ranks: Mapping[int, Rank], held: int | None) -> Straggler | None:
-    """Return the rank that the others wait for; None when they are even. `held` is the rank reported last."""
-    slowest, cost = surplus({number: rank.work for number, rank in ranks.items()})
-    whole = ranks[slowest].work.whole
-    if cost <= max(SHARE * whole, LEAST) * (STAYS if slowest == held else 1.0):
-        return None
-    return Straggler(slowest, cost, whole)
-
-
 def reason(ranks: Mapping[int, Rank], plan: Plan, slowest: int) -> str:
     """Return the phase that takes this rank so much longer than the others, or the hook."""
-    phases = {number: _part(booked(rank, plan), rank) for number, rank in ranks.items()}
-    phase = _largest([phase for phase in PHASES if phase not in ranks[slowest].meeting], phases, slowest)
-    if phase != "hooks":
-        return phase
-    hooks = {number: _part(_by_hook(rank, plan), rank) for number, rank in ranks.items()}
-    return f"hook {_largest(list(hooks[slowest]), hooks, slowest)}" if hooks[slowest] else phase
 
+    def longest(times: Mapping[int, Mapping[str, float]], names: Iterable[str]) -> str:
+        def beyond(name: str) -> float:
+            others = (own[name] for number, own in times.items() if number != slowest)
+            return times[slowest][name] - median(others)
 
-def _largest(names: list[str], times: Mapping[int, Mapping[str, float]], slowest: int) -> str:
-    """Return the name with the largest surplus over the median of the others."""
+        return max(names, key=beyond, default="")
 
-    def beyond(name: str) -> float:
-        return times[slowest][name] - median(own[name] for rank, own in times.items() if rank != slowest)
+    iters = {number: rank.minute.sums(rank.now)["iters"] or 1 for number, rank in ranks.items()}
+    phases = {
+        number: {phase: ns / iters[number] for phase, ns in rank.minute.booked(rank.now).items()}
+        for number, rank in ranks.items()
+    }
+    phase = longest(phases, [phase for phase in PHASES if phase not in ranks[slowest].meeting])
+    hooks = {number: dict.fromkeys((binding.hook for binding in plan.bindings), 0.0) for number in ranks}
+    for number, times in hooks.items():
+        for binding in plan.bindings:
+            times[binding.hook] += spent(ranks[number], plan, binding) / iters[number]
+    return f"hook {longest(hooks, hooks[slowest])}" if phase == "hooks" and hooks[slowest] else phase
 
-    return max(names, key=beyond)
-
-
-def _by_hook(rank: Rank, plan: Plan) -> Counter[str]:
-    hooks: Counter[str] = Counter()
-    for binding in plan.bindings:
-        hooks[binding.hook] += spent(rank, plan, binding)
-    return hooks
-
-
-def _part(times: Mapping[str, float], rank: Rank) -> dict[str, float]:
-    """Return times of the last minute as times of an iteration."""
-    iters = rank.minute.sums(rank.now)["iters"] or 1
-    return {name: ns / iters for name, ns in times.items()}
-
-
-Said = Message | Error | End
-"""Facts that may be equal on several ranks."""
 
 SILENCE = 10.0
 """Seconds without a word while others go on, from which on a rank is named; the longest between frames is two."""
 
 ALIKE = 3.0
-"""Seconds that what a rank says waits, for others that say the same."""
+"""Seconds that a message of a rank waits, for others with the same text."""
 
 HOLD = 5.0
 """Seconds before a straggler is reported, and before it counts as caught up."""
 
-EXPLAINED = 30.0
-"""Seconds for which the reason of a straggler is good: to find it takes longer than to find the straggler."""
-
 REMEMBERED = 1000
-"""Things said, back to which it is known that they have been."""
+"""Messages that are remembered, so that none is shown twice."""
+
+Told = Message | Error | End
+Words = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """New entries of the journal."""
+class _Waiting(NamedTuple):
+    """A message that is shown once it is clear which ranks have it, and that rank 0 has not."""
 
     t: float
     kind: Kind
     text: str
-    detail: str = ""
+    detail: str
+    ranks: list[int]
 
 
 class Ranks:
@@ -262,9 +187,9 @@ class Ranks:
     def __init__(self, first: Rank | None = None, others: Mapping[int, Rank] | None = None) -> None:
         self.of: dict[int, Rank] = {0: first or Rank(), **(others or {})}
         self.straggler: Straggler | None = None
-        self._kept = self._looked = self._explained = 0.0
-        self._said: dict[tuple[str, ...], None] = {}
-        self._waiting: dict[tuple[str, ...], tuple[_Said, list[int]]] = {}
+        self._kept = self._looked = 0.0
+        self._known: dict[Words, None] = {}
+        self._waiting: dict[Words, _Waiting] = {}
 
     def again(self, run: Run) -> Ranks:
         """Return the ranks of the attempt that rank 0 begins with `run`; some of the others may have begun before."""
@@ -275,17 +200,16 @@ class Ranks:
 
     @property
     def world(self) -> int:
-        """Return how many ranks there are, or as many as have been heard of."""
+        """How many ranks there are, or as many as have been heard of."""
         return int(self.of[0].run.get("world") or max(self.of) + 1)
 
     @property
     def newest(self) -> float:
-        """Return when any rank was last heard of."""
+        """When any rank was last heard of."""
         return max(rank.now for rank in self.of.values())
 
     def hear(self, number: int, record: Record, journal: Journal) -> None:
-        """Take a record of another rank than 0. Records that it shares with rank 0 (scalars, metrics, …) are
-        skipped."""
+        """Take a record of another rank than 0, unless it is of a kind that is shown of rank 0 alone."""
         if self.of[0].run and number >= self.world:
             return  # a log that an attempt with more ranks has left
         if record["k"] == "run":
@@ -295,17 +219,23 @@ class Ranks:
             case "frame":
                 rank.frame(record)
             case "message":
-                text = f"{record['source']}: {record['text']}"
-                self._wait(number, record, _Said(record["t"], record["level"], text))
+                self._wait(number, record, record["level"], f"{record['source']}: {record['text']}", "")
             case "error":
-                self._hear_error(number, record, journal)
+                rank.fatal = record if record["action"] == "raise" else rank.fatal
+                if (words := _words(record)) not in self._known:
+                    self._remember(words)
+                    place = f"{record['hook']} @ {record['point']}, " if record["hook"] else ""
+                    text = f"{place}{BECAME[record['action']]}: {record['type']}: {one_line(record['text'])}"
+                    journal.add(record["t"], "error", named([number]), text, record["traceback"], own=True)
             case "end":
-                self._hear_end(number, record)
+                rank.end = record
+                if record["status"] == "failed" and rank.fatal is None:  # a mistake, perhaps on one machine alone
+                    self._wait(number, record, "error", one_line(record["reason"]) or "failed", record["reason"])
         rank.now, rank.it = max(rank.now, record["t"]), record.get("it", rank.it)
         self._release(journal)
 
-    def say(self, record: Said) -> None:
-        """Note what rank 0 has said: the others need not say it again."""
+    def hear_first(self, record: Told) -> None:
+        """Note a message, an error or the end of rank 0: that of the others need not be shown again."""
         self._waiting.pop(_words(record), None)
         self._remember(_words(record))
 
@@ -316,114 +246,72 @@ class Ranks:
             return
         self._kept = self._kept or t
         self._looked, held = t, self.straggler
-        result = find_straggler(self.of, held.rank if held else None)
-        same = (result.rank if result else None) == (held.rank if held else None)
-        if not same and t < self._kept + HOLD:
+        slowest = max(self.of, key=lambda number: self.of[number].work.own)
+        others = median(rank.work.own for number, rank in self.of.items() if number != slowest)
+        whole, cost = self.of[slowest].work.whole, self.of[slowest].work.own - others
+        stays = held is not None and held.rank == slowest
+        late = cost > max(SHARE * whole, LEAST) * (STAYS if stays else 1.0)
+        unchanged = stays if late else held is None
+        if not unchanged and t < self._kept + HOLD:
             return
-        if result and (not same or t >= self._explained + EXPLAINED):
-            self._explained, result = t, replace(result, reason=reason(self.of, plan, result.rank))
-        elif result and held:
-            result = replace(result, reason=held.reason)
-        self._kept, self.straggler = t, result
-        if result and not same:
-            journal.add(t, "warn", "ranks", result.sentence, own=True)
-        elif held and not result:
+        self._kept = t
+        if late:
+            why = held.reason if held and stays else reason(self.of, plan, slowest)
+            self.straggler = Straggler(slowest, cost, whole, why)
+            if not stays:
+                journal.add(t, "warn", "ranks", self.straggler.sentence, own=True)
+        elif held:
+            self.straggler = None
             journal.add(t, "info", "ranks", "the ranks are even again", own=True)
 
     @property
     def first_failure(self) -> tuple[int, Error] | None:
-        """Return the rank whose error came first, and the error: those of the others follow from it."""
+        """The rank whose error came first, and the error: those of the others follow from it."""
         fatal = [(rank.fatal["t"], number, rank.fatal) for number, rank in self.of.items() if rank.fatal]
         return min(fatal, key=lambda item: item[:2])[1:] if fatal else None
 
     @property
     def silent(self) -> dict[int, float]:
-        """Return the ranks that have said nothing for long while others go on, and for how many seconds."""
+        """The ranks that have written nothing for long while others go on, and for how many seconds."""
         if self.of[0].end or not self.of[0].run:
             return {}
         newest, begun = self.newest, self.of[0].run["t"]
-        quiet = {
-            number: newest - (self.of[number].now if number in self.of else begun)
-            for number in range(self.world)
-            if number not in self.of or not self.of[number].end
-        }
+        quiet = {number: newest - (self.of[number].now if number in self.of else begun) for number in self._unended()}
         return {number: seconds for number, seconds in quiet.items() if seconds > SILENCE}
 
     @property
     def gone(self) -> list[int]:
-        """Return the ranks that left no end record, once rank 0 has."""
-        if not self.of[0].end:
-            return []
+        """The ranks that left no end record, once rank 0 has."""
+        return self._unended() if self.of[0].end else []
+
+    def _unended(self) -> list[int]:
         return [number for number in range(self.world) if number not in self.of or not self.of[number].end]
 
-    def places(self) -> dict[int, tuple[int, float, int]]:
-        """Return the position of each rank at the latest moment that all have reported: see `Rank.reached`."""
-        silent = self.silent
-        speaking = {number: rank for number, rank in self.of.items() if rank.heard and number not in silent}
-        moment = min((rank.heard for rank in speaking.values()), default=0.0)
-        reached = {number: rank.reached(moment) for number, rank in speaking.items()}
-        return {number: place for number, place in reached.items() if place}
-
-    def behind(self) -> dict[int, int]:
-        """Return the ranks that are behind the foremost, by how many iterations at least; one is no news."""
-        places = self.places()
-        foremost = max((least for least, _, _ in places.values()), default=0)
-        return {number: foremost - most for number, (_, _, most) in places.items() if foremost - most > 1}
-
-    def mean_skew(self) -> tuple[int, float, float] | None:
-        """Return the rank that was slowest over the whole attempt, by how many ns, of an iteration of how many.
-
-        None where not all ranks have iterated.
-        """
-        totals = {number: rank.total for number, rank in self.of.items() if rank.total.iters}
-        if len(totals) < max(self.world, 2):
-            return None
-        slowest, cost = surplus(totals)
-        return slowest, max(cost, 0.0), totals[slowest].whole
-
-    def _wait(self, number: int, record: Said, message: _Said) -> None:
-        """Keep what a rank says until it is clear who says the same."""
+    def _wait(self, number: int, record: Told, kind: Kind, text: str, detail: str) -> None:
         words = _words(record)
         if words in self._waiting:
-            self._waiting[words][1].append(number)
-        elif words not in self._said:
-            self._waiting[words] = (message, [number])
+            self._waiting[words].ranks.append(number)
+        elif words not in self._known:
+            self._waiting[words] = _Waiting(record["t"], kind, text, detail, [number])
 
-    def _hear_error(self, number: int, record: Error, journal: Journal) -> None:
-        if record["action"] == "raise":
-            self.of[number].fatal = record
-        if (words := _words(record)) not in self._said:
-            self._remember(words)
-            place = f"{record['hook']} @ {record['point']}, " if record["hook"] else ""
-            text = f"{place}{BECAME[record['action']]}: {record['type']}: {one_line(record['text'])}"
-            journal.add(record["t"], "error", named([number]), text, record["traceback"], own=True)
-
-    def _hear_end(self, number: int, record: End) -> None:
-        """An end for a reason that no error record tells is a user's mistake, which need not be on all machines."""
-        rank = self.of[number]
-        rank.end = record
-        if record["status"] == "failed" and rank.fatal is None:
-            text = one_line(record["reason"]) or "failed"
-            self._wait(number, record, _Said(record["t"], "error", text, record["reason"]))
-
-    def _remember(self, words: tuple[str, ...]) -> None:
-        self._said[words] = None
-        if len(self._said) > REMEMBERED:
-            del self._said[next(iter(self._said))]
+    def _remember(self, words: Words) -> None:
+        self._known[words] = None
+        if len(self._known) > REMEMBERED:
+            del self._known[next(iter(self._known))]
 
     def _release(self, journal: Journal) -> None:
-        """Tell what has waited long enough for rank 0 to say it, too."""
+        """Show what has waited long enough for rank 0, which has not written the same."""
         if not self._waiting:
             return
         due = self.newest - ALIKE if not self.of[0].end else self.newest
-        for words, (message, numbers) in list(self._waiting.items()):
+        for words, message in list(self._waiting.items()):
             if message.t <= due:
                 del self._waiting[words]
                 self._remember(words)
-                journal.add(message.t, message.kind, named(numbers), message.text, message.detail, own=True)
+                journal.add(message.t, message.kind, named(message.ranks), message.text, message.detail, own=True)
 
 
-def _words(record: Said) -> tuple[str, ...]:
+def _words(record: Told) -> Words:
     """Return what is alike in records that say the same."""
     match record["k"]:
         case "message":

@@ -9,25 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookflow.events.histogram import percentile
-from hookflow.graph.plan import Plan
+from hookflow.events.records import PHASES
 from hookflow.metric_mode import Mode, mode_by_name
-
-
-def monitored(plan: Plan) -> list[str]:
-    """Return the metrics that hooks are given as `monitor` (checkpoint, early_stop), in the pipeline's order."""
-    provided = (hook.args.get("monitor") for hook in plan.hooks if isinstance(hook.args, Mapping))
-    return list(dict.fromkeys(name for name in provided if isinstance(name, str)))
-
-
-def monitored_first(names: Iterable[str], plan: Plan) -> list[str]:
-    """Return the names with the monitored ones first; the others stay in their order."""
-    order = {name: place for place, name in enumerate(monitored(plan))}
-    return sorted(names, key=lambda name: order.get(name, len(order)))
-
-
-def in_order(metrics: Iterable[str], plan: Plan) -> list[str]:
-    """Return metrics in the order in which they are shown: monitored ones, scores, losses."""
-    return monitored_first(sorted(metrics, key=lower_is_better), plan)
 
 
 def lower_is_better(metric: str) -> bool:
@@ -35,31 +18,40 @@ def lower_is_better(metric: str) -> bool:
     return mode_by_name(metric) == "min"
 
 
+def in_order(metrics: Iterable[str], monitored: Iterable[str]) -> list[str]:
+    """Return metrics in the order in which they are shown: monitored ones, scores, losses."""
+    order = {name: place for place, name in enumerate(monitored)}
+    return sorted(metrics, key=lambda name: (order.get(name, len(order)), lower_is_better(name)))
+
+
 class Series:
     """Means of equally many neighbouring values; when there are too many, two neighbours become one.
 
-    Values that are not finite are counted in `lost` and not drawn.
+    Values that are not finite are not drawn.
     """
 
     LIMIT = 2048
 
     def __init__(self) -> None:
         self.last = math.nan
-        self.lost = 0
         self._stride = 1
         self._buckets: list[tuple[int, int, float]] = []  # the last iteration, how many values, their sum
 
     def add(self, it: int, value: float) -> None:
         self.last = value
         if not math.isfinite(value):
-            self.lost += 1
-        elif self._buckets and self._buckets[-1][1] < self._stride:
+            return
+        if self._buckets and self._buckets[-1][1] < self._stride:
             _, count, total = self._buckets[-1]
             self._buckets[-1] = (it, count + 1, total + value)
         else:
             self._buckets.append((it, 1, value))
-            if len(self._buckets) > self.LIMIT:
-                self._halve()
+        if len(self._buckets) > self.LIMIT:
+            self._stride *= 2
+            bounds = self._buckets[1::2]
+            pairs = zip(self._buckets[::2], bounds, strict=False)
+            merged = [(right[0], left[1] + right[1], left[2] + right[2]) for left, right in pairs]
+            self._buckets = merged + self._buckets[2 * len(bounds) :]
 
     def forget_after(self, it: int) -> None:
         """Drop what lies beyond an iteration: a resumed run walks that stretch again."""
@@ -72,13 +64,6 @@ class Series:
 
     def __len__(self) -> int:
         return len(self._buckets)
-
-    def _halve(self) -> None:
-        self._stride *= 2
-        bounds = self._buckets[1::2]
-        pairs = zip(self._buckets[::2], bounds, strict=False)
-        merged = [(right[0], left[1] + right[1], left[2] + right[2]) for left, right in pairs]
-        self._buckets = merged + self._buckets[2 * len(bounds) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +80,17 @@ class MetricHistory:
 
     def __init__(self) -> None:
         self.by_name: dict[str, list[tuple[int, float]]] = {}
-        self._records: dict[str, list[Best]] = {}
-        """By name the values that were the best when they came, the best last."""
+        self._records: dict[str, list[Best]] = {}  # by name the values that were the best when they came
 
     @property
     def best(self) -> Mapping[str, Best]:
-        """Return the best value of each metric that has one."""
+        """The best value of each metric that has one."""
         return {name: records[-1] for name, records in self._records.items()}
 
     def add(self, name: str, new: Best, mode: Mode | None) -> bool:
-        """Take a value in, and say whether it is the best.
+        """Add a value, and say whether it is the best.
 
-        One that is not finite never is; nor is a metric without a mode:
-        `mode` is None.
+        A value that is not finite never is, nor is any of a metric without a mode.
         """
         self.by_name.setdefault(name, []).append((new.it, new.value))
         if mode is None or not math.isfinite(new.value):
@@ -140,36 +123,29 @@ class Timing:
     """Firings of one binding, in nanoseconds: of the whole attempt, and of the last minute (`spent`, `cells`)."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.total = 0
-        self.longest = 0
-        self.last = 0
-        self._bins: Counter[int] = Counter()
+        self.count = self.total = self.longest = self.last = 0
+        self.bins: Counter[int] = Counter()
         self._seconds: dict[int, tuple[int, int]] = {}  # second of the clock: firings, ns
 
     def add(self, t: float, entry: list[Any]) -> None:
         """Add one frame's [firings, total ns, longest ns, last ns, {bin: count}].
 
-        Without a firing the total is what its trigger took to say no.
+        Without a firing, the total is the time that its trigger took.
         """
         count, total, longest, last, bins = entry
         self.count += count
         self.total += total
         self.longest = max(self.longest, longest)
         self.last = last
-        self._bins.update({int(index): fired for index, fired in bins.items()})
+        self.bins.update({int(index): fired for index, fired in bins.items()})
         fired, spent = self._seconds.get(int(t), (0, 0))
         self._seconds[int(t)] = (fired + count, spent + total)
         if len(self._seconds) > 2 * WINDOW:
             self._seconds = {second: sums for second, sums in self._seconds.items() if second > t - WINDOW}
 
-    @property
-    def bins(self) -> Mapping[int, int]:
-        return self._bins
-
     def percentile(self, share: float) -> float:
-        """Return the duration that `share` of the firings stay below, in ns; never above the longest that was seen."""
-        return min(percentile(self._bins, share), self.longest)
+        """Return the duration that `share` of the firings stay below, in ns; never above the longest."""
+        return min(percentile(self.bins, share), self.longest)
 
     def spent(self, now: float) -> int:
         """Return the nanoseconds of the last WINDOW seconds."""
@@ -194,37 +170,39 @@ class Minute:
     """The last WINDOW seconds of training: what the time of its iterations was booked to, second by second."""
 
     def __init__(self) -> None:
-        self._seconds: dict[int, Counter[str]] = {}
-        self._bins: dict[int, Counter[int]] = {}
-        self._summed: tuple[float, Counter[str]] | None = None  # a screen asks for the same moment many times
+        self._seconds: dict[int, tuple[Counter[str], Counter[int]]] = {}  # sums, and durations by bin
+        self._summed: tuple[float, Counter[str], Counter[int]] | None = None  # a screen asks for one moment many times
 
     def add(self, t: float, phases: Mapping[str, int], iters: list[Any], samples: int, cost: int) -> None:
         """Add a frame: ns by phase, its `iters` entry, training examples, and the ns that writing a frame took."""
         count, total, _, _, bins = iters
         self._summed = None
-        second = int(t)
-        sums = self._seconds.setdefault(second, Counter())
+        sums, counts = self._seconds.setdefault(int(t), (Counter(), Counter()))
         sums.update(phases)
         sums.update({"iters": count, "ns": total, "samples": samples, "cost": cost})
-        self._bins.setdefault(second, Counter()).update({int(index): fired for index, fired in bins.items()})
+        counts.update({int(index): fired for index, fired in bins.items()})
         if len(self._seconds) > 2 * WINDOW:
-            self._seconds = {at: sums for at, sums in self._seconds.items() if at > t - WINDOW}
-            self._bins = {at: counts for at, counts in self._bins.items() if at > t - WINDOW}
+            self._seconds = {second: of_it for second, of_it in self._seconds.items() if second > t - WINDOW}
+
+    def _sum(self, now: float) -> tuple[Counter[str], Counter[int]]:
+        if self._summed is None or self._summed[0] != now:
+            self._summed = now, Counter(), Counter()
+            for second, (sums, counts) in self._seconds.items():
+                if now - WINDOW < second <= now:
+                    self._summed[1].update(sums)
+                    self._summed[2].update(counts)
+        return self._summed[1:]
 
     def sums(self, now: float) -> Counter[str]:
         """Return ns by phase, and `iters`, `ns` (of whole iterations), `samples` and `cost`."""
-        if self._summed is None or self._summed[0] != now:
-            total: Counter[str] = Counter()
-            for second, sums in self._seconds.items():
-                if now - WINDOW < second <= now:
-                    total.update(sums)
-            self._summed = now, total
-        return self._summed[1]
+        return self._sum(now)[0]
+
+    def booked(self, now: float) -> dict[str, int]:
+        """Return ns by phase; "other" is the rest of the iterations."""
+        sums = self.sums(now)
+        phases = {phase: sums[phase] for phase in PHASES if phase != "other"}
+        return phases | {"other": max(sums["ns"] - sum(phases.values()), 0)}  # an iteration may be booked in part
 
     def percentile(self, now: float, share: float) -> float:
         """Return the duration in ns that `share` of the iterations stayed below."""
-        total: Counter[int] = Counter()
-        for second, counts in self._bins.items():
-            if now - WINDOW < second <= now:
-                total.update(counts)
-        return percentile(total, share)
+        return percentile(self._sum(now)[1], share)

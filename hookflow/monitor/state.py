@@ -7,9 +7,9 @@ what the live view showed. How long an attempt has taken is in its frames, by a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hookflow.events.records import (
     KINDS,
@@ -134,10 +134,20 @@ class RunState:
         """
         if rank:
             self.ranks.hear(rank, record, self.journal)
-        else:
-            self._fold(record, plan)
-            if len(self.ranks.of) > 1:
-                self.ranks.look(self.now, plan, self.journal)
+            return
+        if record["k"] in KINDS:
+            self._advance(record)
+            if record["k"] not in LATE:
+                self.it, self.ep = record["it"], record["ep"]
+                self.first.it = self.it
+            handle: Callable[[Any], None] = getattr(self, f"_on_{record['k']}")
+            handle(record)
+            if record["k"] != "message":
+                self._prepared.clear()
+                if self.attempts and record["k"] not in LATE:
+                    self.attempts[-1].it, self.attempts[-1].until = self.it, self.now
+        if len(self.ranks.of) > 1:
+            self.ranks.look(self.now, plan, self.journal)
 
     def apply_command(self, record: CommandRecord) -> None:
         """Take the next record of the command log, as `apply` does those of an event log."""
@@ -146,43 +156,6 @@ class RunState:
     def warn(self, text: str) -> None:
         """Warn of a file of the run that cannot be read."""
         self.journal.add(self.now, "warn", "monitor", text, own=True)
-
-    def _fold(self, record: Record, plan: Plan) -> None:
-        if record["k"] not in KINDS:
-            return
-        self._advance(record)
-        if record["k"] not in LATE:
-            self.it, self.ep = record["it"], record["ep"]
-            self.first.it = self.it
-        match record["k"]:
-            case "run":
-                self._on_run(record)
-            case "frame":
-                self._on_frame(record)
-            case "scalars":
-                self._on_scalars(record)
-            case "metrics":
-                self._on_metrics(record, plan)
-            case "epoch":
-                self._on_epoch(record)
-            case "checkpoint":
-                self._on_checkpoint(record)
-            case "ack":
-                self._on_ack(record)
-            case "message":
-                self._on_message(record)
-            case "image" | "text" | "histogram":
-                self._on_logged(record)
-            case "error":
-                self._on_error(record)
-            case "end":
-                self._on_end(record)
-            case "refused":
-                self._on_refused(record)
-        if record["k"] != "message":
-            self._prepared.clear()
-            if self.attempts and record["k"] not in LATE:
-                self.attempts[-1].it, self.attempts[-1].until = self.it, self.now
 
     def _advance(self, record: Record) -> None:
         """Go on to the time of a record; where the clock was set back, so far back, as if no time had passed.
@@ -197,7 +170,7 @@ class RunState:
 
     @property
     def first(self) -> Rank:
-        """Return rank 0, whose log this is."""
+        """Rank 0, whose log this is."""
         return self.ranks.of[0]
 
     @property
@@ -209,30 +182,41 @@ class RunState:
         return self.first.bindings
 
     def timing(self, binding: int) -> Timing:
-        """Return what is known of a binding's firings; of one that has not fired yet, an empty timing."""
+        """Return the timing of a binding; of one that has not fired yet, an empty one."""
         return self.first.timing(binding)
 
     @property
+    def monitored(self) -> Iterable[str]:
+        """The metrics that hooks monitor, in the pipeline's order."""
+        return self.run.get("modes", {})
+
+    @property
+    def scalar_names(self) -> list[str]:
+        """The scalars in the order in which they are shown: monitored ones, the loss, the others."""
+        order = {name: place for place, name in enumerate(self.monitored)}
+        return sorted(self.scalars, key=lambda name: (order.get(name, len(order)), name != "loss", name))
+
+    @property
     def synthetic(self) -> list[str]:
-        """Return the splits whose data are made up."""
+        """The splits whose data are made up."""
         return [split for split, data in self.run.get("data", {}).items() if data["synthetic"]]
 
     @property
     def limited(self) -> list[str]:
-        """Return the splits of which only a part is used, and which part."""
+        """The splits of which only a part is used, and which part."""
         data = self.run.get("data", {})
         whole = {split: count for split, count in self.run.get("limited", {}).items() if split in data}
         return [f"{split} {data[split]['batches']} of {count} batches" for split, count in whole.items()]
 
     @property
     def total_iters(self) -> int:
-        """Return how many iterations the run is to have; 0 when that is not known."""
+        """How many iterations the run is to have; 0 when that is not known."""
         run = self.run
         return int(run.get("max_iters") or run.get("max_epochs", 0) * run.get("iters_per_epoch", 0))
 
     @property
     def epoch(self) -> int:
-        """Return the epoch that is worked on, counted from 1: its validation is part of it. After the end, the last.
+        """The epoch that is worked on, counted from 1: its validation is part of it. After the end, the last.
 
         A pause or a checkpoint does not change it.
         """
@@ -251,25 +235,23 @@ class RunState:
 
     @property
     def elapsed(self) -> float:
-        """Return the seconds of this attempt, from its first record to its last, however the clock was set."""
+        """The seconds of this attempt, from its first record to its last, however the clock was set."""
         if not self.run:
             return self.end["seconds"] if self.end else 0.0
         return self.now - self._began
 
     @property
     def pending(self) -> list[Request]:
-        """Return what was asked of this attempt and is not yet answered."""
+        """The requests to this attempt that are not answered yet."""
         if self.end is not None:
             return []
         began = self.run.get("t", 0.0)
         return [request for request in self.requests.values() if request.answer is None and request.asked >= began]
 
     def _on_run(self, record: Run) -> None:
-        again = bool(self.run)
+        again, origin = bool(self.run), record["resumed_from"] or ""
         self._begin(record)
-        self.attempts.append(
-            Attempt(record["t"], self.now, self.it, self.it, tuple(self._prepared), str(record["resumed_from"] or ""))
-        )
+        self.attempts.append(Attempt(record["t"], self.now, self.it, self.it, tuple(self._prepared), origin))
         if record["version"] > VERSION:
             newer = f"the log is in format {record['version']}, and this version of hookflow reads format {VERSION}"
             self._warn(record, "version", "monitor", f"{newer}: what is new in it is not shown")
@@ -278,10 +260,8 @@ class RunState:
             series.forget_after(self.it)
         self.gallery.forget_after(self.it)
         self.metrics.forget_after(self.it)
-        text = f"{'resumed' if again or record['resumed_from'] else 'started'} on {record['device']}"
-        if record["resumed_from"]:
-            text += f" from {record['resumed_from']} at iteration {self.it}"
-        self._note(record, "info", "run", text)
+        text = f"{'resumed' if again or origin else 'started'} on {record['device']}"
+        self._note(record, "info", "run", text + (f" from {origin} at iteration {self.it}" if origin else ""))
         if self.synthetic:
             splits = ", ".join(self.synthetic)
             self._warn(record, "synthetic", "data", f"SYNTHETIC data ({splits}): scores say nothing of the real set")
@@ -295,7 +275,7 @@ class RunState:
             self._between = False
         elif record["stage"] == "val":
             self._between = 0 < self.ep == self.epoch_of(self.it, self.ep)
-        t = record.get("elapsed", record["t"])  # which older versions do not write
+        t = record.get("elapsed", record["t"])
         if self._frame_t and record["stage"] not in IDLE:
             self.active += max(t - self._frame_t, 0.0)
         self._frame_t = t
@@ -308,40 +288,36 @@ class RunState:
     def _on_scalars(self, record: Scalars) -> None:
         for name, value in record["v"].items():
             self.scalars.setdefault(name, Series()).add(record["it"], float(value))
-            self._doubt(record, name, float(value))
+            self._check_finite(record, name, float(value))
 
-    def _on_metrics(self, record: Metrics, plan: Plan) -> None:
+    def _on_metrics(self, record: Metrics) -> None:
         self.moved = record["t"]
         texts = {}
         for name, value in record["v"].items():
             key = name if record["split"] == "val" else f"{record['split']} {name}"
             new = Best(float(value), record["it"], self.epoch_of(record["it"], record["ep"]))
             best = self.metrics.add(key, new, self.run.get("modes", {}).get(name) or mode_by_name(name))
-            self._doubt(record, key, float(value))
-            texts[name] = f"{name} {number(float(value))}{' ★' if best else ''}"
-        values = "  ".join(texts[name] for name in in_order(texts, plan))
+            self._check_finite(record, key, new.value)
+            texts[name] = f"{name} {number(new.value)}{' ★' if best else ''}"
+        values = "  ".join(texts[name] for name in in_order(texts, self.monitored))
         self._note(record, "metrics", record["split"], f"{values}  in {record['seconds']:.1f} s")
 
     def _on_epoch(self, record: Epoch) -> None:
         self.moved = record["t"]
         self._between = True
         self._ends[record["ep"]] = record["it"]
-        losses = [f"  {name} {number(self.scalars[name].last)}" for name in ("loss",) if name in self.scalars]
-        self._note(record, "info", "epoch", f"{record['ep']} done in {record['seconds']:.1f} s{''.join(losses)}")
+        loss = f"  loss {number(self.scalars['loss'].last)}" if "loss" in self.scalars else ""
+        self._note(record, "info", "epoch", f"{record['ep']} done in {record['seconds']:.1f} s{loss}")
 
     def _on_checkpoint(self, record: Checkpoint) -> None:
         self.moved = record["t"]
-        self.checkpoints = [*self.checkpoints[-999:], self._saved(record)]
-        names = f" ({', '.join(record['names'])})" if record["names"] else ""
-        file = record["path"].rsplit("/", 1)[-1]
-        text = f"{file}{names}  {size(record['bytes'])} in {record['ms']:.0f} ms"
-        self._note(record, "checkpoint", "checkpoint", text, record["path"])
-
-    def _saved(self, record: Checkpoint) -> Saved:
-        """Return a checkpoint with the metrics of the last validation before it."""
-        metrics, newest = self.metrics.newest_by(record["it"])
-        facts = (record["path"], tuple(record["names"]), record["t"], record["ep"], record["bytes"], record["ms"])
-        return Saved(record["it"], *facts, metrics, newest)
+        it, path, names = record["it"], record["path"], tuple(record["names"])
+        facts = (record["t"], record["ep"], record["bytes"], record["ms"])
+        saved = Saved(it, path, names, *facts, *self.metrics.newest_by(it))  # of the last validation before it
+        self.checkpoints = [*self.checkpoints[-999:], saved]
+        kept_as = f" ({', '.join(names)})" if names else ""
+        text = f"{path.rsplit('/', 1)[-1]}{kept_as}  {size(record['bytes'])} in {record['ms']:.0f} ms"
+        self._note(record, "checkpoint", "checkpoint", text, path)
 
     def _on_ack(self, record: Acknowledged) -> None:
         self.requests.setdefault(record["id"], Request(record["cmd"], record["asked"])).answer = record
@@ -351,17 +327,19 @@ class RunState:
         self._note(record, "command", "command", text)
 
     def _on_message(self, record: Message) -> None:
-        self.ranks.say(record)
+        self.ranks.hear_first(record)
         self._prepared.append(self._note(record, record["level"], record["source"], record["text"]))
 
     def _on_logged(self, record: Logged) -> None:
         shown = self.gallery.add(record)
         self.journal.add_shown(record["t"], record["k"], record["hook"], brief(record), record["it"], shown.number)
 
+    _on_image = _on_text = _on_histogram = _on_logged
+
     def _on_error(self, record: Error) -> None:
         place = f"{record['point']}, " if record["point"] else ""
         text = f"{place}{BECAME[record['action']]}: {record['type']}: {one_line(record['text'])}"
-        self.ranks.say(record)
+        self.ranks.hear_first(record)
         self._note(record, "error", record["hook"] or "hookflow", text, record["traceback"])
         known = self.errors[record["hook"], record["point"]] = {**record, "it": self.it}
         if record["action"] == "raise":
@@ -370,46 +348,34 @@ class RunState:
             self.disabled.add(record["hook"])
 
     def _on_end(self, record: End) -> None:
-        begun = self.run and self.end is None
-        self._end_attempt(record, begun=bool(begun))
+        begun = bool(self.run) and self.end is None
+        began = record["t"] - record["seconds"]
+        if not begun and (not self.attempts or began > self.attempts[-1].until):  # else the launcher repeats the end
+            self.attempts.append(Attempt(began, self.now, self.it, self.it, tuple(self._prepared)))
+        code = f" with exit code {record['exit']}" if record["exit"] else ""
+        why = " ".join(record["reason"].split())
+        self.attempts[-1].ended = f"{record['status']}{code}{f': {why}' * bool(why)}"
         self.end = self.first.end = record
         if record["seconds"]:  # no attempt is longer than its process, though the clock was set since the last frame
             self._began = max(self._began, self.now - record["seconds"])
-        self.ranks.say(record)
+        self.ranks.hear_first(record)
         self.failed_to_start = record["exit"] == 2 and not begun
         self.stage = "end"
         reason = f": {one_line(record['reason'])}" if record["reason"] else ""
         text = f"{record['status']} after {span(self.elapsed)}, {many(self.it)} {plural(self.it, 'iteration')}{reason}"
-        untold = (
-            record["status"] == "failed" and self.ranks.first_failure is None
-        )  # else the error itself is an entry already
+        new = record["status"] == "failed" and self.ranks.first_failure is None  # else the error is an entry already
         detail = record["reason"] if "\n" in record["reason"] else ""
-        self._note(record, "error" if untold else "info", "run", text, detail)
+        self._note(record, "error" if new else "info", "run", text, detail)
 
     def _on_refused(self, record: Refused) -> None:
         self.refused = record
         self.failed_to_start = record["exit"] == 2
-        attempt = Attempt(record["t"], record["t"], self.it, self.it, tuple(self._prepared))
-        attempt.ended = f"not resumed, exit code {record['exit']}: {' '.join(record['reason'].split())}"
-        self.attempts.append(attempt)
-        self._note(
-            record,
-            "error",
-            "run",
-            f"not resumed: {one_line(record['reason'])}",
-            record.get("traceback") or record["reason"],
-        )
+        ended = f"not resumed, exit code {record['exit']}: {' '.join(record['reason'].split())}"
+        self.attempts.append(Attempt(record["t"], record["t"], self.it, self.it, tuple(self._prepared), ended=ended))
+        detail = record.get("traceback") or record["reason"]
+        self._note(record, "error", "run", f"not resumed: {one_line(record['reason'])}", detail)
 
-    def _end_attempt(self, record: End, *, begun: bool) -> None:
-        """Note how an attempt ended: one that may not have begun, or one whose launcher says once more how it did."""
-        began = record["t"] - record["seconds"]
-        if not begun and (not self.attempts or began > self.attempts[-1].until):
-            self.attempts.append(Attempt(began, self.now, self.it, self.it, tuple(self._prepared)))
-        code = f" with exit code {record['exit']}" if record["exit"] else ""
-        reason = f": {' '.join(record['reason'].split())}" if record["reason"] else ""
-        self.attempts[-1].ended = f"{record['status']}{code}{reason}"
-
-    def _doubt(self, record: Record, name: str, value: float) -> None:
+    def _check_finite(self, record: Record, name: str, value: float) -> None:
         """Warn of a value that is not finite, once for each name."""
         if not math.isfinite(value):
             self._warn(record, name, name, f"{name} is {number(value)} at iteration {record['it']}")

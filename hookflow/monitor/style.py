@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from hookflow.text import fit, printable
+from hookflow.text import fit, printable, wrapped
 
 GROUND = "#11151a"
 INKS = {
@@ -77,9 +77,14 @@ def highlighted(strip: Strip) -> Strip:
     return Strip([Segment(text, (style or STYLES[""]) + CURSOR) for text, style, _ in strip])
 
 
+def cells(*parts: Part) -> int:
+    """Return the width of the parts."""
+    return sum(cell_len(part if isinstance(part, str) else part[0]) for part in parts)
+
+
 def spread(width: int, left: Sequence[Part], right: Sequence[Part]) -> Strip:
     """Return a row with one group of parts at each end; the right one is kept when both do not fit."""
-    wide = sum(cell_len(part if isinstance(part, str) else part[0]) for part in right)
+    wide = cells(*right)
     return Strip.join([row(max(width - wide, 0), *left), row(min(wide, width), *right)])
 
 
@@ -105,6 +110,19 @@ def boxed(
         for line, _ in zip_longest(lines[: max(height - 2, 0)], range(max(height - 2, 0)))
     ]
     return [top, *body, row(width, (corners[2] + h * inner + corners[3], edge))][:height]
+
+
+def scrolled(title: str, lines: Sequence[Strip], width: int, height: int, scroll: int) -> list[Strip]:
+    """Return lines in a box, from the line `scroll` on; it ends with the last one."""
+    first = min(scroll, max(len(lines) - (height - 2), 0))
+    more = len(lines) - first - (height - 2)
+    return boxed(title, lines[first:], width, height, True, f"↓ {more} more" if more > 0 else "esc back")
+
+
+def definition(width: int, name: str, text: str, column: int, style: str = "dim") -> list[Strip]:
+    """Return a name, and its text from cell `column` on, in as many rows as its words take."""
+    lines = wrapped(text, max(width - column - 1, 10))
+    return [row(width, (fit(name if not place else "", column), style), line) for place, line in enumerate(lines)]
 
 
 def filled(lines: Sequence[Strip], width: int, height: int) -> list[Strip]:

@@ -1,4 +1,4 @@
-"""The summary that stays on the screen when the dashboard closes."""
+"""A run in brief: the summary that stays on the screen, the table of its metrics, and its line in a list of runs."""
 
 from __future__ import annotations
 
@@ -7,37 +7,94 @@ import shutil
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from hookflow.events.log import whole_lines
+from hookflow.events.reading import read_record
+from hookflow.events.regular_file import open_regular
 from hookflow.events.rundir import RunDir, run_argument, short
 from hookflow.graph.plan import Plan
-from hookflow.monitor.feed import Live
-from hookflow.monitor.health import end_reason, judge
-from hookflow.monitor.ranks import NO_PLAN
+from hookflow.monitor.feed import SHARED, Live, logs_of_others, refused
+from hookflow.monitor.health import Health, end_reason, judge
+from hookflow.monitor.ranks import NO_PLAN, can_compare
 from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
 from hookflow.numbers import counted, ms, number, out_of, percent, span
 from hookflow.text import printable
 
+SKIPPED = (b'{"k":"frame"', b'{"k":"scalars"')
+"""How the lines begin that make up most of a log."""
 
-def metrics_table(state: RunState, plan: Plan) -> Table | None:
-    """Return the table; None of a run that has not been validated or tested."""
-    metrics = state.metrics.by_name
-    names = [name for name in in_order(metrics, plan) if metrics[name]]
-    if not names:
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The facts about a run in a list of runs; `refused` are logs of other ranks that cannot be read, in words."""
+
+    run: RunDir
+    state: RunState
+    health: Health
+    refused: list[str]
+
+
+def read_overview(run: RunDir, clock: float) -> Overview:
+    """Fold everything but the frames and scalars, and the last frame: how far it is."""
+    state, last, bad = RunState(), b"", []
+
+    def fold(line: bytes, rank: int = 0) -> None:
+        with suppress(ValueError):  # it may be no record, or the end of a log that was torn by a kill
+            state.apply(read_record(line), rank)
+
+    try:
+        with open_regular(run.events) as file:
+            for _, line in whole_lines(file):
+                if not line.startswith(SKIPPED):
+                    fold(line)
+                elif line.startswith(SKIPPED[0]) and line.endswith(b"}\n"):
+                    last = line
+    except FileNotFoundError:
+        pass  # it did not get as far as to have a log
+    except OSError as error:
+        return Overview(run, state, Health("unreadable", f"its event log cannot be read: {error.strerror}"), [])
+    if state.end is None:
+        fold(last)
+    if state.ranks.world > 1 and (state.end is None or state.end["status"] in ("failed", "interrupted")):
+        for rank, path in logs_of_others(run).items():  # another rank may have failed, which rank 0 does not know
+            if why := refused(path):
+                bad.append(why)
+                continue
+            with open_regular(path) as file:
+                for _, line in whole_lines(file):
+                    if not line.startswith((*SKIPPED, *SHARED)):
+                        fold(line, rank)
+    return Overview(run, state, judge(run, state, clock), bad)
+
+
+def metric_rows(state: RunState, none: str = "") -> Iterator[tuple[str, ...]]:
+    """Yield each metric with its last and best value, and the epoch and iteration of that; `none` where it has none."""
+    for name in in_order(state.metrics.by_name, state.monitored):
+        if points := state.metrics.by_name[name]:
+            best = state.metrics.best.get(name)
+            facts = (number(best.value), f"{best.ep:,}", f"{best.it:,}") if best else (none,) * 3
+            yield (name, number(points[-1][1]), *facts)
+
+
+def metrics_table(state: RunState) -> Table | None:
+    """Return the table of the metrics; None of a run that has not been validated or tested."""
+    rows = list(metric_rows(state))
+    if not rows:
         return None
     table = Table("metric", box=SIMPLE_HEAD, header_style="bold")
     for heading in ("last", "best", "at epoch", "iteration"):
         table.add_column(heading, justify="right")
-    for name in names:
-        best = state.metrics.best.get(name)
-        where = (number(best.value), str(best.ep), str(best.it)) if best else ("", "", "")
-        table.add_row(Text(printable(name)), number(metrics[name][-1][1]), *where)
+    for name, *facts in rows:
+        table.add_row(Text(printable(name)), *facts)
     return table
 
 
@@ -46,10 +103,9 @@ COMMAND = re.compile(r"(?<=: )hookflow .*$")
 
 
 def print_summary(run: RunDir, out: TextIO) -> None:
-    """Read the run's log to its present end and print what it comes to."""
+    """Read the run's log to its present end and print the summary."""
     live = Live(run)
-    while live.poll():
-        pass
+    live.read_all()
     print_folded(summary(run, live.state, live.plan), out)
 
 
@@ -69,8 +125,8 @@ def _folded(line: str, width: int) -> list[str]:
 
 
 def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
-    """Return the lines."""
-    health = judge(run, state, time.time(), plan)
+    """Return the lines of the summary."""
+    health, ranks, journal = judge(run, state, time.time()), state.ranks, state.journal
     whole = state.run.get("max_epochs")
     epoch = f" epoch {out_of(state.epoch, whole)}," if whole else ""
     lines = [
@@ -84,42 +140,33 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         lines.append(f"  SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set")
     if parts := state.limited:
         lines.append(f"  LIMITED data ({', '.join(parts)}): the scores are of a part of the data set")
-    for name in in_order(state.metrics.best, plan or NO_PLAN)[:3]:
+    for name in in_order(state.metrics.best, state.monitored)[:3]:
         best = state.metrics.best[name]
         lines.append(f"  best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}")
     if state.checkpoints:
-        lines.append(f"  checkpoint {short(run.path / state.checkpoints[-1][1])}")
+        lines.append(f"  checkpoint {short(run.path / state.checkpoints[-1].path)}")
     if costs := _costs(state, plan or NO_PLAN):
         lines.append(f"  costliest hooks: {costs}")
-    if state.ranks.world > 1:
-        lines.append(f"  {state.ranks.world} ranks: {_evenness(state)}")
-    if state.journal.warnings or state.journal.errors:
-        troubles = f"warnings {state.journal.warnings}, errors {state.journal.errors}"
-        lines.append(f"  {troubles}; in full: hookflow show {run_argument(run)}")
+    if ranks.world > 1:
+        even = "even" if can_compare(ranks.of) else "too few iterations to compare them"
+        gone = f", no end record from rank {', '.join(map(str, ranks.gone))}" if ranks.gone else ""
+        lines.append(f"  {ranks.world} ranks: {ranks.straggler.sentence if ranks.straggler else even}{gone}")
+    if journal.warnings or journal.errors:
+        lines.append(
+            f"  warnings {journal.warnings}, errors {journal.errors}; in full: hookflow show {run_argument(run)}"
+        )
         if state.errors:
             lines.append(f"  whole tracebacks and what the run printed: {short(run.output)}")
     if state.unreadable:
         were = "was" if state.unreadable == 1 else "were"
         passed_over = f"cannot be read and {were} passed over ({state.complaint})"
         lines.append(f"  {counted(state.unreadable, 'line')} of its logs {passed_over}")
-    if not run.path.exists():
-        return [printable(line) for line in lines]
-    known = run_argument(run)
-    if state.checkpoints and health.condition in ("interrupted", "stopped", "failed", "lost"):
-        lines.append(f"  resume from iteration {state.checkpoints[-1][0]}: hookflow run --resume {known}")
-    lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")
+    if run.path.exists():
+        known = run_argument(run)
+        if state.checkpoints and health.condition in ("interrupted", "stopped", "failed", "lost"):
+            lines.append(f"  resume from iteration {state.checkpoints[-1].it}: hookflow run --resume {known}")
+        lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")
     return [printable(line) for line in lines]
-
-
-def _evenness(state: RunState) -> str:
-    """Return how even the ranks were over the whole attempt, and who left without a word."""
-    message = [f"no end record from rank {', '.join(map(str, gone))}"] if (gone := state.ranks.gone) else []
-    if skew := state.ranks.mean_skew():
-        slowest, cost, whole = skew
-        times = f"{ms(cost)} ms of each {ms(whole)} ms iteration ({percent(cost / whole)} %)"
-        message = [f"mean skew {times}, rank {slowest} the slowest", *message]
-    too_early = "too few iterations to compare them" if state.it else "they did not get as far as to iterate"
-    return ", ".join(message) or too_early
 
 
 def _costs(state: RunState, plan: Plan) -> str:

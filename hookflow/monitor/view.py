@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from textual.strip import Strip
 
 from hookflow.graph.plan import Binding, Plan
 from hookflow.monitor.charts import Pixels
@@ -15,21 +17,19 @@ from hookflow.monitor.machine import Machine
 from hookflow.monitor.series import lower_is_better
 from hookflow.monitor.state import RunState
 
-PANELS = {1: "points", 2: "hooks", 3: "metrics", 4: "system", 5: "events", 6: "ranks"}
-
-RANKS = 6
-"""The panel that there is only where several processes train together."""
-
 
 @dataclass(slots=True)
 class View:
-    """The choices. `point` empty means the busiest; `event` is an entry's number, None follows the newest;
-    `unbound` lists the points where nothing is bound too. In the gallery, `logged` is the selected name (None:
-    the first), `shown` the number of one of it (None: the newest)."""
+    """The choices. `page` is "main" for the dashboard, in which `focus` is the number of a panel.
+
+    `point` empty means the busiest; `event` is an entry's number, None follows the newest; `unbound` lists the points
+    without hooks too. In the gallery, `logged` is the selected name (None: the first), `shown` the number of an item
+    of that name (None: the newest).
+    """
 
     focus: int = 2
     zoomed: bool = False
-    page: Literal["main", "hook", "event", "help", "output", "gallery"] = "main"
+    page: str = "main"
     asking: Literal["", "quit", "stop"] = ""
     point: str = ""
     hook: int = 0
@@ -41,6 +41,9 @@ class View:
     logged: Key | None = None
     shown: int | None = None
     scroll: int = 0
+
+    def open(self, page: str) -> None:
+        self.page, self.scroll = page, 0
 
 
 @dataclass(slots=True)
@@ -68,39 +71,34 @@ class Scene:
     replay: bool = False
     readonly: bool = False
     notice: str = ""
-    visible: Collection[int] = tuple(PANELS)
+    visible: Collection[int] = range(1, 10)
     points: list[str] = field(init=False)
     pace: Pace = field(init=False)
 
     def __post_init__(self) -> None:
         self.points = [point.name for point in self.plan.points]
-        self.pace = Pace.of(self.state, self.plan)
+        self.pace = Pace.of(self.state)
 
     @property
     def short_id(self) -> str:
-        """Return the end of the run's id."""
+        """The end of the run's id."""
         return self.path.name.rsplit("-", 1)[-1]
 
     @property
     def known_as(self) -> str:
-        """Return by what the commands find the run: that, or its directory where they would not look."""
+        """The name by which commands find the run: the short id, or its directory where they would not look."""
         return self.short_id if self.path.parent.parent == Path("runs") else str(self.path)
 
     @property
     def can_kill(self) -> bool:
-        """Return whether to offer to end the process at once: it stalls here, or has not stopped though asked to."""
+        """Whether to offer to end the process at once: it stalls here, or has not stopped though asked to."""
         requested = any(request.cmd == "stop" for request in self.state.pending)
         return not self.remote and (requested or self.health.condition == "stalled")
 
     @property
     def several(self) -> bool:
-        """Return whether several processes train together."""
+        """Whether several processes train together."""
         return self.state.ranks.world > 1
-
-    @property
-    def panels(self) -> list[int]:
-        """Return the panels that there are of this run."""
-        return [number for number in PANELS if number != RANKS or self.several]
 
     def share(self, *bindings: Binding) -> float:
         """Return the share of the last minute's iterations that these bindings took."""
@@ -108,7 +106,7 @@ class Scene:
 
     @property
     def point(self) -> str:
-        """Return the point whose hooks are shown."""
+        """The point whose hooks are shown."""
         if self.view.point:
             return self.view.point
         bound = [point for point in self.points if self.plan.at(point)]
@@ -116,18 +114,18 @@ class Scene:
 
     @property
     def shown_points(self) -> list[str]:
-        """Return the points to list."""
+        """The points to list."""
         return [point for point in self.points if self.view.unbound or self.plan.at(point) or point == self.view.point]
 
     @property
     def picked(self) -> Binding | None:
-        """Return the binding that the cursor is on."""
+        """The binding that the cursor is on."""
         bound = self.plan.at(self.point)
         return bound[min(self.view.hook, len(bound) - 1)] if bound else None
 
     @property
     def entry(self) -> Entry | None:
-        """Return the event that the cursor is on."""
+        """The event that the cursor is on."""
         entries = list(self.state.journal)
         if self.view.event is not None:
             entries = [entry for entry in entries if entry.number >= self.view.event][:1] or entries
@@ -135,16 +133,46 @@ class Scene:
 
     @property
     def logged(self) -> Key | None:
-        """Return the name in the gallery that is looked at."""
+        """The selected name in the gallery."""
         keys = self.state.gallery.keys
         return self.view.logged if self.view.logged in keys else next(iter(keys), None)
 
     @property
     def shown(self) -> Shown | None:
-        """Return what is looked at in the gallery."""
+        """The selected item in the gallery."""
         held = self.state.gallery.of(self.logged) if self.logged else []
         chosen = [shown for shown in held if shown.number == self.view.shown]
         return next(iter([*chosen, *held[::-1]]), None)
+
+
+def scroll(scene: Scene, step: int) -> None:
+    """Move a page by so many lines."""
+    scene.view.scroll = min(max(scene.view.scroll + step, 0), 10**6)
+
+
+def zoom(scene: Scene) -> None:
+    """Make the panel large, or small again."""
+    scene.view.zoomed = not scene.view.zoomed
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page, or a panel of the dashboard: what draws it, and the effect of keys there.
+
+    `key` opens the page and goes back; `about` is the help on it. `move` takes the steps of the arrows; enter calls
+    `enter`. `keys` are commands by the names of keys, in place of the general ones. `hints` are keys for the footer,
+    each with a word. `only` for several ranks is there, if it is "ranks".
+    """
+
+    name: str
+    draw: Callable[[Scene, int, int], list[Strip]]
+    key: str = ""
+    about: str = ""
+    move: Callable[[Scene, int], None] = scroll
+    enter: Callable[[Scene], None] = lambda scene: scene.view.open("main")
+    keys: Mapping[str, Callable[[Scene], None]] = field(default_factory=dict)
+    hints: Callable[[Scene], Sequence[tuple[str, str]]] = lambda scene: [("↑ ↓", "scroll")]
+    only: Literal["", "ranks"] = ""
 
 
 def charts(state: RunState) -> list[str]:

@@ -24,7 +24,7 @@ from hookflow.errors import UserError
 from hookflow.events.log import command_log
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.monitor import jsonl, plain
+from hookflow.monitor import plain
 from hookflow.monitor.feed import Recording
 from hookflow.pipeline.load import parse
 from hookflow.runner.process.launch import prepare
@@ -104,7 +104,7 @@ READERS: dict[str, Callable[[RunDir], tuple[int, str]]] = {
     "diff": command("diff", "RUN", str(TOY)),
     "check": command("check", str(TOY)),
     "plain": followed(plain.follow),
-    "json": followed(jsonl.follow),
+    "json": followed(plain.follow_json),
     "replay": replayed,
     "resume": resumable,
 }

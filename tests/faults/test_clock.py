@@ -77,16 +77,14 @@ def test_who_watches_goes_on(tmp_path: Path) -> None:
     run = make(tmp_path, upto=100)
     run.sign_process()
     live = Live(run)
-    while live.poll():
-        pass
+    live.read_all()
     before, elapsed, frames = live.state.now, live.state.elapsed, live.state.frames
     watch = StallWatch(run, live)
     assert watch.look(before) is None
     log = Appender(run.events)
     again = records(run, "frame")[-20:]
     log.append([{**record, "t": record["t"] - HOUR} for record in again])  # type: ignore[operator]
-    while live.poll():
-        pass
+    live.read_all()
     state = live.state
     assert state.frames == frames + len(again)
     assert before - HOUR - 10 < state.now <= before - HOUR

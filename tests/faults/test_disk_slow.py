@@ -49,8 +49,7 @@ def test_the_training_waits_for_a_disk_that_hangs_and_goes_on_when_it_answers(
         if threading.current_thread().name == "hookflow-checkpoint" and not seen:
             wait_for(waits)
             live = Live(run)
-            while live.poll():
-                pass
+            live.read_all()
             seen.append(examine(live.state, "alive", live.state.moved + 60, live.plan, {0: (NOWHERE, 60.0)}).sentence)
 
     Disk(run.path, monkeypatch, AT_FIRST, hang)
@@ -111,8 +110,7 @@ def test_ranks_whose_disk_never_answers_are_reported_and_leave_at_two_signals(ne
     with Ranks(run, 2) as ranks:
         wait_for(lambda: any(frame["stage"] == "save" and frame["it"] == 10 for frame in records(run, "frame")))
         live = Live(run)
-        while live.poll():
-            pass
+        live.read_all()
         health = examine(live.state, "alive", live.state.moved + 60, live.plan, {0: (NOWHERE, 60.0)})
         assert health.sentence == "no progress for 60 s, waiting for the disk"
         for training in ranks.trainings:

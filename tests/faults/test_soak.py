@@ -123,8 +123,7 @@ def log_of(run: RunDir) -> str:
     (end,) = records(run, "end")
     frames = records(run, "frame")
     live = Live(run)
-    while live.poll():
-        pass
+    live.read_all()
     done = sum(frame["iters"][0] for frame in frames)  # type: ignore[index]
     assert done == end["it"], "each iteration is in one frame"
     assert live.state.frames == len(frames)

@@ -27,8 +27,7 @@ class Watching:
         self.watch = StallWatch(run, self.live)
 
     def read(self) -> None:
-        while self.live.poll():
-            pass
+        self.live.read_all()
 
     def told(self, seconds: float) -> tuple[str, str] | None:
         """Return what is told so many seconds after the training was last seen to get on."""

@@ -253,13 +253,16 @@ class Training:
         own = self.late.get(self.rank, 0.0)
         shares["data"] += own
         shares["backward"] -= own
+        phases = {phase: int(whole[1] * part) for phase, part in shares.items()}
+        inside = [binding for binding in self.plan.bindings if self.plan.points.in_iteration(binding.point)]
+        phases["hooks"] = sum(hooks[str(binding.id)][1] for binding in inside if str(binding.id) in hooks)
         return self._stamp(
             "frame",
             stage=stage,
             bi=bi,
             bn=bn,
             samples=iters * BATCH,
-            phases={phase: int(whole[1] * part) for phase, part in shares.items()},
+            phases=phases,
             iters=whole,
             hooks=hooks,
             cost=self.random.randrange(60_000, 90_000),

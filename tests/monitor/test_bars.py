@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
-from hookflow.monitor.bars import Bar, Bars, bars, can_show_bars, drawn
+from hookflow.monitor.plain import Bar, Sheet, bars, can_show_bars, drawn
 from hookflow.monitor.view import Scene
 from tests.conftest import hookflow
 from tests.golden_files import check_golden
@@ -29,7 +29,7 @@ At = Callable[..., Scene]
 
 
 def lines(scene: Scene, width: int) -> str:
-    shown = drawn([*bars(scene.state, scene.plan)], width).plain
+    shown = drawn([*bars(scene.state)], width).plain
     return "\n".join(line.rstrip() for line in shown.splitlines())
 
 
@@ -62,7 +62,7 @@ def test_they_fit_into_every_terminal(scene: At) -> None:
 def test_an_epoch_that_is_over_is_whole_until_the_next_begins(scene: At) -> None:
     def epoch(it: int, ep: int, stage: str) -> Bar:
         seen.state.apply({**FRAME, "k": "frame", "t": seen.state.now, "it": it, "ep": ep, "stage": stage})  # type: ignore[arg-type]
-        (bar,) = (bar for bar in bars(seen.state, seen.plan) if bar.name.startswith("epoch"))
+        (bar,) = (bar for bar in bars(seen.state) if bar.name.startswith("epoch"))
         return bar
 
     seen = scene(92)
@@ -143,9 +143,9 @@ def test_without_colour_they_have_none(scene: At, monkeypatch: pytest.MonkeyPatc
     for name, value in {"TERM": "xterm-256color", "COLORTERM": "truecolor", "NO_COLOR": no_colour}.items():
         monkeypatch.setenv(name, value)
     out, seen = Tty(), scene()
-    with Bars(out) as sheet:
+    with Sheet(out, bars=True) as sheet:
         sheet.line("08:05:42 warn       ema: slow")
-        sheet.show(seen.state, seen.plan)
+        sheet.show(seen.state)
     assert "ema: slow" in out.getvalue()
     assert bool(re.search(r"\x1b\[[0-9;]*38;", out.getvalue())) is not bool(no_colour)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir
-from hookflow.monitor import jsonl, plain
+from hookflow.monitor import plain
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import examine
 from hookflow.monitor.layout import screen
-from hookflow.monitor.overview import read_overview
 from hookflow.monitor.ranks import NO_PLAN
+from hookflow.monitor.summary import read_overview
 from hookflow.monitor.view import Scene, View
 from tests.garbling import seeds
 from tests.hostile_records import hostile_line
@@ -48,7 +48,7 @@ def show(run: RunDir, chance: random.Random) -> Live:
     recording = Recording(run)
     recording.seek(recording.last)
     recording.step(-3)
-    for follow in (plain.follow, jsonl.follow):
+    for follow in (plain.follow, plain.follow_json):
         assert follow(run, io.StringIO(), child_exit=lambda: 0) in range(256)
     read_overview(run, live.state.now)
     return live

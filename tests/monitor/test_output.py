@@ -21,7 +21,7 @@ from tests.monitor.fake_run import BEGAN, TRACEBACK, make
         ("\r 10 %|#   |\r 50 %|##  |\r100 %|####|", "100 %|####|"),
         ("100 %|####|\r", "100 %|####|"),
         ("\x1b[31mred\x1b[0m and \x1b]0;title\x07more", "red and more"),
-        ("a\tb\x07\x00c", "a    b  c"),
+        ("a\tb\x07\x00c", "a    b··c"),
         ("", ""),
     ],
 )

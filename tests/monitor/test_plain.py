@@ -12,7 +12,7 @@ import pytest
 
 from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
-from hookflow.monitor import feed, jsonl, plain
+from hookflow.monitor import feed, plain
 from hookflow.monitor.summary import print_folded, print_summary
 from tests.golden_files import check_golden
 from tests.limits import LIMIT
@@ -162,7 +162,7 @@ def test_a_run_is_followed_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.
 
 def test_raw_lines_are_the_log(whole: RunDir) -> None:
     out = io.StringIO()
-    assert jsonl.follow(whole, out) == 0
+    assert plain.follow_json(whole, out) == 0
     assert out.getvalue() == whole.events.read_text()
 
 

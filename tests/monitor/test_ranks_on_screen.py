@@ -13,15 +13,15 @@ from textual.pilot import Pilot
 from hookflow.cli.runs import runs
 from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
-from hookflow.monitor import jsonl, plain
+from hookflow.monitor import plain
 from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.health import examine
-from hookflow.monitor.keys import KEYS
+from hookflow.monitor.keys import KEYS, panels
 from hookflow.monitor.view import Scene
 from tests.golden_files import check_golden
 from tests.monitor.fake_run import BEGAN, make_ranks
 from tests.monitor.test_keys import shown, visit
-from tests.monitor.test_ranks import ERROR, MESSAGE, begun, frame, train
+from tests.monitor.test_ranks import ERROR, MESSAGE, frame
 from tests.monitor.test_screens import SIZES, drawn
 
 At = Callable[..., Scene]
@@ -51,8 +51,8 @@ def test_the_panel_made_large(scene: At, width: int, height: int) -> None:
 
 
 def test_a_rank_alone_has_no_panel(scene: At) -> None:
-    assert scene().panels == [1, 2, 3, 4, 5]
-    assert scene(world=2).panels == [1, 2, 3, 4, 5, 6]
+    assert panels(scene()) == [1, 2, 3, 4, 5]
+    assert panels(scene(world=2)) == [1, 2, 3, 4, 5, 6]
 
 
 def test_of_many_ranks_those_to_look_at_are_shown(scene: At) -> None:
@@ -193,7 +193,7 @@ def test_an_error_of_another_rank_is_printed_though_rank_0_says_nothing_more(tmp
 def test_raw_lines_are_those_of_rank_0(tmp_path: Path) -> None:
     run = make_ranks(tmp_path, 3)
     out = io.StringIO()
-    assert jsonl.follow(run, out) == 0
+    assert plain.follow_json(run, out) == 0
     assert out.getvalue() == run.events.read_text()
 
 
@@ -210,9 +210,3 @@ def test_the_list_of_runs_says_how_many_ranks_and_whose_failure_it_was(
     run.sign(process_started=1.0)
     runs(dir=tmp_path)
     assert "✗ failed (4 ranks)" in capsys.readouterr().out
-
-
-def test_without_iterations_nothing_is_compared() -> None:
-    state = begun(2)
-    train(state, range(1, 3), {"iters": 0}, {"iters": 0})
-    assert state.ranks.mean_skew() is None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 from textual.strip import Strip
 
 from hookflow.events.records import Histogram, Text
 from hookflow.monitor.charts import Pixels, half_blocks, ticks
-from hookflow.monitor.journal import GLYPHS, Logged, extent
+from hookflow.monitor.journal import GLYPHS, extent
 from hookflow.monitor.panels.events import STYLES as MARKED
 from hookflow.monitor.style import SPARKS, STYLES, Part, beside, boxed, highlighted, row, window
-from hookflow.monitor.view import Scene
+from hookflow.monitor.view import Page, Scene
 from hookflow.numbers import many
 from hookflow.text import ESCAPE, fit, printable, wrapped
 
@@ -29,56 +30,23 @@ def gallery(scene: Scene, width: int, height: int) -> list[Strip]:
         return boxed("images, texts, histograms", lines, width, height, True, "esc back")
     record = shown.record
     wide = width - NAMES if width >= 76 else width
-    held = scene.state.gallery.of((record["k"], record["name"]))
-    place = f"[ ] {held.index(shown) + 1} of {len(held)}" if len(held) > 1 else ""
-    room = max(height - 2, 0)
-    lines = [_facts(record, wide - 2), row(wide - 2), *_content(scene, record, wide - 2, max(room - 2, 0))]
-    page = boxed(f"{GLYPHS[record['k']]} {printable(record['name'])}", lines, wide, height, True, place)
-    return page if wide == width else beside(_names(scene, NAMES, height), page)
-
-
-def _names(scene: Scene, width: int, height: int) -> list[Strip]:
-    """Return a box with every name and how many there are of it; the one that is looked at stands out."""
-    keys = scene.state.gallery.keys
-    at = keys.index(scene.logged) if scene.logged else 0
-    part = window(len(keys), max(height - 2, 0), at)
-    lines = []
-    for key in keys[part]:
-        kind, name = key
-        count = str(len(scene.state.gallery.of(key)))
-        picked = key == scene.logged
-        glyph = ("▸" if picked else " ", "focus"), (f"{GLYPHS[kind]} ", MARKED[kind])
-        parts: list[Part] = [
-            *glyph,
-            (fit(name, width - 7 - len(count)), "picked" if picked else ""),
-            (f" {count}", "dim"),
-        ]
-        line = row(width - 2, *parts)
-        lines.append(highlighted(line) if picked else line)
-    return boxed("logged", lines, width, height)
-
-
-def _facts(record: Logged, width: int) -> Strip:
-    """Return when it was logged, by whom, and what is known of it."""
-    parts: list[Part] = [
-        (" iteration ", "dim"),
-        (str(record["it"]), "strong"),
-        (f"   {extent(record)}   {record['hook']}", "dim"),
-    ]
-    if record["k"] == "image" and record["caption"]:
-        parts.append(f"   {record['caption']}")
-    return row(width, *parts)
-
-
-def _content(scene: Scene, record: Logged, width: int, height: int) -> list[Strip]:
+    inner, room = wide - 2, max(height - 4, 0)
+    facts: list[Part] = [(" iteration ", "dim"), (str(record["it"]), "strong")]
+    facts.append((f"   {extent(record)}   {record['hook']}", "dim"))
     match record["k"]:
         case "text":
-            lines = _text(record, width)
-            first = min(scene.view.scroll, max(len(lines) - height, 0))
-            return lines[first:]
+            lines = _text(record, inner)
+            lines = lines[min(scene.view.scroll, max(len(lines) - room, 0)) :]
         case "histogram":
-            return _histogram(record, width, height)
-    return _image(scene.image, width, height)
+            lines = _histogram(record, inner, room)
+        case "image":
+            facts.append(f"   {record['caption']}" * bool(record["caption"]))
+            lines = _image(scene.image, inner, room)
+    held = scene.state.gallery.of((record["k"], record["name"]))
+    place = f"[ ] {held.index(shown) + 1} of {len(held)}" if len(held) > 1 else ""
+    heading = f"{GLYPHS[record['k']]} {printable(record['name'])}"
+    page = boxed(heading, [row(inner, *facts), row(inner), *lines], wide, height, True, place)
+    return page if wide == width else beside(_names(scene, NAMES, height), page)
 
 
 def _image(image: Pixels | str, width: int, height: int) -> list[Strip]:
@@ -92,13 +60,25 @@ def _image(image: Pixels | str, width: int, height: int) -> list[Strip]:
     return [Strip.join([row(left), line]).adjust_cell_length(width, STYLES[""]) for line in drawn]
 
 
+def _names(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return a box with every name and how many there are of it; the one that is looked at stands out."""
+    keys = scene.state.gallery.keys
+    at = keys.index(scene.logged) if scene.logged else 0
+    part = window(len(keys), max(height - 2, 0), at)
+    lines = []
+    for key in keys[part]:
+        count, picked = f" {len(scene.state.gallery.of(key))}", key == scene.logged
+        parts: list[Part] = [("▸" if picked else " ", "focus"), (f"{GLYPHS[key[0]]} ", MARKED[key[0]])]
+        parts += [(fit(key[1], width - 6 - len(count)), "picked" if picked else ""), (count, "dim")]
+        line = row(width - 2, *parts)
+        lines.append(highlighted(line) if picked else line)
+    return boxed("logged", lines, width, height)
+
+
 def _text(record: Text, width: int) -> list[Strip]:
     """Return the text as it stands, its long lines wrapped."""
-    room = max(width - 2, 2)
-    lines = []
-    for line in record["text"].splitlines():
-        lines += wrapped(printable(ESCAPE.sub("", line)), room)
-    return [row(width, f" {line}") for line in lines]
+    texts = (printable(ESCAPE.sub("", line)) for line in record["text"].splitlines())
+    return [row(width, f" {line}") for text in texts for line in wrapped(text, max(width - 2, 2))]
 
 
 def _histogram(record: Histogram, width: int, height: int) -> list[Strip]:
@@ -141,3 +121,42 @@ def _merged(counts: Sequence[int], edges: Sequence[float], room: int) -> tuple[l
     firsts = range(0, len(counts), step)
     bounds = [*firsts, len(counts)]
     return [sum(counts[a:b]) for a, b in pairwise(bounds)], [edges[k] for k in bounds]
+
+
+def _turn_name(step: int, scene: Scene) -> None:
+    view, keys = scene.view, scene.state.gallery.keys
+    if scene.logged is not None:
+        view.logged, view.shown = keys[(keys.index(scene.logged) + step) % len(keys)], None
+        view.scroll = 0
+
+
+def _turn_iteration(step: int, scene: Scene) -> None:
+    """Go to an earlier or later item of the name; from the last one on it follows the newest."""
+    if scene.logged is not None and scene.shown is not None:
+        held = scene.state.gallery.of(scene.logged)
+        place = min(max(held.index(scene.shown) + step, 0), len(held) - 1)
+        scene.view.shown = held[place].number if place < len(held) - 1 else None
+        scene.view.scroll = 0
+
+
+def _hints(scene: Scene) -> list[tuple[str, str]]:
+    if scene.shown is None:
+        return [("↑ ↓", "scroll")]
+    scrolls = scene.shown.record["k"] == "text"
+    return [("↑ ↓", "name"), ("[ ]", "iteration"), *[("pgup pgdn", "scroll")] * scrolls]
+
+
+BY_NAME = {"up": -1, "k": -1, "down": 1, "j": 1}
+BY_ITERATION = {"left": -1, "right": 1, "home": -(10**6), "end": 10**6}
+BY_ITERATION |= {"left_square_bracket": -1, "right_square_bracket": 1}
+GALLERY = Page(
+    "gallery",
+    gallery,
+    "i",
+    "images, texts and histograms that were logged: ↑ ↓ by name, [ ] by iteration; and back",
+    keys={
+        **{name: partial(_turn_name, step) for name, step in BY_NAME.items()},
+        **{name: partial(_turn_iteration, step) for name, step in BY_ITERATION.items()},
+    },
+    hints=_hints,
+)

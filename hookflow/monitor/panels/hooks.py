@@ -1,22 +1,25 @@
-"""The hooks of one point in the order of firing: who waits for whom, and what each one costs."""
+"""The points, the hooks of one in the order of firing with what each costs, and the page of a hook."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
 from textual.strip import Strip
 
+from hookflow.events.histogram import bounds
 from hookflow.events.records import PHASES
 from hookflow.graph.plan import Binding
 from hookflow.graph.render.text import gutter
 from hookflow.graph.why import rows_of
+from hookflow.monitor.charts import ticks
 from hookflow.monitor.health import Pace, bottleneck, verdict
+from hookflow.monitor.panels.events import traceback
 from hookflow.monitor.series import WINDOW, Timing
-from hookflow.monitor.style import Part, boxed, highlighted, row, sparks, spread, window
-from hookflow.monitor.view import Scene
-from hookflow.numbers import many, ms, percent, rough
+from hookflow.monitor.style import Part, boxed, cells, definition, highlighted, row, scrolled, sparks, spread, window
+from hookflow.monitor.view import Page, Scene
+from hookflow.numbers import many, ms, percent, plural, rough
 from hookflow.text import fit
 
 HEAT = " ░▒▓█"
@@ -27,47 +30,49 @@ THRESHOLDS = (0.001, 0.01, 0.1)
 def point_list(scene: Scene, width: int, height: int) -> list[Strip]:
     inner, room = width - 2, height - 3
     wide = inner >= 44
-    cells = next(count for count in (60, 30, 20, 15, 12, 10, 6, 5, 4) if count <= max(inner - (36 if wide else 30), 4))
-    name = inner - cells - (11 if wide else 8)
+    stretches = next(count for count in (*TRENDS, 4) if count <= max(inner - (36 if wide else 30), 4))
+    name = inner - stretches - (11 if wide else 8)
     shown = scene.shown_points
-    picked = shown.index(scene.point) if scene.point in shown else 0
-    part = window(len(shown), room, picked)
-    head = (
-        f" {fit('point', name)}{'  # ' if wide else ' '}{fit('last 60 s' if cells > 8 else '60 s', cells)} {'%it':>5}"
-    )
-    body = [_point_line(scene, point, name, cells, wide, inner) for point in shown[part]]
-    hidden = len(scene.points) - len(shown)
-    below = len(shown) - part.stop
-    hint = (
-        f"{f'↑ {part.start} ' * bool(part.start)}↓ {below} more"
-        if below > 0
-        else f"f shows {hidden} unbound"
-        if hidden
-        else "f hides unbound"
-    )
+    part = window(len(shown), room, shown.index(scene.point) if scene.point in shown else 0)
+    past = fit("last 60 s" if stretches > 8 else "60 s", stretches)
+    head = f" {fit('point', name)}{'  # ' if wide else ' '}{past} {'%it':>5}"
+    body = [_point_line(scene, point, name, stretches, wide, inner) for point in shown[part]]
+    hidden, below = len(scene.points) - len(shown), len(shown) - part.stop
+    hint = f"f shows {hidden} unbound" if hidden else "f hides unbound"
+    if below > 0:
+        hint = f"{f'↑ {part.start} ' * bool(part.start)}↓ {below} more"
     focused = scene.view.focus == 1
     return boxed("[1] points", [row(inner, (head, "dim")), *body], width, height, focused, hint)
 
 
-def _point_line(scene: Scene, point: str, name: int, cells: int, wide: bool, inner: int) -> Strip:
-    bound = scene.plan.at(point)
-    here = point == scene.point
+def _point_line(scene: Scene, point: str, name: int, stretches: int, wide: bool, inner: int) -> Strip:
+    bound, here = scene.plan.at(point), point == scene.point
     label = " " * scene.plan.points[point].depth + point if wide else point
-    counts = [scene.state.timing(binding.id).cells(scene.state.now, cells) for binding in bound]
+    counts = [scene.state.timing(binding.id).cells(scene.state.now, stretches) for binding in bound]
     heat = [(sum(fired for fired, _ in cell), sum(ns for _, ns in cell)) for cell in zip(*counts, strict=True)]
     alive = any(fired for fired, _ in heat)
     style = "picked" if here else "" if alive else "dim" if bound else "faint"
-    number = f" {len(bound) or '':>2} " if wide else " "
-    parts: list[Part] = [("▸" if here else " ", "focus"), (fit(label, name), style), (number, "dim")]
-    parts += [_heat(fired, ns / (WINDOW / cells * 1e9)) for fired, ns in heat] or [(" " * cells, "")]
+    parts: list[Part] = [("▸" if here else " ", "focus"), (fit(label, name), style)]
+    parts.append((f" {len(bound) or '':>2} " if wide else " ", "dim"))
+    for fired, ns in heat:
+        share = ns / (WINDOW / stretches * 1e9)
+        level = 1 + sum(share >= threshold for threshold in THRESHOLDS) if fired else 0
+        parts.append((HEAT[level], f"heat{level}" if level else ""))
+    if not heat:
+        parts.append(" " * stretches)
     used = percent(scene.share(*bound)) if alive and scene.plan.points.in_iteration(point) else "·" if bound else ""
     line = row(inner, *parts, (f" {used:>5}", style if alive or here else "faint"))
     return highlighted(line) if here else line
 
 
-def _heat(fired: int, share: float) -> Part:
-    level = 1 + sum(share >= threshold for threshold in THRESHOLDS) if fired else 0
-    return (HEAT[level], f"heat{level}" if level else "")
+def _move_point(scene: Scene, step: int) -> None:
+    shown = scene.shown_points
+    at = shown.index(scene.point) if scene.point in shown else 0
+    scene.view.point, scene.view.hook = shown[min(max(at + step, 0), len(shown) - 1)], 0
+
+
+def _enter_point(scene: Scene) -> None:
+    scene.view.focus = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,85 +93,8 @@ COLUMNS = (
     Column("max", 5, 6, lambda scene, binding, timing: _ms(timing, timing.longest)),
     Column("%it", 5, 2, lambda scene, binding, timing: _share(scene, binding)),
 )
-TREND_RANK, TREND_CELLS = 4, (60, 30, 20, 15, 12, 10, 6, 5)
-
-
-def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
-    inner, room = width - 2, height - 3
-    bound = scene.plan.at(scene.point)
-    edges = gutter(len(bound), rows_of(scene.plan, scene.point))
-    lead = max((len(prefix) for prefix in edges), default=0)
-    name = min(max([4, *(cell_len(binding.hook) for binding in bound)]), 24 if inner >= 60 else 12)
-    columns, cells = _choose(inner - 3 - lead - (1 if lead else 0) - name)
-    head = " " * (1 + lead + bool(lead)) + fit("hook", name)
-    head += (
-        "".join(f" {column.head:>{column.width}}" for column in columns)
-        + f" {fit('trend 60 s' if cells > 9 else '60 s', cells)}"
-    )
-    lines = [row(inner, (head, "dim"))]
-    focused = scene.view.focus == 2
-    at = bound.index(scene.picked) if scene.picked else 0
-    part = window(len(bound), room, at)
-    for binding, prefix in list(zip(bound, edges, strict=True))[part]:
-        picked = binding is scene.picked and focused
-        lines.append(_line(scene, binding, prefix + " " * bool(lead), name, columns, cells, picked, inner))
-    if not bound:
-        why = "nothing is bound to this point" if scene.plan.bindings else "no hooks are known yet"
-        lines.append(row(inner, (f" {why}", "dim")))
-    below = len(bound) - part.stop
-    hint = f"↓ {below} more" if below > 0 else "ms  in order of firing ↓" if inner > 60 else "ms"
-    return boxed(f"[2] hooks @ {scene.point}" if scene.point else "[2] hooks", lines, width, height, focused, hint)
-
-
-def _choose(room: int) -> tuple[list[Column], int]:
-    """Return the columns that have room, and how many cells the trend gets (none where there is no room)."""
-    chosen: list[Column] = []
-    cells = 0
-    for rank in range(1, 8):
-        if rank == TREND_RANK:
-            cells = next((count for count in reversed(TREND_CELLS) if count + 1 <= room), 0)
-            room -= cells + 1 if cells else 0
-        elif (column := next(column for column in COLUMNS if column.rank == rank)).width + 1 <= room:
-            chosen.append(column)
-            room -= column.width + 1
-    if cells:
-        cells = next(count for count in TREND_CELLS if count <= cells + room)
-    return [column for column in COLUMNS if column in chosen], cells
-
-
-def _line(
-    scene: Scene, binding: Binding, prefix: str, name: int, columns: list[Column], cells: int, picked: bool, width: int
-) -> Strip:
-    state, timing = scene.state, scene.state.timing(binding.id)
-    parts: list[Part] = [("▸" if picked else " ", "focus"), (prefix, "edge")]
-    parts += [(fit(binding.hook, name), "picked" if picked else "" if timing.count else "dim")]
-    for column in columns:
-        quiet = not timing.count or column.head in ("last", "count", "max")
-        parts.append((f" {column.text(scene, binding, timing):>{column.width}}", "dim" if quiet else ""))
-    if cells:
-        parts += [" ", (trend(timing, state.now, cells), "train")]
-    line = row(width, *parts, mark(scene, binding))
-    return highlighted(line) if picked else line
-
-
-def trend(timing: Timing, now: float, cells: int) -> str:
-    """Return the mean duration of a firing over the last minute; half height is the usual one."""
-    values = [ns / fired if fired else None for fired, ns in timing.cells(now, cells)]
-    return sparks(values, timing.percentile(0.5))
-
-
-def mark(scene: Scene, binding: Binding) -> Part:
-    """Return a sign at the end of the row: it has failed, is off, or was much slower than usual a moment ago."""
-    state, timing = scene.state, scene.state.timing(binding.id)
-    if binding.hook in state.disabled:
-        return ("⊘", "error")
-    if (binding.hook, binding.point) in state.errors:
-        return ("✗", "error")
-    recent = timing.cells(state.now, WINDOW)[-10:]
-    usual = timing.percentile(0.5)
-    if timing.count > 20 and any(fired and ns / fired > 3 * usual for fired, ns in recent):
-        return ("▲", "warn")
-    return ""
+TREND_RANK, TRENDS = 4, (60, 30, 20, 15, 12, 10, 6, 5)
+"""The rank of the trend, and how many cells it may have."""
 
 
 def _ms(timing: Timing, ns: float) -> str:
@@ -178,28 +106,95 @@ def _share(scene: Scene, binding: Binding) -> str:
     return percent(used) if used else "·"
 
 
+def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
+    inner, focused = width - 2, scene.view.focus == 2
+    bound = scene.plan.at(scene.point)
+    lanes = gutter(len(bound), rows_of(scene.plan, scene.point))
+    lead = max((len(prefix) + 1 for prefix in lanes if prefix), default=0)
+    name = min(max([4, *(cell_len(binding.hook) for binding in bound)]), 24 if inner >= 60 else 12)
+    columns, stretches = _choose(inner - 3 - lead - name)
+    head = " " * (1 + lead) + fit("hook", name) + "".join(f" {column.head:>{column.width}}" for column in columns)
+    head += f" {fit('trend 60 s' if stretches > 9 else '60 s', stretches)}"
+    lines = [row(inner, (head, "dim"))]
+    part = window(len(bound), height - 3, bound.index(scene.picked) if scene.picked else 0)
+    for binding, prefix in list(zip(bound, lanes, strict=True))[part]:
+        timing, picked = scene.state.timing(binding.id), binding is scene.picked and focused
+        parts: list[Part] = [("▸" if picked else " ", "focus"), (prefix + " " * bool(lead), "edge")]
+        parts.append((fit(binding.hook, name), "picked" if picked else "" if timing.count else "dim"))
+        for column in columns:
+            quiet = not timing.count or column.head in ("last", "count", "max")
+            parts.append((f" {column.text(scene, binding, timing):>{column.width}}", "dim" if quiet else ""))
+        if stretches:
+            parts += [" ", (trend(timing, scene.state.now, stretches), "train")]
+        line = row(inner, *parts, mark(scene, binding))
+        lines.append(highlighted(line) if picked else line)
+    if not bound:
+        why = "nothing is bound to this point" if scene.plan.bindings else "no hooks are known yet"
+        lines.append(row(inner, (f" {why}", "dim")))
+    below = len(bound) - part.stop
+    hint = f"↓ {below} more" if below > 0 else "ms  in order of firing ↓" if inner > 60 else "ms"
+    return boxed(f"[2] hooks @ {scene.point}" if scene.point else "[2] hooks", lines, width, height, focused, hint)
+
+
+def _choose(room: int) -> tuple[list[Column], int]:
+    """Return the columns that have room, and how many cells the trend gets (none where there is no room)."""
+    by_rank = {column.rank: column for column in COLUMNS}
+    chosen: list[Column] = []
+    stretches = 0
+    for rank in range(1, 8):
+        if rank == TREND_RANK:
+            stretches = next((count for count in reversed(TRENDS) if count + 1 <= room), 0)
+            room -= stretches + 1 if stretches else 0
+        elif by_rank[rank].width + 1 <= room:
+            chosen.append(by_rank[rank])
+            room -= by_rank[rank].width + 1
+    if stretches:
+        stretches = next(count for count in TRENDS if count <= stretches + room)
+    return [column for column in COLUMNS if column in chosen], stretches
+
+
+def trend(timing: Timing, now: float, stretches: int) -> str:
+    """Return the mean duration of a firing over the last minute; half height is the usual one."""
+    values = [ns / fired if fired else None for fired, ns in timing.cells(now, stretches)]
+    return sparks(values, timing.percentile(0.5))
+
+
+def mark(scene: Scene, binding: Binding) -> Part:
+    """Return a sign at the end of the row: it has failed, is off, or was much slower than usual a moment ago."""
+    state, timing = scene.state, scene.state.timing(binding.id)
+    if binding.hook in state.disabled:
+        return ("⊘", "error")
+    if (binding.hook, binding.point) in state.errors:
+        return ("✗", "error")
+    recent, usual = timing.cells(state.now, WINDOW)[-10:], timing.percentile(0.5)
+    slow = timing.count > 20 and any(fired and ns / fired > 3 * usual for fired, ns in recent)
+    return ("▲", "warn") if slow else ""
+
+
+def _move_hook(scene: Scene, step: int) -> None:
+    scene.view.hook = min(max(scene.view.hook + step, 0), max(len(scene.plan.at(scene.point)) - 1, 0))
+
+
 def slowest(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return a heading and as many bindings as there is room for, what took most of the last minute first."""
-    wide = width >= 56
-    cells = 12 if width >= 72 else 6 if wide else 4
-    name = max(width - cells - (22 if wide else 16), 8)
-    head = f" {fit('hook  point', name)}{'   p50' if wide else ''}   p95   %it 60 s"
-    ranked = sorted(scene.plan.bindings, key=lambda binding: -scene.state.timing(binding.id).spent(scene.state.now))
-    lines = [_slow_line(scene, binding, name, cells, wide, width) for binding in ranked[: height - 1]]
-    return [row(width, (head, "dim")), *lines]
-
-
-def _slow_line(scene: Scene, binding: Binding, name: int, cells: int, wide: bool, width: int) -> Strip:
-    timing, used = scene.state.timing(binding.id), scene.share(binding)
-    figures = [ms(timing.percentile(part)) if timing.count else "·" for part in ((0.5, 0.95) if wide else (0.95,))]
-    figures.append(percent(used) if used else "·")
-    style = "" if timing.spent(scene.state.now) else "dim"
-    label = f"{fit(binding.hook, min(cell_len(binding.hook), max(name - 14, 6)))} {binding.point}"
-    parts: list[Part] = [" ", (fit(label, name), style), ("".join(f" {figure:>5}" for figure in figures), style)]
-    return row(width, *parts, " ", (trend(timing, scene.state.now, cells), "train"), mark(scene, binding))
+    state, wide = scene.state, width >= 56
+    stretches = 12 if width >= 72 else 6 if wide else 4
+    name = max(width - stretches - (22 if wide else 16), 8)
+    rows = [row(width, (f" {fit('hook  point', name)}{'   p50' if wide else ''}   p95   %it 60 s", "dim"))]
+    ranked = sorted(scene.plan.bindings, key=lambda binding: -state.timing(binding.id).spent(state.now))
+    for binding in ranked[: height - 1]:
+        timing = state.timing(binding.id)
+        figures = [_ms(timing, timing.percentile(part)) for part in ((0.5, 0.95) if wide else (0.95,))]
+        figures.append(_share(scene, binding))
+        style = "" if timing.spent(state.now) else "dim"
+        label = f"{fit(binding.hook, min(cell_len(binding.hook), max(name - 14, 6)))} {binding.point}"
+        parts: list[Part] = [" ", (fit(label, name), style), ("".join(f" {figure:>5}" for figure in figures), style)]
+        rows.append(row(width, *parts, " ", (trend(timing, state.now, stretches), "train"), mark(scene, binding)))
+    return rows
 
 
 FILLS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": "▒", "hooks": "▚", "other": "╌"}
+SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 
 
 def anatomy(scene: Scene, width: int) -> list[Strip]:
@@ -211,41 +206,118 @@ def anatomy(scene: Scene, width: int) -> list[Strip]:
 
 def anatomy_lines(scene: Scene, width: int) -> list[Strip]:
     """Return two rows: the bar, and its legend with the verdict; what is wrong takes the legend's place."""
-    pace = scene.pace
-    if scene.health.bad:
-        sentence = scene.health.sentence
-        wrong = row(width, (f" {fit(sentence, max(min(cell_len(sentence), width - 2), 0))} ", "alarm"))
-        return [row(width, *_bar(pace, width)), wrong]
+    pace, health, wide = scene.pace, scene.health, width >= 100
+    bar = row(width, *(phase_bar([(FILLS[p], p, pace.phases[p] * width) for p in PHASES], width, pace.whole)))
+    if health.bad:
+        text = fit(health.sentence, max(min(cell_len(health.sentence), width - 2), 0))
+        return [bar, row(width, (f" {text} ", "alarm"))]
     if not pace.whole:
-        return [row(width, *_bar(pace, width)), row(width, (" no training iteration yet", "dim"))]
-    message = (
-        verdict(scene.state, scene.plan, pace)
-        if width >= 100
-        else f"{bottleneck(scene.state, pace)} {rough(pace.p50 / 1e6)} ms/it"
-    )
-    wide = width >= 100
+        return [bar, row(width, (" no training iteration yet", "dim"))]
+    message = f"{bottleneck(scene.state, pace)} {rough(pace.p50 / 1e6)} ms/it"
+    if wide:
+        message = verdict(scene.state, scene.plan, pace)
     legends = [_legend(pace, PHASES, wide), _legend(pace, PHASES[:-1], wide), _legend(pace, PHASES[:-1], False)]
     for legend in legends:
-        if sum(len(text) for text, _ in legend) + len(message) + 3 <= width:
-            return [row(width, *_bar(pace, width)), spread(width, legend, [(f"{message} ", "strong")])]
-    return [row(width, *_bar(pace, width)), row(width, *legends[-1])]
+        if cells(*legend) + len(message) + 3 <= width:
+            return [bar, spread(width, legend, [(f"{message} ", "strong")])]
+    return [bar, row(width, *legends[-1])]
 
 
-def _legend(pace: Pace, phases: Sequence[str], wide: bool) -> list[tuple[str, str]]:
-    parts = []
+def _legend(pace: Pace, phases: Sequence[str], wide: bool) -> list[Part]:
+    parts: list[Part] = []
     for phase in phases:
-        word = phase if wide else {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}.get(phase, phase)
+        word = phase if wide else SHORT.get(phase, phase)
         parts += [(f" {FILLS[phase]} ", phase), (f"{word} ", "dim"), (f"{100 * pace.phases[phase]:2.0f}%", "")]
     return parts
 
 
-def _bar(pace: Pace, width: int) -> list[Part]:
-    """Return the phases at their lengths; rounding errors stay invisible."""
+def phase_bar(lengths: Sequence[tuple[str, str, float]], width: int, known: object = True) -> list[Part]:
+    """Return stretches of one bar: each a character, a style and a length; rounding errors do not add up."""
     parts: list[Part] = []
     at, total = 0, 0.0
-    for phase in PHASES:
-        total += pace.phases[phase]
-        end = round(min(max(total, at / width), 1.0) * width)  # whatever a log says
-        parts.append((FILLS[phase] * (end - at), phase))
+    for fill, style, length in lengths:
+        total += length
+        end = min(max(round(total), at), width)  # whatever a log says
+        parts.append((fill * (end - at), style))
         at = end
-    return parts if at else [("╌" * width, "rest")]
+    return [*parts, (" " * (width - at), "")] if known else [("╌" * width, "rest")]
+
+
+def hook_page(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return a hook at one point in full: its declaration, edges, durations and last error."""
+    binding, inner = scene.picked, width - 2
+    if binding is None:
+        lines = [row(inner, (" no hook is bound to this point", "dim"))]
+        return scrolled("hook", lines, width, height, scene.view.scroll)
+    lines = [row(inner), *_facts(scene, binding, inner), row(inner)]
+    lines += _edges(scene, binding, inner) or [
+        row(inner, (f" {'edges':<10}", "dim"), "none: only phase and the file's order place it")
+    ]
+    lines += [row(inner), *_histogram(scene, binding, inner)]
+    if error := scene.state.errors.get((binding.hook, binding.point)):
+        lines += [row(inner), row(inner, (f" ✗ last error, iteration {error['it']}", "error"))]
+        lines += traceback(error["traceback"], inner)
+    return scrolled(f"hook {binding.hook} @ {binding.point}", lines, width, height, scene.view.scroll)
+
+
+def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
+    hook, timing = scene.plan.hook(binding.hook), scene.state.timing(binding.id)
+    inside = scene.plan.points.in_iteration(binding.point)
+    used = f"{percent(scene.share(binding))} %" if inside else "none: it fires outside iterations"
+    figures = (
+        f"{timing.count} {plural(timing.count, 'firing')}   last {ms(timing.last)}   p50 {ms(timing.percentile(0.5))}"
+        f"   p95 {ms(timing.percentile(0.95))}   max {ms(timing.longest)} ms   share {used}"
+    )
+    moved = binding.half != "exit" and binding.phase != hook.phase  # the second half of an around mirrors it anyway
+    facts = {
+        "what": f"{hook.use}   {hook.about}",
+        "declared": hook.where,
+        "arguments": hook.written_args or "none",
+        "fires": (f"{binding.trigger}" or "always") + (", on rank 0 alone" if hook.ranks == "zero" else ""),
+        "method": f"{binding.method or hook.use}({', '.join(binding.takes)})"
+        + ("" if binding.half == "whole" else f"  {binding.half}"),
+        "phase": binding.phase + (f"   (an edge moves it from {hook.phase})" if moved else ""),
+        "reads": ", ".join(binding.reads) or "nothing declared",
+        "writes": ", ".join(binding.writes) or "nothing declared",
+        "on error": f"{hook.on_error}{'   (now switched off)' if binding.hook in scene.state.disabled else ''}",
+        "time": figures if timing.count else "has not fired yet",
+    }
+    return [line for name, value in facts.items() for line in definition(width, f" {name}", value, 11)]
+
+
+def _edges(scene: Scene, binding: Binding, width: int) -> list[Strip]:
+    point, plan = binding.point, scene.plan
+    given_way = dict.fromkeys(provided.edge for provided in plan.given_way if provided.edge.point == point)
+    by_id = {other.id: other for other in plan.at(point)}
+    parts = (part for bundle in plan.bundles_at(point) for part in bundle.touching({binding.id}))
+    bundled = (part.edge(*ends) for part in parts for ends in part.pairs(by_id))
+    lines = []
+    for edge in (*plan.edges_at(point), *bundled, *given_way):
+        if binding.id in (edge.first_id, edge.then_id):
+            after = edge.then_id == binding.id
+            text: list[Part] = [(f" {'after' if after else 'before':<10}", "dim")]
+            text.append(fit(edge.first if after else edge.then, 24))
+            source = f"flow: {', '.join(edge.slots)}" if edge.kind == "flow" else f"{edge.kind}: {edge.where}"
+            lines.append(row(width, *text, (f" {source}{', given way' * (edge in given_way)}", "dim")))
+    return lines
+
+
+def _histogram(scene: Scene, binding: Binding, width: int) -> Iterator[Strip]:
+    """Yield a bar for each duration that occurred, the quickest first, to an eighth of a cell."""
+    bins = sorted(scene.state.timing(binding.id).bins.items())
+    if not bins:
+        return
+    yield row(width, (" duration in ms, firings", "dim"))
+    most, room, before = max(count for _, count in bins), max(width - 30, 1), bins[0][0]
+    for (index, count), edge in zip(bins, ticks([bounds(index)[0] / 1e6 for index, _ in bins], 9), strict=True):
+        if index > before + 1:
+            yield row(width, (f"{'⋮':>10}", "dim"))
+        eighths = max(round(count / most * room * 8), 1)
+        bar = fit("█" * (eighths // 8) + "▏▎▍▌▋▊▉"[eighths % 8 - 1 : eighths % 8], room)
+        yield row(width, (f" {edge:>9} ", "dim"), (bar, "train"), f"{count:>9}")
+        before = index
+
+
+POINTS = Page("points", point_list, move=_move_point, enter=_enter_point)
+HOOKS = Page("hooks", hooks, move=_move_hook, enter=lambda scene: scene.view.open("hook"))
+HOOK = Page("hook", hook_page)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from rich.cells import cell_len
 from textual.strip import Strip
 
 from hookflow.monitor.charts import Iterations, Scale, draw, text, ticks
 from hookflow.monitor.state import RunState
-from hookflow.monitor.style import Part, beside, boxed, row, spread
-from hookflow.monitor.view import Scene, base, charts
+from hookflow.monitor.style import Part, beside, boxed, cells, row, spread
+from hookflow.monitor.view import Page, Scene, base, charts, zoom
 from hookflow.numbers import number
 from hookflow.text import fit
+
+Point = tuple[int, float]
+"""An iteration and a value."""
 
 LABEL = 7
 """Cells for the numbers at the left of a chart."""
@@ -38,24 +39,24 @@ def metrics(scene: Scene, width: int, height: int) -> list[Strip]:
 
 def strips(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return the last values, as many as fit on one row, for screens without room for a chart."""
-    parts: list[tuple[str, str]] = []
+    parts: list[Part] = []
     left = width
     for name in charts(scene.state):
-        _, marks = _data(scene.state, name)
-        lines = [(f" {name}", "dim")]
-        lines += [(f" {number(last)}", "train")] if (last := _last(scene.state, name)) is not None else []
-        lines += [(" val", "dim"), (f" {number(marks[-1][1])}", "val")] if marks else []
-        lines += [("  ", "")]
-        left -= sum(cell_len(text) for text, _ in lines)
+        _, marks, last = _data(scene.state, name)
+        words: list[Part] = [(f" {name}", "dim")]
+        words += [(f" {number(last)}", "train")] if last is not None else []
+        words += [(" val", "dim"), (f" {number(marks[-1][1])}", "val")] if marks else []
+        words.append("  ")
+        left -= cells(*words)
         if left < 0:
             break
-        parts += lines
+        parts += words
     return [row(width, *parts)][:height]
 
 
 def chart(scene: Scene, name: str, width: int, height: int) -> list[Strip]:
     """Return a chart of exactly this size: heading, lines, the axis with the checkpoints, iterations."""
-    line, marks = _data(scene.state, name)
+    line, marks, last = _data(scene.state, name)
     lines = [(it, value) for it, value in line + marks if math.isfinite(value)]
     span = Iterations.of([it for it, _ in lines], scene.state.it, scene.state.total_iters)
     room, rows = width - LABEL - 2, height - 3
@@ -67,122 +68,72 @@ def chart(scene: Scene, name: str, width: int, height: int) -> list[Strip]:
         ticked = (0, rows // 2, rows - 1)
         labels = dict(zip(ticked, ticks([scale.at(1 - y / max(rows - 1, 1)) for y in ticked], LABEL), strict=True))
     plotted = [row(width, (f"{labels.get(y, ''):>{LABEL}} ", "dim"), *parts) for y, parts in enumerate(body)]
-    return [_heading(scene, name, width), *plotted, *_axis(scene, span, width, room)]
-
-
-def _heading(scene: Scene, name: str, width: int) -> Strip:
-    """Return the name and the newest values; with words and the best value where there is room."""
-    left = [(" ", ""), (fit(name, min(len(name), 16)), "strong"), (" log" if scene.view.log else "", "dim")]
-    for words, best in ((True, True), (True, False), (False, False)):
-        right = _values(scene, name, words, best)
-        if sum(cell_len(text) for text, _ in left + right) + 2 <= width:
+    heading: list[Part] = [" ", (fit(name, min(len(name), 16)), "strong"), (" log" if scene.view.log else "", "dim")]
+    for words, with_best in ((True, True), (True, False), (False, False)):
+        values: list[Part] = []
+        if last is not None:
+            style = "" if math.isfinite(last) else "error"
+            values += [("⠤⠤", "train"), (" train" * words, "dim"), (f" {number(last)} ", style)]
+        if marks:
+            values += [(" ◇", "val"), (" val" * words, "dim"), f" {number(marks[-1][1])} "]
+            if with_best and (best := scene.state.metrics.best.get(name)):
+                values.append((f" best {number(best.value)} ", "dim"))
+        if cells(*heading, *values) + 2 <= width:
             break
-    return spread(width, left, right)
+    return [spread(width, heading, values), *plotted, *_axis(scene, span, width, room)]
 
 
-def _values(scene: Scene, name: str, words: bool, with_best: bool) -> list[tuple[str, str]]:
-    _, marks = _data(scene.state, name)
-    parts: list[tuple[str, str]] = []
-    if (last := _last(scene.state, name)) is not None:
-        style = "" if math.isfinite(last) else "error"
-        parts += [("⠤⠤", "train"), (" train" * words, "dim"), (f" {number(last)} ", style)]
-    if marks:
-        parts += [(" ◇", "val"), (" val" * words, "dim"), (f" {number(marks[-1][1])} ", "")]
-        if with_best and (best := scene.state.metrics.best.get(name)):
-            parts.append((f" best {number(best.value)} ", "dim"))
-    return parts
-
-
-def _data(state: RunState, name: str) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-    """Return the training's values and the validations' values."""
-    line = [point for scalar, series in state.scalars.items() if base(scalar) == name for point in series]
-    return sorted(line), state.metrics.by_name.get(name, [])
-
-
-def _last(state: RunState, name: str) -> float | None:
-    """Return the training's newest value, which may not be finite; None when there is none."""
-    newest = [series.last for scalar, series in state.scalars.items() if base(scalar) == name]
-    return newest[-1] if newest else None
+def _data(state: RunState, name: str) -> tuple[list[Point], list[Point], float | None]:
+    """Return the training's values, the validations' values, and the training's newest, which may not be finite."""
+    series = [series for scalar, series in state.scalars.items() if base(scalar) == name]
+    line = sorted(point for values in series for point in values)
+    return line, state.metrics.by_name.get(name, []), series[-1].last if series else None
 
 
 def _plot(
-    line: list[tuple[int, float]],
-    marks: list[tuple[int, float]],
-    scale: Scale,
-    span: Iterations,
-    width: int,
-    height: int,
+    line: list[Point], marks: list[Point], scale: Scale, span: Iterations, width: int, height: int
 ) -> list[list[Part]]:
     """Return rows of styled cells: validations over the training's line, whose values are marked while they are few."""
     drawn = [(span.place(it), scale.place(value)) for it, value in line]
     real = [(span.place(it), scale.place(value)) for it, value in marks if math.isfinite(value)]
     train, val = draw(drawn, width, height), draw(real, width, height)
-    dots = _cells(drawn, width, height) if len(drawn) <= width // 8 else set()
-    signs = _cells(_uncrowded(real, width), width, height)
+    spots = {_cell(point, width, height): ("•", "train") for point in drawn if len(drawn) <= width // 8}
+    free = 0
+    for point in real:  # of those that would crowd each other, the first is marked
+        at = _cell(point, width, height)
+        if at[1] >= free:
+            spots[at], free = ("◇", "val"), at[1] + 3
     rows: list[list[Part]] = []
     for y in range(height):
-        parts: list[Part] = []
+        parts: list[tuple[str, str]] = []
         for x in range(width):
-            if (y, x) in signs:
-                parts.append(("◇", "val"))
-            elif (y, x) in dots:
-                parts.append(("•", "train"))
-            elif train[y][x]:
-                parts.append((text([train[y][x]]), "train"))
+            dots, style = (train[y][x], "train") if train[y][x] else (val[y][x], "val")
+            sign, style = spots.get((y, x), (text([dots]), style))
+            if parts and (parts[-1][1] == style or sign == " "):  # a row is few segments, and not one a cell
+                parts[-1] = (parts[-1][0] + sign, parts[-1][1])
             else:
-                parts.append((text([val[y][x]]), "val"))
-        rows.append(_merged(parts))
+                parts.append((sign, style))
+        rows.append([*parts])
     return rows
 
 
-def _cells(points: Iterable[tuple[float, float]], width: int, height: int) -> set[tuple[int, int]]:
-    """Return the cells that points lie in, row and column."""
-    return {(round((1 - y) * (height - 1)), round(x * (width - 1))) for x, y in points}
-
-
-def _uncrowded(points: Iterable[tuple[float, float]], width: int) -> Iterator[tuple[float, float]]:
-    """Yield the points to mark; of those that would crowd each other only the first."""
-    free = 0
-    for x, y in points:
-        column = round(x * (width - 1))
-        if column >= free:
-            yield x, y
-            free = column + 3
-
-
-def _merged(parts: list[Part]) -> list[Part]:
-    """Join neighbours of one style, so that a row is a few segments and not one a cell."""
-    merged: list[tuple[str, str]] = []
-    for part in parts:
-        content, style = (part, "") if isinstance(part, str) else part
-        if merged and (merged[-1][1] == style or content == " "):
-            merged[-1] = (merged[-1][0] + content, merged[-1][1])
-        else:
-            merged.append((content, style))
-    return list(merged)
-
-
-def _apart(columns: set[int]) -> set[int]:
-    """Return columns of which none is beside another: when they crowd, every second one, or fourth, … of them."""
-    kept = sorted(columns)
-    while any(after - before < 3 for before, after in pairwise(kept)):
-        kept = kept[::-2][::-1]  # the newest stays
-    return set(kept)
+def _cell(point: tuple[float, float], width: int, height: int) -> tuple[int, int]:
+    """Return the row and the column of the cell that a point lies in."""
+    return round((1 - point[1]) * (height - 1)), round(point[0] * (width - 1))
 
 
 def _axis(scene: Scene, span: Iterations, width: int, room: int) -> list[Strip]:
     """Return the axis with a mark for each checkpoint, and the iterations it spans."""
     places = (span.place(saved.it) for saved in scene.state.checkpoints)
-    saved = _apart({round(place * (room - 1)) for place in places if 0 <= place <= 1})
+    saved = sorted({round(place * (room - 1)) for place in places if 0 <= place <= 1})
+    while any(after - before < 3 for before, after in pairwise(saved)):  # they touch: every second one, from the newest
+        saved = saved[::-2][::-1]
     axis: list[Part] = [("◆", "checkpoint") if x in saved else ("─", "rest") for x in range(room)]
-    left = f"{'':>{LABEL}} {span.first}"
-    right = f"it {span.last}"
+    left, right = f"{'':>{LABEL}} {span.first}", f"it {span.last}"
     middle = "◆ checkpoint" if saved and room >= 32 else ""
     gap = max(width - 1 - len(left) - len(right) - len(middle), 0)
-    parts: list[Part] = [
-        (left, "dim"),
-        (" " * (gap // 2), ""),
-        (middle, "dim"),
-        (" " * (gap - gap // 2) + right, "dim"),
-    ]
-    return [row(width, (f"{'':>{LABEL}} ", ""), *axis), row(width, *parts)]
+    line = f"{left}{' ' * (gap // 2)}{middle}{' ' * (gap - gap // 2)}{right}"
+    return [row(width, f"{'':>{LABEL}} ", *axis), row(width, (line, "dim"))]
+
+
+METRICS = Page("metrics", metrics, move=lambda scene, step: None, enter=zoom)
