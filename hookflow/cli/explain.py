@@ -227,8 +227,7 @@ class _Hooks:
     """The hooks that can be named: built-in ones, those of installed packages, and those of a pipeline."""
 
     def __init__(self, target: Target | None, *, imports: bool) -> None:
-        from hookflow.hooks.compile import find_hook
-        from hookflow.hooks.not_imported import find_without_import
+        from hookflow.hooks.registry import find_hook, find_without_import
 
         self.target = target
         self._base = target.base if target else Path()
@@ -280,7 +279,7 @@ class _Hooks:
         """Return the hooks that each Python file of a pipeline defines, by their `use`."""
         from hookflow.hooks.compile import looking_at
         from hookflow.hooks.inspect import about
-        from hookflow.hooks.not_imported import NotImported
+        from hookflow.hooks.registry import NotImported
         from hookflow.pipeline.use import parse_file
 
         uses = (hook.use.rpartition(":")[0] for hook in target.loaded.pipeline.hooks.values())
@@ -300,7 +299,7 @@ class _Hooks:
         """Return the description of a built-in hook, or of one of the pipeline. Raises UserError for any other."""
         from hookflow.graph.points import POINTS
         from hookflow.hooks.describe import describe
-        from hookflow.hooks.not_imported import NotImported
+        from hookflow.hooks.registry import NotImported
 
         uses = {name: node.use for name, node in self.target.loaded.pipeline.hooks.items()} if self.target else {}
         known = {**{name: name for name in HOOKS.names()}, **uses}
@@ -318,7 +317,7 @@ class _Hooks:
         from hookflow.hooks.compile import looking_at
         from hookflow.hooks.describe import describe
         from hookflow.hooks.inspect import about
-        from hookflow.hooks.not_imported import NotImported
+        from hookflow.hooks.registry import NotImported
         from hookflow.pipeline.load import DEFAULT_HOOKS
 
         declared = self.target.loaded.pipeline.hooks if self.target else {}
@@ -332,7 +331,7 @@ class _Hooks:
         yield use if ":" in use else f"{use}  ({hook.__module__}:{hook.__qualname__})"
         yield from _wrap(description.about, width)
         yield ""
-        yield from (f"wrong: {message}{f'; {hint}' * bool(hint)}\n" for message, hint in description.faults)
+        yield from (f"wrong: {message}{f'; {hint}' * bool(hint)}\n" for message, hint in description.issues)
         yield from (*_methods(description), "")
         order = [(key, getattr(description, key)) for key in ("phase", "ranks")]
         order += [

@@ -204,8 +204,8 @@ def _turning(
 
 def _stated_after(target: Target, hook: str) -> list[str]:
     """Return the `after` of a hook: the file's, or else its class's."""
-    from hookflow.hooks.compile import find_hook
     from hookflow.hooks.inspect import names_of
+    from hookflow.hooks.registry import find_hook
 
     node = target.loaded.pipeline.hooks[hook]
     if "after" in node.model_fields_set:

@@ -12,22 +12,24 @@ from hookflow.errors import Problem, UserError, Where, by_place
 from hookflow.graph.compile import compile_plan
 from hookflow.graph.order import Places
 from hookflow.graph.plan import Node, Plan
+from hookflow.graph.points import Points
 from hookflow.graph.slots import doubts
 from hookflow.hooks.dataflow import undeclared_slots, with_scalars
-from hookflow.hooks.inspect import Inspected
-from hookflow.hooks.module_keys import with_prepended_first
-from hookflow.hooks.not_imported import find_without_import
-from hookflow.hooks.registry import HOOKS
+from hookflow.hooks.inspect import Inspection
+from hookflow.hooks.keys import with_prepended_first
+from hookflow.hooks.registry import find_hook, find_without_import
 from hookflow.hooks.table import HookTable, own_points, wrong_comm_hooks
-from hookflow.hooks.uses import undeclared_calls
+from hookflow.hooks.uses import Source, source_of, undeclared_calls
 from hookflow.pipeline.load import Loaded, uncollected
 from hookflow.pipeline.schema import HookNode
 from hookflow.user_code import explained, is_ctrl_c, is_ours
 
+Find = Callable[[str, Path, Where | None], Callable[..., Any]]
+
 
 @contextmanager
 def looking_at(use: str, where: Where | None = None, owner: str = "") -> Iterator[None]:
-    """Raise UserError at `where` for what is raised by something that is only looked at; `whose` begins the message.
+    """Raise UserError at `where` for what is raised by something that is only looked at; `owner` begins the message.
 
     UserError and KeyboardInterrupt propagate.
     """
@@ -56,61 +58,73 @@ def compile_pipeline(
     Unless it `imports`, only the pipeline file's own words are known of the user's hooks.
     Raises UserError with everything that is wrong with the hooks: names, arguments, points, edges, cycles.
     """
-    find = find_hook if imports else find_without_import
     nodes: dict[str, Node] = {}
-    hooks: dict[str, Callable[..., Any]] = {}
-    prepended: dict[str, Mapping[str, Where]] = {}
+    tables: dict[str, HookTable] = {}
+    sources: dict[str, dict[str, Source | None]] = {}
     points, problems = own_points(loaded)
-    warnings: list[Problem] = []
-    unknown: list[Problem] = []
     declared = loaded.pipeline.hooks
-    folder = base or loaded.source.parent
-    inspected = Inspected(lambda use, where: find(use, folder, where), points)
+    hooks = _Hooks(find_hook if imports else find_without_import, base or loaded.source.parent, points)
     disabled = [name for name, declaration in declared.items() if not declaration.enabled]
-    disabled += _replaced_defaults(declared, inspected)
+    disabled += _replaced_defaults(declared, hooks)
+    warnings: list[Problem] = []
     for name, declaration in declared.items():
         if name not in disabled:
             try:
                 with looking_at(declaration.use, loaded.places.of(f"hooks.{name}.use"), f'hook "{name}": '):
-                    hook = HookTable(name, declaration, loaded, inspected, points)
-                    nodes[name], hooks[name] = hook.node(), hook.hook
-                    prepended[name] = hook.inside.prepended
-                    problems += hook.problems
-                    warnings += undeclared_calls(hook.hook, nodes[name])
-                    unknown += hook.unknown()
+                    table = HookTable(name, declaration, loaded, hooks.inspect, points)
+                    node = table.node()
+                    problems += table.problems
+                    methods = dict.fromkeys(bound.method for bound in node.bound)
+                    sources[name] = {method: source_of(table.hook, method) for method in methods}
+                    warnings += undeclared_calls(sources[name], node)
+                    nodes[name], tables[name] = node, table
             except UserError as error:
                 problems += error.problems
     problems += wrong_comm_hooks(nodes)
-    nodes, misspelt = with_scalars(nodes, hooks)
+    nodes, misspelt = with_scalars(nodes, sources)
     try:
-        ordered = with_prepended_first(nodes, prepended)
+        ordered = with_prepended_first(nodes, {name: table.keys.prepended for name, table in tables.items()})
         plan = compile_plan(loaded.pipeline.run.name, ordered, disabled, points, shuffle, wanted)
     except UserError as error:
         problems += error.problems
     if problems:
         raise UserError(sorted(problems, key=by_place))
-    warnings += undeclared_slots(plan, nodes, hooks)
-    in_epoch = loaded.pipeline.run.validates.unit == "it"
-    doubtful, notes = doubts(plan, nodes, in_epoch)
+    warnings += undeclared_slots(plan, nodes, sources)
+    doubtful, notes = doubts(plan, nodes, loaded.pipeline.run.validates.unit == "it")
+    unknown = [problem for table in tables.values() for problem in table.unknown()]
     warnings = [*plan.warnings, *misspelt, *doubtful, *warnings]
     return replace(plan, warnings=tuple(warnings), notes=tuple(notes), unknown=tuple(unknown))
 
 
-def _replaced_defaults(declared: Mapping[str, HookNode], inspected: Inspected) -> list[str]:
+class _Hooks:
+    """The hooks of a pipeline by their `use`: however many tables name one, it is found and inspected once."""
+
+    def __init__(self, find: Find, base: Path, points: Points) -> None:
+        self._find = find
+        self._base = base
+        self._points = points
+        self._hooks: dict[str, Callable[..., Any]] = {}
+        self._inspections: dict[str, Inspection] = {}
+
+    def find(self, use: str, where: Where | None) -> Callable[..., Any]:
+        if use not in self._hooks:
+            self._hooks[use] = self._find(use, self._base, where)
+        return self._hooks[use]
+
+    def inspect(self, use: str, where: Where | None) -> Inspection:
+        hook = self.find(use, where)
+        if use not in self._inspections:
+            self._inspections[use] = Inspection(hook, self._points)
+        return self._inspections[use]
+
+
+def _replaced_defaults(declared: Mapping[str, HookNode], hooks: _Hooks) -> list[str]:
     """Return the default hooks that give way: another hook's class is theirs, or derived from it."""
-    defaults = {name: inspected.find(hook.use, None) for name, hook in declared.items() if hook.default}
+    defaults = {name: hooks.find(hook.use, None) for name, hook in declared.items() if hook.default}
     others: list[Callable[..., Any]] = []
     for hook in declared.values() if defaults else ():
         if hook.enabled and not hook.default:
             with suppress(UserError):  # which the turn of that hook reports
-                others.append(inspected.find(hook.use, None))
+                others.append(hooks.find(hook.use, None))
     classes = tuple(other for other in others if issubclass(type(other), type))  # whose looks may raise
     return [name for name, kind in defaults.items() if any(issubclass(item, kind) for item in classes)]  # type: ignore[arg-type]
-
-
-def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
-    """Return the class or function that `use` names. Raises UserError when there is none, or it cannot be called."""
-    result = HOOKS.find(use, base, where)
-    if not callable(result):
-        raise UserError(Problem(f'"{use}" is no class or function, so it cannot be a hook', where))
-    return result  # type: ignore[no-any-return]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -13,14 +13,12 @@ from hookflow.errors import Problem, Where, misspelt
 from hookflow.graph.plan import Binding, Node, Nodes, Plan
 from hookflow.graph.slots import root, wider
 from hookflow.graph.why import Decided
-from hookflow.hooks.uses import in_words, keys_read, uses
+from hookflow.hooks.uses import Source, Sources, in_words, keys_read, uses
 from hookflow.pipeline.condition import METRICS, parse_condition
 
 SCALARS = "scalars."
 LOSS = "loss"
 """The number that every iteration gives, unless its task steps itself."""
-
-Hooks = Mapping[str, Callable[..., Any]]
 
 Name = tuple[str, ...]
 """The fixed parts of a name, of which what is between them is not known; one part is all of the name."""
@@ -29,11 +27,11 @@ Logged = Sequence[Sequence[Name]]
 """The names that each call of `run.log` may give: several where an expression chooses."""
 
 
-def with_scalars(nodes: Mapping[str, Node], hooks: Hooks) -> tuple[dict[str, Node], list[Problem]]:
+def with_scalars(nodes: Mapping[str, Node], sources: Sources) -> tuple[dict[str, Node], list[Problem]]:
     """Return the nodes with the numbers that they read and write, and warnings of names that are probably misspelt."""
     every = [bound for node in nodes.values() for bound in node.bound]
     named = {when: parse_condition(when).names for bound in every if (when := bound.trigger.when)}
-    logged = {name: {b.method: _logged(hooks[name], b) for b in node.bound} for name, node in nodes.items()}
+    logged = {name: {b.method: _logged(sources[name][b.method], b) for b in node.bound} for name, node in nodes.items()}
     wanted = _logged_twice(nodes, logged).union(*named.values())
     if not wanted:
         return dict(nodes), []
@@ -42,11 +40,15 @@ def with_scalars(nodes: Mapping[str, Node], hooks: Hooks) -> tuple[dict[str, Nod
 
     def flowing(name: str, bound: Binding) -> Binding:
         logs = {*chain(*logged[name][bound.method])}
-        provided = {f"{SCALARS}{number}" for number in wanted if any(_may_be(log, number) for log in logs)}
+        given = {f"{SCALARS}{number}" for number in wanted if any(_may_be(log, number) for log in logs)}
         requested = reads.get(bound.trigger.when or "", frozenset()) if bound.half != "exit" else frozenset()
-        if not provided and not requested:
+        if not given and not requested:
             return bound
-        return replace(bound, reads=_with(bound.reads, requested), writes=_with(bound.writes, provided))
+        return replace(
+            bound,
+            reads=tuple(sorted({*bound.reads, *requested})),
+            writes=tuple(sorted({*bound.writes, *given})),
+        )
 
     result = {name: replace(node, bound=tuple(flowing(name, b) for b in node.bound)) for name, node in nodes.items()}
     logs = {log for methods in logged.values() for several in methods.values() for log in chain(*several)}
@@ -65,10 +67,6 @@ def _logged_twice(nodes: Mapping[str, Node], logged: Mapping[str, Mapping[str, L
     )
 
 
-def _with(slots: tuple[str, ...], more: Collection[str]) -> tuple[str, ...]:
-    return tuple(sorted({*slots, *more})) if more else slots
-
-
 def _read(names: Collection[str], made: Collection[str]) -> frozenset[str]:
     """Return what a condition reads that names these: numbers, and metrics where it says so or a hook makes such."""
     bare = {name for name in names if not name.startswith(METRICS)}
@@ -76,14 +74,11 @@ def _read(names: Collection[str], made: Collection[str]) -> frozenset[str]:
     return frozenset({*names} - bare | metrics & {*made} | {f"{SCALARS}{name}" for name in bare})
 
 
-def _logged(hook: Callable[..., Any], bound: Binding) -> Logged:
+def _logged(source: Source | None, bound: Binding) -> Logged:
     """Return the names that a method gives to `run.log`, as far as its source tells."""
-    calls = [use.call for use in uses(hook, bound.method, {"log"}) if use.call] if "run" in bound.takes else []
-    return [names for call in calls for argument in _first(call) if (names := _name(argument))]
-
-
-def _first(call: ast.Call) -> list[ast.expr]:
-    return call.args[:1] or [keyword.value for keyword in call.keywords if keyword.arg == "name"]
+    calls = [use.call for use in uses(source, {"log"}) if use.call] if "run" in bound.takes else []
+    arguments = [call.args[:1] or [k.value for k in call.keywords if k.arg == "name"] for call in calls]
+    return [names for argument in chain(*arguments) if (names := _name(argument))]
 
 
 def _name(argument: ast.expr) -> list[Name]:
@@ -93,8 +88,8 @@ def _name(argument: ast.expr) -> list[Name]:
         case ast.JoinedStr(values=parts):
             fixed = [part.value if isinstance(part, ast.Constant) else None for part in parts]
             return [_between(fixed)] if any(fixed) else []
-        case ast.IfExp(body=one, orelse=other):
-            return [*_name(one), *_name(other)]
+        case ast.IfExp(body=first, orelse=other):
+            return [*_name(first), *_name(other)]
     return []
 
 
@@ -113,11 +108,6 @@ def _may_be(log: Name, name: str) -> bool:
     return log == (name,) or (len(log) > 1 and bool(re.fullmatch(".+".join(map(re.escape, log)), name)))
 
 
-def _is_loss(name: str) -> bool:
-    """Say whether a name is probably a slip of the task's loss; one with another letter may be of a task: "dloss"."""
-    return misspelt(name.lower(), LOSS, shortest=3) and {*name.lower()} <= {*LOSS}
-
-
 def _misspelt(
     nodes: Mapping[str, Node], named: Mapping[str, Collection[str]], logs: Collection[Name], made: Collection[str]
 ) -> Iterator[Problem]:
@@ -126,13 +116,16 @@ def _misspelt(
     known = metrics | {log[0] for log in logs if len(log) == 1}
     for name, node in nodes.items():
         for when in dict.fromkeys(bound.trigger.when for bound in node.bound if bound.trigger.when):
-            for message in sorted(named[when]):
-                bare = message.removeprefix(METRICS)
-                suggestion = next(
-                    (item for item in sorted(known) if misspelt(bare, item)), LOSS if _is_loss(bare) else None
-                )
-                if suggestion and bare not in known and not any(_may_be(log, bare) for log in logs):
-                    text = f'hook "{name}": the condition "{when}" names "{message}", which no hook gives'
+            for stated in sorted(named[when]):
+                bare = stated.removeprefix(METRICS)
+                if bare in known or any(_may_be(log, bare) for log in logs):
+                    continue
+                suggestion = next((item for item in sorted(known) if misspelt(bare, item)), "")
+                # With another letter it may be a loss of the task's own: "dloss".
+                if not suggestion and misspelt(bare.lower(), LOSS, shortest=3) and {*bare.lower()} <= {*LOSS}:
+                    suggestion = LOSS
+                if suggestion:
+                    text = f'hook "{name}": the condition "{when}" names "{stated}", which no hook gives'
                     yield Problem(text, node.where, f'did you mean "{suggestion}"?')
 
 
@@ -146,7 +139,7 @@ Read = tuple[str, str, Where | None]
 """A slot, how the source says that, and where."""
 
 
-def undeclared_slots(plan: Plan, nodes: Nodes, hooks: Mapping[str, Callable[..., Any]]) -> Iterator[Problem]:
+def undeclared_slots(plan: Plan, nodes: Nodes, sources: Sources) -> Iterator[Problem]:
     """Yield a warning for each hook without slots that reads what another one writes at the same point."""
     silent = {name for name, node in nodes.items() if not any(_declared(b.reads, b.writes) for b in node.bound)}
     for point in dict.fromkeys(binding.point for binding in plan.bindings):
@@ -155,13 +148,13 @@ def undeclared_slots(plan: Plan, nodes: Nodes, hooks: Mapping[str, Callable[...,
         result = [
             (reader, read, writer)
             for reader in readers
-            for read in _slots_read(hooks[reader.hook], reader)
+            for read in _slots_read(sources[reader.hook][reader.method], reader)
             for writer in writers
-            if _touches(writer, read[0])
+            if any(read[0] == slot or read[0] in wider(slot) or slot in wider(read[0]) for slot in writer.writes)
         ]
         decided = Decided(plan, point) if result else None
         for reader, read, writer in result:
-            if decided and _open(plan, decided, reader, writer):
+            if decided and _is_open(plan, decided, reader, writer):
                 yield _described(plan, reader, read, writer, nodes[reader.hook].where)
 
 
@@ -170,27 +163,22 @@ def _declared(*slots: tuple[str, ...]) -> bool:
     return any(root(slot) != "scalars" for some in slots for slot in some)
 
 
-def _slots_read(hook: Callable[..., Any], reader: Binding) -> Iterator[Read]:
-    """Yield what the source of a method reads, each slot once."""
+def _slots_read(source: Source | None, reader: Binding) -> Iterator[Read]:
+    """Yield the slots that the source of a method reads, each once."""
     result: dict[str, Read] = {}
-    if "run" in reader.takes:
-        for use in uses(hook, reader.method, ATTRIBUTES):
-            for slot in ATTRIBUTES[use.name]:
-                result.setdefault(slot, (slot, f"run.{use.name}", use.where))
+    for use in uses(source, ATTRIBUTES) if "run" in reader.takes else ():
+        for slot in ATTRIBUTES[use.name]:
+            result.setdefault(slot, (slot, f"run.{use.name}", use.where))
     for argument in KEYED:
-        for key, where in keys_read(hook, reader.method, argument) if argument in reader.takes else ():
+        for key, where in keys_read(source, argument) if argument in reader.takes else ():
             result.setdefault(f"{argument}.{key}", (f"{argument}.{key}", f'{argument}["{key}"]', where))
     if "batch" in reader.takes:
         result["batch"] = ("batch", "batch", None)
     yield from result.values()
 
 
-def _touches(writer: Binding, slot: str) -> bool:
-    return any(slot == other or slot in wider(other) or other in wider(slot) for other in writer.writes)
-
-
-def _open(plan: Plan, decided: Decided, item: Binding, other: Binding) -> bool:
-    """Say whether nothing that anybody has stated orders two bindings: no edge, no phase, no word that either may."""
+def _is_open(plan: Plan, decided: Decided, item: Binding, other: Binding) -> bool:
+    """Say whether nothing that the user stated orders two bindings: no edge, no phase, no `ambiguous_with`."""
     first, then = sorted((item, other), key=lambda binding: binding.id)
     allowed = {item.hook, other.hook}
     if any({hook.name, name} == allowed for hook in plan.hooks for name in hook.ambiguous_with):
@@ -202,13 +190,12 @@ def _described(plan: Plan, reader: Binding, read: Read, writer: Binding, where: 
     slot, source, line = read
     message = f'hook "{reader.hook}" reads {source} at {reader.point}{f" ({in_words(line)})" if line else ""}'
     order = "before" if reader.id < writer.id else "after"
-    by = "the file" if plan.shuffle is None else f"the shuffle with seed {plan.shuffle}"
-    leaves = writer.half == "exit"
-    other = f'"{writer.hook}"{f" leaves {writer.method}" if leaves else ""}, which writes {root(slot)}'
-    alone = "" if leaves else f", and nothing but {by} says so"
-    hint = (
-        f'declare it, and it fires after "{writer.hook}": reads = ["{slot}"] in [hooks.{reader.hook}], or in its class'
-    )
-    if not leaves:
+    hint = f'declare it, and it fires after "{writer.hook}": reads = ["{slot}"]'
+    hint += f" in [hooks.{reader.hook}], or in its class"
+    if writer.half == "exit":
+        other = f'"{writer.hook}" leaves {writer.method}, which writes {root(slot)}'
+    else:
+        by = "the file" if plan.shuffle is None else f"the shuffle with seed {plan.shuffle}"
+        other = f'"{writer.hook}", which writes {root(slot)}, and nothing but {by} says so'
         hint += f'; if it must fire before, state that: before = ["{writer.hook}"]'
-    return Problem(f"{message} and declares no slots: it fires {order} {other}{alone}", where, hint)
+    return Problem(f"{message} and declares no slots: it fires {order} {other}", where, hint)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from hookflow.errors import Problem, UserError
@@ -16,7 +17,7 @@ from hookflow.graph.points import Points
 from hookflow.hooks.arguments import argument_type, parameters_of
 from hookflow.hooks.base import Hook
 from hookflow.hooks.foreign import foreign_arguments
-from hookflow.hooks.inspect import Issue, Method, about, methods, names_of, points_for, slots, wrong_attributes
+from hookflow.hooks.inspect import Inspection, Issue, Method, points_for
 from hookflow.pipeline.problems import as_toml, type_words
 
 EXAMPLES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
@@ -44,7 +45,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A hook's class, or a plain function; `faults` is what is wrong with it.
+    """A hook's class, or a plain function; `issues` are what is wrong with it.
 
     `methods` are in the order of a run, an `around` at its first half; `bound` names those that fire unless the file
     says otherwise, `elsewhere` says where the others do. `reads` and `writes` are slots by the method's name. `fits` is
@@ -68,7 +69,7 @@ class Description:
     arguments: tuple[Argument, ...]
     fits: str
     needs: tuple[str, ...]
-    faults: tuple[Issue, ...]
+    issues: tuple[Issue, ...]
 
     def as_toml(self, name: str, use: str) -> str:
         """Return a table for a pipeline file: with all that must be given, and what has an example."""
@@ -81,25 +82,24 @@ class Description:
 
 
 def describe(hook: Callable[..., Any], points: Points) -> Description:
-    """Look into a hook's class or function. Raises UserError when it can be no hook."""
-    result, faults = methods(hook, points) if isinstance(hook, type) else ([], _foreign(hook))
-    if isinstance(hook, type) and not result:
-        raise UserError(Problem(message, hint=hint) for message, hint in faults)
+    """Describe a hook's class or function. Raises UserError when it can be no hook."""
+    inspection = Inspection(hook, points)
+    is_class = isinstance(hook, type)
+    if is_class and not inspection.methods:
+        raise UserError(Problem(message, hint=hint) for message, hint in inspection.issues)
     order = {point.name: k for k, point in enumerate(points)}
-    once = sorted((method for method in result if method.half != "exit"), key=lambda method: order[method.point])
+    once = sorted((method for method in inspection.methods if method.half != "exit"), key=lambda m: order[m.point])
     wanted = points_for(hook, {})
     bound = [method for method in once if wanted is None or {method.point, method.name} & set(wanted)]
     bases = hook.__mro__ if isinstance(hook, type) else ()
     of_arguments = any("points_for" in vars(base) for base in bases if base is not Hook)
-    fits = "" if isinstance(hook, type) else fitting_point(hook, points) or ""
+    fits = "" if is_class else fitting_point(hook, points) or ""
     at = [points[name] for name in ([fits] if fits else [method.point for method in bound])]
-    picks = {key: names_of(hook, key) for key in dict.fromkeys(point.picks for point in at) if key}
-    names = dict.fromkeys([method.name for method in result] or [""])
-    reads, wrong_reads = slots(hook, "reads", names)
-    writes, wrong_writes = slots(hook, "writes", names)
-    offered = set() if isinstance(hook, type) else {name for point in points for name in point.offers}
+    picks = {key: inspection.names(key) for key in dict.fromkeys(point.picks for point in at) if key}
+    (reads, wrong_reads), (writes, wrong_writes) = inspection.slots("reads"), inspection.slots("writes")
+    called = getattr(hook, "__name__", repr(hook))
     return Description(
-        about=about(hook),
+        about=inspection.about,
         methods=tuple(once),
         bound=tuple(method.name for method in bound),
         elsewhere="where an argument or `points` says" if of_arguments else "where `points` says",
@@ -107,20 +107,21 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
         writes=writes,
         phase=str(getattr(hook, "phase", "normal")),
         ranks=str(getattr(hook, "ranks", "all")),
-        after=names_of(hook, "after"),
-        before=names_of(hook, "before"),
-        requires=names_of(hook, "requires"),
+        after=inspection.names("after"),
+        before=inspection.names("before"),
+        requires=inspection.names("requires"),
         modules=picks.get("modules", ()),
         parameters=picks.get("parameters", ()),
-        arguments=tuple(_arguments(hook, offered)),
+        arguments=tuple(_arguments(hook, set() if is_class else {name for point in points for name in point.offers})),
         fits=fits,
         needs=tuple(key for key, globs in picks.items() if not globs),
-        faults=(*faults, *wrong_attributes(hook, points), *wrong_reads, *wrong_writes),
+        issues=(
+            *([] if is_class else foreign_arguments(hook, called, required=True)),
+            *inspection.issues,
+            *wrong_reads,
+            *wrong_writes,
+        ),
     )
-
-
-def _foreign(function: Callable[..., Any]) -> list[Issue]:
-    return foreign_arguments(function, getattr(function, "__name__", repr(function)), required=True)
 
 
 def fitting_point(function: Callable[..., Any], points: Points) -> str | None:
@@ -137,15 +138,18 @@ def _arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument
     for parameter in _named(hook):
         if parameter.name in offered:
             continue
-        schema = _schema(hook, parameter.name)
-        provided = parameter.default is not parameter.empty
+        kind = argument_type(hook, parameter.name)
+        schema: Mapping[str, Any] = {}
+        with suppress(PydanticInvalidForJsonSchema, NameError):  # a type that no file could write, or not imported
+            schema = kind.json_schema()
+        given = parameter.default is not parameter.empty
         yield Argument(
             name=parameter.name,
             kind=type_words(schema) or "any value",
             about=str(schema.get("description", "")),
-            default=as_toml(parameter.default) if provided else None,
-            example=as_toml(schema["enum"][0] if "enum" in schema else _example(hook, parameter.name)),
-            shown=not provided or bool(schema.get("examples")),
+            default=as_toml(parameter.default) if given else None,
+            example=as_toml(schema["enum"][0] if "enum" in schema else _example(kind, schema)),
+            shown=not given or bool(schema.get("examples")),
         )
 
 
@@ -153,18 +157,9 @@ def _named(hook: Callable[..., Any]) -> list[inspect.Parameter]:
     return [p for p in parameters_of(hook) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
-def _schema(hook: Callable[..., Any], name: str) -> Mapping[str, Any]:
-    try:
-        return argument_type(hook, name).json_schema()
-    except (PydanticInvalidForJsonSchema, NameError):  # a type that no file could write, or that is not imported
-        return {}
-
-
-def _example(hook: Callable[..., Any], name: str) -> Any:
-    for example in (*_schema(hook, name).get("examples", ()), *EXAMPLES):
-        try:
-            argument_type(hook, name).validate_json(json.dumps(example), strict=True)
-        except (ValidationError, NameError):
-            continue
-        return example
+def _example(kind: TypeAdapter[Any], schema: Mapping[str, Any]) -> Any:
+    for example in (*schema.get("examples", ()), *EXAMPLES):
+        with suppress(ValidationError, NameError):
+            kind.validate_json(json.dumps(example), strict=True)
+            return example
     return "…"

@@ -7,28 +7,23 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import partial, partialmethod
+from functools import cache, partial, partialmethod
 from typing import Any
 
-from hookflow.errors import Where, nearest
+from hookflow.errors import nearest
 from hookflow.graph.plan import PHASES, RANKS, Half
 from hookflow.graph.points import POINT_LIKE, Points
 from hookflow.graph.slots import Verb
 from hookflow.hooks.arguments import first_names, parameters_of
 from hookflow.hooks.base import Hook
 from hookflow.hooks.foreign import ORDERS, foreign, foreign_arguments, in_our_words, in_pytorch_s_order, ours_for
-from hookflow.hooks.not_imported import NotImported
+from hookflow.hooks.registry import NotImported
 
 LIKENESS = 0.78
 """From here on a method's name is a point's, misspelt, to difflib; "forward_post" is, and "save_model" is not."""
 
 Issue = tuple[str, str]
 """A problem and a hint; the caller knows the place."""
-
-TAKES_ANYTHING: Issue = (
-    "has only *args / **kwargs; name the arguments",
-    "a decorator keeps the names of what it wraps by functools.wraps",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +50,7 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
     """Return the methods of a hook's class that belong to points, and what is wrong with them."""
     result: list[Method] = []
     theirs = foreign(hook, points)
-    faults = [*theirs.issues]
+    issues = [*theirs.issues]
     for name, attribute in inspect.getmembers_static(hook):
         if name in theirs.methods or not _meant(name, attribute, points):
             continue
@@ -63,19 +58,19 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
         places = places_of(name, points)
         if not places:
             message = f"{called} is named like a point, but there is no such point"
-            faults.append((message, nearest(name, points.names)))
+            issues.append((message, nearest(name, points.names)))
             continue
         offers = points[places[0][0]].offers
         if wrong := _no_method(name, attribute, points):
-            faults.append((f"{called} {wrong[0]}", wrong[1]))
+            issues.append((f"{called} {wrong[0]}", wrong[1]))
             continue
         names = _names(attribute, offers)[1:]
         takes = in_pytorch_s_order(parameters_of(attribute)[1:], names, places[0][0], points) or names
-        faults += _not_offered(called, [name for name in takes if name not in theirs.names], places[0][0], offers)
+        issues += _not_offered(called, [name for name in takes if name not in theirs.names], places[0][0], offers)
         result += (Method(point, name, half, takes) for point, half in places)
-    if not result and not faults and not makes_callables(hook) and hook is not NotImported:
-        faults.append((f"{hook.__name__} has no method named like a point, so it would never fire", ""))
-    return result, faults
+    if not result and not issues and not makes_callables(hook) and hook is not NotImported:
+        issues.append((f"{hook.__name__} has no method named like a point, so it would never fire", ""))
+    return result, issues
 
 
 def slots(
@@ -85,29 +80,29 @@ def slots(
     declared = getattr(hook, kind, ())
     by_method = declared if isinstance(declared, Mapping) else dict.fromkeys(names, declared)
     called = f"{getattr(hook, '__name__', repr(hook))}.{kind}"
-    faults = [
+    issues = [
         (f'{called} names the unknown method "{name}"', nearest(str(name), names))
         for name in by_method
         if name not in names and hook is not NotImported
     ]
-    no_names = [touched for touched in by_method.values() if not _are_names(touched)]
-    faults += ((f'{called} must hold names of slots, as {kind} = {{"model"}}', "") for _ in no_names[:1])
-    return {} if no_names else {name: tuple(sorted(touched)) for name, touched in by_method.items()}, faults
+    if not all(map(_are_names, by_method.values())):
+        return {}, [*issues, (f'{called} must hold names of slots, as {kind} = {{"model"}}', "")]
+    return {name: tuple(sorted(touched)) for name, touched in by_method.items()}, issues
 
 
-def _are_names(touched: object) -> bool:
-    return isinstance(touched, Collection) and not isinstance(touched, str) and all(type(s) is str for s in touched)
+def _are_names(value: object) -> bool:
+    return isinstance(value, Collection) and not isinstance(value, str) and all(type(item) is str for item in value)
 
 
-def stated(hook: Callable[..., Any], key: str) -> Any:
+def _stated(hook: Callable[..., Any], key: str) -> Any:
     """Return an attribute that says how a hook stands; a method of the name (`nn.Module.modules`) says nothing."""
-    message = getattr(hook, key, ())
-    return () if inspect.isroutine(message) else message
+    value = getattr(hook, key, ())
+    return () if inspect.isroutine(value) else value
 
 
 def names_of(hook: Callable[..., Any], key: str) -> tuple[str, ...]:
-    """Return the names that an attribute holds; none if it holds anything else, which `wrong_attributes` tells."""
-    names = stated(hook, key)
+    """Return the names that an attribute holds; none if it holds anything else, which `wrong_attributes` reports."""
+    names = _stated(hook, key)
     return tuple(names) if _are_names(names) else ()
 
 
@@ -128,7 +123,7 @@ def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Issue
     if ranks not in RANKS:
         yield f"{called}.ranks must be one of {', '.join(RANKS)}, not {ranks!r}", nearest(str(ranks), RANKS)
     for kind in ("after", "before", "requires", "points", "modules", "parameters"):
-        names = stated(hook, kind)
+        names = _stated(hook, kind)
         if kind == "parameters" and not any(callable(getattr(hook, p.name, None)) for p in points if p.picks == kind):
             continue  # what a class of the user's calls its own parameters, say
         if kind == "points" and (names is None or not isinstance(hook, type)):
@@ -152,8 +147,8 @@ def object_at(hook: type, point: str, points: Points) -> tuple[Method, list[Issu
     offers = points[point].offers
     names = _names(hook.__call__, offers)[1:]
     takes = in_pytorch_s_order(parameters_of(hook.__call__)[1:], names, point, points) or names
-    faults = [*_no_call(hook.__call__, hook.__name__, point, points), *foreign_arguments(hook.__call__, hook.__name__)]
-    return Method(point, "", "whole", takes), [*faults, *_not_offered(hook.__name__, takes, point, offers)]
+    issues = [*_no_call(hook.__call__, hook.__name__, point, points), *foreign_arguments(hook.__call__, hook.__name__)]
+    return Method(point, "", "whole", takes), [*issues, *_not_offered(hook.__name__, takes, point, offers)]
 
 
 def function_at(
@@ -173,23 +168,24 @@ def function_at(
     in_order = isinstance(args, Mapping) or not args  # a list fills by position, too
     takes = (in_order and in_pytorch_s_order(parameters_of(function), names, point, points)) or names
     called = getattr(function, "__name__", repr(function))
-    faults = [*_no_call(function, called, point, points), *foreign_arguments(function, called, provided)]
-    return Method(point, "", "whole", takes, names), [*faults, *_not_offered(called, takes, point, offers)]
+    issues = [*_no_call(function, called, point, points), *foreign_arguments(function, called, provided)]
+    return Method(point, "", "whole", takes, names), [*issues, *_not_offered(called, takes, point, offers)]
 
 
 def _no_call(function: Callable[..., Any], called: str, point: str, points: Points) -> Iterator[Issue]:
-    if dead := _never_runs(function, point, points):
-        yield f"{called} {dead[0]}", dead[1]
-    if _takes_anything(function):
-        yield f"{called} {TAKES_ANYTHING[0]}", TAKES_ANYTHING[1]
+    for message, hint in filter(None, (_never_runs(function, point, points), _takes_anything(function))):
+        yield f"{called} {message}", hint
 
 
-def _takes_anything(function: Callable[..., Any]) -> bool:
-    """Say whether a function names nothing that it could be given; those of Python itself (`print`) mean it so."""
+def _takes_anything(function: Callable[..., Any]) -> Issue | None:
+    """Return that a function names none of its arguments; functions of Python itself (`print`) may."""
     if (getattr(function, "__module__", None) or "").partition(".")[0] in sys.stdlib_module_names:
-        return False
+        return None
     kinds = {p.kind for p in parameters_of(function) if p.name != "self"}
-    return bool(kinds) and kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    if not kinds or kinds - {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+        return None
+    hint = "a decorator keeps the names of what it wraps by functools.wraps"
+    return "has only *args / **kwargs; name the arguments", hint
 
 
 def _meant(name: str, attribute: Any, points: Points) -> bool:
@@ -199,20 +195,20 @@ def _meant(name: str, attribute: Any, points: Points) -> bool:
     if name.startswith("_") or name in vars(Hook):
         return False
     able = callable(attribute) or isinstance(attribute, staticmethod | classmethod | partialmethod)
-    return able and (name.startswith(POINT_LIKE) or _misspelt(name, points))
+    return able and (name.startswith(POINT_LIKE) or _is_misspelt(name.lower(), points))
 
 
-def _misspelt(name: str, points: Points) -> bool:
+def _is_misspelt(name: str, points: Points) -> bool:
     """Say whether a name is nearly that of a point; one that ends a point's (`save_checkpoint`) is a good name."""
     if any(point.endswith(f"_{name}") for point in points.names):
         return False
-    return any(_are_alike(name.lower(), point) for point in points.names)
-
-
-def _are_alike(item: str, other: str) -> bool:
-    matcher = SequenceMatcher(None, item, other)
+    matcher = SequenceMatcher(None, "", name)
     ratios = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)  # upper bounds first: they are quick
-    return all(ratio() > LIKENESS for ratio in ratios)
+    for point in points.names:
+        matcher.set_seq1(point)
+        if all(ratio() > LIKENESS for ratio in ratios):
+            return True
+    return False
 
 
 def _no_method(name: str, attribute: Any, points: Points) -> Issue | None:
@@ -221,8 +217,8 @@ def _no_method(name: str, attribute: Any, points: Points) -> Issue | None:
         return "must be a plain method, which takes self", ""
     if not inspect.isfunction(attribute):
         return f"must be a plain method, not a {type(attribute).__name__}", "def it, and call what it holds from there"
-    if _takes_anything(attribute):
-        return TAKES_ANYTHING
+    if anything := _takes_anything(attribute):
+        return anything
     if name.startswith("around_"):
         return None if inspect.isgeneratorfunction(attribute) else ("must be a generator that yields once", "")
     if dead := _never_runs(attribute, name, points):
@@ -281,46 +277,17 @@ def _by_position(point: str) -> str:
     return f"; by position, as PyTorch does: {' or '.join(orders)}" if orders else ""
 
 
-class Inspected:
-    """The hooks of one compilation by their `use`, as `find` finds them."""
+class Inspection:
+    """A hook's class or function as it declares itself, without an object of it: `methods`, `issues`, and its words.
 
-    def __init__(self, find: Callable[[str, Where | None], Callable[..., Any]], points: Points) -> None:
-        self._find = find
-        self._points = points
-        self._found: dict[str, Callable[..., Any]] = {}
-        self._about: dict[str, str] = {}
-        self._names: dict[tuple[str, str], tuple[str, ...]] = {}
-        self._methods: dict[str, tuple[list[Method], list[Issue]]] = {}
-        self._slots: dict[tuple[str, Verb], tuple[dict[str, tuple[str, ...]], list[Issue]]] = {}
+    `names(key)` are the names that an attribute holds; `slots(verb)` the slots by method, and what is wrong with them.
+    """
 
-    def find(self, use: str, where: Where | None) -> Callable[..., Any]:
-        """Return the class or function that `use` names. Raises UserError at `where` if there is none."""
-        if use not in self._found:
-            self._found[use] = self._find(use, where)
-        return self._found[use]
-
-    def about(self, use: str) -> str:
-        """Return the first line of what a class or function says of itself."""
-        if use not in self._about:
-            self._about[use] = about(self._found[use])
-        return self._about[use]
-
-    def names(self, use: str, key: str) -> tuple[str, ...]:
-        """Return the names that an attribute holds."""
-        if (use, key) not in self._names:
-            self._names[use, key] = names_of(self._found[use], key)
-        return self._names[use, key]
-
-    def methods(self, use: str) -> tuple[list[Method], list[Issue]]:
-        """Return the methods of a class that are named like points (a plain function has none), and what is wrong."""
-        if use not in self._methods:
-            hook = self._found[use]
-            there, issues = methods(hook, self._points) if isinstance(hook, type) else ([], [])
-            self._methods[use] = there, [*issues, *wrong_attributes(hook, self._points)]
-        return self._methods[use]
-
-    def slots(self, use: str, kind: Verb, names: Collection[str]) -> tuple[dict[str, tuple[str, ...]], list[Issue]]:
-        """Return the slots that each method reads or writes, and what is wrong; `names` are those of its methods."""
-        if (use, kind) not in self._slots:
-            self._slots[use, kind] = slots(self._found[use], kind, names)
-        return self._slots[use, kind]
+    def __init__(self, hook: Callable[..., Any], points: Points) -> None:
+        self.hook = hook
+        self.about = about(hook)
+        self.methods, issues = methods(hook, points) if isinstance(hook, type) else ([], [])
+        self.issues = [*issues, *wrong_attributes(hook, points)]
+        self.method_names = dict.fromkeys([method.name for method in self.methods] or [""])
+        self.names = cache(partial(names_of, hook))
+        self.slots = cache(partial(slots, hook, names=self.method_names))

@@ -1,14 +1,20 @@
-"""The registry of hooks: short names of built-in hooks, and of hooks in installed packages."""
+"""The registry of hooks: short names of built-in hooks and of hooks in installed packages; hooks found by `use`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hookflow.errors import Problem, UserError, Where
+from hookflow.pipeline.check_imports import missing
 from hookflow.pipeline.registry import Registry
 
 BUILT_IN: dict[str, str] = {
     "accumulation_schedule": "hookflow.hooks.builtin.schedules:AccumulationSchedule",
     "accuracy": "hookflow.hooks.builtin.metrics:Accuracy",
     "activation_checkpoint": "hookflow.hooks.builtin.memory:ActivationCheckpoint",
-    "activation_stats": "hookflow.hooks.builtin.activation_stats:ActivationStats",
+    "activation_stats": "hookflow.hooks.builtin.statistics:ActivationStats",
     "checkpoint": "hookflow.hooks.builtin.checkpoint:Checkpoint",
     "comm_hook": "hookflow.hooks.builtin.comm_hook:CommHook",
     "confusion_matrix": "hookflow.hooks.builtin.metrics:ConfusionMatrix",
@@ -28,7 +34,7 @@ BUILT_IN: dict[str, str] = {
     "memory": "hookflow.hooks.builtin.memory:Memory",
     "metrics": "hookflow.hooks.builtin.metrics:Metrics",
     "param_schedule": "hookflow.hooks.builtin.schedules:ParamSchedule",
-    "param_stats": "hookflow.hooks.builtin.param_stats:ParamStats",
+    "param_stats": "hookflow.hooks.builtin.statistics:ParamStats",
     "precise_bn": "hookflow.hooks.builtin.batch_norm:PreciseBN",
     "predict": "hookflow.hooks.builtin.predict:Predict",
     "profiler": "hookflow.hooks.builtin.profiler:Profiler",
@@ -43,3 +49,31 @@ BUILT_IN: dict[str, str] = {
 }
 
 HOOKS = Registry("hook", "hookflow.hooks", BUILT_IN)
+
+
+class NotImported:
+    """Not imported."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take any arguments: those of the hook are unknown."""
+
+
+def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
+    """Return the class or function that `use` names. Raises UserError when there is none, or it cannot be called."""
+    result = HOOKS.find(use, base, where)
+    if not callable(result):
+        raise UserError(Problem(f'"{use}" is no class or function, so it cannot be a hook', where))
+    return result  # type: ignore[no-any-return]
+
+
+def find_without_import(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
+    """Return `NotImported` for a hook of the user's (`--no-import`), and the class itself for one of hookflow's.
+
+    Raises UserError when the file or the module of `use` does not exist, or defines no such name.
+    """
+    if problem := missing(use, base, where, HOOKS):
+        raise UserError(problem)
+    place = HOOKS.short_names(use).get(use, use)
+    if place in BUILT_IN.values() or place.startswith("hookflow.hooks."):
+        return HOOKS.find(use, base, where)  # type: ignore[no-any-return]
+    return NotImported

@@ -183,13 +183,6 @@ class Run(Protocol):
     def skip_step(self) -> None:
         """Leave the weights as they are in this iteration; who calls it writes `control`."""
 
-    def accumulate(self, weight: float, *, step: bool) -> None:
-        """Let the loss of this iteration count `weight` in the gradients, which without `step` the next one adds to.
-
-        Without it the optimizer takes no step, as after `skip_step`, but the gradients stay. All ranks must ask for the
-        same. A hook that calls it writes `control`.
-        """
-
     def stop_epoch(self, reason: str) -> None:
         """End the epoch after this iteration, as if the data were at their end."""
 

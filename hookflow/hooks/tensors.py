@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,15 +40,15 @@ def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """Return a tensor as it is, or the first one in a mapping, list or tuple; None where there is none."""
-    import torch
+    """Return the first tensor of nested mappings, lists and tuples; None where there is none."""
+    from torch import Tensor
+    from torch.utils._pytree import tree_leaves
 
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else (value,)
-    return next((part for part in parts if isinstance(part, torch.Tensor)), None)
+    return next((leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)), None)
 
 
 def by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
-    """Return the tensors in groups of one type each, in the order in which the types first come."""
+    """Return the tensors in groups of one dtype each, in the order in which the dtypes first come."""
     alike: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:
         alike.setdefault(tensor.dtype, []).append(tensor)

@@ -21,30 +21,34 @@ from hookflow.errors import Problem, Where
 from hookflow.graph.plan import Binding, Node
 from hookflow.pipeline.use import parse_file
 
-FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef
-"""A function that has a name."""
+FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
-def first_line(tree: FunctionTree | ast.Lambda) -> int:
-    """Return the line where a function begins for Python: at its first decorator."""
-    decorators = [] if isinstance(tree, ast.Lambda) else tree.decorator_list
-    return min(part.lineno for part in (tree, *decorators))
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A function that is called for a hook; of a method, `mro[depth]` is the class that defines it."""
+
+    function: FunctionType
+    takes_self: bool = False
+    mro: tuple[type, ...] = ()
+    depth: int = 0
+
+    def where(self, node: ast.expr) -> Where:
+        return Where(self.function.__code__.co_filename, node.lineno)
+
+    def method(self, of: ast.expr, name: str, tree: FunctionTree) -> Source | None:
+        """Return the method `of.name` in the body of this one where `of` is its object, or super()."""
+        first = inspect.getargs(self.function.__code__).args[:1]
+        match of:
+            case ast.Name(id=this) if self.takes_self and [this] == first:
+                return None if _binds(tree, this) else _method_of(self.mro, name)
+            case ast.Call(func=ast.Name(id="super"), args=[], keywords=[]) if self.mro:
+                return _method_of(self.mro, name, self.depth + 1)
+        return None
 
 
-def own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield these parts of a function and all in them, in the order of its source.
-
-    Functions and classes inside of it are left out: the time of their calls is unknown.
-    """
-    waiting = [*nodes][::-1]
-    while waiting:
-        node = waiting.pop()
-        if not isinstance(node, FunctionTree | ast.Lambda | ast.ClassDef):
-            yield node
-            waiting += [*ast.iter_child_nodes(node)][::-1]
-
-
-_Tree = FunctionTree | ast.Lambda
+Sources = Mapping[str, Mapping[str, Source | None]]
+"""The source of each hook's methods, by the names of both; None where it is not written in Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,51 +66,7 @@ def in_words(where: Where) -> str:
     return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{where.line}"
 
 
-def uses(hook: Callable[..., Any], method: str, names: Collection[str]) -> Iterator[Use]:
-    """Yield what a hook does with attributes of the run called `names` in one of its methods, which is given `run`."""
-    function = _function_of(hook, method)
-    if function and _may_use(function, names):
-        yield from (use for use in _uses(function, "run") if use.name in names)
-
-
-def keys_read(hook: Callable[..., Any], method: str, argument: str) -> Iterator[tuple[str, Where]]:
-    """Yield the keys that a method looks up in an argument that it is given, as in `metrics["accuracy"]`."""
-    function = _function_of(hook, method)
-    tree = _tree(function.function) if function else None
-    if function is None or tree is None or _binds(tree, argument):
-        return
-    for node in own_nodes(_body(tree)):
-        match node:
-            case (
-                ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key), ctx=ast.Load())
-                | ast.Call(
-                    func=ast.Attribute(value=ast.Name(id=name), attr="get"), args=[ast.Constant(value=str() as key), *_]
-                )
-            ) if name == argument:
-                yield key, Where(function.function.__code__.co_filename, node.lineno)
-
-
-@dataclass(frozen=True, slots=True)
-class _Function:
-    """A function in Python; `mro` is that of the object whose method it is, and `mro[depth]` the class that has it."""
-
-    function: FunctionType
-    takes_self: bool = False
-    mro: tuple[type, ...] = ()
-    depth: int = 0
-
-    def method(self, of: ast.expr, name: str, tree: _Tree) -> _Function | None:
-        """Return what `of.name` is in the body of this method where `of` is its object, or super()."""
-        first = inspect.getargs(self.function.__code__).args[:1]
-        match of:
-            case ast.Name(id=this) if self.takes_self and [this] == first:
-                return None if _binds(tree, this) else _method_of(self.mro, name)
-            case ast.Call(func=ast.Name(id="super"), args=[], keywords=[]) if self.mro:
-                return _method_of(self.mro, name, self.depth + 1)
-        return None
-
-
-def _function_of(hook: Callable[..., Any], method: str) -> _Function | None:
+def source_of(hook: Callable[..., Any] | None, method: str) -> Source | None:
     """Return the function that is called for a hook at a point; None for what is not written in Python."""
     if isinstance(hook, type):
         return _method_of(hook.__mro__, method or "__call__")
@@ -114,62 +74,82 @@ def _function_of(hook: Callable[..., Any], method: str) -> _Function | None:
         hook = hook.func
     if isinstance(hook, MethodType):
         return _method_of(type(hook.__self__).__mro__, hook.__name__)
-    if inspect.isroutine(hook):
-        return _in_python(hook)
-    return None if isinstance(hook, type) else _method_of(type(hook).__mro__, "__call__")
+    return _in_python(hook) if inspect.isroutine(hook) else _method_of(type(hook).__mro__, "__call__")
 
 
-def _method_of(mro: tuple[type, ...], name: str, first: int = 0) -> _Function | None:
+def _method_of(mro: tuple[type, ...], name: str, first: int = 0) -> Source | None:
     for depth in range(first, len(mro)):
-        if (result := vars(mro[depth]).get(name)) is not None:
+        attributes = type.__getattribute__(mro[depth], "__dict__")  # past a metaclass, which may raise
+        if (result := attributes.get(name)) is not None:
             static = isinstance(result, staticmethod)
             return _in_python(result.__func__ if static else result, not static, mro, depth)
     return None
 
 
-def _in_python(result: Any, *more: Any) -> _Function | None:
+def _in_python(result: Any, *more: Any) -> Source | None:
     """Return a function as it is written, below decorators that keep what they wrap (`torch.no_grad`)."""
     function = inspect.unwrap(result) if isinstance(result, FunctionType) else None
-    return _Function(function, *more) if isinstance(function, FunctionType) else None
+    return Source(function, *more) if isinstance(function, FunctionType) else None
+
+
+def uses(source: Source | None, names: Collection[str]) -> Iterator[Use]:
+    """Yield the uses of attributes of the run called `names` in a method that is given `run`."""
+    if source and any(name in names or _method_of(source.mro, name) for name in _names(source.function.__code__)):
+        yield from (use for use in _uses(source) if use.name in names)
+
+
+def keys_read(source: Source | None, argument: str) -> Iterator[tuple[str, Where]]:
+    """Yield the keys that a method looks up in an argument that it is given, as in `metrics["accuracy"]`."""
+    tree = _tree(source.function) if source else None
+    if source is None or tree is None or _binds(tree, argument):
+        return
+    for node in _own_nodes(tree):
+        match node:
+            case (
+                ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key), ctx=ast.Load())
+                | ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=name), attr="get"), args=[ast.Constant(value=str() as key), *_]
+                )
+            ) if name == argument:
+                yield key, source.where(node)
 
 
 @cache
-def _uses(function: _Function, run: str) -> tuple[Use, ...]:
+def _uses(source: Source) -> tuple[Use, ...]:
     try:
-        return tuple(_find(function, run, set()))
+        return tuple(_find(source, "run", set()))
     except RecursionError:  # no methods pass the run on that often
         return ()
 
 
-def _find(function: _Function, run: str, seen: set[tuple[_Function, str]]) -> Iterator[Use]:
+def _find(source: Source, run: str, seen: set[tuple[Source, str]]) -> Iterator[Use]:
     """Yield the uses of the run, which this function calls `run`."""
-    tree = _tree(function.function)
-    if tree is None or (function, run) in seen or _binds(tree, run):
+    tree = _tree(source.function)
+    if tree is None or (source, run) in seen or _binds(tree, run):
         return
-    seen.add((function, run))
-    for attribute, call in _attributes_in(_body(tree)):
-        of, name = attribute.value, attribute.attr
-        if _is(of, run):
-            yield Use(name, Where(function.function.__code__.co_filename, attribute.lineno), call)
-        elif call and (helper := function.method(of, name, tree)):
-            for parameter in _given(call, run, helper):
-                yield from _find(helper, parameter, seen)
-
-
-def _may_use(function: _Function, names: Collection[str]) -> bool:
-    """Say whether a function, as it is compiled, may use these or call a method: most sources stay unread."""
-    return any(name in names or _method_of(function.mro, name) for name in _names(function.function.__code__))
+    seen.add((source, run))
+    called: dict[ast.expr, ast.Call] = {}
+    for node in _own_nodes(tree):
+        if isinstance(node, ast.Call):
+            called[node.func] = node
+        elif isinstance(node, ast.Attribute):
+            call = called.get(node)
+            if _is(node.value, run):
+                yield Use(node.attr, source.where(node), call)
+            elif call and (helper := source.method(node.value, node.attr, tree)):
+                for parameter in _parameters_given(call, run, helper):
+                    yield from _find(helper, parameter, seen)
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes that a code speaks of, also inside of comprehensions."""
+    """Yield the names of globals and attributes in a code, also inside of comprehensions: most sources stay unread."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from _names(inner)
 
 
-def _given(call: ast.Call, run: str, helper: _Function) -> Iterator[str]:
+def _parameters_given(call: ast.Call, run: str, helper: Source) -> Iterator[str]:
     """Yield the parameters of `helper` that a call of it gives the run."""
     in_place = takewhile(lambda argument: not isinstance(argument, ast.Starred), call.args)
     parameters = inspect.getargs(helper.function.__code__).args  # keyword arguments follow the others
@@ -182,25 +162,25 @@ def _is(expression: ast.expr, name: str) -> bool:
     return isinstance(expression, ast.Name) and expression.id == name
 
 
-def _body(tree: _Tree) -> Iterable[ast.AST]:
-    return [tree.body] if isinstance(tree, ast.Lambda) else tree.body
+def _body(tree: FunctionTree) -> list[ast.AST]:
+    return [tree.body] if isinstance(tree, ast.Lambda) else [*tree.body]
 
 
-def _attributes_in(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.Attribute, ast.Call | None]]:
-    """Yield the attributes that a function looks up itself, in the order of its source, each with the call of it."""
-    called: dict[ast.expr, ast.Call] = {}
-    for node in own_nodes(nodes):
-        if isinstance(node, ast.Call):
-            called[node.func] = node
-        elif isinstance(node, ast.Attribute):
-            yield node, called.get(node)
+def _own_nodes(tree: FunctionTree) -> Iterator[ast.AST]:
+    """Yield the nodes of a function's body in the order of its source, without functions and classes in it."""
+    waiting = _body(tree)[::-1]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, FunctionTree | ast.ClassDef):
+            yield node
+            waiting += [*ast.iter_child_nodes(node)][::-1]
 
 
 _ONLY_NAME = (ast.Attribute, ast.keyword, ast.arg, ast.Constant, ast.MatchClass)
 """Nodes that may hold a name without binding it in the function; every other node that holds it does."""
 
 
-def _binds(tree: _Tree, name: str) -> bool:
+def _binds(tree: FunctionTree, name: str) -> bool:
     """Say whether a function gives another value to a name, be it by an import, a loop, or `nonlocal`."""
     for node in (inside for part in _body(tree) for inside in ast.walk(part)):
         if isinstance(node, ast.Name):
@@ -213,7 +193,7 @@ def _binds(tree: _Tree, name: str) -> bool:
     return False
 
 
-def _tree(function: FunctionType) -> _Tree | None:
+def _tree(function: FunctionType) -> FunctionTree | None:
     """Return the source of a function; None where it cannot be read, or may be that of another one."""
     code = function.__code__
     result = _trees(code.co_filename).get((code.co_name, code.co_firstlineno), ())
@@ -221,17 +201,18 @@ def _tree(function: FunctionType) -> _Tree | None:
 
 
 @cache
-def _trees(file: str) -> Mapping[tuple[str, int], list[_Tree]]:
-    """Return all functions of a file by their name and first line, as their code has them."""
+def _trees(file: str) -> Mapping[tuple[str, int], list[FunctionTree]]:
+    """Return all functions of a file by their name and first line, that of a decorator too, as their code has them."""
     try:
         tree = parse_file(Path(file))
     except (OSError, SyntaxError):
         return {}
-    result: dict[tuple[str, int], list[_Tree]] = {}
+    result: dict[tuple[str, int], list[FunctionTree]] = {}
     for node in ast.walk(tree):
-        if isinstance(node, _Tree):
-            name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
-            result.setdefault((name, first_line(node)), []).append(node)
+        if isinstance(node, FunctionTree):
+            name = getattr(node, "name", "<lambda>")
+            first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ())))
+            result.setdefault((name, first), []).append(node)
     return result
 
 
@@ -246,22 +227,18 @@ SLOT = {
 """
 
 
-def undeclared_calls(hook: Callable[..., Any], node: Node) -> Iterator[Problem]:
+def undeclared_calls(sources: Mapping[str, Source | None], node: Node) -> Iterator[Problem]:
     """Yield a warning for each call on the run in the source of a hook that does not declare the call's slot."""
-    reported: set[tuple[str, Where]] = set()
+    calls: dict[Use, Binding] = {}
     for bound in node.bound:
-        for use in uses(hook, bound.method, SLOT) if "run" in bound.takes else ():
-            if use.call and SLOT[use.name] not in bound.writes and (use.name, use.where) not in reported:
-                reported.add((use.name, use.where))
-                yield _undeclared(use, node, bound)
-
-
-def _undeclared(use: Use, node: Node, bound: Binding) -> Problem:
-    slot, name = SLOT[use.name], node.hook.name
-    message = f'hook "{name}" calls run.{use.name} at {bound.point} ({in_words(use.where)})'
-    hint = how_to_declare(slot, name, bound.writes)
-    error = f'without declaring that it writes "{slot}", which would end the run with an error'
-    return Problem(f"{message} {error}", node.where, hint)
+        for use in uses(sources[bound.method], SLOT) if "run" in bound.takes else ():
+            if use.call and SLOT[use.name] not in bound.writes:
+                calls.setdefault(use, bound)
+    for use, bound in calls.items():
+        slot, name = SLOT[use.name], node.hook.name
+        message = f'hook "{name}" calls run.{use.name} at {bound.point} ({in_words(use.where)})'
+        error = f'without declaring that it writes "{slot}", which would end the run with an error'
+        yield Problem(f"{message} {error}", node.where, how_to_declare(slot, name, bound.writes))
 
 
 def how_to_declare(slot: str, hook: str, writes: Iterable[str]) -> str:

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from hookflow.cli.app import app
 from hookflow.errors import UserError
 from hookflow.graph.points import POINTS
-from hookflow.hooks.compile import compile_pipeline, find_hook
+from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.describe import describe
-from hookflow.hooks.registry import BUILT_IN
+from hookflow.hooks.registry import BUILT_IN, find_hook
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.registry import installed
 

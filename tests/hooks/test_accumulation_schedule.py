@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.builtin.schedules import batches_at
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.process.launch import prepare
@@ -39,10 +38,6 @@ PLAIN = 'model={use="./own_tasks.py:Plain"}'  # batch norm and dropout see the s
 
 def hook(batches: str) -> str:
     return f'hooks.accumulation={{use="accumulation_schedule", args={{batches={batches}}}}}'
-
-
-def test_the_number_is_that_of_the_latest_place() -> None:
-    assert [batches_at(done, [(2, 4), (5, 1)]) for done in (0, 1, 2, 4, 5, 99)] == [1, 1, 4, 4, 1, 1]
 
 
 def test_the_weights_are_those_of_a_plain_loop_to_the_bit(tmp_path: Path, train_here: Train) -> None:

@@ -23,13 +23,13 @@ from hookflow.errors import Where
 from hookflow.events.rundir import RunDir
 from hookflow.graph.points import POINTS
 from hookflow.graph.slots import SLOTS, root
-from hookflow.hooks.arguments import wrong_arguments
+from hookflow.hooks.arguments import argument_type, wrong_arguments
 from hookflow.hooks.base import Hook
-from hookflow.hooks.compile import find_hook
 from hookflow.hooks.inspect import about, methods, slots
-from hookflow.hooks.registry import BUILT_IN
+from hookflow.hooks.registry import BUILT_IN, find_hook
 from hookflow.hooks.table import filled
 from hookflow.pipeline.load import parse
+from hookflow.pipeline.problems import type_words
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.service.findings import Findings
@@ -213,10 +213,10 @@ class TestEveryHook:
             )
 
     def test_every_argument_has_a_type_and_a_sentence(self, name: str) -> None:
-        parameters = list(inspect.signature(hook_class(name)).parameters.values())
-        for parameter in parameters:
-            annotation = str(parameter.annotation)
-            assert "description=" in annotation, f"{name}.{parameter.name} has no sentence"
+        hook = hook_class(name)
+        for parameter in inspect.signature(hook).parameters:
+            schema = argument_type(hook, parameter).json_schema()
+            assert schema.get("description") and type_words(schema), f"{name}.{parameter}"
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -132,4 +132,4 @@ def test_no_hook_of_ours_has_names_of_others() -> None:
     from hookflow.hooks.registry import BUILT_IN
 
     for use in BUILT_IN.values():
-        assert describe(refer(use, Path(), None), POINTS).faults == ()
+        assert describe(refer(use, Path(), None), POINTS).issues == ()

@@ -13,8 +13,8 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from tests.hooks.test_inspect_troubles import HEAD
 
-LOOKS = {"inspect.methods": 1, "inspect.slots": 2, "inspect.wrong_attributes": 1, "compile.find_hook": 1}
-"""What looks into a class, and how often for one: of the slots once for reads and once for writes."""
+LOOKS = {"inspect.methods": 1, "inspect.wrong_attributes": 1, "compile.Inspection": 1, "compile.find_hook": 1}
+"""The functions that inspect a class, and how often they are called for one."""
 
 
 def test_a_class_is_looked_into_once_however_many_hooks_are_of_it(

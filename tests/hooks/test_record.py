@@ -16,11 +16,10 @@ from torch import nn
 
 from hookflow.errors import UserError
 from hookflow.hooks.builtin import images, log, metrics
-from hookflow.hooks.builtin.activation_stats import ActivationStats
 from hookflow.hooks.builtin.gradients import GradNorm
 from hookflow.hooks.builtin.log import LRMonitor, Throughput
 from hookflow.hooks.builtin.memory import MIB, memory
-from hookflow.hooks.builtin.param_stats import ParamStats
+from hookflow.hooks.builtin.statistics import ActivationStats, ParamStats
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.distributed.consensus import OBEY
 from hookflow.runner.logging import timing

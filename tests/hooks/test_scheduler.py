@@ -387,7 +387,7 @@ def test_every_scheduler_of_pytorch_gives_the_rates_of_a_plain_loop(
         ({"chain": [{"use": "LinearLR", "lenght": 3}]}, 'has no key "lenght"', 'did you mean "length"?'),
         ({"chain": [{"use": "LinearLR", "gamma": 3}]}, 'has no key "gamma"', "args: { gamma = … }"),
         ({"chain": [{}]}, 'lacks the key "use"', "CosineAnnealingLR"),
-        ({"chain": [{"use": "LinearLR", "args": 3}]}, "args must be a table", ""),
+        ({"chain": [{"use": "LinearLR", "args": 3}]}, "must be a table, not 3", ""),
         ({"chain": [{"use": "./a.py:B"}]}, "a scheduler is not looked for in a file", "package.module:Name"),
         ({"chain": [{"use": "LinearLR"}, {"use": "StepLR"}]}, "1 of 2 needs a length", 'length = "10%"'),
         ({"chain": [{"use": "LinearLR", "length": "9s"}]}, "epochs or a percentage, not seconds; write 100", ""),

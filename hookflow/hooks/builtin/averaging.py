@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 READS = {
     **dict.fromkeys(("before_train", "around_test", "before_save_checkpoint"), ("model.{model}",)),
-    "around_val": ("model.{model}", "metrics.{monitor}"),
+    "around_val": ("model.{model}", "metrics.{monitor?}"),
     "after_load_checkpoint": ("checkpoint.model_{name}",),
 }
 WRITES = {
@@ -30,6 +31,12 @@ WRITES = {
 }
 """The slots of every average; a subclass adds those of the method that moves it."""
 
+AllModels = Annotated[str | None, Field(description="which of several models; all of them if left out")]
+Monitor = Annotated[
+    str | None,
+    Field(description="the validation metric by which the average's best checkpoint is saved: best-<name>"),
+]
+
 
 class Average(Hook):
     """An average of the floating-point weights and buffers, from `begin` on; a subclass says how it moves.
@@ -37,26 +44,26 @@ class Average(Hook):
     Until there is an average, the weights themselves are validated and tested.
     """
 
-    def __init__(self, begin: int | str, model: str | None, monitor: str | None, mode: Mode | None) -> None:
-        self.begin = begin
+    begin: int | str
+    model: str | None
+    monitor: str | None
+    mode: Mode | None
+
+    def __post_init__(self) -> None:
         self.first = 0
         """The iterations that are done when the average begins."""
-        self.model = model
-        self.modes = {} if monitor is None else {monitor: mode_of(monitor, mode)}
+        self.modes = {} if self.monitor is None else {self.monitor: mode_of(self.monitor, self.mode)}
         self.best: float | None = None
         self.updates = 0
         self.average: dict[str, Tensor] = {}
         self.averages: list[Tensor] = []
+        """The local tensors of the average, in the order of `weights`."""
         self.weights: list[Tensor] = []
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
         if args.get("monitor") is not None:
             mode_of(args["monitor"], args.get("mode"))
-
-    @classmethod
-    def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**args, "monitor": args.get("monitor") or ()}
 
     def before_train(self, run: Run) -> None:
         self.first = iterations(self.begin, run)
@@ -76,22 +83,23 @@ class Average(Hook):
         with torch.no_grad():
             torch._foreach_lerp_(self.averages, self.weights, weight)
 
-    def around_val(self, run: Run) -> Iterator[None]:
-        before = run.metrics
-        self._swap(run)
-        try:
-            yield
-        finally:
-            self._swap(run)
-        if self.average and run.metrics is not before:  # they are the same when a signal has cut the pass short
-            self._save_best(run)
-
     def around_test(self, run: Run) -> Iterator[None]:
         self._swap(run)
         try:
             yield
         finally:
             self._swap(run)
+
+    def around_val(self, run: Run) -> Iterator[None]:
+        before = run.metrics
+        yield from self.around_test(run)
+        if not self.average or run.metrics is before:  # a signal has cut the pass short
+            return
+        for metric, mode in self.modes.items():
+            value, sign = run.metric(metric), 1 if mode == "max" else -1
+            if not math.isnan(value) and (self.best is None or sign * value > sign * self.best):
+                self.best = value
+                run.save_checkpoint(f"best-{self.name}")
 
     def before_save_checkpoint(self, run: Run, checkpoint: dict[str, Any]) -> None:
         if self.average:
@@ -101,8 +109,7 @@ class Average(Hook):
             checkpoint[f"model_{self.name}"] = dict(model.state_dict()) | averaged
 
     def after_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        saved = checkpoint.get(f"model_{self.name}")
-        if saved:
+        if saved := checkpoint.get(f"model_{self.name}"):
             self.average = {name: value.clone() for name, value in saved.items() if _is_floating(value)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -112,33 +119,22 @@ class Average(Hook):
         self.updates, self.best = state["updates"], state["best"]
 
     def network(self, run: Run) -> nn.Module:
-        """Return what is averaged."""
+        """Return the network that is averaged."""
         return run.model if self.model is None else run.models[self.model]
 
     def _hold(self, run: Run) -> None:
-        """Keep the tensors of the average beside those of the model, in the same order."""
         weights = _floating(self.network(run))
         self.average = {name: shard_like(self.average[name], weight) for name, weight in weights.items()}
         self.averages = [local(tensor) for tensor in self.average.values()]
         self.weights = [local(weight) for weight in weights.values()]
 
     def _swap(self, run: Run) -> None:
-        """Exchange the weights with their average, in place: every holder of the tensors sees the other values."""
-        weights = _floating(self.network(run)) if self.average else {}
-        for name, tensor in weights.items():
+        """Exchange the weights with their average in place: all references to the tensors see the other values."""
+        for name, tensor in (_floating(self.network(run)) if self.average else {}).items():
             weight, average = local(tensor), local(self.average[name])
             kept = weight.clone()
             weight.copy_(average)
             average.copy_(kept)
-
-    def _save_best(self, run: Run) -> None:
-        """Ask for a checkpoint when the average has never done better by the metric that it monitors."""
-        for metric, mode in self.modes.items():
-            value = run.metric(metric)
-            sign = 1 if mode == "max" else -1
-            if not math.isnan(value) and (self.best is None or sign * value > sign * self.best):
-                self.best = value
-                run.save_checkpoint(f"best-{self.name}")
 
 
 def _floating(model: nn.Module) -> dict[str, Tensor]:
@@ -161,6 +157,7 @@ def _is_floating(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
+@dataclass(eq=False)
 class EMA(Average):
     """Averages the weights (and floating-point buffers) after each optimizer step; validates and tests the average.
 
@@ -174,27 +171,17 @@ class EMA(Average):
     reads: ClassVar[Slots] = {**READS, "after_optimizer_step": ("model.{model}",)}
     writes: ClassVar[Slots] = WRITES
 
-    def __init__(
-        self,
-        decay: Annotated[float, Field(gt=0, lt=1, description="share of the average that a step keeps")] = 0.999,
-        every: Annotated[int, Field(ge=1, description="iterations between two updates")] = 1,
-        model: Annotated[str | None, Field(description="which of several models; all of them if left out")] = None,
-        begin: Annotated[
-            Progress, Field(description='when the average starts: 0, 1000, "1000it", "5ep" or "10%" of the run')
-        ] = 0,
-        gamma: Annotated[
-            float, Field(ge=0, description="how slowly the momentum reaches 1 - decay, in steps; 0: at once")
-        ] = 1.0,
-        monitor: Annotated[
-            str | None,
-            Field(description="the validation metric by which the average's best checkpoint is saved: best-<name>"),
-        ] = None,
-        mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None,
-    ) -> None:
-        super().__init__(begin, model, monitor, mode)
-        self.decay = decay
-        self.every = every
-        self.gamma = gamma
+    decay: Annotated[float, Field(gt=0, lt=1, description="share of the average that a step keeps")] = 0.999
+    every: Annotated[int, Field(ge=1, description="iterations between two updates")] = 1
+    model: AllModels = None
+    begin: Annotated[
+        Progress, Field(description='when the average starts: 0, 1000, "1000it", "5ep" or "10%" of the run')
+    ] = 0
+    gamma: Annotated[
+        float, Field(ge=0, description="how slowly the momentum reaches 1 - decay, in steps; 0: at once")
+    ] = 1.0
+    monitor: Monitor = None
+    mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
 
     def before_train(self, run: Run) -> None:
         super().before_train(run)
@@ -206,14 +193,10 @@ class EMA(Average):
             if run.iter + 1 >= self.first:
                 self.start(run)
         elif (run.iter + 1) % self.every == 0 and run.stepped(self.model) is not None:
-            self.move(annealed(self.updates + 1, self.decay, self.gamma))
+            self.move(max(1 - self.decay, self.gamma / (self.gamma + self.updates + 1)))
 
 
-def annealed(step: int, decay: float, gamma: float) -> float:
-    """Return the share of the way to the weights that the average moves at a step, counted from 1."""
-    return max(1 - decay, gamma / (gamma + step))
-
-
+@dataclass(eq=False)
 class SWA(Average):
     """Averages the weights, one sample every `every` from `begin` on; validates and tests the average.
 
@@ -231,33 +214,25 @@ class SWA(Average):
     }
     writes: ClassVar[Slots] = {**WRITES, "before_train_iter": ("lr",)}
 
-    def __init__(
-        self,
-        begin: Annotated[
-            Progress, Field(description='when sampling begins: 0, 1000, "1000it", "5ep" or "75%" of the run')
-        ] = "75%",
-        every: Annotated[
-            Progress, Field(description='how often the weights are sampled: 100, "100it", "1ep" or "1%" of the run')
-        ] = "1ep",
-        lr: Annotated[
-            float | None, Field(ge=0, description="the learning rate while sampling; that of the schedule if left out")
-        ] = None,
-        anneal: Annotated[
-            Progress, Field(description="how long the learning rates take to get there: 0 for at once")
-        ] = "5%",
-        shape: Annotated[Ease, Field(description="the way there")] = "cosine",
-        model: Annotated[str | None, Field(description="which of several models; all of them if left out")] = None,
-        monitor: Annotated[
-            str | None,
-            Field(description="the validation metric by which the mean's best checkpoint is saved: best-<name>"),
-        ] = None,
-        mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None,
-    ) -> None:
-        super().__init__(begin, model, monitor, mode)
-        self.every = every
-        self.lr = lr
-        self.anneal = anneal
-        self.shape = shape
+    begin: Annotated[
+        Progress, Field(description='when sampling begins: 0, 1000, "1000it", "5ep" or "75%" of the run')
+    ] = "75%"
+    every: Annotated[
+        Progress, Field(description='how often the weights are sampled: 100, "100it", "1ep" or "1%" of the run')
+    ] = "1ep"
+    lr: Annotated[
+        float | None, Field(ge=0, description="the learning rate while sampling; that of the schedule if left out")
+    ] = None
+    anneal: Annotated[Progress, Field(description="how long the learning rates take to get there: 0 for at once")] = (
+        "5%"
+    )
+    shape: Annotated[Ease, Field(description="the way there")] = "cosine"
+    model: AllModels = None
+    monitor: Monitor = None
+    mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.period = self.length = 1
         self.rates: dict[str, list[float]] = {}
         """The learning rates at `begin`, by optimizer and parameter group."""
@@ -271,10 +246,12 @@ class SWA(Average):
         if self.lr is None or run.iter < self.first:
             return
         groups = {name: optimizer.param_groups for name, optimizer in run.optimizers.items()}
-        self.rates = self.rates or {name: [group["lr"] for group in result] for name, result in groups.items()}
-        for name, result in groups.items():
-            for group, rate in zip(result, self.rates[name], strict=True):
-                group["lr"] = annealed_rate(rate, self.lr, run.iter - self.first, self.length, self.shape)
+        self.rates = self.rates or {name: [group["lr"] for group in several] for name, several in groups.items()}
+        path = min(1.0, (run.iter - self.first) / self.length) if self.length else 1.0
+        share = eased(path, self.shape)
+        for name, several in groups.items():
+            for group, rate in zip(several, self.rates[name], strict=True):
+                group["lr"] = self.lr * share + rate * (1 - share)
 
     def after_train_iter(self, run: Run) -> None:
         """Sample the weights, once an iteration however many optimizers step in it."""
@@ -285,12 +262,9 @@ class SWA(Average):
             self.updates = 1
         else:
             self.move(1 / (self.updates + 1))
-            self._copy_buffers(run)
-
-    def _copy_buffers(self, run: Run) -> None:
-        for name, buffer in self.network(run).named_buffers():
-            if name in self.average:
-                local(self.average[name]).copy_(local(buffer))
+            for name, buffer in self.network(run).named_buffers():
+                if name in self.average:
+                    local(self.average[name]).copy_(local(buffer))
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "rates": self.rates}
@@ -298,10 +272,3 @@ class SWA(Average):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.rates = state["rates"]
-
-
-def annealed_rate(begin: float, end: float, step: int, steps: int, shape: Ease) -> float:
-    """Return the learning rate after `step` of the `steps` from `begin` to `end`."""
-    path = min(1.0, step / steps) if steps else 1.0
-    share = eased(path, shape)
-    return end * share + begin * (1 - share)

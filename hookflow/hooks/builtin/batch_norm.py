@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 
+@dataclass(eq=False)
 class PreciseBN(Hook):
     """Recomputes the running statistics of batch norms before each validation, from training batches.
 
@@ -34,13 +36,9 @@ class PreciseBN(Hook):
     reads: ClassVar[Slots] = {"before_val": ("model",)}
     writes: ClassVar[Slots] = {"before_val": ("model",)}
 
-    def __init__(
-        self,
-        batches: Annotated[
-            int | None, Field(ge=1, description="training batches to take; those of a whole epoch if left out")
-        ] = 200,
-    ) -> None:
-        self.batches = batches
+    batches: Annotated[
+        int | None, Field(ge=1, description="training batches to take; those of a whole epoch if left out")
+    ] = 200
 
     def before_val(self, run: Run) -> None:
         norms = training_norms(run.model)

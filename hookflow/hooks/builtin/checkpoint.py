@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 
+@dataclass(eq=False)
 class Checkpoint(Hook):
     """Saves `last` after each epoch (or iteration, where it is bound to that), and the best by validation metrics.
 
@@ -32,32 +34,25 @@ class Checkpoint(Hook):
 
     points = ("after_train_epoch", "after_val")
     phase = "last"
-    reads: ClassVar[Slots] = {"after_val": ("metrics.{monitor}",)}
+    reads: ClassVar[Slots] = {"after_val": ("metrics.{monitor?}",)}
     writes: ClassVar[Slots] = {"after_train_iter": ("checkpoint",)}
 
-    def __init__(
-        self,
-        monitor: Annotated[
-            str | dict[str, Mode] | None,
-            Field(description='the metric that says which are best, or several: { accuracy = "max", loss = "min" }'),
-        ] = None,
-        mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None,
-        top: Annotated[int, Field(ge=1, description="how many of the best by each metric stay")] = 1,
-        keep: Annotated[int, Field(ge=1, description="how many of the newest stay, beside the best")] = 1,
-        out_dir: Annotated[
-            str | None, Field(description="the folder for checkpoints of all runs; the run directory if left out")
-        ] = None,
-    ) -> None:
-        self.keeps_checkpoints_in = out_dir
-        self.modes = _modes(monitor, mode)
-        self.top = top
-        self.keep = keep
+    monitor: Annotated[
+        str | dict[str, Mode] | None,
+        Field(description='the metric that says which are best, or several: { accuracy = "max", loss = "min" }'),
+    ] = None
+    mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
+    top: Annotated[int, Field(ge=1, description="how many of the best by each metric stay")] = 1
+    keep: Annotated[int, Field(ge=1, description="how many of the newest stay, beside the best")] = 1
+    out_dir: Annotated[
+        str | None, Field(description="the folder for checkpoints of all runs; the run directory if left out")
+    ] = None
+
+    def __post_init__(self) -> None:
+        self.keeps_checkpoints_in = self.out_dir
+        self.modes = _modes(self.monitor, self.mode)
         self.best: dict[str, list[tuple[float, int]]] = {metric: [] for metric in self.modes}
         """For each metric the best values with the iterations that had them, the best first."""
-
-    @classmethod
-    def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**args, "monitor": args.get("monitor") or ()}
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
@@ -77,17 +72,13 @@ class Checkpoint(Hook):
                 continue
             best.insert(rank, (value, run.iter))
             del best[self.top :]
-            names = self.names(metric)
+            first = "best" if len(self.modes) == 1 else f"best-{metric.replace('/', '_')}"
+            names = [first, *(f"{first}-{k}" for k in range(2, self.top + 1))]
             down = {names[k]: best[k][1] for k in range(rank + 1, len(best))}
             run.save_checkpoint(names[rank], moved=down, keep=self.keep)
 
     def on_exception(self, run: Run) -> None:
         run.save_checkpoint("exception")
-
-    def names(self, metric: str) -> list[str]:
-        """Return what the best by a metric go by, the best first."""
-        first = "best" if len(self.modes) == 1 else f"best-{metric.replace('/', '_')}"
-        return [first, *(f"{first}-{k}" for k in range(2, self.top + 1))]
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": {metric: list(best) for metric, best in self.best.items()}}

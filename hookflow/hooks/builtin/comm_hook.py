@@ -6,6 +6,7 @@ PowerSGD: T. Vogels and others, *PowerSGD: practical low-rank gradient compressi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 
+@dataclass(eq=False)
 class CommHook(Hook):
     """Compresses DDP's gradient all-reduce with one of PyTorch's communication hooks.
 
@@ -27,27 +29,23 @@ class CommHook(Hook):
     reads: ClassVar[Slots] = {"ddp_comm": ("grads",)}
     writes: ClassVar[Slots] = {"ddp_comm": ("grads",)}
 
-    def __init__(
-        self,
-        algorithm: Annotated[
-            Literal["fp16_compress", "bf16_compress", "power_sgd"],
-            Field(description="send gradients in float16, in bfloat16, or as products of two thin matrices"),
-        ],
-        matrix_rank: Annotated[
-            int,
-            Field(
-                ge=1,
-                description="rank of the approximation, for `power_sgd`; higher is more accurate and sends more bytes",
-            ),
-        ] = 1,
-        start: Annotated[
-            int,
-            Field(ge=2, description="iterations with the exact all-reduce before compression starts, for `power_sgd`"),
-        ] = 1000,
-    ) -> None:
-        self.algorithm = algorithm
-        self.matrix_rank = matrix_rank
-        self.start = start
+    algorithm: Annotated[
+        Literal["fp16_compress", "bf16_compress", "power_sgd"],
+        Field(description="send gradients in float16, in bfloat16, or as products of two thin matrices"),
+    ]
+    matrix_rank: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="rank of the approximation, for `power_sgd`; higher is more accurate and sends more bytes",
+        ),
+    ] = 1
+    start: Annotated[
+        int,
+        Field(ge=2, description="iterations with the exact all-reduce before compression starts, for `power_sgd`"),
+    ] = 1000
+
+    def __post_init__(self) -> None:
         self._before: dict[str, int] = {}
         """How many iterations of each model were averaged before this process."""
         self._power_sgd: dict[str, Any] = {}  # of each model, as it knows buckets by numbers that all models use

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 
+@dataclass(eq=False)
 class EarlyStop(Hook):
     """Stops the run when a validation metric has not improved for `patience` validations in a row.
 
@@ -27,28 +29,21 @@ class EarlyStop(Hook):
     reads = ("metrics.{monitor}",)
     writes = ("control",)
 
-    def __init__(
-        self,
-        monitor: Annotated[str, Field(description="the validation metric to watch")] = "accuracy",
-        mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None,
-        patience: Annotated[int, Field(ge=1, description="validations without improvement before the stop")] = 5,
-        min_delta: Annotated[float, Field(ge=0, description="the least change that counts as improvement")] = 0.0,
-        stopping_threshold: Annotated[
-            float | None, Field(description="stop at once when the metric is as good as this")
-        ] = None,
-        divergence_threshold: Annotated[
-            float | None, Field(description="stop at once when the metric is worse than this")
-        ] = None,
-        check_finite: Annotated[bool, Field(description="stop at once when the metric is NaN or infinite")] = False,
-    ) -> None:
-        self.monitor = monitor
-        self.modes = {monitor: mode_of(monitor, mode)}
-        self.sign = 1 if self.modes[monitor] == "max" else -1
-        self.patience = patience
-        self.min_delta = min_delta
-        self.stopping_threshold = stopping_threshold
-        self.divergence_threshold = divergence_threshold
-        self.check_finite = check_finite
+    monitor: Annotated[str, Field(description="the validation metric to watch")] = "accuracy"
+    mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
+    patience: Annotated[int, Field(ge=1, description="validations without improvement before the stop")] = 5
+    min_delta: Annotated[float, Field(ge=0, description="the least change that counts as improvement")] = 0.0
+    stopping_threshold: Annotated[
+        float | None, Field(description="stop at once when the metric is as good as this")
+    ] = None
+    divergence_threshold: Annotated[
+        float | None, Field(description="stop at once when the metric is worse than this")
+    ] = None
+    check_finite: Annotated[bool, Field(description="stop at once when the metric is NaN or infinite")] = False
+
+    def __post_init__(self) -> None:
+        self.modes = {self.monitor: mode_of(self.monitor, self.mode)}
+        self.sign = 1 if self.modes[self.monitor] == "max" else -1
         self.best: float | None = None
         self.waited = 0
 

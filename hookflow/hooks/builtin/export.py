@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -87,40 +86,34 @@ class Export(Hook):
         weights = read_weights(source, self.weights)
         folder = self._folder(run)
         for format_ in self.formats:
-            write = PLAIN.get(format_) or partial(write_exported, self._network(run), example(run))
-            path = write_hashed(folder / f"{self.checkpoint}-{self.weights}", SUFFIX[format_], partial(write, weights))
+            written = folder / f".{self.checkpoint}-{self.weights}{SUFFIX[format_]}"
+            if format_ == "torch_export":
+                model = run.models.get(self.weights.removeprefix("model_"), run.model)
+                write_exported(model, example(run), weights, written)
+            else:
+                (write_state_dict if format_ == "state_dict" else write_safetensors)(weights, written)
+            with written.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+            path = written.replace(folder / f"{written.stem[1:]}-{digest}{SUFFIX[format_]}")
             run.say(f"exported {path}")
 
     def _folder(self, run: Run) -> Path:
         return run.dir / "export" if self.out_dir is None or run.is_temporary else Path(self.out_dir)
 
-    def _network(self, run: Run) -> nn.Module:
-        """Return the network that the weights belong to."""
-        return run.models.get(self.weights.removeprefix("model_"), run.model)
-
 
 def read_weights(checkpoint: Path, name: str) -> dict[str, Tensor]:
-    """Return weights of a checkpoint. Raises UserError with those that there are, when there are none of the name."""
+    """Return weights of a checkpoint. Raises UserError, which lists those that there are, where there are none."""
     import torch
 
     there = sorted(path.stem for path in checkpoint.glob("model*.pt"))
     if name not in there:
-        hint = nearest_or_all(name, there)
-        raise UserError(Problem(f'the checkpoint {checkpoint.name} has no weights "{name}"', hint=hint))
+        message = f'the checkpoint {checkpoint.name} has no weights "{name}"'
+        raise UserError(Problem(message, hint=nearest_or_all(name, there)))
     return dict(torch.load(checkpoint / f"{name}.pt", map_location="cpu", weights_only=True))
 
 
-def write_hashed(stem: Path, suffix: str, write: Callable[[Path], None]) -> Path:
-    """Let `write` fill a file, and return where it is: at the stem, with its hash and the suffix."""
-    written = stem.with_name(f".{stem.name}{suffix}")
-    write(written)
-    with written.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return written.replace(stem.with_name(f"{stem.name}-{digest[:DIGITS]}{suffix}"))
-
-
 def write_state_dict(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write weights as PyTorch does; the same weights give the same bytes, whatever the file is called."""
+    """Write weights as PyTorch does; the same weights give the same bytes, whatever the name of the file."""
     import torch
 
     with path.open("wb") as file:
@@ -136,13 +129,6 @@ def write_safetensors(weights: Mapping[str, Tensor], path: Path) -> None:
         message = f'safetensors cannot hold "{other}", a module\'s extra state of type {type(weights[other]).__name__}'
         raise UserError(Problem(message, hint='use format = "state_dict"'))
     save_file({name: tensor.contiguous().clone() for name, tensor in weights.items()}, path)
-
-
-PLAIN: dict[Format, Callable[[Mapping[str, Tensor], Path], None]] = {
-    "state_dict": write_state_dict,
-    "safetensors": write_safetensors,
-}
-"""The functions that write weights, by format."""
 
 
 def write_exported(model: nn.Module, inputs: Tensor, weights: Mapping[str, Tensor], path: Path) -> None:

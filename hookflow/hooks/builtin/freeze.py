@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 
+@dataclass(eq=False)
 class Freeze(Hook):
     """Freezes the parameters that match `params` from `begin` until `end`; then they train again.
 
@@ -35,24 +37,19 @@ class Freeze(Hook):
     phase = "early"
     reads: ClassVar[Slots] = {"after_backward": ("grads",)}
 
-    def __init__(
-        self,
-        params: Annotated[
-            list[str],
-            Field(min_length=1, description="globs over the names of parameters", examples=[["body.*"]]),
-        ],
-        begin: Annotated[Progress, Field(description='when they freeze: 0, 100, "100it", "2ep", "30%" of the run')] = 0,
-        end: Annotated[
-            Progress | None, Field(description="when they train again; never if left out", examples=["2ep"])
-        ] = None,
-        norms: Annotated[
-            bool, Field(description="whether frozen norms are in eval mode: they keep their running statistics")
-        ] = True,
-    ) -> None:
-        self.params = params
-        self.begin = begin
-        self.end = end
-        self.norms = norms
+    params: Annotated[
+        list[str],
+        Field(min_length=1, description="globs over the names of parameters", examples=[["body.*"]]),
+    ]
+    begin: Annotated[Progress, Field(description='when they freeze: 0, 100, "100it", "2ep", "30%" of the run')] = 0
+    end: Annotated[Progress | None, Field(description="when they train again; never if left out", examples=["2ep"])] = (
+        None
+    )
+    norms: Annotated[
+        bool, Field(description="whether frozen norms are in eval mode: they keep their running statistics")
+    ] = True
+
+    def __post_init__(self) -> None:
         self.first = self.last = 0
         """The iterations that are done when they freeze, and when they train again."""
         self.frozen = False
@@ -65,7 +62,9 @@ class Freeze(Hook):
         self.first = iterations(self.begin, run)
         self.last = run.max_iters if self.end is None else iterations(self.end, run)
         self.alone = run.world == 1
-        self.chosen = [*frozen_parameters(trained(run), self.params).values()]
+        held = {id(p) for opt in run.optimizers.values() for group in opt.param_groups for p in group["params"]}
+        trained = {name: p for name, p in named_parameters(run.model).items() if id(p) in held}
+        self.chosen = [*frozen_parameters(trained, self.params).values()]
         due = self.first <= run.iter < self.last
         self.frozen = bool(self.suspended) and not due  # a checkpoint of the iteration at which they train again
         self.before_train_iter(run)
@@ -113,16 +112,8 @@ class Freeze(Hook):
         self.suspended = state["suspended"]
 
 
-def trained(run: Run) -> dict[str, nn.Parameter]:
-    """Return the parameters that the optimizers have, by name."""
-    having = {
-        id(p) for optimizer in run.optimizers.values() for group in optimizer.param_groups for p in group["params"]
-    }
-    return {name: p for name, p in named_parameters(run.model).items() if id(p) in having}
-
-
 def frozen_parameters(parameters: Mapping[str, nn.Parameter], globs: Sequence[str]) -> dict[str, nn.Parameter]:
-    """Return the parameters that globs pick. Raises UserError when one picks none, or all of them are picked."""
+    """Return the parameters that globs pick. Raises UserError when a glob picks none, or all of them are picked."""
     require_matches(globs, parameters, "parameter that trains")
     result = matching(parameters, globs)
     if len(result) == len(set(parameters.values())):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 
+@dataclass(eq=False)
 class GradNorm(Hook):
     """Logs the Euclidean norm of each layer's gradients, `grad_norm/<layer>`, and of all, `grad_norm/total`.
 
@@ -27,15 +29,10 @@ class GradNorm(Hook):
 
     reads = ("grads",)
 
-    def __init__(
-        self,
-        per: Annotated[
-            Literal["layer", "parameter"], Field(description="what has a norm of its own: a layer, or each parameter")
-        ] = "layer",
-        model: Annotated[str | None, Field(description="which of several models; each if left out")] = None,
-    ) -> None:
-        self.per = per
-        self.model = model
+    per: Annotated[
+        Literal["layer", "parameter"], Field(description="what has a norm of its own: a layer, or each parameter")
+    ] = "layer"
+    model: Annotated[str | None, Field(description="which of several models; each if left out")] = None
 
     def before_optimizer_step(self, run: Run) -> None:
         model = run.stepped(self.model)
@@ -78,6 +75,7 @@ def norms(gradients: Mapping[str, Tensor], per: Literal["layer", "parameter"] = 
     return {**result, "total": torch.linalg.vector_norm(torch.stack(list(single.values())))} if single else {}
 
 
+@dataclass(eq=False)
 class GradClip(Hook):
     """Scales all gradients down together when their norm exceeds `max_norm`, and logs the norm before that.
 
@@ -88,13 +86,8 @@ class GradClip(Hook):
     reads = ("grads.{model}",)
     writes = ("grads.{model}",)
 
-    def __init__(
-        self,
-        max_norm: Annotated[float, Field(gt=0, description="the largest Euclidean norm of all gradients together")],
-        model: Annotated[str | None, Field(description="which of several models; each if left out")] = None,
-    ) -> None:
-        self.max_norm = max_norm
-        self.model = model
+    max_norm: Annotated[float, Field(gt=0, description="the largest Euclidean norm of all gradients together")]
+    model: Annotated[str | None, Field(description="which of several models; each if left out")] = None
 
     def before_optimizer_step(self, run: Run) -> None:
         from torch.nn.utils import clip_grad_norm_

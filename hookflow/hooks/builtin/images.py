@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 
+@dataclass(eq=False)
 class Images(Hook):
     """Logs a grid of images from the first batch of each validation, `val/images`, with targets and predictions.
 
@@ -31,20 +33,13 @@ class Images(Hook):
     ranks = "zero"
     reads: ClassVar[Slots] = ("batch", "outputs")
 
-    def __init__(
-        self,
-        count: Annotated[int, Field(ge=1, description="how many images at most")] = 16,
-        columns: Annotated[int, Field(ge=1, description="images in a row")] = 8,
-        output: Annotated[str | None, Field(description="the output to show; the inputs if left out")] = None,
-        rescale: Annotated[
-            bool,
-            Field(description="scale each floating-point image to its own minimum and maximum; otherwise 0…1 is shown"),
-        ] = True,
-    ) -> None:
-        self.count = count
-        self.columns = columns
-        self.output = output
-        self.rescale = rescale
+    count: Annotated[int, Field(ge=1, description="how many images at most")] = 16
+    columns: Annotated[int, Field(ge=1, description="images in a row")] = 8
+    output: Annotated[str | None, Field(description="the output to show; the inputs if left out")] = None
+    rescale: Annotated[
+        bool,
+        Field(description="scale each floating-point image to its own minimum and maximum; otherwise 0…1 is shown"),
+    ] = True
 
     def after_val_iter(self, run: Run, batch: Any, batch_idx: int, outputs: dict[str, Any]) -> None:
         if batch_idx == 0:
@@ -68,14 +63,15 @@ class Images(Hook):
 
 def first_images(batch: Any) -> Tensor | None:
     """Return the first tensor of a batch that is one of images, as (N, channels, height, width)."""
-    import torch
+    from torch import Tensor
+    from torch.utils._pytree import tree_leaves
 
-    if isinstance(batch, torch.Tensor):
-        if batch.ndim == 4 and batch.shape[1] in (1, 3, 4):
-            return batch
-        return batch[:, None] if batch.ndim == 3 else None
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-    return next((images for part in parts if (images := first_images(part)) is not None), None)
+    for leaf in tree_leaves(batch):
+        if isinstance(leaf, Tensor) and leaf.ndim == 4 and leaf.shape[1] in (1, 3, 4):
+            return leaf
+        if isinstance(leaf, Tensor) and leaf.ndim == 3:
+            return leaf[:, None]
+    return None
 
 
 def rescaled(images: Tensor) -> Tensor:

@@ -7,7 +7,9 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -18,11 +20,10 @@ from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.means import EpochSums, Window, on_device, over_ranks
 
 if TYPE_CHECKING:
-    from torch.optim import Optimizer
-
     from hookflow.hooks.run import Run
 
 
+@dataclass(eq=False)
 class Log(Hook):
     """Logs the loss, every other single number among the task's outputs, and the learning rate.
 
@@ -44,22 +45,18 @@ class Log(Hook):
     points = ("after_train_iter",)
     reads: ClassVar[Slots] = {"after_train_iter": ("batch", "outputs", "lr")}
 
-    def __init__(
-        self,
-        only: Annotated[
-            list[str] | None, Field(description="the outputs to log; all single numbers if left out")
-        ] = None,
-        window: Annotated[
-            int | None,
-            Field(ge=1, description="log the mean over the last so many iterations, in place of the newest value"),
-        ] = None,
-        mean: Annotated[
-            Literal["epoch"] | None, Field(description='"epoch" logs the mean over each epoch too, at its end')
-        ] = None,
-    ) -> None:
-        self.only = only
-        self.window = Window(window) if window else None
-        self.epoch = EpochSums() if mean else None
+    only: Annotated[list[str] | None, Field(description="the outputs to log; all single numbers if left out")] = None
+    window: Annotated[
+        int | None,
+        Field(ge=1, description="log the mean over the last so many iterations, in place of the newest value"),
+    ] = None
+    mean: Annotated[
+        Literal["epoch"] | None, Field(description='"epoch" logs the mean over each epoch too, at its end')
+    ] = None
+
+    def __post_init__(self) -> None:
+        self.latest = Window(self.window) if self.window else None
+        self.epoch = EpochSums() if self.mean else None
         self.newest: dict[str, tuple[Any, int]] = {}
         """The newest value of each name since the last firing, and the examples that it is of."""
         self.logged: set[str] = set()
@@ -70,16 +67,20 @@ class Log(Hook):
         return (*cls.points, "after_train_epoch") if args.get("mean") else cls.points
 
     def add(self, run: Run, outputs: dict[str, Any]) -> None:
-        """Take in what an iteration has given, logged or not."""
-        picked = self._picked(outputs)
+        """Take in the outputs of an iteration, logged or not."""
+        picked = {
+            name: value
+            for name, value in outputs.items()
+            if (_is_number(value) if self.only is None else name in self.only)
+        }
         examples = run.batch_size or 1  # where the examples are unknown, each batch counts alike
         for name, value in picked.items():
             self.newest[name] = value.detach() if hasattr(value, "detach") else value, examples
-        if not (self.window or self.epoch):
+        if not (self.latest or self.epoch):
             return
         numbers = {name: on_device(value, run.device) for name, value in picked.items()}
-        if self.window:
-            self.window.add(run.iter, numbers, examples)
+        if self.latest:
+            self.latest.add(run.iter, numbers, examples)
         if self.epoch:
             self.epoch.add(run.epoch, numbers, examples)
 
@@ -104,34 +105,27 @@ class Log(Hook):
                 yield f'the hook "{self.name}" never logged the output "{name}" of the task: let it fire more often'
 
     def _means(self, run: Run) -> Mapping[str, Any]:
-        """Return what is logged of each name that an iteration has given since the last firing."""
-        if self.window:
-            return over_ranks(run, self.window.sums(self.newest))
+        """Return the number to log of each name that an iteration has given since the last firing."""
+        if self.latest:
+            return over_ranks(run, self.latest.sums(self.newest))
         if run.world == 1:
             return {name: value for name, (value, _) in self.newest.items()}
         return over_ranks(
             run, {name: (on_device(value, run.device) * size, size) for name, (value, size) in self.newest.items()}
         )
 
-    def _picked(self, outputs: dict[str, Any]) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in outputs.items()
-            if (name in self.only if self.only is not None else _is_number(value))
-        }
-
     def state_dict(self) -> dict[str, Any]:
-        means = {"window": self.window, "epoch": self.epoch}
+        means = {"window": self.latest, "epoch": self.epoch}
         states = {name: item.state_dict() for name, item in means.items() if item}
         newest = {name: list(item) for name, item in self.newest.items()}
         return {**states, "newest": newest, "logged": sorted(self.logged)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, item in (("window", self.window), ("epoch", self.epoch)):
+        for name, item in (("window", self.latest), ("epoch", self.epoch)):
             if item and name in state:
                 item.load_state_dict(state[name])
-        self.newest = {name: (value, size) for name, (value, size) in state.get("newest", {}).items()}
-        self.logged = set(state.get("logged", ()))
+        self.newest = {name: (value, size) for name, (value, size) in state["newest"].items()}
+        self.logged = set(state["logged"])
 
 
 def _is_number(value: Any) -> bool:
@@ -157,23 +151,13 @@ class LRMonitor(Hook):
         self.also = also
 
     def after_train_iter(self, run: Run) -> None:
-        for name, value in settings(run.optimizers, ("lr", *self.also)).items():
-            run.log(name, value)
-
-
-def settings(optimizers: Mapping[str, Optimizer], of: Collection[str] = ("lr",)) -> dict[str, Any]:
-    """Return settings of every parameter group, by the names that they are logged by.
-
-    A group that lacks one (plain SGD's parameters have no `betas`) is left out of it.
-    """
-    result: dict[str, Any] = {}
-    for name, optimizer in optimizers.items():
-        prefix = f"{name}/" if len(optimizers) > 1 else ""
-        for k, group in enumerate(optimizer.param_groups):
-            known = {**group, **({"momentum": group["betas"][0]} if "betas" in group else {})}
-            called = f"{prefix}{group.get('name', k)}"
-            result |= {f"{setting}/{called}": known[setting] for setting in of if setting in known}
-    return result
+        for name, optimizer in run.optimizers.items():
+            prefix = f"{name}/" if len(run.optimizers) > 1 else ""
+            for k, group in enumerate(optimizer.param_groups):
+                known = {**group, **({"momentum": group["betas"][0]} if "betas" in group else {})}
+                for setting in ("lr", *self.also):
+                    if setting in known:  # plain SGD, say, has no momentum
+                        run.log(f"{setting}/{prefix}{group.get('name', k)}", known[setting])
 
 
 FILE = "environment.json"
@@ -201,12 +185,10 @@ def git(folder: Path) -> dict[str, Any] | None:
     """Return the `commit` and `branch` of a folder's repository, and what is `dirty`; None where there is none."""
 
     def ask(*words: str) -> str:
-        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # to look must not disturb who is at work there
+        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # a look must not disturb other commands
         command = ["git", "-C", str(folder), *words]
-        requested = subprocess.run(
-            command, capture_output=True, check=True, timeout=PATIENCE, text=True, env=environment
-        )
-        return requested.stdout.rstrip("\n")
+        run = partial(subprocess.run, capture_output=True, check=True, text=True)
+        return str(run(command, timeout=PATIENCE, env=environment).stdout).rstrip("\n")
 
     try:
         commit, branch = ask("rev-parse", "HEAD"), ask("rev-parse", "--abbrev-ref", "HEAD")
@@ -243,15 +225,15 @@ def machine() -> dict[str, Any]:
 
 
 def summary(result: dict[str, Any]) -> str:
-    """Return what was found as lines for people, without the packages."""
+    """Return the environment as lines for people, without the packages."""
     code = result["git"]
-    lines = {key: value for key, value in result.items() if key not in ("git", "packages")}
-    lines["gpus"] = ", ".join(result["gpus"]) or "none"
     dirty = f", {len(code['dirty'])} files differ from it" if code and code["dirty"] else ""
     commit = f"{code['commit'][:12]} on {code['branch']}{dirty}" if code else "no repository"
-    return "\n".join(f"{key:9} {value}" for key, value in {"git": commit, **lines}.items())
+    lines = {**result, "git": commit, "gpus": ", ".join(result["gpus"]) or "none"}
+    return "\n".join(f"{key:9} {value}" for key, value in lines.items() if key != "packages")
 
 
+@dataclass(eq=False)
 class Throughput(Hook):
     """Logs `samples_per_s`, of all ranks together, over the iterations since it last did.
 
@@ -267,24 +249,19 @@ class Throughput(Hook):
 
     reads: ClassVar[Slots] = {"after_train_iter": ("batch",)}
 
-    def __init__(
-        self,
-        window: Annotated[int, Field(ge=1, description="iterations that a figure covers at least")] = 20,
-        tokens_per_sample: Annotated[int | None, Field(ge=1, description="how many tokens an example has")] = None,
-        flops_per_sample: Annotated[
-            float | None,
-            Field(gt=0, description="floating-point operations of the forward and backward pass of one example"),
-        ] = None,
-        peak_flops: Annotated[
-            float | None,
-            Field(gt=0, description="floating-point operations a second that one device can do in the run's precision"),
-        ] = None,
-    ) -> None:
-        self.window = window
-        self.tokens_per_sample = tokens_per_sample
-        self.flops_per_sample = flops_per_sample
-        self.peak_flops = peak_flops
-        self.least = window
+    window: Annotated[int, Field(ge=1, description="iterations that a figure covers at least")] = 20
+    tokens_per_sample: Annotated[int | None, Field(ge=1, description="how many tokens an example has")] = None
+    flops_per_sample: Annotated[
+        float | None,
+        Field(gt=0, description="floating-point operations of the forward and backward pass of one example"),
+    ] = None
+    peak_flops: Annotated[
+        float | None,
+        Field(gt=0, description="floating-point operations a second that one device can do in the run's precision"),
+    ] = None
+
+    def __post_init__(self) -> None:
+        self.least = self.window
         self.began = 0.0
         self.samples = self.iterations = 0
         self.known = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -26,6 +27,7 @@ DIVERGED = 4.0
 """So many times the lowest averaged loss is the end of the sweep."""
 
 
+@dataclass(eq=False)
 class LRFinder(Hook):
     """Sweeps the learning rate from `start` to `end` in the first iterations, suggests one, and stops the run.
 
@@ -37,11 +39,7 @@ class LRFinder(Hook):
     """
 
     phase = "late"  # its rates replace those of a schedule
-    after = (
-        "log?",
-        "lr_monitor?",
-        "spike_guard?",
-    )  # which look at the rate of the iteration, before it puts back another
+    after = ("log?", "lr_monitor?", "spike_guard?")  # they read the rate before the earlier one is restored
     reads: ClassVar[Slots] = {
         "before_train": ("model", "optimizer", "lr"),
         "before_train_iter": ("optimizer",),
@@ -52,15 +50,11 @@ class LRFinder(Hook):
         "after_train_iter": ("model", "optimizer", "lr", "control"),
     }
 
-    def __init__(
-        self,
-        start: Annotated[float, Field(gt=0, description="the rate of the first iteration")] = 1e-6,
-        end: Annotated[float, Field(gt=0, description="the rate of the last iteration")] = 10.0,
-        iters: Annotated[int, Field(ge=10, description="iterations of the sweep")] = 100,
-    ) -> None:
-        self.start = start
-        self.end = end
-        self.iters = iters
+    start: Annotated[float, Field(gt=0, description="the rate of the first iteration")] = 1e-6
+    end: Annotated[float, Field(gt=0, description="the rate of the last iteration")] = 10.0
+    iters: Annotated[int, Field(ge=10, description="iterations of the sweep")] = 100
+
+    def __post_init__(self) -> None:
         self.steps = 0
         self.done = False
         self.average = 0.0
@@ -75,12 +69,12 @@ class LRFinder(Hook):
             raise ValueError("start must be below end")
 
     def before_train(self, run: Run) -> None:
+        import torch
+
         if run.max_iters < self.iters:
             message = f"lr_finder sweeps over {self.iters} iterations, and the run has only {run.max_iters}"
             raise UserError(Problem(message, hint="let it sweep over fewer (iters), or the run be longer"))
         if not self.steps:
-            import torch
-
             weights = {
                 name: local(value).clone() if torch.is_tensor(value) else deepcopy(value)
                 for name, value in run.model.state_dict().items()
@@ -89,13 +83,11 @@ class LRFinder(Hook):
             self.kept = {"weights": weights, "optimizers": optimizers}
 
     def before_train_iter(self, run: Run) -> None:
-        if self.done:
-            return
-        rate = swept(self.start, self.end, self.steps, self.iters)
-        highest = max(group["initial_lr"] for optimizer in run.optimizers.values() for group in optimizer.param_groups)
-        for optimizer in run.optimizers.values():
-            for group in optimizer.param_groups:
-                group["lr"] = rate * group["initial_lr"] / highest
+        if not self.done:
+            groups = [group for optimizer in run.optimizers.values() for group in optimizer.param_groups]
+            highest = max(group["initial_lr"] for group in groups)
+            for group in groups:
+                group["lr"] = swept(self.start, self.end, self.steps, self.iters) * group["initial_lr"] / highest
 
     def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:
         if self.done:
@@ -111,19 +103,23 @@ class LRFinder(Hook):
         diverged = not math.isfinite(smooth) or smooth > DIVERGED * min(self.losses)
         if diverged or self.steps == self.iters:
             self.done = True
-            self._put_back(run)
-            message = _described(self.rates, self.losses, diverged)
+            self._restore(run)
+            best = steepest(self.rates, self.losses)
+            suggested = "no learning rate to suggest: the loss never fell"
+            if best is not None:
+                suggested = f"suggested learning rate {number(best)}: there the loss fell fastest"
+            message = f"{suggested}; the sweep {'diverged' if diverged else 'ended'} at {number(self.rates[-1])}"
             run.say(message)
             run.stop(f"lr_finder: {message}")
 
-    def _put_back(self, run: Run) -> None:
+    def _restore(self, run: Run) -> None:
         import torch
 
         with torch.no_grad():
             for name, value in run.model.state_dict().items():
                 if torch.is_tensor(value):
                     local(value).copy_(self.kept["weights"].pop(name))
-        run.model.load_state_dict(self.kept["weights"], strict=False)  # what is left is the modules' extra state
+        run.model.load_state_dict(self.kept["weights"], strict=False)  # the rest is the modules' extra state
         for name, optimizer in run.optimizers.items():
             optimizer.load_state_dict(self.kept["optimizers"][name])
         self.kept = {}
@@ -134,14 +130,6 @@ class LRFinder(Hook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-
-
-def _described(rates: Sequence[float], losses: Sequence[float], diverged: bool) -> str:
-    result = steepest(rates, losses)
-    swept_to = f"{'diverged' if diverged else 'ended'} at {number(rates[-1])}"
-    if result is None:
-        return f"no learning rate to suggest: the loss never fell; the sweep {swept_to}"
-    return f"suggested learning rate {number(result)}: there the loss fell fastest; the sweep {swept_to}"
 
 
 def swept(start: float, end: float, step: int, steps: int) -> float:

@@ -7,7 +7,7 @@ examples, over all those examples; so the ranks of a run add up theirs before th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import Problem, UserError
@@ -40,16 +40,11 @@ def on_device(value: float | Tensor, device: torch.device) -> Tensor:
 
 
 class WeightedSum:
-    """A sum of numbers times their weights, which stays where the numbers are computed.
+    """A sum of numbers times their weights, which stays where the numbers are computed."""
 
-    In float32 it is compensated (W. Kahan, 1965): a long sum would lose what each number adds.
-    """
-
-    def __init__(self, total: float | Tensor = 0.0, weight: int = 0, lost: float | Tensor = 0.0) -> None:
+    def __init__(self, total: float | Tensor = 0.0, weight: int = 0) -> None:
         self.total = total
         self.weight = weight
-        self.lost = lost
-        """The rounding error of `total`; only in float32."""
 
     def add(self, value: float | Tensor, weight: int) -> None:
         """Add a number; from the second on, all are on the device of the latest."""
@@ -59,18 +54,9 @@ class WeightedSum:
         if not isinstance(value, torch.Tensor):
             self.total = self.total + value * weight
             return
-        total = self.total
-        if not isinstance(total, torch.Tensor) or total.device != value.device:  # after a resume it is in the host's
-            total = on_device(total, value.device)
-        if total.dtype is torch.float64:
-            self.total = torch.add(total, value.detach(), alpha=weight)
-        else:
-            more = on_device(value, value.device) * weight - self.lost
-            self.total = total + more
-            self.lost = (self.total - total) - more
-
-    def state_dict(self) -> list[Any]:
-        return [self.total, self.weight, self.lost]
+        if not isinstance(self.total, torch.Tensor) or self.total.device != value.device:
+            self.total = on_device(self.total, value.device)  # after a resume it is in the host's memory
+        self.total = torch.add(self.total, value.detach(), alpha=weight)
 
 
 def over_ranks(run: Run, sums: Sums) -> dict[str, Tensor]:
@@ -101,6 +87,7 @@ class Window:
     def __init__(self, length: int) -> None:
         self.length = length
         self._kept: dict[str, deque[tuple[int, Tensor, int]]] = {}
+        """By name: iteration, sum over the examples, examples."""
 
     def add(self, it: int, numbers: Mapping[str, Tensor], examples: int) -> None:
         """Take in the numbers of the iteration `it`, and forget those of their names that are too old."""
@@ -110,39 +97,32 @@ class Window:
             while kept[0][0] <= it - self.length:
                 kept.popleft()
 
-    def sums(self, names: Collection[str]) -> Sums:
-        """Return the sums of these names."""
-        windows = {name: self._kept[name] for name in names}
-        return {name: (_stacked(kept).sum(), sum(examples for *_, examples in kept)) for name, kept in windows.items()}
+    def sums(self, names: Iterable[str]) -> Sums:
+        states = {name: _state(self._kept[name]) for name in names}
+        return {name: (state["total"].sum(), sum(state["examples"])) for name, state in states.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            name: {
-                "it": [it for it, *_ in kept],
-                "total": _stacked(kept),
-                "examples": [examples for *_, examples in kept],
-            }
-            for name, kept in self._kept.items()
-        }
+        return {name: _state(kept) for name, kept in self._kept.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned, maybe of a window of another length."""
+        """Take back the state of a window, maybe of another length."""
         self._kept = {
             name: deque(zip(kept["it"], kept["total"].unbind(), kept["examples"], strict=True))
             for name, kept in state.items()
         }
 
 
-def _stacked(kept: Sequence[tuple[int, Tensor, int]]) -> Tensor:
-    """Return the totals on the device of the newest one: a resume loads the others into the host's memory."""
+def _state(kept: Iterable[tuple[int, Tensor, int]]) -> dict[str, Any]:
+    """Return the columns, the totals on the device of the newest one: a resume loads them into the host's memory."""
     import torch
 
-    device = kept[-1][1].device
-    return torch.stack([total.to(device) for _, total, _ in kept])
+    its, totals, examples = zip(*kept, strict=True)
+    total = torch.stack([total.to(totals[-1].device) for total in totals])
+    return {"it": list(its), "total": total, "examples": list(examples)}
 
 
 class EpochSums:
-    """The numbers of one epoch, the newest of which any was added."""
+    """The sums of the newest epoch."""
 
     def __init__(self) -> None:
         self._epoch = 0
@@ -159,7 +139,7 @@ class EpochSums:
         return {name: (item.total, item.weight) for name, item in self._sums.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self._epoch, "sums": {name: item.state_dict() for name, item in self._sums.items()}}
+        return {"epoch": self._epoch, "sums": {name: list(pair) for name, pair in self.sums().items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._epoch = state["epoch"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial, wraps
+from dataclasses import dataclass
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -70,6 +71,7 @@ class EmptyCache(Hook):
     after_train_iter = after_val = after_train_epoch
 
 
+@dataclass(eq=False)
 class ActivationCheckpoint(Hook):
     """Recomputes the activations inside the modules that match `match` in the backward pass instead of storing them.
 
@@ -80,14 +82,12 @@ class ActivationCheckpoint(Hook):
 
     writes: ClassVar[Slots] = {"before_run": ("model",), "after_run": ("model",)}
 
-    def __init__(
-        self,
-        match: Annotated[
-            list[str],
-            Field(min_length=1, description="globs over the names of modules", examples=[["blocks.*"]]),
-        ],
-    ) -> None:
-        self.match = match
+    match: Annotated[
+        list[str],
+        Field(min_length=1, description="globs over the names of modules", examples=[["blocks.*"]]),
+    ]
+
+    def __post_init__(self) -> None:
         self.wrapped: list[nn.Module] = []
 
     def before_run(self, run: Run) -> None:
@@ -107,8 +107,7 @@ def outermost(model: nn.Module, globs: list[str]) -> list[nn.Module]:
     require_matches(globs, modules, "module of the network")
     result: dict[str, nn.Module] = {}
     for name, module in modules.items():  # one that holds others comes before them
-        inside = any(name.startswith(f"{outer}.") for outer in result)
-        if not inside and matches(name, globs):
+        if matches(name, globs) and not any(name.startswith(f"{outer}.") for outer in result):
             result[name] = module
     return [*result.values()]
 
@@ -124,32 +123,27 @@ def checkpointed(module: nn.Module) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return plain(*args, **kwargs)
-        if torch.compiler.is_compiling():  # what a compiled network computes again, it does not count again
-            return checkpoint(plain, *args, use_reentrant=False, **kwargs)
-        return checkpoint(plain, *args, use_reentrant=False, context_fn=partial(_contexts, module), **kwargs)
+        if not torch.compiler.is_compiling():  # a compiled network counts no batch a second time
+            kwargs["context_fn"] = lambda: (nullcontext(), _uncounted(module))  # of the two computations
+        return checkpoint(plain, *args, use_reentrant=False, **kwargs)
 
     return forward
-
-
-def _contexts(module: nn.Module) -> tuple[Any, Any]:
-    """Return what a forward pass is computed in, and what it is computed in again."""
-    return nullcontext(), _uncounted(module)
 
 
 @contextmanager
 def _uncounted(module: nn.Module) -> Iterator[None]:
     """Let norms leave their running statistics as they are; in training mode they do not compute with them."""
-    norms: list[Any] = [inner for inner in module.modules() if inner.training and _counts(inner)]
+    norms: list[Any] = [
+        inner
+        for inner in module.modules()
+        if inner.training and getattr(inner, "track_running_stats", False) and inner.num_batches_tracked is not None
+    ]
     kept = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
     for norm in norms:
         norm.momentum = 0.0
     try:
-        yield  # which is left by an exception as soon as there is enough
+        yield  # an exception leaves it as soon as there is enough
     finally:
         for norm, (momentum, batches) in zip(norms, kept, strict=True):
             norm.momentum = momentum
             norm.num_batches_tracked.copy_(batches)
-
-
-def _counts(module: Any) -> bool:
-    return getattr(module, "track_running_stats", False) and module.num_batches_tracked is not None

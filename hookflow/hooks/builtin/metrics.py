@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 
+@dataclass(eq=False)
 class Accuracy(Hook):
     """Counts right answers during validation and test, over all ranks, and adds them to the metrics.
 
@@ -34,28 +35,24 @@ class Accuracy(Hook):
     reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
     writes: ClassVar[Slots] = dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics.{metric}",))
 
-    def __init__(
-        self,
-        topk: Annotated[int, Field(ge=1, description="how many of the highest-scored classes count as an answer")] = 1,
-    ) -> None:
-        self.topk = topk
-        self.metric = _metric(topk)
+    topk: Annotated[int, Field(ge=1, description="how many of the highest-scored classes count as an answer")] = 1
+
+    def __post_init__(self) -> None:
+        self.metric = self.slot_keys({"topk": self.topk})["metric"]
         self.makes_metrics = (self.metric,)
         self.right: Any = 0
         self.seen = 0
 
     @classmethod
     def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"metric": _metric(args["topk"])}
+        return {"metric": "accuracy" if args["topk"] == 1 else f"accuracy_top{args['topk']}"}
 
     def before_val_epoch(self) -> None:
         self.right, self.seen = 0, 0
 
     def after_val_iter(self, outputs: dict[str, Any]) -> None:
-        if "logits" not in outputs or "target" not in outputs:
-            raise UserError(_missing(outputs))
-        target = outputs["target"]
-        answers = outputs["logits"].topk(self.topk, dim=1).indices
+        logits, target = _logits_and_target("accuracy", outputs)
+        answers = logits.topk(self.topk, dim=1).indices
         self.right = self.right + (answers == target[:, None]).any(dim=1).sum()
         self.seen += len(target)
 
@@ -68,16 +65,13 @@ class Accuracy(Hook):
     after_test_epoch = after_val_epoch
 
 
-def _metric(topk: int) -> str:
-    return "accuracy" if topk == 1 else f"accuracy_top{topk}"
-
-
-def _missing(outputs: dict[str, Any]) -> Problem:
-    provided = ", ".join(f'"{name}"' for name in outputs) or "nothing"
-    message = f'accuracy needs the outputs "logits" (N, classes) and "target" (N) of the task, which gives {provided}'
-    return Problem(
-        message, hint="return them beside the loss, as hookflow.zoo.tasks:Classification does, or leave it out"
-    )
+def _logits_and_target(hook: str, outputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    if "logits" not in outputs or "target" not in outputs:
+        there = ", ".join(f'"{name}"' for name in outputs) or "nothing"
+        message = f'{hook} needs the outputs "logits" (N, classes) and "target" (N) of the task, which gives {there}'
+        hint = "return them beside the loss, as hookflow.zoo.tasks:Classification does, or leave the hook out"
+        raise UserError(Problem(message, hint=hint))
+    return outputs["logits"], outputs["target"]
 
 
 WIDEST = 20
@@ -87,6 +81,7 @@ CELL = 8
 """Pixels that a cell of a small matrix is wide; one of many classes gets at least one."""
 
 
+@dataclass(eq=False)
 class ConfusionMatrix(Hook):
     """Computes the confusion matrix in validation and test, over all ranks, and logs it as text and image.
 
@@ -98,23 +93,16 @@ class ConfusionMatrix(Hook):
 
     reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
 
-    def __init__(
-        self,
-        classes: Annotated[list[str] | None, Field(description="the names of the classes; numbers if left out")] = None,
-    ) -> None:
-        self.classes = classes
+    classes: Annotated[list[str] | None, Field(description="the names of the classes; numbers if left out")] = None
+
+    def __post_init__(self) -> None:
         self.counts: Any = None
 
     def before_val_epoch(self) -> None:
         self.counts = None
 
     def after_val_iter(self, outputs: dict[str, Any]) -> None:
-        if "logits" not in outputs or "target" not in outputs:
-            provided = ", ".join(outputs)
-            message = f'confusion_matrix needs the outputs "logits" and "target" of the task, which gives {provided}'
-            hint = "return them beside the loss, as hookflow.zoo.tasks:Classification does"
-            raise UserError(Problem(message, hint=hint))
-        logits, target = outputs["logits"], outputs["target"]
+        logits, target = _logits_and_target("confusion_matrix", outputs)
         result = counts(logits.argmax(dim=1), target, logits.shape[1])
         self.counts = result if self.counts is None else self.counts + result
 
@@ -133,8 +121,8 @@ class ConfusionMatrix(Hook):
             return
         names = self.classes or [str(k) for k in range(len(total))]
         if len(names) != len(total):
-            provided = f"the names of {len(names)} classes"
-            message = f"confusion_matrix is given {provided}, and the task's logits have {len(total)}"
+            names_of = f"the names of {len(names)} classes"
+            message = f"confusion_matrix is given {names_of}, and the task's logits have {len(total)}"
             raise UserError(Problem(message))
         run.log_text(name, text(total.tolist(), names))
         run.log_image(name, image(total), "rows: the class; columns: what it is taken for")
@@ -157,12 +145,9 @@ def text(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> str:
         wrong = [(n, i, j) for i, row in enumerate(matrix) for j, n in enumerate(row) if n and i != j]
         worst = sorted(wrong, key=lambda result: -result[0])[:WIDEST]
         return "\n".join(f"{n:6d} × {names[i]} taken for {names[j]}" for n, i, j in worst)
-    width = max(len(str(cell)) for cell in (*names, *(n for row in matrix for n in row)))
-    head = " ".join(f"{name:>{width}}" for name in names)
-    rows = [
-        f"{name:>{width}} " + " ".join(f"{n:{width}d}" for n in row) for name, row in zip(names, matrix, strict=True)
-    ]
-    return "\n".join([f"{'':{width}} {head}", *rows])
+    rows = [["", *names], *([name, *map(str, row)] for name, row in zip(names, matrix, strict=True))]
+    width = max(len(cell) for row in rows for cell in row)
+    return "\n".join(" ".join(f"{cell:>{width}}" for cell in row) for row in rows)
 
 
 def image(matrix: Tensor) -> Tensor:
@@ -176,6 +161,7 @@ class Metric(Component):
     """A metric: a class of torchmetrics by its name, or "package.module:Name", and its arguments."""
 
 
+@dataclass(eq=False)
 class Metrics(Hook):
     """Computes metrics of torchmetrics during validation and test, over all ranks, and adds them to the metrics.
 
@@ -188,23 +174,20 @@ class Metrics(Hook):
     reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
     writes: ClassVar[Slots] = dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics.{metrics}",))
 
-    def __init__(
-        self,
-        metrics: Annotated[
-            dict[str, Metric],
-            Field(
-                min_length=1,
-                description="the metrics by the names that they are to have, each as { use, args }",
-                examples=[{"f1": {"use": "MulticlassF1Score", "args": {"num_classes": 10}}}],
-            ),
-        ],
-        predicted: Annotated[str, Field(description="the output that is given as what was predicted")] = "logits",
-        target: Annotated[str, Field(description="the output that is given as the target")] = "target",
-    ) -> None:
-        self.predicted = predicted
-        self.target = target
-        self.makes_metrics = tuple(metrics)
-        self.metrics = made(metrics)
+    metrics: Annotated[
+        dict[str, Metric],
+        Field(
+            min_length=1,
+            description="the metrics by the names that they are to have, each as { use, args }",
+            examples=[{"f1": {"use": "MulticlassF1Score", "args": {"num_classes": 10}}}],
+        ),
+    ]
+    predicted: Annotated[str, Field(description="the output that is given as what was predicted")] = "logits"
+    target: Annotated[str, Field(description="the output that is given as the target")] = "target"
+
+    def __post_init__(self) -> None:
+        self.makes_metrics = tuple(self.metrics)
+        self.made = made(self.metrics)
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
@@ -212,7 +195,7 @@ class Metrics(Hook):
             raise UserError(missing)
 
     def before_val_epoch(self, run: Run) -> None:
-        for metric in self.metrics.values():
+        for metric in self.made.values():
             metric.to(run.device).reset()
 
     def after_val_iter(self, outputs: Mapping[str, Any]) -> None:
@@ -221,11 +204,11 @@ class Metrics(Hook):
                 there = ", ".join(f'"{output}"' for output in outputs)
                 message = f'metrics needs the output "{name}" of the task, which gives {there}'
                 raise UserError(Problem(message, hint='say which it is: predicted = "…", target = "…"'))
-        for metric in self.metrics.values():
+        for metric in self.made.values():
             metric.update(outputs[self.predicted], outputs[self.target])
 
     def after_val_epoch(self, metrics: MutableMapping[str, Any]) -> None:
-        for name, metric in self.metrics.items():
+        for name, metric in self.made.items():
             value = metric.compute()
             if getattr(value, "ndim", None) != 0:
                 shown = f"a tensor of shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
@@ -242,30 +225,26 @@ def made(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str, Any]:
     """Return the metrics of torchmetrics by name. Raises UserError with all metrics that cannot be constructed."""
     import torchmetrics
 
-    result: dict[str, Any] = {}
-    problems: list[Problem] = []
-    for name, provided in metrics.items():
-        metric = Metric.model_validate(provided)
-        try:
-            kind = refer(metric.use, Path(), None, _short_names(torchmetrics))
-            if wrong := [*wrong_arguments(kind, metric.args, f'the metric "{name}"', lambda _: Where(""))]:
-                raise UserError(replace(problem, where=None) for problem in wrong)
-            result[name] = kind(**metric.args)
-        except UserError as error:
-            problems += error.problems
-        except (TypeError, ValueError) as error:
-            problems.append(Problem(f'the metric "{name}": {error}', hint="\n    ".join(causes(error))))
-    if problems:
-        raise UserError(problems)
-    return result
-
-
-def _short_names(torchmetrics: Any) -> dict[str, str]:
-    """Return the metrics that go by their name alone: torchmetrics' own, and those for classes and numbers."""
-    modules = torchmetrics.regression, torchmetrics.classification, torchmetrics
-    return {
+    short = {
         name: f"{module.__name__}:{name}"
-        for module in modules
+        for module in (torchmetrics.regression, torchmetrics.classification, torchmetrics)
         for name, kind in vars(module).items()
         if isinstance(kind, type) and issubclass(kind, torchmetrics.Metric) and kind is not torchmetrics.Metric
     }
+    result: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for name, stated in metrics.items():
+        metric, called = Metric.model_validate(stated), f'the metric "{name}"'
+        try:
+            kind = refer(metric.use, Path(), None, short)
+            wrong = [replace(p, where=None) for p in wrong_arguments(kind, metric.args, called, lambda _: Where(""))]
+            problems += wrong
+            if not wrong:
+                result[name] = kind(**metric.args)
+        except UserError as error:
+            problems += error.problems
+        except (TypeError, ValueError) as error:
+            problems.append(Problem(f"{called}: {error}", hint="\n    ".join(causes(error))))
+    if problems:
+        raise UserError(problems)
+    return result

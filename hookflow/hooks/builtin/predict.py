@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -31,18 +33,23 @@ class Predictions:
         self._batches: dict[str, list[Tensor]] = {}
 
     def add(self, predicted: Any) -> None:
-        """Take what has been predicted of a batch. Raises UserError when these are no rows."""
+        """Add the predictions of a batch. Raises UserError when these are no rows."""
         from torch import Tensor
 
-        if not isinstance(predicted, Mapping) or not predicted:
-            raise self._no_rows(f"a {type(predicted).__name__}" if not isinstance(predicted, Mapping) else "nothing")
-        for name, rows in predicted.items():
-            if not isinstance(rows, Tensor) or not rows.ndim:
-                raise self._no_rows(f'"{name}", a {type(rows).__name__} without rows')
-        if len({len(rows) for rows in predicted.values()}) > 1:
-            raise self._no_rows(" and ".join(f'"{name}" of {len(rows)} rows' for name, rows in predicted.items()))
-        if self._batches and predicted.keys() != self._batches.keys():
-            raise self._no_rows(f"{', '.join(predicted)}, and for a batch before {', '.join(self._batches)}")
+        wrong = ""
+        if not isinstance(predicted, Mapping):
+            wrong = f"a {type(predicted).__name__}"
+        elif not predicted:
+            wrong = "nothing"
+        elif no_rows := [name for name, rows in predicted.items() if not isinstance(rows, Tensor) or not rows.ndim]:
+            wrong = f'"{no_rows[0]}", a {type(predicted[no_rows[0]]).__name__} without rows'
+        elif len({len(rows) for rows in predicted.values()}) > 1:
+            wrong = " and ".join(f'"{name}" of {len(rows)} rows' for name, rows in predicted.items())
+        elif self._batches and predicted.keys() != self._batches.keys():
+            wrong = f"{', '.join(predicted)}, and for a batch before {', '.join(self._batches)}"
+        if wrong:
+            hint = "return a dict of tensors, each with a row for each example of the batch"
+            raise UserError(Problem(f"{self._source} {wrong}", hint=hint))
         for name, rows in predicted.items():
             self._batches.setdefault(name, []).append(rows.detach().cpu())
 
@@ -51,10 +58,6 @@ class Predictions:
         import torch
 
         return {name: torch.cat(batches) for name, batches in self._batches.items()}
-
-    def _no_rows(self, result: str) -> UserError:
-        hint = "return a dict of tensors, each with a row for each example of the batch"
-        return UserError(Problem(f"{self._source} {result}", hint=hint))
 
 
 def _npz(path: Path, rows: Mapping[str, Tensor]) -> None:
@@ -83,11 +86,7 @@ def _pt(path: Path, rows: Mapping[str, Tensor]) -> None:
     torch.save(dict(rows), path)
 
 
-WRITERS: dict[str, Callable[[Path, Mapping[str, Tensor]], None]] = {
-    ".npz": _npz,
-    ".jsonl": _jsonl,
-    ".pt": _pt,
-}
+WRITERS: dict[str, Callable[[Path, Mapping[str, Tensor]], None]] = {".npz": _npz, ".jsonl": _jsonl, ".pt": _pt}
 """The functions that write predictions, by suffix."""
 
 
@@ -97,6 +96,7 @@ def _known_ending(file: str) -> str:
     return file
 
 
+@dataclass(eq=False)
 class Predict(Hook):
     """Writes outputs of the task for every example of the test data to a file in the run directory.
 
@@ -106,37 +106,33 @@ class Predict(Hook):
 
     reads: ClassVar[Slots] = {"after_test_iter": ("outputs",)}
 
-    def __init__(
-        self,
-        outputs: Annotated[
-            list[str],
-            Field(min_length=1, description="the outputs to write, by name", examples=[["logits", "target"]]),
-        ],
-        file: Annotated[
-            str,
-            AfterValidator(_known_ending),
-            Field(description="its name, ending in .npz, .jsonl (a line an example) or .pt"),
-        ] = "predictions.npz",
-    ) -> None:
-        self.outputs = outputs
-        self.file = file
-        self.rows = Predictions("the task's outputs are")
+    outputs: Annotated[
+        list[str],
+        Field(min_length=1, description="the outputs to write, by name", examples=[["logits", "target"]]),
+    ]
+    file: Annotated[
+        str,
+        AfterValidator(_known_ending),
+        Field(description="its name, ending in .npz, .jsonl (a line an example) or .pt"),
+    ] = "predictions.npz"
 
     def before_test_epoch(self) -> None:
         self.rows = Predictions("the task's outputs are")
 
+    def __post_init__(self) -> None:
+        self.before_test_epoch()
+
     def after_test_iter(self, outputs: Mapping[str, Any]) -> None:
         for name in self.outputs:
             if name not in outputs:
-                hint = nearest_or_all(name, outputs)
-                raise UserError(Problem(f'the task\'s outputs have no "{name}"', hint=hint))
+                raise UserError(Problem(f'the task\'s outputs have no "{name}"', hint=nearest_or_all(name, outputs)))
         self.rows.add({name: outputs[name] for name in self.outputs})
 
     def after_test_epoch(self, run: Run) -> None:
         path = of_rank(run.dir / self.file, run.rank)
         WRITERS[path.suffix](path, self.rows.all())
         run.say(f"predictions are in {path.name}")
-        self.rows = Predictions("the task's outputs are")
+        self.before_test_epoch()
 
 
 _SHIFT = re.compile(r"shift\((\d+)\)")
@@ -149,6 +145,7 @@ def _transform(written: str) -> str:
     return written
 
 
+@dataclass(eq=False)
 class TTA(Hook):
     """Averages the network's outputs over augmented views of each image in validation and test.
 
@@ -160,20 +157,15 @@ class TTA(Hook):
 
     reads: ClassVar[Slots] = dict.fromkeys(("around_val", "around_test"), ("model",))
 
-    def __init__(
-        self,
-        transforms: Annotated[
-            list[Annotated[str, AfterValidator(_transform)]],
-            Field(
-                min_length=1,
-                description="hflip, vflip, rot90 or shift(N), one after the other",
-                examples=[["hflip", "shift(2)"]],
-            ),
-        ],
-        model: Annotated[str | None, Field(description="which of several models; the only one if left out")] = None,
-    ) -> None:
-        self.transforms = transforms
-        self.model = model
+    transforms: Annotated[
+        list[Annotated[str, AfterValidator(_transform)]],
+        Field(
+            min_length=1,
+            description="hflip, vflip, rot90 or shift(N), one after the other",
+            examples=[["hflip", "shift(2)"]],
+        ),
+    ]
+    model: Annotated[str | None, Field(description="which of several models; the only one if left out")] = None
 
     def around_val(self, run: Run) -> Iterator[None]:
         model: nn.Module = run.model if self.model is None else run.models[self.model]
@@ -191,18 +183,18 @@ class TTA(Hook):
 
 
 def averaging(forward: Callable[..., Any], transforms: Sequence[str]) -> Callable[[Tensor], Tensor]:
-    """Return what computes the mean of the outputs over all views of its images."""
+    """Return a forward pass that computes the mean of the outputs over all views of its images."""
 
     def averaged(images: Tensor) -> Tensor:
         total: Any = None
-        made = views(images, transforms)
-        for view in made:
+        augmented = views(images, transforms)
+        for view in augmented:
             output = forward(view)
             if not hasattr(output, "mean"):
                 message = f"tta averages outputs: the network must return one tensor, not a {type(output).__name__}"
                 raise UserError(Problem(message))
             total = output.clone() if total is None else total + output  # CUDA graphs write over their last output
-        return total / len(made)  # type: ignore[no-any-return]
+        return total / len(augmented)  # type: ignore[no-any-return]
 
     return averaged
 
@@ -211,12 +203,9 @@ def views(images: Tensor, transforms: Sequence[str]) -> list[Tensor]:
     """Return all views of images, themselves first."""
     result = [images]
     for transform in transforms:
-        result = [*result, *(other for image in result for other in _others(transform, image))]
+        of = VIEWS[transform] if transform in VIEWS else partial(_shifted, by=int(transform[6:-1]))
+        result = [*result, *(other for image in result for other in of(image))]
     return result
-
-
-def _others(transform: str, images: Tensor) -> list[Tensor]:
-    return VIEWS[transform](images) if transform in VIEWS else _shifted(images, int(transform[6:-1]))
 
 
 def _shifted(images: Tensor, by: int) -> list[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 FOLDER = "profile"
 
 
+@dataclass(eq=False)
 class Profiler(Hook):
     """Traces `active` iterations after `wait` and `warmup` ones, `repeat` times, into `profile/` of the run directory.
 
@@ -31,21 +33,20 @@ class Profiler(Hook):
     phase = "last"
     ranks = "zero"
 
-    def __init__(
-        self,
-        wait: Annotated[int, Field(ge=0, description="iterations before each trace in which nothing is traced")] = 10,
-        warmup: Annotated[int, Field(ge=1, description="iterations that are traced and thrown away")] = 2,
-        active: Annotated[int, Field(ge=1, description="iterations in a trace")] = 3,
-        repeat: Annotated[int, Field(ge=0, description="how many traces; 0 until the end of the run")] = 1,
-        record_shapes: Annotated[bool, Field(description="keep the shapes of the operators' inputs")] = False,
-        profile_memory: Annotated[bool, Field(description="keep what tensors allocate and free")] = False,
-        with_stack: Annotated[bool, Field(description="record Python call stacks")] = False,
-    ) -> None:
-        self.schedule = {"wait": wait, "warmup": warmup, "active": active, "repeat": repeat}
+    wait: Annotated[int, Field(ge=0, description="iterations before each trace in which nothing is traced")] = 10
+    warmup: Annotated[int, Field(ge=1, description="iterations that are traced and thrown away")] = 2
+    active: Annotated[int, Field(ge=1, description="iterations in a trace")] = 3
+    repeat: Annotated[int, Field(ge=0, description="how many traces; 0 until the end of the run")] = 1
+    record_shapes: Annotated[bool, Field(description="keep the shapes of the operators' inputs")] = False
+    profile_memory: Annotated[bool, Field(description="keep what tensors allocate and free")] = False
+    with_stack: Annotated[bool, Field(description="record Python call stacks")] = False
+
+    def __post_init__(self) -> None:
+        self.schedule = {"wait": self.wait, "warmup": self.warmup, "active": self.active, "repeat": self.repeat}
         self.keeps: dict[str, Any] = {
-            "record_shapes": record_shapes,
-            "profile_memory": profile_memory,
-            "with_stack": with_stack,
+            "record_shapes": self.record_shapes,
+            "profile_memory": self.profile_memory,
+            "with_stack": self.with_stack,
         }
         self.profile: Any = None
 

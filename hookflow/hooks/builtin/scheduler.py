@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
 from pathlib import Path
@@ -34,6 +34,9 @@ Per = Literal["iter", "epoch"]
 DERIVED = ("total_iters", "T_max", "total_steps")
 """Arguments of schedulers that are their own length in steps: filled in where the pipeline does not give them."""
 
+INNER = "_schedulers"
+"""The key of the states inside a `SequentialLR`."""
+
 
 class Link(Component):
     """A scheduler of the chain."""
@@ -53,46 +56,39 @@ class ChainError(ValueError):
 
 
 def check_chain(written: Any) -> Any:
-    """Return the chain as the file has it. Raises ChainError when it is wrong in itself; types are checked later."""
-    for k, link in enumerate(written if isinstance(written, list) else ()):
-        called = f"scheduler {k + 1} of {len(written)}"
+    """Return the chain as the file has it. Raises ChainError when its keys are wrong; types are checked later."""
+    links = written if isinstance(written, list) else []
+    for k, link in enumerate(links, 1):
+        called = f"scheduler {k} of {len(links)}"
         if isinstance(link, str):
             raise ChainError(f"{called} must be a table", f'write {{ use = "{link}" }}')
-        if isinstance(link, dict):
-            _check_link(link, called, last=k + 1 == len(written))
+        if not isinstance(link, dict):
+            continue
+        if unknown := next((key for key in link if key not in Link.model_fields), ""):
+            belongs = f"an argument of the scheduler belongs in args: {{ {unknown} = … }}"
+            raise ChainError(f'{called} has no key "{unknown}"', nearest(unknown, Link.model_fields) or belongs)
+        if "use" not in link:
+            raise ChainError(f'{called} lacks the key "use"', 'e.g. use = "CosineAnnealingLR"')
+        if ".py:" in str(link["use"]):
+            raise ChainError(f"{called}: a scheduler is not looked for in a file", 'write "package.module:Name"')
+        if "length" not in link and k < len(links):
+            raise ChainError(f"{called} needs a length: only the last one may go on to the end", 'e.g. length = "10%"')
+        try:
+            parse_amount(link.get("length", 1), PROGRESS)
+        except ValueError as error:
+            raise ChainError(f"{called}: length: {error}") from None
     return written
 
 
-def _check_link(link: Mapping[str, Any], called: str, last: bool) -> None:
-    for key in link:
-        if key not in Link.model_fields:
-            hint = nearest(key, Link.model_fields) or f"an argument of the scheduler belongs in args: {{ {key} = … }}"
-            raise ChainError(f'{called} has no key "{key}"', hint)
-    if not isinstance(link.get("args", {}), dict):
-        raise ChainError(f"{called}: args must be a table", "write args = { … }")
-    if "use" not in link:
-        raise ChainError(f'{called} lacks the key "use"', 'e.g. use = "CosineAnnealingLR"')
-    if isinstance(link["use"], str) and ".py:" in link["use"]:
-        raise ChainError(f"{called}: a scheduler is not looked for in a file", 'write "package.module:Name"')
-    if "length" in link:
-        try:
-            parse_amount(link["length"], PROGRESS)
-        except ValueError as error:
-            raise ChainError(f"{called}: length: {error}") from None
-    elif not last:
-        raise ChainError(f"{called} needs a length: only the last one may go on to the end", 'e.g. length = "10%"')
-
-
-def found_schedulers(chain: Sequence[Link], per: Per) -> list[type]:
+def find_schedulers(chain: Sequence[Link], per: Per) -> list[type]:
     """Return the scheduler classes. Raises UserError with all schedulers that do not exist or cannot be constructed."""
     from torch.optim import lr_scheduler
 
     base = lr_scheduler.LRScheduler
-    public = {name: kind for name, kind in vars(lr_scheduler).items() if not name.startswith("_")}
     short = {
         name: f"{lr_scheduler.__name__}:{name}"
-        for name, kind in public.items()
-        if isinstance(kind, type) and issubclass(kind, base) and kind is not base
+        for name, kind in vars(lr_scheduler).items()
+        if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not name.startswith("_")
     }
     kinds: list[type] = []
     problems: list[Problem] = []
@@ -106,32 +102,15 @@ def found_schedulers(chain: Sequence[Link], per: Per) -> list[type]:
             problems.append(Problem(f'"{link.use}" is no scheduler: it must be a subclass of {base.__qualname__}'))
             continue
         kinds.append(kind)
-        problems += (replace(problem, where=None) for problem in _wrong(kind, link))
+        args = {name: value for name, value in link.args.items() if name != "optimizer"}
+        wrong = wrong_arguments(kind, args, kind.__name__, lambda _: Where(""), {"optimizer", *DERIVED})
+        problems += (replace(problem, where=None) for problem in wrong)
         if per == "epoch" and link.length is not None and parse_amount(link.length).unit == "it":
             message = f'{kind.__name__} has a length in iterations, "{link.length}", and the schedule goes by epochs'
             problems.append(Problem(message, hint='write its length in epochs, or per = "iter"'))
     if problems:
         raise UserError(problems)
     return kinds
-
-
-def _wrong(kind: type, link: Link) -> Iterator[Problem]:
-    filled = {"optimizer", *DERIVED}
-    provided = {name: value for name, value in link.args.items() if name != "optimizer"}
-    yield from wrong_arguments(kind, provided, kind.__name__, lambda name: Where(""), filled)
-
-
-def derived(kind: type, args: Mapping[str, Any], steps: int) -> dict[str, int]:
-    """Return the arguments of a scheduler that are its length, but for those that the pipeline gives.
-
-    `total_steps` is not given to a scheduler that receives `epochs` and derives its own.
-    """
-    takes = inspect.signature(kind).parameters
-    return {
-        name: steps
-        for name in DERIVED
-        if name in takes and name not in args and not (name == "total_steps" and "epochs" in args)
-    }
 
 
 def lengths(chain: Sequence[Link], per: Per, run: Run) -> list[int]:
@@ -146,17 +125,18 @@ def lengths(chain: Sequence[Link], per: Per, run: Run) -> list[int]:
         if link.length is None and left < 1:
             message = f"nothing is left of the run for {link.use}: those before it take {sum(result)} of {whole} "
             raise UserError(Problem(message + ("iterations" if per == "iter" else "epochs")))
-        result.append(left if link.length is None else _steps(link.length, per, whole, run.iters_per_epoch))
+        amount = parse_amount(link.length) if link.length is not None else None
+        if amount is None:
+            result.append(left)
+        elif amount.unit == "%":
+            result.append(max(1, round(whole * amount.value / 100)))
+        else:
+            in_iterations = amount.unit == "ep" and per == "iter"
+            result.append(int(amount.value) * (run.iters_per_epoch if in_iterations else 1))
     return result
 
 
-def _steps(length: int | str, per: Per, whole: int, iters_per_epoch: int) -> int:
-    amount = parse_amount(length)
-    if amount.unit == "%":
-        return max(1, round(whole * amount.value / 100))
-    return int(amount.value) * (iters_per_epoch if amount.unit == "ep" and per == "iter" else 1)
-
-
+@dataclass(eq=False)
 class Scheduler(Hook):
     """Sets the learning rates by PyTorch's schedulers, each for its length, one after another.
 
@@ -172,54 +152,46 @@ class Scheduler(Hook):
         "before_run": ("optimizer.{optimizer}",),
         "before_train_iter": ("optimizer.{optimizer}",),
         "before_train_epoch": ("optimizer.{optimizer}",),
-        "after_val": ("optimizer.{optimizer}", "metrics.{metric}"),
+        "after_val": ("optimizer.{optimizer}", "metrics.{metric?}"),
     }
     writes = dict.fromkeys(("before_run", "before_train_iter", "before_train_epoch", "after_val"), ("lr.{optimizer}",))
 
-    def __init__(
-        self,
-        chain: Annotated[
-            list[Link],
-            BeforeValidator(check_chain),
-            Field(
-                min_length=1,
-                description="the schedulers, each as { use, args, length }, in the order of their turns",
-                examples=[[{"use": "CosineAnnealingLR"}]],
-            ),
-        ],
-        per: Annotated[Per, Field(description="what counts as a step: an iteration or an epoch")] = "iter",
-        metric: Annotated[str | None, Field(description="the validation metric for ReduceLROnPlateau")] = None,
-        optimizer: Annotated[str | None, Field(description="which optimizer's rates, where there are several")] = None,
-    ) -> None:
+    chain: Annotated[
+        list[Link],
+        BeforeValidator(check_chain),
+        Field(
+            min_length=1,
+            description="the schedulers, each as { use, args, length }, in the order of their turns",
+            examples=[[{"use": "CosineAnnealingLR"}]],
+        ),
+    ]
+    per: Annotated[Per, Field(description="what counts as a step: an iteration or an epoch")] = "iter"
+    metric: Annotated[str | None, Field(description="the validation metric for ReduceLROnPlateau")] = None
+    optimizer: Annotated[str | None, Field(description="which optimizer's rates, where there are several")] = None
+
+    def __post_init__(self) -> None:
         from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-        self.chain = [Link.model_validate(link) for link in chain]
-        self.per = per
-        self.metric = metric
-        self.optimizer = optimizer
-        self.kinds = found_schedulers(self.chain, per)
+        self.links = [Link.model_validate(link) for link in self.chain]
+        self.kinds = find_schedulers(self.links, self.per)
         *early, last = [issubclass(kind, ReduceLROnPlateau) for kind in self.kinds]
         self.has_plateau = last
         if any(early):
             raise UserError(Problem("ReduceLROnPlateau has no end, so it must be the last of the chain"))
-        if last and metric is None:
+        if last and self.metric is None:
             raise UserError(Problem("ReduceLROnPlateau needs a metric", hint='e.g. metric = "loss"'))
-        if metric is not None and not last:
-            raise UserError(Problem(f'there is a metric, "{metric}", and no ReduceLROnPlateau that looks at it'))
-        self.modes = {metric: _mode(metric, self.chain[-1].args)} if metric is not None else {}
-        self.steps = 0
-        self.end = 0
+        if self.metric is not None and not last:
+            raise UserError(Problem(f'there is a metric, "{self.metric}", and no ReduceLROnPlateau that looks at it'))
+        self.modes = {self.metric: _mode(self.metric, self.links[-1].args)} if self.metric is not None else {}
+        self.steps = self.end = 0
         self.made: dict[str, Any] = {}
         self.began: dict[str, Any] = {}
+        """The states of the schedulers as they are made: the state of the hook is what has changed since."""
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
         step = "before_train_epoch" if args.get("per") == "epoch" else "before_train_iter"
         return ("before_run", step) if args.get("metric") is None else ("before_run", step, "after_val")
-
-    @classmethod
-    def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**args, "metric": args.get("metric") or ()}
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
@@ -230,8 +202,8 @@ class Scheduler(Hook):
         from torch.optim.lr_scheduler import SequentialLR
 
         optimizer = run.optimizer if self.optimizer is None else run.optimizers[self.optimizer]
-        steps = lengths(self.chain, self.per, run)
-        schedulers = [self._make(k, optimizer, steps[k]) for k in range(len(self.chain))]
+        steps = lengths(self.links, self.per, run)
+        schedulers = [self._make(k, optimizer, steps[k]) for k in range(len(self.links))]
         plateau = [schedulers.pop()] if self.has_plateau else []
         *turns, self.end = accumulate(steps[: len(schedulers)], initial=0)
         if len(schedulers) > 1:
@@ -247,11 +219,15 @@ class Scheduler(Hook):
         self.began = {name: deepcopy(scheduler.state_dict()) for name, scheduler in self.made.items()}
 
     def _make(self, k: int, optimizer: Optimizer, steps: int) -> Any:
-        kind, args = self.kinds[k], self.chain[k].args
-        if self.metric is not None and k + 1 == len(self.chain):
+        kind, args = self.kinds[k], dict(self.links[k].args)
+        if self.metric is not None and k + 1 == len(self.links):
             args = {"mode": self.modes[self.metric], **args}
+        takes = inspect.signature(kind).parameters
+        for name in DERIVED:
+            if name in takes and not (name == "total_steps" and "epochs" in args):
+                args.setdefault(name, steps)
         try:
-            return kind(optimizer, **{**derived(kind, args, steps), **args})
+            return kind(optimizer, **args)
         except (TypeError, ValueError) as error:
             raise UserError(Problem(f"{kind.__name__}: {error}", hint="\n    ".join(causes(error)))) from error
 
@@ -285,21 +261,16 @@ def _mode(metric: str, args: Mapping[str, Any]) -> Mode:
     return mode_of(metric, args.get("mode"), beside=" in its args")
 
 
-# A resumed run creates its schedulers again; what has not changed since, like a table of milestones, need not be saved.
-
-
 def _changes(state: dict[str, Any], began: dict[str, Any]) -> dict[str, Any]:
-    inner = "_schedulers"
-    changed = {key: value for key, value in state.items() if key != inner and value != began[key]}
-    if inner in state:
-        changed[inner] = [_changes(*pair) for pair in zip(state[inner], began[inner], strict=True)]
+    """Return the entries of a scheduler's state that have changed: no table of milestones, say."""
+    changed = {key: value for key, value in state.items() if key != INNER and value != began[key]}
+    if INNER in state:
+        changed[INNER] = [_changes(*pair) for pair in zip(state[INNER], began[INNER], strict=True)]
     return changed
 
 
 def _whole(changed: dict[str, Any], began: dict[str, Any]) -> dict[str, Any]:
     whole = {**deepcopy(began), **changed}
-    if "_schedulers" in changed:
-        whole["_schedulers"] = [
-            _whole(*pair) for pair in zip(changed["_schedulers"], began["_schedulers"], strict=True)
-        ]
+    if INNER in changed:
+        whole[INNER] = [_whole(*pair) for pair in zip(changed[INNER], began[INNER], strict=True)]
     return whole

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 
 Value = TypeVar("Value")
-
 
 PROGRESS: tuple[Unit, ...] = ("", "it", "ep", "%")
 """The units of how far the training is."""
@@ -35,14 +35,19 @@ Progress = Annotated[int | str, BeforeValidator(_counted)]
 """How far the training is: 0, 100, "100it", "2ep", "10%" of the run; a bare number counts iterations."""
 
 
-def iterations(progress: int | str, run: Run) -> int:
-    """Return how many iterations of this run an amount is. Shares are rounded."""
+def exact_iterations(progress: int | str, run: Run) -> float:
+    """Return how many iterations of this run an amount is; a share of the run may end within one."""
     if progress == 0:
         return 0
     amount = parse_amount(progress)
-    if amount.unit == "ep":
-        return int(amount.value) * run.iters_per_epoch
-    return round(run.max_iters * amount.value / 100) if amount.unit == "%" else int(amount.value)
+    if amount.unit == "%":
+        return float(run.max_iters * amount.value / 100)
+    return int(amount.value) * (run.iters_per_epoch if amount.unit == "ep" else 1)
+
+
+def iterations(progress: int | str, run: Run) -> int:
+    """Return how many iterations of this run an amount is. Shares are rounded."""
+    return round(exact_iterations(progress, run))
 
 
 def at_iterations(name: str, values: Sequence[tuple[int | str, Value]], run: Run) -> list[tuple[int, Value]]:
@@ -68,17 +73,16 @@ Shape = Literal["linear", "cosine", "exponential", "constant"]
 
 
 def _warmup(written: Any) -> int | float | str:
-    """Hold what the file says against what a warm-up may be: a share below 1, or an amount other than of seconds."""
+    """Return a valid warm-up: a share below 1, or an amount other than of seconds. Raises ValueError."""
     if isinstance(written, int | float) and not isinstance(written, bool) and 0 <= written < 1:
         return written
     if isinstance(written, float):
         raise ValueError(f'{written} is no share of the run; write 0.1 or "10%", "100it", "2ep"')
-    amount = parse_amount(written, PROGRESS)
-    if amount.unit == "%" and amount.value >= 100:
-        raise ValueError(f'"{written}" leaves nothing of the run')
+    parse_amount(written, PROGRESS)
     return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
 
 
+@dataclass(eq=False)
 class LRSchedule(Hook):
     """Sets each parameter group's learning rate before every iteration: a linear warm-up, then down to the end.
 
@@ -89,31 +93,25 @@ class LRSchedule(Hook):
     reads = ("optimizer",)
     writes = ("lr",)
 
-    def __init__(
-        self,
-        shape: Annotated[Shape, Field(description="the way down after the warm-up")] = "cosine",
-        warmup: Annotated[
-            int | float | str,
-            BeforeValidator(_warmup),
-            Field(
-                description='how long the warm-up is: 100, "100it", "2ep", "10%", or a share of the run such as 0.1',
-                examples=["5%"],
-            ),
-        ] = 0.0,
-        start: Annotated[float, Field(ge=0, description="factor of the first iteration of the warm-up")] = 0.0,
-        end: Annotated[float, Field(ge=0, description="factor of the end of the run")] = 0.0,
-        groups: Annotated[
-            list[str] | None,
-            Field(min_length=1, description="the `name` of the parameter groups that it sets; all if left out"),
-        ] = None,
-    ) -> None:
-        self.shape = shape
-        self.warmup = warmup
+    shape: Annotated[Shape, Field(description="the way down after the warm-up")] = "cosine"
+    warmup: Annotated[
+        int | float | str,
+        BeforeValidator(_warmup),
+        Field(
+            description='how long the warm-up is: 100, "100it", "2ep", "10%", or a share of the run such as 0.1',
+            examples=["5%"],
+        ),
+    ] = 0.0
+    start: Annotated[float, Field(ge=0, description="factor of the first iteration of the warm-up")] = 0.0
+    end: Annotated[float, Field(ge=0, description="factor of the end of the run")] = 0.0
+    groups: Annotated[
+        list[str] | None,
+        Field(min_length=1, description="the `name` of the parameter groups that it sets; all if left out"),
+    ] = None
+
+    def __post_init__(self) -> None:
         self.share: float | None = None
         """The share of the run that the warm-up takes, once the run's length is known."""
-        self.start = start
-        self.end = end
-        self.groups = groups
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
@@ -131,7 +129,6 @@ class LRSchedule(Hook):
                     group["lr"] = group["initial_lr"] * factor
 
     def _check_groups(self, run: Run) -> None:
-        """Raise UserError for a group that no optimizer has."""
         there = [group.get("name", "") for optimizer in run.optimizers.values() for group in optimizer.param_groups]
         for name in self.groups or ():
             if name not in there:
@@ -139,12 +136,10 @@ class LRSchedule(Hook):
                 raise UserError(Problem(f'no parameter group is called "{name}"', hint=hint))
 
     def _share(self, run: Run) -> float:
-        """Return which share of the run the warm-up takes. Raises UserError where it takes all of it."""
-        if isinstance(self.warmup, float) or not self.warmup:
-            return self.warmup or 0.0
-        amount = parse_amount(self.warmup)
-        unit = {"%": run.max_iters / 100, "ep": run.iters_per_epoch}.get(amount.unit, 1)
-        share = float(amount.value) * unit / run.max_iters
+        """Return the share of the run that the warm-up takes. Raises UserError where it takes all of it."""
+        if isinstance(self.warmup, float):
+            return self.warmup
+        share = exact_iterations(self.warmup, run) / run.max_iters
         if share >= 1:
             message = f"the warm-up takes {self.warmup}, and the run has only {run.max_iters} iterations"
             raise UserError(Problem(message, hint="nothing is left for the way down"))
@@ -155,12 +150,13 @@ class LRSchedule(Hook):
         if done < share:
             return self.start + (1 - self.start) * done / share
         path = min((done - share) / (1 - share), 1.0)
-        if self.shape == "linear":
-            return 1 + (self.end - 1) * path
-        if self.shape == "exponential":
-            return float(self.end**path)
-        if self.shape == "cosine":
-            return self.end + (1 - self.end) * (1 + math.cos(math.pi * path)) / 2
+        match self.shape:
+            case "linear":
+                return 1 + (self.end - 1) * path
+            case "exponential":
+                return float(self.end**path)
+            case "cosine":
+                return self.end + (1 - self.end) * (1 + math.cos(math.pi * path)) / 2
         return 1.0
 
 
@@ -178,6 +174,7 @@ Values = Annotated[list[tuple[Progress, float]], Field(min_length=1), AfterValid
 """The value of a setting at a fraction of the run: [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]."""
 
 
+@dataclass(eq=False)
 class ParamSchedule(Hook):
     """Schedules momentum and weight decay: interpolates between values at iterations, epochs or shares of the run.
 
@@ -190,23 +187,18 @@ class ParamSchedule(Hook):
     reads: ClassVar[Slots] = ("optimizer",)
     writes: ClassVar[Slots] = dict.fromkeys(("before_train", "before_train_iter"), ("optimizer",))
 
-    def __init__(
-        self,
-        momentum: Annotated[
-            Values | None,
-            Field(description="its values, each at its place", examples=[[[0, 0.95], ["30%", 0.85], ["100%", 0.95]]]),
-        ] = None,
-        weight_decay: Annotated[Values | None, Field(description='its values: [[0, 0.04], ["100%", 0.4]]')] = None,
-        shape: Annotated[Curve, Field(description="the way from one value to the next")] = "cosine",
-        optimizer: Annotated[str | None, Field(description="which of several optimizers; all if left out")] = None,
-    ) -> None:
-        if momentum is None and weight_decay is None:
+    momentum: Annotated[
+        Values | None,
+        Field(description="its values, each at its place", examples=[[[0, 0.95], ["30%", 0.85], ["100%", 0.95]]]),
+    ] = None
+    weight_decay: Annotated[Values | None, Field(description='its values: [[0, 0.04], ["100%", 0.4]]')] = None
+    shape: Annotated[Curve, Field(description="the way from one value to the next")] = "cosine"
+    optimizer: Annotated[str | None, Field(description="which of several optimizers; all if left out")] = None
+
+    def __post_init__(self) -> None:
+        if self.momentum is None and self.weight_decay is None:
             hint = 'e.g. weight_decay = [[0, 0.04], ["100%", 0.4]]'
             raise UserError(Problem("neither momentum nor weight_decay is given", hint=hint))
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.shape = shape
-        self.optimizer = optimizer
         self.schedules: dict[str, list[tuple[int, float]]] = {}
         """The places in iterations, with their values, by setting."""
 
@@ -218,21 +210,18 @@ class ParamSchedule(Hook):
                 raise _has_no(name, "weight decay")
 
     def before_train(self, run: Run) -> None:
-        provided = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        self.schedules = {
-            name: at_iterations(name, values, run) for name, values in provided.items() if values is not None
-        }
-        for _, group in self._groups(run) if self.weight_decay is not None else ():
+        settings = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        self.schedules = {name: at_iterations(name, values, run) for name, values in settings.items() if values}
+        for _, group in self._groups(run) if self.weight_decay else ():
             group.setdefault("initial_weight_decay", group["weight_decay"])  # after a checkpoint has been loaded
 
     def before_train_iter(self, run: Run) -> None:
         now = {name: value_at(run.iter, places, self.shape) for name, places in self.schedules.items()}
         for _, group in self._groups(run):
-            if "momentum" in now:
-                if "betas" in group:
-                    group["betas"] = (now["momentum"], *group["betas"][1:])
-                else:
-                    group["momentum"] = now["momentum"]
+            if "momentum" in now and "betas" in group:
+                group["betas"] = (now["momentum"], *group["betas"][1:])
+            elif "momentum" in now:
+                group["momentum"] = now["momentum"]
             if "weight_decay" in now and group["initial_weight_decay"]:
                 group["weight_decay"] = now["weight_decay"]
 
@@ -264,6 +253,7 @@ Batches = Annotated[list[tuple[Progress, Annotated[int, Field(ge=1)]]], Field(mi
 """How many batches a step takes from so much of the run on: [["10%", 2], ["50%", 4]]."""
 
 
+@dataclass(eq=False)
 class AccumulationSchedule(Hook):
     """Schedules gradient accumulation: on how many batches the optimizer steps, as the run goes on.
 
@@ -279,14 +269,12 @@ class AccumulationSchedule(Hook):
     reads: ClassVar[Slots] = {"before_backward": ("batch",)}
     writes: ClassVar[Slots] = {"before_backward": ("control",), "before_optimizer_step": ("grads",)}
 
-    def __init__(
-        self,
-        batches: Annotated[
-            Batches,
-            Field(description="the batches of a step, each number at its place", examples=[[["10%", 2], ["50%", 4]]]),
-        ],
-    ) -> None:
-        self.batches = batches
+    batches: Annotated[
+        Batches,
+        Field(description="the batches of a step, each number at its place", examples=[[["10%", 2], ["50%", 4]]]),
+    ]
+
+    def __post_init__(self) -> None:
         self.places: list[tuple[int, int]] = []
         """The places in iterations, with their numbers of batches."""
         self.left = 0
@@ -296,21 +284,21 @@ class AccumulationSchedule(Hook):
 
     def before_train(self, run: Run) -> None:
         if getattr(run.task, "steps_itself", False):
-            raise UserError(
-                Problem("accumulation_schedule says when the optimizer steps, and this task steps it itself")
-            )
+            message = "accumulation_schedule says when the optimizer steps, and this task steps it itself"
+            raise UserError(Problem(message))
         if run.iters_per_epoch != len(run.data["train"]):
             message = "accumulation_schedule and run.accumulate both say on how many batches the optimizer steps"
             raise UserError(Problem(message, hint="keep one of them"))
         self.places = at_iterations("batches", self.batches, run)
 
-    def before_backward(self, run: Run) -> None:
+    def before_backward(self, run: Any) -> None:  # `accumulate` is not of the public protocol
         examples = float(run.batch_size or 1)
         if run.world > 1:
             examples = float(run.sum(examples))
         if self.left == 0:
             in_epoch, in_run = run.iters_per_epoch - run.batch_idx, run.max_iters - run.iter
-            self.left = max(min(batches_at(run.iter, self.places), in_epoch, in_run), 1)
+            due = int(value_at(run.iter, [(0, 1), *self.places], "constant"))
+            self.left = max(min(due, in_epoch, in_run), 1)
             self.expected, self.examples = self.left * examples, 0.0
         self.left -= 1
         self.examples += examples
@@ -318,11 +306,9 @@ class AccumulationSchedule(Hook):
 
     def before_optimizer_step(self, run: Run) -> None:
         if self.examples != self.expected:
-            for optimizer in run.optimizers.values():
-                for group in optimizer.param_groups:
-                    for parameter in group["params"]:
-                        if parameter.grad is not None:
-                            parameter.grad.mul_(self.expected / self.examples)
+            groups = [group for optimizer in run.optimizers.values() for group in optimizer.param_groups]
+            for gradient in (p.grad for group in groups for p in group["params"] if p.grad is not None):
+                gradient.mul_(self.expected / self.examples)
 
     def after_train_iter(self, run: Run) -> None:
         if self.left and run.step_skipped:  # another hook has had the gradients dropped
@@ -333,8 +319,3 @@ class AccumulationSchedule(Hook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.left, self.expected, self.examples = state["left"], state["expected"], state["examples"]
-
-
-def batches_at(done: int, places: Sequence[tuple[int, int]]) -> int:
-    """Return how many batches a step takes that begins after `done` iterations; 1 before the first place."""
-    return next((batches for begin, batches in reversed(places) if begin <= done), 1)

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -24,6 +25,7 @@ LEAST_SPREAD = 0.01
 """The losses of a window count as spread by this share of their mean at least, be they as even as they like."""
 
 
+@dataclass(eq=False)
 class SpikeGuard(Hook):
     """Skips the optimizer step at a loss spike, and with `rollback` puts back the weights of the last checkpoint.
 
@@ -49,29 +51,20 @@ class SpikeGuard(Hook):
     }
     writes: ClassVar[Slots] = {"after_forward": ("control",), "after_train_iter": ("model", "optimizer", "control")}
 
-    def __init__(
-        self,
-        window: Annotated[int, Field(ge=2, description="how many losses a new one is compared with")] = 100,
-        sigmas: Annotated[float, Field(gt=0, description="standard deviations above the mean that are a spike")] = 6.0,
-        patience: Annotated[int, Field(ge=1, description="spikes in a row at which the run stops")] = 10,
-        rollback: Annotated[
-            bool, Field(description="put back the last checkpoint's weights and optimizer state")
-        ] = False,
-    ) -> None:
-        self.window = window
-        self.sigmas = sigmas
-        self.patience = patience
-        self.rollback = rollback
-        self.losses: deque[float] = deque(maxlen=window)
+    window: Annotated[int, Field(ge=2, description="how many losses a new one is compared with")] = 100
+    sigmas: Annotated[float, Field(gt=0, description="standard deviations above the mean that are a spike")] = 6.0
+    patience: Annotated[int, Field(ge=1, description="spikes in a row at which the run stops")] = 10
+    rollback: Annotated[bool, Field(description="put back the last checkpoint's weights and optimizer state")] = False
+
+    def __post_init__(self) -> None:
+        self.losses: deque[float] = deque(maxlen=self.window)
         self.in_a_row = 0
         self.spiked = False
         self.kept: dict[str, Any] = {}
         """The weights and the state of the optimizers in the last checkpoint, and the losses before it."""
 
     def before_train(self, run: Run) -> None:
-        if (
-            getattr(run.task, "steps_itself", False) and len(run.optimizers) > 1
-        ):  # the optimizer of each loss is unknown
+        if getattr(run.task, "steps_itself", False) and len(run.optimizers) > 1:
             raise UserError(Problem("spike_guard knows one loss, and this task steps several optimizers by theirs"))
         if self.rollback and any(map(is_sharded, run.model.parameters())):
             message = "spike_guard cannot roll back a model that is sharded across the ranks"
@@ -92,7 +85,7 @@ class SpikeGuard(Hook):
         if self.in_a_row == self.patience:
             run.stop(f"the loss has spiked {self.patience} times in a row")
         if self.spiked and self.kept:
-            put_back(self.kept, parts(run))
+            self._roll_back(run)
             self.losses = deque(self.kept["losses"], self.window)
             run.say("the weights and the optimizer are those of the last checkpoint again", "warn")
         self.spiked = False
@@ -105,6 +98,14 @@ class SpikeGuard(Hook):
     def after_load_checkpoint(self, run: Run, checkpoint: Mapping[str, Any]) -> None:
         if "hooks" in checkpoint:  # else it is only weights, to begin with
             self.before_save_checkpoint(run, checkpoint)
+
+    def _roll_back(self, run: Run) -> None:
+        """Load the kept state into models and optimizers; settings of parameter groups, as the rate, stay."""
+        for name, part in parts(run).items():
+            state = deepcopy(self.kept[name])  # an optimizer goes on with the tensors that it is given
+            if "param_groups" in state:
+                state["param_groups"] = part.state_dict()["param_groups"]
+            part.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
         return {"losses": list(self.losses), "in_a_row": self.in_a_row}
@@ -131,21 +132,9 @@ def parts(run: Run) -> dict[str, Any]:
     return {**models, **optimizers}
 
 
-def put_back(kept: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
-    """Load what is kept into models and optimizers; settings of parameter groups, as the rate, stay as they are."""
-    for name, part in parts.items():
-        state = deepcopy(kept[name])  # an optimizer goes on with the tensors that it is given
-        if "param_groups" in state:
-            state["param_groups"] = part.state_dict()["param_groups"]
-        part.load_state_dict(state)
-
-
 def _on_host(state: Any) -> Any:
-    """Return a copy of nested mappings, lists and tensors, the tensors in the host's memory."""
-    import torch
+    """Return a copy of nested tensors in the host's memory."""
+    from torch import Tensor
+    from torch.utils._pytree import tree_map_only
 
-    if isinstance(state, torch.Tensor):
-        return state.detach().to("cpu", copy=True)
-    if isinstance(state, Mapping):
-        return {key: _on_host(value) for key, value in state.items()}
-    return [_on_host(value) for value in state] if isinstance(state, list | tuple) else state
+    return tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), state)

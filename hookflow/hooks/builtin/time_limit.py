@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field
@@ -33,6 +34,7 @@ def duration(written: object) -> object:
     return written
 
 
+@dataclass(eq=False)
 class TimeLimit(Hook):
     """Stops the run at a safe point, with a checkpoint, when its time limit is reached.
 
@@ -45,16 +47,14 @@ class TimeLimit(Hook):
     phase = "late"
     writes: ClassVar[Slots] = ("control", "checkpoint")
 
-    def __init__(
-        self,
-        limit: Annotated[
-            str,
-            BeforeValidator(duration),
-            Field(description='how long it may take: "3h50m", "90m", "1d12h", "30s"', examples=["3h50m"]),
-        ],
-    ) -> None:
-        self.limit = limit
-        self.end = time.monotonic() + seconds(limit)
+    limit: Annotated[
+        str,
+        BeforeValidator(duration),
+        Field(description='how long it may take: "3h50m", "90m", "1d12h", "30s"', examples=["3h50m"]),
+    ]
+
+    def __post_init__(self) -> None:
+        self.end = time.monotonic() + seconds(self.limit)
 
     def after_train_iter(self, run: Run) -> None:
         if time.monotonic() >= self.end:

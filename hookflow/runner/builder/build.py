@@ -14,7 +14,7 @@ from torch import nn
 from hookflow.errors import Problem, UserError, Where, by_place
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.hooks.arguments import as_annotated, parameters_of
-from hookflow.hooks.compile import find_hook
+from hookflow.hooks.registry import find_hook
 from hookflow.pipeline.load import Loaded, key_of, trained_by
 from hookflow.runner.builder.components import OFFERED_TO_DATA, Maker, Parts, find_makers
 from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups

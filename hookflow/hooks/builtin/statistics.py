@@ -1,18 +1,18 @@
-"""Parameter statistics: where the weights are, and how they are spread."""
+"""Statistics of parameters (`param_stats`) and of activations (`activation_stats`)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hookflow.hooks.base import Hook
+from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.globs import matching, named_parameters, require_matches
-from hookflow.hooks.tensors import full
+from hookflow.hooks.tensors import first_tensor, full
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from hookflow.hooks.run import Run
 
@@ -52,7 +52,34 @@ class ParamStats(Hook):
                 run.log_histogram(f"param/{name}", values)
 
 
-def statistics(values: Tensor, of: Collection[Stat]) -> dict[str, Tensor]:
+class ActivationStats(Hook):
+    """Logs mean, standard deviation and fraction of zeros of module outputs in training.
+
+    They are called `activation/<name>/mean`, `…/std` (of the population) and `…/zeros` (from 0 to 1); those of the
+    network itself go by `model`. `modules` says which by globs over their names; all of them if left out. If a module
+    returns several tensors, the first counts, and a tensor of integers is left out. A ReLU whose share of zeros is
+    nearly 1 is dead. Computed on the device, on this rank's share of the batch, so that nothing waits; while `every`
+    keeps it idle, it computes nothing.
+    """
+
+    reads: ClassVar[Slots] = {"before_run": ("model",)}
+    modules = ("*",)
+    ranks = "zero"
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+
+    def before_run(self, run: Run) -> None:
+        self.names = {id(module): name or "model" for name, module in run.model.named_modules()}
+
+    def forward(self, run: Run, module: nn.Module, output: Any) -> None:
+        values = first_tensor(output)
+        if values is not None and values.is_floating_point():
+            for stat, value in statistics(values.detach(), ("mean", "std", "zeros")).items():
+                run.log(f"activation/{self.names[id(module)]}/{stat}", value)
+
+
+def statistics(values: Tensor, of: Collection[str]) -> dict[str, Tensor]:
     """Return statistics of a tensor's values as tensors of no dimensions, float32 or better."""
     import torch
 
@@ -63,5 +90,6 @@ def statistics(values: Tensor, of: Collection[Stat]) -> dict[str, Tensor]:
         "norm": torch.linalg.vector_norm,
         "min": torch.amin,
         "max": torch.amax,
+        "zeros": lambda tensor: (tensor == 0).to(tensor.dtype).mean(),
     }
     return {stat: compute[stat](wide) for stat in of}
