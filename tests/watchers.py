@@ -402,16 +402,6 @@ class Scales:
         return tuple(grad * self.by for grad in grad_input) if "full_backward" in self.chosen else None
 
 
-def scales_with_kwargs(module: nn.Module, args: tuple[torch.Tensor, ...], kwargs: dict[str, Any]) -> Any:
-    """Double the arguments that have names, too."""
-    return tuple(arg * 2 for arg in args), {name: value * 2 for name, value in kwargs.items()}
-
-
-def adds(output: torch.Tensor) -> Any:
-    """Add one."""
-    return output + 1
-
-
 def sees_logits(run: Any, outputs: dict[str, torch.Tensor]) -> None:
     """Say between what the logits lie."""
     run.say(f"logits {outputs['logits'].min().item()} to {outputs['logits'].max().item()}")
@@ -439,7 +429,6 @@ class WaitsFor:
         self.file = Path(file)
 
     def after_train_epoch(self) -> None:
-        import time
 
         while not self.file.exists():
             time.sleep(0.01)
@@ -447,7 +436,6 @@ class WaitsFor:
 
 def slow(run: Any) -> None:
     """Take a moment, so that a test can do something meanwhile."""
-    import time
 
     time.sleep(0.02)
 
@@ -457,8 +445,3 @@ class LogsIter:
 
     def after_train_iter(self, run: Any) -> None:
         run.log("n", run.iter)
-
-
-def sleeps(run: Any) -> None:
-    """Take a while."""
-    time.sleep(0.02)

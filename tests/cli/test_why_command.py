@@ -192,7 +192,7 @@ def test_it_asks_of_another_pipeline_as_check_does() -> None:
 def test_the_plan_of_a_run_is_not_changed_and_its_times_are_told(
     new_run: NewRun, train_here: Callable[..., int]
 ) -> None:
-    slow = 'hooks.slow={use="./watchers.py:sleeps", points=["after_val"]}'
+    slow = 'hooks.slow={use="./watchers.py:slow", points=["after_val"]}'
     run_dir = new_run(slow, 'hooks.quick={use="./watchers.py:tells", points=["after_val"]}')
     assert train_here(run_dir) == 0
     told = why("slow", "quick", str(run_dir.path)).splitlines()

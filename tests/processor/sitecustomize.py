@@ -1,5 +1,8 @@
 """Lets each process of the tests find bf16 in its processor, or not, as HOOKFLOW_TEST_BF16 says: "on" or "off".
 
+And no process waits for the disk: half the time of a small training is `os.fsync`, which matters after a power cut
+alone; `tests/faults/test_power_cut.py` simulates one.
+
 Python imports a module of this name by itself when it starts; tests/conftest.py puts this folder on PYTHONPATH. So the
 answer reaches command lines and ranks, too, and hookflow needs no option for it. Without the variable the processor
 answers.
@@ -35,4 +38,9 @@ class Finder:
         return spec
 
 
+def fsync(descriptor: int) -> None:
+    """Do nothing."""
+
+
+os.fsync = fsync  # type: ignore[assignment]
 sys.meta_path.insert(0, Finder())

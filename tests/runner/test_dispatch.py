@@ -83,19 +83,6 @@ def test_hooks_are_called_in_the_plans_order_and_each_is_counted() -> None:
     assert books.phases["hooks"] + rounded >= sum(cell.total for cell in books.cells) > 0
 
 
-@pytest.mark.parametrize(("on_error", "calls"), [("ignore", 2), ("disable", 1)])
-def test_a_hook_that_may_fail_harms_nobody(on_error: OnError, calls: int) -> None:
-    notes: list[Any] = []
-    hooks = {"bad": Scribe("bad", notes, raises=True), "good": Scribe("good", notes)}
-    point = "after_train_iter"
-    fires, _, reported = engine(hooks, ("bad", point, "whole", ()), ("good", point, "whole", ()), on_error=on_error)
-    fires.fire(point, None, 0, {})
-    fires.fire(point, None, 1, {})
-    assert [name for name, _ in notes].count("bad") == calls
-    assert [name for name, _ in notes].count("good") == 2
-    assert reported == [("bad", "bad cannot", on_error)] * calls
-
-
 def test_an_exception_goes_through_and_names_hook_and_point() -> None:
     fires, _, reported = engine({"bad": Scribe("bad", [], raises=True)}, ("bad", "after_train_iter", "whole", ()))
     with pytest.raises(ValueError, match="bad cannot") as caught:

@@ -1,16 +1,18 @@
-"""Hooks inside the network: PyTorch's semantics, the plan's order, triggers, errors; gone when the run has ended."""
+"""Hooks inside the network: the modules that they fire at, their order, and when they are registered with PyTorch."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hookflow.runner.dispatch.module_hooks import ModuleHooks
-from tests.conftest import Trained, firings, reason, records
+from hookflow.events.rundir import RunDir
+from hookflow.runner.builder.components import Parts
+from hookflow.trials.evaluate import evaluate_checkpoint
+from tests.conftest import NewRun, Train, Trained, messages, reason, records, strike
+from tests.runner.same import assert_same_end
+from tests.toy import Net
 
-ONE_STEP = ("run.max_iters=1", "run.val_every=1", "hooks.clip.enabled=false", "hooks.log.points=['after_train_iter']")
 SWAP = ("max_epochs = 3", "max_iters = 1")
 
 
@@ -20,15 +22,11 @@ def probes(tmp_path: Path, name: str = "probe", **keys: object) -> str:
     return f'hooks.{name}={{use="./watchers.py:Probes", args={args}{written}}}'
 
 
-def notes(tmp_path: Path) -> list[str]:
-    return (tmp_path / "notes").read_text().splitlines()
-
-
 def test_they_fire_around_the_modules_in_training_alone(trained: Trained, tmp_path: Path) -> None:
     run_dir = trained(probes(tmp_path, modules='["body.2", "head"]'), "run.val_every=1", swap=SWAP)
     order = ["forward_pre body.2", "forward body.2", "forward_pre head", "forward head"]
     order += ["full_backward_pre head", "full_backward head", "full_backward_pre body.2", "full_backward body.2"]
-    assert notes(tmp_path) == [f"probe {step} 0 train" for step in order]
+    assert noted(tmp_path) == [f"probe {step} 0 train" for step in order]
     assert records(run_dir, "metrics"), "there was a validation, in which nothing fired"
 
 
@@ -48,7 +46,7 @@ def test_they_fire_around_the_modules_in_training_alone(trained: Trained, tmp_pa
 )
 def test_globs_and_classes_pick_modules(trained: Trained, tmp_path: Path, globs: str, names: list[str]) -> None:
     trained(probes(tmp_path, modules=globs, points='["forward_pre"]'), swap=SWAP)
-    assert [line.split()[2] for line in notes(tmp_path)] == names
+    assert [line.split()[2] for line in noted(tmp_path)] == names
 
 
 def test_a_glob_that_picks_nothing_is_told_with_its_place(trained: Trained, tmp_path: Path) -> None:
@@ -87,48 +85,180 @@ def test_on_one_module_they_fire_in_the_plans_order(trained: Trained, tmp_path: 
     first = probes(tmp_path, "first", modules='["head"]', after='["second"]')
     second = probes(tmp_path, "second", modules='["head"]', points='["forward", "full_backward"]')
     trained(first, second, swap=SWAP)
-    fired = [line.rsplit(" ", 3)[0] for line in notes(tmp_path)]
+    fired = [line.rsplit(" ", 3)[0] for line in noted(tmp_path)]
     assert fired.index("second forward") < fired.index("first forward")
     assert fired.index("second full_backward") < fired.index("first full_backward")
 
 
-def test_a_trigger_is_asked_once_an_iteration_for_all_modules(trained: Trained, tmp_path: Path) -> None:
-    probe = probes(tmp_path, modules='["body.*"]', points='["forward"]', every=4, when='"iter > 3"')
-    trained(probe)
-    fired = [line.split()[2:4] for line in notes(tmp_path)]
-    assert fired == [[f"body.{k}", at] for at in ("4", "8", "12") for k in range(4)]
+ITERS = ("max_epochs = 3", "max_iters = 6")
+OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
 
 
-@pytest.mark.parametrize(("on_error", "exit_code", "errors"), [("raise", 1, 1), ("disable", 0, 1), ("ignore", 0, 15)])
-def test_one_that_raises(
-    trained: Trained, on_error: str, exit_code: int, errors: int, capfd: pytest.CaptureFixture[str]
+def notes(tmp_path: Path, who: str = "probe", use: str = "Notes", **keys: object) -> str:
+    written = "".join(f", {key.rstrip('_')}={value}" for key, value in keys.items())
+    args = f'{{file="{tmp_path / "notes"}", who="{who}"}}'
+    return f'hooks.{who}={{use="./module_watchers.py:{use}", args={args}{written}}}'
+
+
+def noted(tmp_path: Path) -> list[str]:
+    return (tmp_path / "notes").read_text().splitlines()
+
+
+# Stages.
+
+
+@pytest.mark.parametrize("stages", [["train"], ["val"], ["val", "test"]])
+def test_they_fire_in_the_stages_that_are_named(trained: Trained, tmp_path: Path, stages: list[str]) -> None:
+    """Before the training there is the sanity check, in which none fires."""
+    trained(notes(tmp_path, modules='["head"]', stages=stages), "run.test=true", "run.val_every=3", swap=ITERS)
+    training = [f"probe head {k} train" for k in range(6)]
+    expected = {
+        "train": training,
+        "val": [f"probe head {k} val" for k in (3, 3, 6, 6)],
+        "test": ["probe head 6 test"] * 2,
+    }
+    in_order = [*training[:3], *expected["val"][:2], *training[3:], *expected["val"][2:], *expected["test"]]
+    assert noted(tmp_path) == [line for line in in_order if line.split()[-1] in stages]
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_a_checkpoint_is_evaluated_with_those_of_its_stage(trained: Trained, tmp_path: Path, split: str) -> None:
+    hooks = (
+        notes(tmp_path, "a", modules='["head"]', stages='["val"]'),
+        notes(tmp_path, "b", modules='["head"]', stages='["test"]'),
+    )
+    run_dir = trained(*hooks, notes(tmp_path, "c", modules='["head"]', until=2), "run.max_epochs=1")
+    (tmp_path / "notes").unlink()
+    (checkpoint,) = run_dir.checkpoints.glob("it*")
+    evaluate_checkpoint(run_dir, checkpoint, split, (), lambda text, level: None)  # type: ignore[arg-type]
+    assert noted(tmp_path) == [f"{'a' if split == 'val' else 'b'} head 5 {split}"] * 2
+
+
+# Triggers.
+
+
+def test_an_idle_one_is_not_registered(trained: Trained, tmp_path: Path) -> None:
+    model = f'hooks.model={{use="./module_watchers.py:NotesModel", args={{file="{tmp_path / "held"}"}}}}'
+    more = notes(tmp_path, modules='["head", "body"]', every=3), notes(tmp_path, "late", modules='["head"]', from_=4)
+    val = notes(tmp_path, "val", modules='["head"]', stages='["val"]')
+    trained(model, *more, val, "run.val_every=6", swap=ITERS)
+    held = ["1: body=1 head=1", "2:", "3:", "4: body=1 head=1", "5: head=1", "6: head=1"]
+    assert (tmp_path / "held").read_text().splitlines() == held
+    fired = [f"probe {name} {k} train" for k in (0, 3) for name in ("body", "head")]
+    late = [f"late head {k} train" for k in (4, 5)]
+    assert noted(tmp_path) == [*fired, *late, "val head 6 val", "val head 6 val"]
+
+
+class Own(Net):
+    """Has a hook of its own on the head, which says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head.register_forward_hook(lambda *given: None)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_order_is_the_same_whatever_has_been_idle(trained: Trained, own: bool) -> None:
+    model = [f'model.use="{Path(__file__)}:Own"'] if own else []
+    at = 'points=["forward"], modules=["head"]'
+    hooks = [
+        f'hooks.one={{use="./module_watchers.py:first", every=2, {at}}}',
+        f'hooks.two={{use="./module_watchers.py:second", {at}}}',
+        f'hooks.three={{use="./module_watchers.py:third", every=3, {at}}}',
+        'hooks.manual={use="./module_watchers.py:by_hand", points=["before_train"]}',
+    ]
+    run_dir = trained(*model, *hooks, "run.sanity=false", "run.val_every=9", swap=ITERS)
+    due = {"first": (0, 2, 4), "second": range(6), "third": (0, 3)}
+    expected = []
+    for k in range(6):
+        ours = [name for name, when in due.items() if k in when]
+        expected += [f"{k} {name}" for name in ("by hand, prepended", *ours, "by hand")]
+    assert [line for line in messages(run_dir) if line[:2].strip().isdigit()][: len(expected)] == expected
+
+
+@pytest.mark.parametrize("trigger", ['when="iter > 1"', "every=4, from=1"])
+def test_a_resumed_run_fires_where_one_left_alone_does(
+    new_run: NewRun, train_here: Train, tmp_path: Path, trigger: str
 ) -> None:
-    bad = f'hooks.bad={{use="./watchers.py:Fails", args={{place="full_backward"}}, on_error="{on_error}"}}'
-    run_dir = trained(bad, code=exit_code)
-    told = records(run_dir, "error")
-    assert [(error["hook"], error["point"], error["action"]) for error in told] == [
-        ("bad", "full_backward", on_error)
-    ] * errors
-    assert "as told" in capfd.readouterr().err
+    """Also between a validation and the next iteration, which one answer of a trigger holds for."""
+
+    def run(name: str) -> tuple[RunDir, Path]:
+        folder = tmp_path / name
+        folder.mkdir()
+        hook = notes(folder, modules='["head"]', stages='["train", "val"]').replace("modules", f"{trigger}, modules")
+        return new_run(hook, OFTEN, "run.val_every=2", strike(folder, 2, "after_val"), swap=ITERS), folder
+
+    (alone, at), (cut, other) = run("alone"), run("cut")
+    (at / "mark2").touch()
+    assert train_here(alone) == 0
+    assert train_here(cut) == 143
+    assert train_here(cut, resume=True) == 0
+    assert noted(at) == noted(other)
+    assert any("val" in line for line in noted(at))
+    assert any("train" in line for line in noted(at))
+    assert_same_end(alone, cut)
 
 
-def test_their_time_and_number_are_booked_to_them(trained: Trained, tmp_path: Path) -> None:
-    run_dir = trained(probes(tmp_path, modules='["body.2", "head"]'))
-    counts = {point: fired for (hook, point), fired in firings(run_dir).items() if hook == "probe"}
-    assert counts == {"forward_pre": 30, "forward": 30, "full_backward_pre": 30, "full_backward": 30}
+# Handles.
 
 
-def test_the_network_is_left_without_them(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-    attach = ModuleHooks.attach
+def test_one_that_takes_itself_off_is_called_once_for_each_module(trained: Trained, tmp_path: Path) -> None:
+    model = f'hooks.model={{use="./module_watchers.py:NotesModel", args={{file="{tmp_path / "held"}"}}}}'
+    once = notes(tmp_path, use="Once", modules='["body.0", "head"]')
+    trained(once, notes(tmp_path, "stays", modules='["head"]'), model, "run.max_epochs=1")
+    assert [line for line in noted(tmp_path) if "probe" in line] == ["probe body.0 0 train", "probe head 0 train"]
+    assert len(noted(tmp_path)) == 2 + 5
+    assert (tmp_path / "held").read_text().splitlines() == [f"{k}: head=1" for k in range(1, 6)]
 
-    def looked_at(self: ModuleHooks, compiled: object) -> None:
-        attach(self, None)
-        head = self._engine.dispatcher.run.model.head  # type: ignore[attr-defined]
-        seen.append((head, len(self._registrations), len(head._forward_hooks)))
 
-    monkeypatch.setattr(ModuleHooks, "attach", looked_at)
-    trained(probes(tmp_path, modules='["head"]'), swap=SWAP)
-    ((head, handles, registered),) = seen
-    assert (handles, registered) == (4, 1)
-    assert not (head._forward_hooks or head._forward_pre_hooks or head._backward_hooks or head._backward_pre_hooks)
+def test_another_hook_takes_it_off_by_name(trained: Trained, tmp_path: Path) -> None:
+    removes = 'hooks.removes={use="./module_watchers.py:Removes", args={hook="probe", at=2}}'
+    trained(notes(tmp_path, modules='["body.?", "head"]', every=1), removes)
+    assert [line.split()[2] for line in noted(tmp_path)] == ["0"] * 5 + ["1"] * 5
+
+
+@pytest.mark.parametrize("use", ["Once", "Notes"])
+def test_a_resumed_run_remembers_what_was_taken_off(
+    trained: Trained, train_here: Train, tmp_path: Path, use: str
+) -> None:
+    removes = 'hooks.removes={use="./module_watchers.py:Removes", args={hook="probe", at=2}}'
+    hook = notes(tmp_path, use=use, modules='["body.0", "head"]', from_=1)
+    run_dir = trained(hook, *[removes] * (use == "Notes"), OFTEN, strike(tmp_path, 3), code=143)
+    assert train_here(run_dir, resume=True) == 0
+    assert noted(tmp_path) == ["probe body.0 1 train", "probe head 1 train"]
+    assert any(line.startswith('the hook "probe" remains removed') for line in messages(run_dir))
+
+
+def test_a_handle_that_is_not_there_is_told_with_the_nearest(trained: Trained, tmp_path: Path) -> None:
+    removes = 'hooks.removes={use="./module_watchers.py:Removes", args={hook="prob", at=1}}'
+    run_dir = trained(notes(tmp_path, modules='["head"]'), removes, code=2)
+    (error,) = records(run_dir, "error")
+    assert 'there is no hook inside the network "prob"\n    did you mean "probe"?' in str(error["text"])
+
+
+@pytest.mark.parametrize("point", ["after_forward", "before_run"])
+def test_no_handle_outside_of_a_hook_inside_the_network(trained: Trained, tmp_path: Path, point: str) -> None:
+    outside = f'hooks.outside={{use="./module_watchers.py:elsewhere", points=["{point}"]}}'
+    run_dir = trained(notes(tmp_path, modules='["head"]'), outside, code=2)
+    (error,) = records(run_dir, "error")
+    assert (
+        'run.handle is for a hook inside the network, while it is called\n    another hook writes run.handles["probe"]'
+        in str(error["text"])
+    )
+
+
+def test_nothing_stays_on_the_network_when_a_run_cannot_begin(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered = []
+
+    def fails(parts: Parts, *_: object) -> None:
+        hooks = [module._forward_hooks for module in parts.model.modules()]
+        registered.append((hooks, any(hooks)))
+        raise RuntimeError("cannot be registered")
+
+    monkeypatch.setattr("hookflow.runner.loop.trainer.register_hooks", fails)
+    trained(notes(tmp_path, modules='["*"]', points='["forward"]'), code=1)
+    ((hooks, before),) = registered
+    assert before
+    assert not any(hooks)

@@ -1,13 +1,21 @@
-"""When a binding fires, worked out over whole runs of ten iterations an epoch."""
+"""Triggers: when a binding fires over whole runs, by a table and over random ones; forecasts foretell it all."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hookflow.graph import plan
+from hookflow.graph.forecast import Length, forecast
+from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.plan import Trigger as Written
 from hookflow.graph.points import POINTS
+from hookflow.pipeline.schema import Interval
 from hookflow.runner.dispatch.triggers import Trigger
 
 
@@ -80,18 +88,6 @@ def test_when_it_fires(point: str, trigger: plan.Trigger, expected: list[int]) -
     assert visits(point, trigger) == expected
 
 
-def test_what_it_remembers_is_all_it_needs() -> None:
-    binding = plan.Binding(0, "h", "after_train_iter", "", "whole", (), plan.Trigger(every="7"), "normal")
-    place = Place()
-    straight, broken = Trigger(binding, POINTS[binding.point], place), Trigger(binding, POINTS[binding.point], place)
-    for step in range(1, 40):
-        place.iter = step
-        assert straight() == broken()
-        fresh = Trigger(binding, POINTS[binding.point], place)
-        fresh.load_state_dict(broken.state_dict())
-        broken = fresh
-
-
 @pytest.mark.parametrize(
     ("point", "before", "after", "done", "next_"),
     [
@@ -125,11 +121,6 @@ def test_another_every_counts_on_from_where_the_run_is(
             place.iter += 1
             fired += [place.iter] if trigger() else []
         assert fired == [next_]
-
-
-def test_seconds_are_counted_from_the_start() -> None:
-    binding = plan.Binding(0, "h", "after_train_iter", "", "whole", (), plan.Trigger(every="1000s"), "normal")
-    assert not Trigger(binding, POINTS[binding.point], Place())()
 
 
 def test_seconds_are_counted_anew_after_a_resume() -> None:
@@ -177,3 +168,166 @@ def test_nothing_is_done_where_the_length_is_not_known_yet(trigger: plan.Trigger
     """`hookflow val` learns from the checkpoint how many iterations an epoch has: after `before_run`."""
     binding = plan.Binding(0, "h", "before_run", "", "whole", (), trigger, "normal")
     assert Trigger(binding, POINTS["before_run"], Place(max_iters=0, iters_per_epoch=0))()
+
+
+AT = (
+    "before_run",
+    "before_train",
+    "before_train_epoch",
+    "before_train_iter",
+    "forward",
+    "after_optimizer_step",
+    "after_train_iter",
+    "after_train_epoch",
+    "before_val",
+    "after_val",
+    "after_train",
+    "after_run",
+)
+
+
+@dataclass
+class Walk:
+    """A run without anything to train; the points come as `hookflow.graph.points` draws them."""
+
+    length: Length
+    iter: int = 0
+    epoch: int = 0
+    ticks: int = 0
+    max_iters: int = field(init=False)
+    iters_per_epoch: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.iters_per_epoch = self.length.iters_per_epoch or 1
+        self.max_iters = self.length.max_iters or (self.length.max_epochs or 0) * self.iters_per_epoch
+
+    def seconds(self) -> float:
+        return self.ticks * 0.7
+
+    @property
+    def finished(self) -> bool:
+        if self.length.max_epochs is None:
+            return self.iter >= self.max_iters
+        return self.epoch >= self.length.max_epochs
+
+    def points(self) -> Iterator[str]:
+        """Yield every point of the run in turn, with the counters as they are there."""
+        for point in self._loop():
+            self.ticks += 1
+            yield point
+
+    def _loop(self) -> Iterator[str]:
+        yield from ("before_run", "before_train")
+        every, unit = self.length.val_every
+        validated = 0
+        while not self.finished:
+            yield "before_train_epoch"
+            for batch in range(1, self.iters_per_epoch + 1):
+                yield from ("before_train_iter", "forward", "after_optimizer_step")
+                self.iter += 1
+                yield "after_train_iter"
+                whole = batch == self.iters_per_epoch
+                if (self.iter % every == 0 or self.finished) if unit == "it" else (self.finished and not whole):
+                    yield from ("before_val", "after_val")
+                    validated = self.iter
+                if self.finished:
+                    break
+            if not whole:
+                break
+            self.epoch += 1
+            yield "after_train_epoch"
+            if (self.epoch % every == 0 or self.finished) if unit == "ep" else self.finished and validated != self.iter:
+                yield from ("before_val", "after_val")
+        yield from ("after_train", "after_run")
+
+
+lengths = st.builds(
+    lambda loop, total, every, unit, per: Length(
+        total if loop == "ep" else None,
+        total * 4 if loop == "it" else None,
+        Interval(every, unit),
+        iters_per_epoch=per,
+    ),
+    st.sampled_from(["it", "ep"]),
+    st.integers(1, 7),
+    st.integers(1, 6),
+    st.sampled_from(["it", "ep"]),
+    st.integers(1, 9),
+)
+shares = st.sampled_from(["0.1%", "1%", "7.3%", "10%", "12.5%", "33.3%", "50%", "66.7%", "100%", "120%"])
+counted = st.builds("{}{}".format, st.integers(1, 30), st.sampled_from(["", "it", "ep"])) | shares
+amounts = counted | st.builds("{}s".format, st.sampled_from(["0.7", "1", "2.1", "5", "0.1"]))
+
+
+def triggers(amount: st.SearchStrategy[str]) -> st.SearchStrategy[Written]:
+    side = st.none() | amount
+    return st.builds(Written, every=side, since=side, until=side)
+
+
+def bound(point: str, written: Written) -> Binding:
+    return Binding(0, "h", point, point, "whole", (), written, "normal")
+
+
+def fired(run: Walk, point: str, written: Written, *, spared: bool, hold: bool = False) -> list[int]:
+    """Walk through the run and return the visits of the point (from 0) at which the trigger fires.
+
+    With `spared` it is asked only where its `next` says so; with `hold` it has a condition, of odd iterations.
+    """
+    trigger = Trigger(bound(point, written), POINTS[point], run, (lambda: run.iter % 2 == 1) if hold else None)
+    found, visit = [], 0
+    for here in run.points():
+        if here == point:
+            if (not spared or run.iter >= trigger.next) and trigger():
+                found.append(visit)
+            visit += 1
+    return found
+
+
+@given(lengths, st.sampled_from(AT), triggers(amounts), st.booleans())
+def test_who_is_asked_only_from_next_on_fires_as_who_is_always_asked(
+    length: Length, point: str, written: Written, hold: bool
+) -> None:
+    always = fired(Walk(length), point, written, spared=False, hold=hold)
+    assert fired(Walk(length), point, written, spared=True, hold=hold) == always
+
+
+@given(lengths, st.sampled_from(AT), triggers(counted))
+def test_the_forecast_is_what_it_does(length: Length, point: str, written: Written) -> None:
+    plan = Plan("p", (), (bound(point, written),), ())
+    found = fired(Walk(length), point, written, spared=True)
+    told = forecast(plan, length)[0]
+    if POINTS[point].kind == "module":
+        assert f"in {len(found):,} of them" in told.text or not found
+    else:
+        assert told.times == len(found)
+    number = told.first.rpartition(" ")[2]
+    assert (told.first == "never") == (not found)
+    if number.isdecimal():
+        assert int(number) == found[0] + 1
+    less = forecast(plan, Length(length.max_epochs, length.max_iters, length.val_every))[0]
+    assert less.times in (None, told.times), "what is said without knowing the batches of an epoch stays true"
+
+
+@given(lengths, st.sampled_from(AT), triggers(counted), st.data())
+def test_saved_and_loaded_it_goes_on_as_before(
+    length: Length, point: str, written: Written, data: st.DataObject
+) -> None:
+    run = Walk(length)
+    straight, broken = (Trigger(bound(point, written), POINTS[point], run) for _ in range(2))
+    for here in run.points():
+        if here == point:
+            answers = [run.iter >= trigger.next and trigger() for trigger in (straight, broken)]
+            assert answers[0] == answers[1]
+            if data.draw(st.booleans()):
+                state = broken.state_dict()
+                broken = Trigger(bound(point, written), POINTS[point], run)
+                broken.load_state_dict(state)
+                assert broken.state_dict() == state
+
+
+@given(lengths, st.sampled_from(AT), triggers(amounts))
+def test_a_disabled_one_never_fires(length: Length, point: str, written: Written) -> None:
+    run = Walk(length)
+    trigger = Trigger(bound(point, written), POINTS[point], run)
+    trigger.next = inf  # as `Firing.disable` leaves it
+    assert not any(trigger() for here in run.points() if here == point)

@@ -8,6 +8,7 @@ test over random plans compares the two.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
 from math import inf
@@ -43,6 +44,7 @@ class Switch:
         return True
 
 
+@dataclass(slots=True, eq=False)
 class Firing:
     """A binding, the `method` of its hook, and `call`, which takes everything that the point offers.
 
@@ -50,24 +52,13 @@ class Firing:
     it is due, over ranks where all must know of it: also on one where the hook is switched off.
     """
 
-    __slots__ = ("_disabled", "announce", "binding", "call", "due", "gate", "method")
-
-    def __init__(
-        self,
-        binding: Binding,
-        method: Callable[..., object],
-        call: Call,
-        due: Due | None = None,
-        gate: Gate | None = None,
-        announce: Callable[[], None] | None = None,
-    ) -> None:
-        self.binding = binding
-        self.method = method
-        self.call = call
-        self.due = due
-        self.gate = gate
-        self.announce = announce
-        self._disabled = False
+    binding: Binding
+    method: Callable[..., object]
+    call: Call
+    due: Due | None = None
+    gate: Gate | None = None
+    announce: Callable[[], None] | None = None
+    _disabled: bool = False
 
     def is_due(self) -> bool:
         """Return whether the binding fires at this visit of its point."""

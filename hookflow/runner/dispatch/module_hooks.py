@@ -139,7 +139,7 @@ class ModuleHooks:
         self._idling: list[Idling] = []
         self._current: Registration | None = None
         self._compiled: Compiled | None = None
-        handles = {each.hook: Handle(partial(self._remove_from_all, each.hook)) for each in self._bindings}
+        handles = {each.hook: Handle(partial(self._remove, each.hook)) for each in self._bindings}
         self.handles: Mapping[str, Handle] = Named("hook inside the network", handles)
 
     def attach(self, compiled: Compiled | None) -> None:
@@ -186,7 +186,7 @@ class ModuleHooks:
         if current is None or here is not current.firing.binding:
             hint = next((f'another hook writes run.handles["{hook}"]' for hook in self.handles), "")
             raise UserError(Problem("run.handle is for a hook inside the network, while it is called", hint=hint))
-        return Handle(partial(self._remove, [current]))
+        return Handle(partial(self._remove, here.hook, current))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what has been removed for good, and what each trigger has said at which iteration."""
@@ -217,15 +217,13 @@ class ModuleHooks:
         finally:
             self._current = before
 
-    def _remove_from_all(self, hook: str) -> None:
-        self._remove([each for each in self._registrations if each.firing.binding.hook == hook])
-
-    def _remove(self, registrations: Sequence[Registration]) -> None:
-        for each in registrations:
-            if not each.removed:
+    def _remove(self, hook: str, only: Registration | None = None) -> None:
+        """Remove a hook from its modules for good, or one registration of it alone."""
+        for each in self._registrations:
+            if each.firing.binding.hook == hook and only in (None, each) and not each.removed:
                 each.remove()
                 if self._compiled:
-                    self._compiled.hook_removed(each.firing.binding.hook, each.module)
+                    self._compiled.hook_removed(hook, each.module)
 
 
 class Idling:

@@ -195,14 +195,11 @@ class Scalars:
 
     def _over_ranks(self, names: Sequence[str]) -> Mapping[str, float]:
         """Return the mean of each number over the ranks that have it. All must ask, and each waits for the others."""
-        provided = [(self._number(name), 1.0) if name in self._latest else (0.0, 0.0) for name in names]
-        result = self._strategy.all_reduce(
-            torch.tensor(provided, dtype=sum_dtype(self._device), device=self._device), self._device
-        )
+        latest = self._latest
+        own = [(_number(latest[name], name), 1.0) if name in latest else (0.0, 0.0) for name in names]
+        sums = torch.tensor(own, dtype=sum_dtype(self._device), device=self._device)
+        result = self._strategy.all_reduce(sums, self._device)
         return {name: total / ranks for name, (total, ranks) in zip(names, result.tolist(), strict=True) if ranks}
-
-    def _number(self, name: str) -> float:
-        return as_number(self._latest[name], f'"{name}" in a condition')
 
     def _value(self, name: str, numbers: Mapping[str, float | Tensor]) -> float | None:
         run = self._state
@@ -213,7 +210,7 @@ class Scalars:
                 return run.max_iters / run.iters_per_epoch
             return float(getattr(run, name))
         value = numbers.get(name, run.metrics.get(name.removeprefix(METRICS)))
-        return None if value is None else as_number(value, f'"{name}" in a condition')
+        return None if value is None else _number(value, name)
 
     def complaints(self) -> Iterator[str]:
         """Yield a line for each name in a condition that has no value yet."""
@@ -230,3 +227,7 @@ class Scalars:
     def load_state_dict(self, state: Mapping[str, float | Tensor]) -> None:
         """Take back what `state_dict` returned, of a run whose conditions may have named other numbers."""
         self._latest = {name: value for name, value in state.items() if name in self.watched}
+
+
+def _number(value: Any, name: str) -> float:
+    return as_number(value, f'"{name}" in a condition')

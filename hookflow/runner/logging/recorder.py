@@ -175,8 +175,8 @@ class Recorder:
 
     def _work(self) -> None:
         while not self._closing.wait(min(max((time.monotonic() - self._began) / 2400, QUICKEST), SLOWEST)):
-            if self._ranks.first:  # it hears commands for all
-                self._listen()
+            if self._ranks.first:  # it receives the commands of all
+                self._read_commands()
             self._check_clock()
             self.flush()
         self.flush()
@@ -193,7 +193,7 @@ class Recorder:
             which = f"back by {-step:.0f} s" if step < 0 else f"forward by {step:.0f} s, or the machine slept"
             self.say(f"the clock was set {which}: times before and after that cannot be compared", "warn")
 
-    def _listen(self) -> None:
+    def _read_commands(self) -> None:
         passed_over = self._commands.passed_over
         for command in self._commands.read():
             self._on_command(command)
@@ -320,7 +320,7 @@ class _Frames:
         books, run = self._books, self._progress
         stage = run.stage  # first: the training goes on meanwhile, and no iteration is older than its stage
         books.update()
-        samples, phases = books.samples, dict(books.phases)
+        samples, phases = books.timeline.samples, dict(books.phases)
         frame = Frame(
             k="frame",
             t=time.time(),

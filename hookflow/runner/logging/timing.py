@@ -205,10 +205,6 @@ class Books:
         self._waiting: list[Array] = []
         self._mark = self._ended = perf_counter()
 
-    @property
-    def samples(self) -> int:
-        return self.timeline.samples
-
     def update(self) -> None:
         """Take what has been stamped since the last time."""
         marks = self.timeline.rows.take()  # first: a span that belongs to one of them has been put before it

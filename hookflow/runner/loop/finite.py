@@ -138,16 +138,15 @@ class StepGuard:
         log: Callable[[str, float], None],
         say: Callable[..., None],
     ) -> None:
+        self._parts = parts
         self._device = device = parts.device
         self._state = state
-        self._several = parts.strategy.several
         self._log = log
         self._say = say
         self._optimizers = parts.optimizers
         self._skips_nan = parts.section.on_nan == "skip"
-        self._max_skipped = parts.section.max_skipped_steps
-        self._scales = scales = parts.precision == "fp16"
-        self._scale = torch.full((), FIRST_SCALE if scales else 1.0, device=device)
+        self._scales = parts.precision == "fp16"
+        self._scale = torch.full((), FIRST_SCALE if self._scales else 1.0, device=device)
         self._growth = torch.zeros((), dtype=torch.int32, device=device)
         self._found = torch.zeros((), device=device)
         self._left_out = torch.zeros((), device=device)
@@ -182,7 +181,7 @@ class StepGuard:
             else:
                 largest = torch.stack(torch._foreach_norm(alike, torch.inf))
                 result = torch.maximum(result, largest.isfinite().all().logical_not().float())
-        if self._several:
+        if self._parts.strategy.several:
             torch.distributed.all_reduce(result, torch.distributed.ReduceOp.MAX)
         self._found = torch.maximum(self._found, result)
         self._left_out = self._left_out + result
@@ -235,7 +234,7 @@ class StepGuard:
                 message = f"iteration {it} takes no step: the loss or a gradient is not finite{so_far}{scaled}"
                 self._say(message, "info" if self._scales and total == 1 else "warn")
             self._reported = total
-            if self._skips_nan and self._in_a_row[names] >= self._max_skipped:
+            if self._skips_nan and self._in_a_row[names] >= self._parts.section.max_skipped_steps:
                 raise NonFiniteLossError(self._too_many(names, it))
 
     def _too_many(self, names: tuple[str, ...], it: int) -> str:

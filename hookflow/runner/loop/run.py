@@ -25,8 +25,9 @@ from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics.precision import in_precision
 
 
-def _from_state(name: str) -> Any:
-    return property(attrgetter(f"_state.{name}"))
+def _of(path: str) -> Any:
+    """Return a property that is an attribute of a part of the run."""
+    return property(attrgetter(path))
 
 
 class Run:
@@ -62,17 +63,17 @@ class Run:
 
     # Where the run is.
 
-    iter = _from_state("iter")
-    epoch = _from_state("epoch")
-    batch_idx = _from_state("batch_idx")
-    batch_size = _from_state("batch_size")
-    max_iters = _from_state("max_iters")
-    max_epochs = _from_state("max_epochs")
-    iters_per_epoch = _from_state("iters_per_epoch")
-    stage = _from_state("stage")
-    metrics = _from_state("metrics")
-    handle = property(attrgetter("_module_hooks.handle"))
-    handles = property(attrgetter("_module_hooks.handles"))
+    iter = _of("_state.iter")
+    epoch = _of("_state.epoch")
+    batch_idx = _of("_state.batch_idx")
+    batch_size = _of("_state.batch_size")
+    max_iters = _of("_state.max_iters")
+    max_epochs = _of("_state.max_epochs")
+    iters_per_epoch = _of("_state.iters_per_epoch")
+    stage = _of("_state.stage")
+    metrics = _of("_state.metrics")
+    handle = _of("_module_hooks.handle")
+    handles = _of("_module_hooks.handles")
 
     @property
     def train_seconds(self) -> float:
@@ -143,46 +144,33 @@ class Run:
         here = self._engine.current
         return here.hook if here else "task"
 
-    def fire(self, point: str, *offered: Any) -> None:
-        self._engine.fire_own(point, *offered)
-
     def evaluate(self, batch: Any) -> dict[str, Any]:
         evaluate = in_precision(evaluation_of(self.task), self.device, self.precision)
         return evaluate(self, batch)  # type: ignore[no-any-return]
 
     def sum(self, value: float | torch.Tensor) -> torch.Tensor:
-        self._check_all_ranks("sum")
-        return self._strategy.all_reduce(value, self.device)  # type: ignore[no-any-return]
+        return self._reduced(value, "sum")
 
     def mean(self, value: float | torch.Tensor) -> torch.Tensor:
-        self._check_all_ranks("mean")
-        return self._strategy.all_reduce(value, self.device) / self.world  # type: ignore[no-any-return]
+        return self._reduced(value, "mean") / self.world
 
-    def _check_all_ranks(self, call: str) -> None:
+    def _reduced(self, value: float | torch.Tensor, call: str) -> torch.Tensor:
         here = self._engine.current
         if self._strategy.several and here is not None and here.hook in self._on_zero:
             message = f'the hook "{here.hook}" fires on rank 0 alone, and run.{call} needs all ranks'
             raise UserError(Problem(message, hint='let it fire on all: ranks = "all"'))
+        return self._strategy.all_reduce(value, self.device)  # type: ignore[no-any-return]
+
+    fire = _of("_engine.fire_own")
 
     # Requests of hooks.
 
-    def stop(self, reason: str, *, this_process: bool = False) -> None:
-        self._requests.stop(reason, this_process=this_process)
-
-    def stop_epoch(self, reason: str) -> None:
-        self._requests.stop_epoch(reason)
-
-    def skip_step(self) -> None:
-        self._requests.skip_step()
-
-    def skip_batch(self) -> None:
-        self._requests.skip_batch()
-
-    def accumulate(self, weight: float, *, step: bool) -> None:
-        self._requests.accumulate(weight, step=step)
-
-    def replace_batch(self, batch: Any) -> None:
-        self._requests.replace_batch(batch)
+    stop = _of("_requests.stop")
+    stop_epoch = _of("_requests.stop_epoch")
+    skip_step = _of("_requests.skip_step")
+    skip_batch = _of("_requests.skip_batch")
+    accumulate = _of("_requests.accumulate")
+    replace_batch = _of("_requests.replace_batch")
 
     def add_param_group(self, params: Iterable[nn.Parameter], optimizer: str | None = None, **settings: Any) -> None:
         if optimizer is None:
@@ -204,8 +192,8 @@ class Run:
     def backward(self, loss: torch.Tensor, *optimizers: str) -> None:
         """Add the gradients of `loss` to the parameters of these optimizers (of all if none is named), no others.
 
-        Gradients that a step has used are gone before. Fires `after_forward`, `before_backward` and `after_backward`,
-        with `{"loss": loss}` as the outputs.
+        Gradients that a step has used are cleared before. Fires `after_forward`, `before_backward` and
+        `after_backward`, with `{"loss": loss}` as the outputs.
         """
         self._timeline.mark(FORWARD)
         offered = self._in_own_step("backward"), self._state.batch_idx, {"loss": loss}
