@@ -1,4 +1,4 @@
-"""Hooks as the compiler of plans is given them, made by hand or drawn by hypothesis."""
+"""Hooks as the compiler of plans is given them, made by hand."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from hypothesis import strategies as st
-
 from hookflow.errors import Where
 from hookflow.graph.compile import compile_plan
-from hookflow.graph.plan import PHASES, Binding, EdgeKind, EdgeSpec, Half, Node, Plan, PlannedHook, Trigger
+from hookflow.graph.plan import Binding, EdgeKind, EdgeSpec, Half, Node, Plan, PlannedHook, Trigger
 
 POINT = "after_train_iter"
 AROUND: tuple[tuple[str, Half], ...] = (("before_val", "enter"), ("after_val", "exit"))
@@ -60,31 +58,3 @@ def plan(*nodes: Node, disabled: Iterable[str] = (), shuffle: int | None = None)
 
 def order(compiled: Plan, point: str = POINT) -> list[str]:
     return [binding.hook for binding in compiled.at(point)]
-
-
-names = st.lists(st.sampled_from("abcdefghij"), unique=True, min_size=1)
-slots = st.lists(st.sampled_from(["model", "grads", "lr"]), unique=True, max_size=2)
-stands = st.sampled_from(
-    [((POINT, "whole"),), AROUND, (*AROUND, (POINT, "whole")), (("before_val", "whole"), ("after_val", "whole"))]
-)
-
-
-@st.composite
-def acyclic(draw: st.DrawFn, touching: bool = True) -> list[Node]:
-    """Hooks of any phase, some touching slots, whose stated edges point backwards in a hidden order.
-
-    They are listed in another order, as a file might have them.
-    """
-    hidden = draw(names)
-    made = [
-        node(
-            name,
-            after=draw(st.lists(st.sampled_from(hidden[:k]), unique=True, max_size=3)) if k else (),
-            phase=draw(st.sampled_from(PHASES)),
-            points=draw(stands) if touching else ((POINT, "whole"),),
-            reads=draw(slots) if touching else (),
-            writes=draw(slots) if touching else (),
-        )
-        for k, name in enumerate(hidden)
-    ]
-    return draw(st.permutations(made))

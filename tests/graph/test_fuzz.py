@@ -6,6 +6,7 @@ as the file's alone some order does.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -91,6 +92,7 @@ def check_plan(hooks: list[Described]) -> Plan | None:
                 compiled(hooks, seed)
         return None
     found = compiled(hooks)
+    assert Plan.from_json(json.dumps(found.to_json())) == found, hooks
     for point in (OPENING, CLOSING):
         assert [place(binding) for binding in found.at(point)] == oracle.order[point], hooks
     assert {place(b): PHASES.index(b.phase) for b in found.bindings} == oracle.phases, hooks

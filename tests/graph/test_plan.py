@@ -1,24 +1,27 @@
-"""What a plan says of itself."""
+"""What a plan says of itself; one that is read from a run directory is what was written, or is refused."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from hookflow.graph.plan import Node, Trigger
+from hookflow.errors import Problem, Where
+from hookflow.graph.compile import compile_plan
+from hookflow.graph.plan import Plan, Trigger
+from hookflow.graph.points import Point, Points
 from tests.hook_nodes import node, plan
-
-
-def fires(of: Node, trigger: Trigger) -> Node:
-    return replace(of, bound=tuple(replace(bound, trigger=trigger) for bound in of.bound))
 
 
 def test_as_a_string_it_is_a_line_for_each_point_with_the_triggers() -> None:
     both = (("before_run", "whole"), ("after_train_epoch", "whole"))
-    always = node("b", points=both)
+    a = node("a", points=both[1:])  # type: ignore[arg-type]
+    trigger = Trigger(every="2", since="1ep", until="9ep", when="n > 3")
     compiled = plan(
-        fires(node("a", points=both[1:]), Trigger(every="2", since="1ep", until="9ep", when="n > 3")), always
+        replace(a, bound=(replace(a.bound[0], trigger=trigger),)),
+        node("b", points=both),  # type: ignore[arg-type]
     )
     assert str(compiled) == ("before_run         b\nafter_train_epoch  a (every 2 from 1ep until 9ep when n > 3) → b")
     assert str(plan()) == ""
@@ -26,18 +29,52 @@ def test_as_a_string_it_is_a_line_for_each_point_with_the_triggers() -> None:
 
 @pytest.mark.parametrize(
     ("args", "said"),
-    [
-        ({}, ""),
-        ({"decay": 0.9, "name": "x"}, "decay = 0.9, name = 'x'"),
-        ([0.9, "x"], "0.9, 'x'"),
-    ],
+    [({}, ""), ({"decay": 0.9, "name": "x"}, "decay = 0.9, name = 'x'"), ([0.9, "x"], "0.9, 'x'")],
 )
 def test_arguments_as_one_would_write_them(args: dict[str, object] | list[object], said: str) -> None:
     assert replace(node("a").hook, args=args).written_args == said
 
 
-def test_a_hook_by_its_name() -> None:
-    compiled = plan(node("a"))
-    assert compiled.hook("a") == compiled.hooks[0]
-    with pytest.raises(KeyError):
-        compiled.hook("b")
+def test_its_own_points_may_follow_one_another() -> None:
+    points = [Point(name, 1, ("run",), "it", "", "own", to) for name, to in (("x", "after_run"), ("y", "x"))]
+    compiled = compile_plan("p", {"a": node("a", points=[("y", "whole")])}, points=Points(points))
+    assert Plan.from_json(json.dumps(compiled.to_json())) == compiled
+    assert compiled.own == tuple(points)
+
+
+def test_its_warnings_and_notes_stand_where_they_stood() -> None:
+    here, nowhere = Problem("here", Where("p.toml", 3), "change it"), Problem("nowhere")
+    compiled = replace(plan(node("a")), warnings=(here, nowhere), notes=(nowhere, here))
+    assert Plan.from_json(json.dumps(compiled.to_json())) == compiled
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"own": [{"name": "after_x", "follows": "nowhere"}]}, "it has no point nowhere"),
+        ({"own": [{"name": "after_x", "follows": "after_x"}]}, "it has no point after_x"),
+        ({"own": [{"name": "x", "follows": "y"}, {"name": "y", "follows": "after_run"}]}, "it has no point y"),
+        ({"own": [{"name": "after_val", "follows": "after_run"}]}, "two of its points have the same name"),
+        ({"hooks": []}, "it has no hook a"),
+        ({"bindings": [{"point": "after_x"}]}, "it has no point after_x"),
+        ({"bindings": [{"id": 1}]}, "its bindings are not numbered"),
+        ({"edges": [{"first": "x"}]}, "it has no binding 0 of x at after_train_iter"),
+        ({"edges": [{"first_id": 9}]}, "it has no binding 9 of a at after_train_iter"),
+        ({"edges": [{"point": "after_val"}]}, "it has no binding 0 of a at after_val"),
+        ({"bundles": [{"then_ids": [-1]}]}, "it has no binding -1 at after_train_iter"),
+        ({"bundles": [{"then_ids": [1, 1]}]}, "a bundle names a binding twice"),
+        ({"bindings": [{"phase": "soon"}]}, r"bindings\.0\.phase"),
+        ({"hooks": [{"phase": "soon"}]}, r"hooks\.0\.phase"),
+    ],
+)
+def test_a_plan_that_does_not_hold_together_is_none(change: dict[str, Any], said: str) -> None:
+    """A run directory is data: its readers lean on what a plan says."""
+    written = json.loads(json.dumps(plan(node("a", writes=["lr"]), node("b", reads=["lr"])).to_json()))
+    assert Plan.from_json(written).edges
+    point = {"depth": 1, "offers": ["run"], "unit": "it", "about": "", "kind": "own"}
+    bundle = {"point": "after_train_iter", "first_ids": [0], "then_ids": [1], "slots": ["lr"]}
+    whole = {"own": [point], "bundles": [bundle], **{key: written[key] for key in ("hooks", "bindings", "edges")}}
+    for key, items in change.items():
+        written[key] = [whole[key][0] | item for item in items] if items else []
+    with pytest.raises(ValueError, match=said):
+        Plan.from_json(json.dumps(written))

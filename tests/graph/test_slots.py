@@ -1,48 +1,248 @@
-"""Which writers of a slot need no order."""
+"""Slots: names that are probably misspelt, values of the round before, writes without use, ranks that drift apart."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
-from hookflow.graph.plan import Ranks
-from hookflow.graph.points import POINTS, Point
-from hookflow.graph.slots import commutes
-from tests.hook_nodes import node, plan
+from hookflow.graph.plan import Node, Ranks
+from hookflow.graph.points import POINTS, Loop, Point, Points
+from hookflow.graph.slots import commutes, doubts
+from tests.hook_nodes import AROUND, Stands, node, plan
 
 
 @pytest.mark.parametrize("point", [*POINTS], ids=lambda point: point.name)
 def test_requests_need_no_order_and_what_is_changed_does(point: Point) -> None:
-    assert commutes("control", point)
-    assert commutes("checkpoint", point) == ("checkpoint" not in point.offers), "at hand it is changed"
-    assert not commutes("model", point)
-    assert not commutes("metrics", point)
+    offers_state = "save_checkpoint" in point.name and point.name != "after_copy_checkpoint"
+    offers_state |= point.name == "after_load_checkpoint"
+    slots = ("control", "checkpoint", "model", "metrics")
+    assert [commutes(slot, point) for slot in slots] == [True, not offers_state, False, False]
 
 
-def test_some_points_offer_the_state_of_a_checkpoint_and_some_do_not() -> None:
-    assert {"checkpoint" in point.offers for point in POINTS} == {True, False}
+AVERAGE = node("a", writes=["average"])
+ACCURACY = node("a", writes=["metrics.accuracy"])
+
+DOUBTFUL: dict[str, tuple[list[Node], list[tuple[str, str]]]] = {
+    "an edge of the file between hooks that never meet": (
+        [node("a", points=(("after_train", "whole"),), after=["b"]), node("b")],
+        [('the edge between "a" and "b" can never matter: they share no point', "")],
+    ),
+    "an edge of a class": ([node("a", points=(("after_train", "whole"),), after=["b"], kind="class"), node("b")], []),
+    "an edge of an around that meets the other at one of its points": (
+        [
+            node("a", points=AROUND, near={"around_val": (["b"], [])}),
+            node("b", points=(("before_val", "whole"),)),
+        ],
+        [],
+    ),
+    "nearly one of the runner's": (
+        [node("a", reads=["modle"])],
+        [('hook "a" alone touches a slot "modle"', 'did you mean "model"?')],
+    ),
+    "one of its own": ([node("a", writes=["temperature"])], []),
+    "one of its own, read and written": ([node("a", reads=["mine"], writes=["mine"])], []),
+    "nearly one of another hook": (
+        [AVERAGE, node("b", writes=["avrage"])],
+        [('hook "b" alone touches a slot "avrage"', 'did you mean "average", as "a" has it?')],
+    ),
+    "with another number": ([node("a", writes=["top1"]), node("b", writes=["top5"])], []),
+    "read and not written": (
+        [node(name, reads=["temperature"]) for name in "ab"],
+        [('"a" and "b" read the slot "temperature", which no hook writes', "")],
+    ),
+    "read, and a part is written": ([node("a", writes=["heat.of_a"]), node("b", reads=["heat"])], []),
+    "a part that is nearly another": (
+        [ACCURACY, node("b", reads=["metrics.acuracy"])],
+        [('hook "b" reads "metrics.acuracy", which no hook writes', 'did you mean "metrics.accuracy"?')],
+    ),
+    "a part that is another": ([ACCURACY, node("b", reads=["metrics.loss"])], []),
+    "a part of what is written whole": (
+        [ACCURACY, node("b", reads=["metrics.acuracy"]), node("c", writes=["metrics"])],
+        [],
+    ),
+    "the state of a hook that is not there": (
+        [node("average"), node("b", reads=["hook.avrage"])],
+        [
+            (
+                'hook "b" reads the state of a hook "avrage", which is not in this pipeline',
+                'did you mean "average"?',
+            )
+        ],
+    ),
+    "the state of a hook": ([node("average"), node("b", reads=["hook.average"])], []),
+    "the state of a hook that is off": ([node("b", reads=["hook.off"])], []),
+    "the state of no hook": (
+        [node("b", reads=["hook"])],
+        [('hook "b" names a slot "hook", which is the state of no hook', 'name one: "hook.ema"')],
+    ),
+}
 
 
-def test_a_slot_of_its_own_is_no_slip_where_its_one_hook_writes_it() -> None:
-    assert plan(node("a", reads=["mine"], writes=["mine"])).warnings == ()
-    (warned,) = plan(node("a", reads=["mine"])).warnings
-    assert "which no hook writes" in warned.message
+@pytest.mark.parametrize("name", DOUBTFUL)
+def test_what_is_doubtful(name: str) -> None:
+    nodes, expected = DOUBTFUL[name]
+    warnings = plan(*nodes, disabled=["off"]).warnings
+    assert [(problem.message, problem.hint) for problem in warnings] == expected
+
+
+def test_a_misspelt_reader_is_doubtful_in_whatever_order() -> None:
+    for hooks in permutations([AVERAGE, node("b", reads=["avrage"])]):
+        (warning,) = plan(*hooks).warnings
+        assert warning.message == '"b" reads the slot "avrage", which no hook writes'
+        assert warning.hint == 'did you mean "average"?'
 
 
 @pytest.mark.parametrize(
-    ("ranks", "writes", "told"),
+    ("ranks", "writes", "said"),
     [
-        ("zero", ["metrics.loss", "model", "control"], "model, metrics"),
-        ("zero", ["control"], ""),
-        ("all", ["model"], ""),
+        ("zero", ["metrics.loss", "model", "control"], ["model, metrics"]),
+        ("zero", ["control"], []),
+        ("all", ["model"], []),
     ],
 )
-def test_what_is_the_same_on_all_ranks_is_not_written_by_one(ranks: Ranks, writes: list[str], told: str) -> None:
+def test_what_is_the_same_on_all_ranks_is_not_written_by_one(ranks: Ranks, writes: list[str], said: list[str]) -> None:
     made = node("a", writes=writes)
     warnings = plan(replace(made, hook=replace(made.hook, ranks=ranks))).warnings
     assert [warning.message for warning in warnings] == [
-        f'hook "a" fires on rank 0 alone and writes {slots}: several ranks would drift apart'
-        for slots in [told]
-        if slots
+        f'hook "a" fires on rank 0 alone and writes {slots}: several ranks would drift apart' for slots in said
     ]
+
+
+def lifetimes(*nodes: Node, in_epoch: bool = False) -> tuple[list[str], list[str]]:
+    """Return the warnings and notes of slots over the rounds of the loop."""
+    warnings, notes = doubts(plan(*nodes), {n.hook.name: n for n in nodes}, in_epoch)
+    return [problem.message for problem in warnings], [problem.message for problem in notes]
+
+
+def at(points: str) -> Stands:
+    return [(point, "whole") for point in points.split()]
+
+
+def reader(slot: str, points: str) -> Node:
+    return node("r", points=at(points), reads=[slot])
+
+
+def writer(slot: str, points: str, name: str = "w") -> Node:
+    return node(name, points=at(points), writes=[slot])
+
+
+class TestWhatTheRoundBeforeHasLeft:
+    @pytest.mark.parametrize(
+        ("nodes", "end"),
+        [
+            (
+                [reader("metrics", "after_train_epoch")],
+                'hook "r" reads metrics at after_train_epoch, and it is first written at after_val_epoch: '
+                "what it reads is the last epoch's",
+            ),
+            (
+                [reader("scalars.n", "after_backward"), writer("scalars.n", "after_train_iter")],
+                'first written at after_train_iter by "w": what it reads is the last iteration\'s',
+            ),
+            (
+                [
+                    reader("scalars.n", "after_backward"),
+                    writer("scalars.n", "after_train_iter"),
+                    writer("scalars.n", "after_train_iter", "v"),
+                ],
+                'by "w": what it reads is the last iteration\'s',
+            ),
+            ([reader("metrics", "before_run")], "there is nothing to read yet"),
+            (
+                [reader("average", "before_train"), writer("average", "after_optimizer_step")],
+                'first written at after_optimizer_step by "w": there is nothing to read yet',
+            ),
+        ],
+    )
+    def test_is_warned_of(self, nodes: list[Node], end: str) -> None:
+        (message,), notes = lifetimes(*nodes)
+        assert message.endswith(end)
+        assert not notes
+
+    @pytest.mark.parametrize(
+        "nodes",
+        [
+            [reader("metrics", "before_train_epoch")],
+            [reader("metrics", "after_train_iter")],
+            [reader("average", "after_backward"), writer("average", "after_train_iter")],
+        ],
+    )
+    def test_is_noted_where_it_can_hardly_be_meant_otherwise_and_of_own_slots(self, nodes: list[Node]) -> None:
+        warnings, notes = lifetimes(*nodes)
+        assert (warnings, len(notes)) == ([], 1)
+
+    def test_is_unknown_where_a_validation_is_due_within_the_epoch(self) -> None:
+        assert lifetimes(reader("metrics", "after_train_epoch"), in_epoch=True) == ([], [])
+
+    def test_counts_for_each_point_of_a_condition_and_for_the_best_point_of_a_declaration(self) -> None:
+        """A declaration may be that of a class for all of its methods; both halves of an around have the same."""
+        declared = reader("metrics", "after_train_epoch after_val")
+        assert lifetimes(declared) == lifetimes(node("r", points=AROUND, reads=["metrics"])) == ([], [])
+        asking = node("r", points=at("after_train_epoch after_val"), reads=["metrics.loss"])
+        bound = tuple(replace(b, trigger=replace(b.trigger, when="metrics.loss < 3")) for b in asking.bound)
+        (message,), _ = lifetimes(replace(asking, bound=bound))
+        assert 'reads metrics.loss at after_train_epoch (when = "metrics.loss < 3")' in message
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        *([reader(slot, "before_train_iter"), writer(slot, "after_train_iter")] for slot in ("model", "rng", "hook.w")),
+        [reader("outputs", "after_forward")],
+        [reader("metrics.x", "after_val")],
+        [reader("average", "before_train_iter"), writer("average", "before_train after_train_iter")],
+        [reader("average", "after_train_iter"), writer("average", "after_train_iter")],
+        [reader("average", "on_exception"), writer("average", "after_train")],
+        [reader("average", "before_train"), writer("average", "before_save_checkpoint")],
+        [reader("average", "before_train"), writer("average", "on_log")],
+        [reader("average.a", "after_train_iter"), writer("average", "after_forward")],
+        [
+            reader("average", "after_backward"),
+            writer("average.a", "after_forward"),
+            writer("average.b", "after_train_iter", "v"),
+        ],
+        [writer("grads", "after_optimizer_step"), reader("grads", "after_train_iter")],
+        [writer("grads", "after_optimizer_step"), reader("grads", "after_backward after_train_iter")],
+        [writer("grads", "after_optimizer_step"), reader("grads", "after_optimizer_step")],
+        [writer("grads", "before_optimizer_step after_train_iter")],
+    ],
+)
+def test_what_lives_on_or_is_fresh_or_used_is_no_matter(nodes: list[Node]) -> None:
+    assert lifetimes(*nodes) == ([], [])
+
+
+def test_gradients_behind_the_step_are_written_in_vain() -> None:
+    (message,), _ = lifetimes(writer("grads", "after_optimizer_step"))
+    assert message == 'hook "w" writes grads at after_optimizer_step, when the step has already used them'
+
+
+def test_rounds() -> None:
+    loop, irregular = (Loop(POINTS, validates_in_epoch) for validates_in_epoch in (False, True))
+    assert loop.within("after_train_iter") == ("epoch", "iteration")
+    assert loop.common("after_train_iter", "after_val_iter") == "epoch"
+    assert loop.common("before_train", "after_val") == ""
+    points = ("after_train_epoch", "before_val", "after_val")
+    assert [irregular.place(point) < 0 for point in points] == [False, True, True]
+
+
+def test_points_of_the_pipelines_own_are_where_those_are_that_they_follow() -> None:
+    follows = {
+        "counted": "after_train_iter",
+        "counted_twice": "counted",
+        "rated": "after_val",
+        "uploaded": "before_save_checkpoint",
+        "looked": "before_val_iter",
+        "built": "before_run",
+    }
+    points = Points(Point(name, 3, ("run",), "firing", "", "own", to) for name, to in follows.items())
+    loop, irregular = (Loop(points, validates_in_epoch) for validates_in_epoch in (False, True))
+    assert loop.within("counted") == loop.within("counted_twice") == ("epoch", "iteration")
+    assert (loop.within("looked"), loop.within("rated")) == (("epoch", "validation batch"), ("epoch",))
+    order = ("after_train_iter", "counted", "counted_twice", "after_train_epoch", "after_val", "rated", "after_train")
+    places = [loop.place(point) for point in order]
+    assert places == sorted(set(places))
+    assert (loop.place("built"), loop.place("uploaded")) == (1, -1)
+    assert max(irregular.place("rated"), irregular.place("looked")) < 0
+    assert (irregular.within("rated"), irregular.within("looked")) == ((), ())

@@ -43,19 +43,6 @@ def test_every_firing_and_every_edge_is_there(drawn: Plan) -> None:
         assert sorted(found) == sorted(links)
 
 
-@given(plans())
-def test_mermaid_declares_every_box_before_an_arrow_leads_to_it(drawn: Plan) -> None:
-    chart = as_mermaid(drawn)
-    declared: set[str] = set()
-    for line in chart.split("\n"):
-        if box := re.match(r"    (b\d+)\[", line):
-            assert box[1] not in declared
-            declared.add(box[1])
-        elif re.search(r"->|~~~", line):
-            assert set(re.findall(r"\bb\d+\b", line)) <= declared
-    assert chart.count("subgraph") == len(re.findall(r"^  end$", chart, re.MULTILINE))
-
-
 def test_names_stand_in_the_letters_that_they_are_written_in() -> None:
     """Graphviz reads no escapes; whoever opens a file reads its letters."""
     drawn = plan(node("a", ["after_val"], trigger=Trigger(when="損失 > 1")), name="großes")

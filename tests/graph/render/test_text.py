@@ -1,18 +1,19 @@
-"""A plan as text: what a person reads, in any width, with and without colours."""
+"""A plan as text: what a person reads, in any width, with and without colours, whole or a part of it."""
 
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookflow.graph.plan import Node, Plan, Trigger
-from hookflow.graph.render.text import as_text, marks, place_of
-from hookflow.graph.why import neighbours
+from hookflow.cli.graph import only_hook, only_points
+from hookflow.graph.plan import Binding, Half, Node, Plan, Trigger
+from hookflow.graph.render.text import as_text, gutter, marks, place_of, rails
 from tests.golden_files import check_golden
-from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans
+from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, plan, plans
 
 TEXT = """\
 p: 7 hooks at 5 points
@@ -43,10 +44,6 @@ def test_a_plan_with_everything_is_golden(width: int) -> None:
 
 def test_a_plan_without_hooks_is_drawn_all_the_same() -> None:
     assert as_text(plan()) == "p: 0 hooks at 0 points\n"
-
-
-def test_another_order_than_the_files_is_told() -> None:
-    assert as_text(plan(node("a"), shuffle=7)).startswith("p: 1 hook at 3 points, shuffled (seed 7)\n")
 
 
 def test_lanes_go_on_beside_a_note_of_several_lines() -> None:
@@ -118,27 +115,12 @@ def test_rails_pass_the_points_that_stand_above_their_hooks_where_there_is_room(
     assert as_text(plan(*nodes), width=40).split("\n")[2:] == lines
 
 
-def test_six_rails_stand_side_by_side_at_the_most() -> None:
-    lines = as_text(plan(*(node(f"hook{k}", (), around=True) for k in range(8))), width=120).split("\n")
-    assert [line.count("╭") for line in lines if "enters" in line] == [1] * 6 + [0] * 2
-    assert [line.count("╰") for line in lines if "leaves" in line] == [0] * 2 + [1] * 6
-
-
 def test_a_phase_that_an_edge_has_moved_is_told_with_the_one_it_was() -> None:
     assert "late (moved from normal)" in as_text(plan(node("log", phase="late"), node("board", after=["log"])))
     around = plan(node("outer", (), phase="early", around=True))
     assert as_text(around).split("\n")[2:] == [
         "before_val outer  ╭ enters around_val, early",
         "after_val  outer  ╰ leaves around_val, late",
-    ]
-
-
-def test_a_weaker_edge_that_gave_way_is_told_below() -> None:
-    writer = node("writer", ["after_val"], after=["reader"], writes=("metrics",))
-    lines = as_text(plan(node("reader", ["after_val"], reads=("metrics",)), writer)).split("\n")
-    assert lines[-2:] == [
-        "at after_val, writer before reader (writes metrics) gave way to: reader before",
-        "  writer (p.toml:7)",
     ]
 
 
@@ -157,20 +139,6 @@ def test_colours_change_nothing_but_the_colours() -> None:
         assert re.sub(r"\x1b\[\d*m", "", coloured).split() == as_text(drawn).split()
 
 
-@pytest.mark.parametrize(
-    ("first", "then", "reason"),
-    [
-        (node("a"), node("b", after=["a"]), "edge"),
-        (node("a"), node("b", phase="late"), "phase"),
-        (node("a"), node("b"), "file"),
-        (node("a", ["after_val"]), node("b", (), around=True), "phase"),
-    ],
-)
-def test_it_is_known_why_a_hook_follows_another(first: Node, then: Node, reason: str) -> None:
-    (link,) = neighbours(plan(first, then), "after_val")
-    assert (link.first.hook, link.then.hook, link.reason) == ("a", "b", reason)
-
-
 def test_the_place_of_an_edge_is_told_briefly() -> None:
     around = plan(node("outer", (), around=True), node("inner", (), around=True))
     assert "after inner (last in, first out)" in as_text(around)
@@ -181,14 +149,6 @@ def test_the_place_of_an_edge_is_told_briefly() -> None:
 
 def test_nothing_in_a_name_steers_the_terminal() -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", as_text(HOSTILE))
-
-
-def test_at_a_crowded_point_the_gutter_leaves_room_for_the_rest() -> None:
-    drawn = packed(60, 5)
-    lines = as_text(drawn).split("\n")
-    assert all(len(line) <= 80 for line in lines)
-    said = re.sub(r"[\s│]+", " ", " ".join(lines))
-    assert all(re.search(rf"after [^()]*\b{edge.first}\b", said) for edge in drawn.edges)
 
 
 @pytest.mark.parametrize(("width", "lanes"), [(40, 4), (80, 8), (89, 8), (120, 10)])
@@ -217,3 +177,88 @@ def test_every_firing_and_edge_is_told_in_order_and_none_is_wider_than_the_page(
     assert all(mark in said for binding in drawn.bindings for mark in marks(drawn, binding))
     for edge in drawn.edges:
         assert re.search(rf"after [^()]*\b{edge.first}\b[^()]* \({re.escape(place_of(edge))}\)", said), edge
+
+
+@pytest.mark.parametrize(
+    ("hooks", "edges", "limit", "rows"),
+    [
+        (3, [], None, ["", "", ""]),
+        (4, [(0, 1), (1, 2), (1, 3)], None, ["┌───", "└─┬▶", "  ├▶", "  └▶"]),
+        (5, [(0, 2), (1, 2), (1, 3), (0, 4)], None, ["┌───", "│ ┌─", "├─┼▶", "│ └▶", "└──▶"]),
+        (3, [(0, 2)], None, ["┌─", "│ ", "└▶"]),
+        (3, [(0, 1), (1, 2), (0, 2)], None, ["┌───", "└─┬▶", "  └▶"]),
+        (6, [(0, 3), (1, 4), (2, 5)], 1, ["┌─", "│ ", "│ ", "└▶", "  ", "  "]),
+        (6, [(0, 3), (1, 4), (2, 5)], 2, ["┌───", "│ ┌─", "│ │ ", "└─│▶", "  └▶", "    "]),
+        (6, [(0, 3), (1, 4), (2, 5)], 3, ["┌─────", "│ ┌───", "│ │ ┌─", "└─│─│▶", "  └─│▶", "    └▶"]),
+    ],
+    ids=["nothing", "a chain and a fan", "joining and passing", "passing", "implied", "one lane", "two", "three"],
+)
+def test_edges_in_the_gutter(hooks: int, edges: list[tuple[int, int]], limit: int | None, rows: list[str]) -> None:
+    assert gutter(hooks, edges, limit) == rows
+
+
+def closure(links: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    closed = set(links)
+    while more := {(a, d) for a, b in closed for c, d in closed if b == c} - closed:
+        closed |= more
+    return closed
+
+
+@given(st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pair: pair[0] < pair[1])))
+def test_the_gutter_can_be_read_back_and_says_what_the_edges_say(links: set[tuple[int, int]]) -> None:
+    rows = gutter(8, links)
+    assert len({len(row) for row in rows}) == 1
+    opened: dict[int, int] = {}
+    found = set()
+    for row, line in enumerate(rows):
+        found |= {(opened[column], row) for column, knot in enumerate(line) if knot in "└┴├┼"}
+        opened |= {column: row for column, knot in enumerate(line) if knot in "┌┬"}
+        assert line.endswith("▶") == any(then == row for _, then in found)
+    assert closure(found) == closure(links)
+
+
+@pytest.mark.parametrize(
+    ("firings", "limit", "drawn"),
+    [
+        ("o( l i( i) o)", 9, ["╭ ", "│ ", "│╭", "│╰", "╰ "]),
+        ("o( l i( i) o)", 1, ["╭", "│", "│", "│", "╰"]),
+        ("o( l i( i) o)", 0, ["", "", "", "", ""]),
+        ("a( b( a) c( x b) c)", 9, ["╭ ", "│╭", "╰│", "╭│", "││", "│╰", "╰ "]),  # as points of a user's own may cross
+        ("a( a) b( x b)", 9, ["╭", "╰", "╭", "│", "╰"]),
+        ("b) a( x a)", 9, [" ", "╭", "│", "╰"]),
+        ("a( x", 9, ["", ""]),
+    ],
+)
+def test_a_rail_joins_the_halves_of_an_around_in_the_first_free_column(
+    firings: str, limit: int, drawn: list[str]
+) -> None:
+    halves: dict[str, Half] = {"": "whole", "(": "enter", ")": "exit"}
+    bindings = [
+        Binding(k, name[0], "somewhere", "around", halves[name[1:]], (), Trigger(), "normal")
+        for k, name in enumerate(firings.split())
+    ]
+    assert rails(bindings, limit) == drawn
+
+
+class TestParts:
+    def test_one_point_keeps_all_that_is_said_of_it(self) -> None:
+        part = only_points(RICH, ["after_train_iter"])
+        assert part.bindings == RICH.at("after_train_iter")
+        assert part.edges == RICH.edges_at("after_train_iter")
+        assert {hook.name for hook in part.hooks} == {binding.hook for binding in part.bindings}
+        assert part.given_way == RICH.given_way
+        assert only_points(RICH, ["before_val"]).given_way == ()
+
+    def test_one_hook_has_its_neighbours_beside_it_and_no_others(self) -> None:
+        part = only_hook(RICH, "reader")
+        assert [binding.hook for binding in part.at("after_densify")] == ["densify", "reader"]
+        assert "log" not in [binding.hook for binding in part.at("after_train_iter")]
+        assert {edge.first for edge in part.edges if edge.then == "reader"} >= {"densify", "psnr"}
+        assert not any("reader" not in (edge.first, edge.then) for edge in part.edges)
+        assert len(part.given_way) == 1
+
+    def test_of_a_chain_a_hook_has_the_one_before_and_the_one_after(self) -> None:
+        nodes = (node(name, ["after_val"], [before] if before else []) for before, name in pairwise(["", *"abcd"]))
+        chain = plan(*nodes)
+        for hook, beside in (("a", "ab"), ("b", "abc"), ("d", "cd")):
+            assert "".join(binding.hook for binding in only_hook(chain, hook).bindings) == beside

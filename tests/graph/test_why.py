@@ -1,0 +1,223 @@
+"""Why one hook fires before another, which pairs only the file orders, and what the loop decides.
+
+`test_fuzz.py` holds reasons and ambiguities of random graphs against all orders of their tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+import pytest
+
+from hookflow.graph.plan import Edge, Node, Plan
+from hookflow.graph.why import Decided, ambiguities, apart, neighbours, precedence
+from tests.graph.test_bundles import crowd
+from tests.hook_nodes import AROUND, POINT, node, order, plan
+
+
+def left(name: str, after: Iterable[str] = (), phase: str = "normal", **slots: list[str]) -> Node:
+    """Return a plain hook that fires where arounds are left."""
+    return node(name, after, phase=phase, points=[("after_val", "whole")], **slots)  # type: ignore[arg-type]
+
+
+class TestNeighbours:
+    def test_have_the_edge_that_says_so(self) -> None:
+        compiled = plan(node("a"), node("b", ["a"]), node("c", phase="late"), node("d", phase="late"))
+        found = [
+            (link.first.hook, link.then.hook, link.reason, bool(link.edge)) for link in neighbours(compiled, POINT)
+        ]
+        assert found == [("a", "b", "edge", True), ("b", "c", "phase", False), ("c", "d", "file", False)]
+
+    def test_in_a_crowd_have_the_edge_of_it(self) -> None:
+        (link,) = (link for link in neighbours(plan(*crowd(101, 101)), POINT) if link.reason == "edge")
+        assert (link.first.hook, link.then.hook) == ("w100", "r0")
+        assert link.edge == Edge(POINT, "w100", "r0", "flow", "", ("x",), link.first.id, link.then.id)
+
+    @pytest.mark.parametrize(
+        ("nodes", "reason"),
+        [
+            # who waits for an around comes after who does not, or for fewer
+            ([left("q", "a"), left("p"), node("a", points=AROUND)], "phase"),
+            ([left("q", "a"), left("p", "b"), node("a", points=AROUND), node("b", ["a"], points=AROUND)], "phase"),
+            # both wait for the same one, or for two that nothing orders
+            ([left("p", "a"), left("q", "a"), node("a", points=AROUND)], "file"),
+            ([left("q", "a"), left("p", "b"), node("a", points=AROUND), node("b", points=AROUND)], "file"),
+            # an edge to a plain method is no waiting, nor is one in another phase than the around
+            ([left("x"), left("p"), left("q", "x"), node("a", points=AROUND)], "file"),
+            (
+                [left("x", (), "early"), left("p", (), "early"), left("q", "x", "early"), node("a", points=AROUND)],
+                "file",
+            ),
+        ],
+    )
+    def test_may_be_decided_by_how_arounds_are_left(self, nodes: list[Node], reason: str) -> None:
+        compiled = plan(*nodes)
+        assert [name for name in order(compiled, "after_val") if name in "pq"] == ["p", "q"]
+        first, then = (next(b for b in compiled.at("after_val") if b.hook == name) for name in "pq")
+        assert Decided(compiled, "after_val").reason(first, then) == reason
+
+
+class TestPrecedence:
+    def test_is_a_chain_of_edges_from_whichever_side_it_is_asked(self) -> None:
+        compiled = plan(node("a"), node("b", after=["a"]), node("c", reads=["lr"], after=["b"]))
+        for pair in (("a", "c"), ("c", "a")):
+            (answer,) = precedence(compiled, *pair)
+            assert (answer.first.hook, answer.then.hook, answer.reason) == ("a", "c", "edge")
+            assert [(edge.first, edge.then) for edge in answer.path] == [("a", "b"), ("b", "c")]
+
+    def test_is_a_phase_or_nothing_but_the_file_or_none(self) -> None:
+        compiled = plan(node("a", phase="late"), node("b"), node("c"), node("d", points=AROUND))
+        assert [answer.reason for answer in precedence(compiled, "a", "b")] == ["phase"]
+        (answer,) = precedence(compiled, "c", "b")
+        assert (answer.first.hook, answer.reason, answer.path) == ("b", "file", ())
+        assert precedence(compiled, "a", "d") == []
+
+    def test_has_the_flow_that_gave_way_between_the_two(self) -> None:
+        compiled = plan(node("write", writes=["lr"], after=["read"]), node("read", reads=["lr"]), node("a"))
+        (answer,) = precedence(compiled, "read", "write")
+        assert [given.edge.slots for given in answer.overruled] == [("lr",)]
+        assert precedence(compiled, "read", "a")[0].overruled == ()
+
+    def test_passes_by_no_nesting_that_only_the_file_states(self) -> None:
+        """`a` is left before `b` as the file has it, and `p` waits for `b`; but also for `y`, which waits for `a`."""
+        arounds = [node("b", points=AROUND), node("a", points=AROUND)]
+        (answer,) = precedence(plan(*arounds, left("p", "b")), "a", "p")
+        assert (answer.reason, answer.path) == ("file", ())
+        (answer,) = precedence(plan(*arounds, left("x", "a"), left("y", "x"), left("p", "yb")), "a", "p")
+        assert [(edge.first, edge.then) for edge in answer.path] == [("a", "x"), ("x", "y"), ("y", "p")]
+
+    def test_is_asked_at_each_point_at_which_both_stand(self) -> None:
+        compiled = plan(node("a", points=AROUND), node("b", points=AROUND))
+        assert [(answer.point, answer.first.hook, answer.reason) for answer in precedence(compiled, "a", "b")] == [
+            ("before_val", "a", "file"),
+            ("after_val", "b", "edge"),
+        ]
+
+
+def pairs(compiled: Plan) -> list[tuple[str, str, str]]:
+    return [(found.first.hook, found.then.hook, " ".join(found.slots)) for found in ambiguities(compiled)]
+
+
+WRITES = {"writes": ["model"]}
+BOTH = {"reads": ["model"], "writes": ["model"]}
+STOPS = {"writes": ["control"]}
+EARLY = node("c", ["b"], phase="early")
+EMA = node("ema", points=AROUND, reads=["model"], writes=["model"])
+
+AMBIGUOUS: dict[str, tuple[list[Node], list[tuple[str, str, str]]]] = {
+    "two writers": ([node("a", **WRITES), node("b", **WRITES)], [("a", "b", "model")]),
+    "two readers": ([node("a", reads=["model"]), node("b", reads=["model"])], []),
+    "writers of parts and of the whole": (
+        [node("a", writes=["model.a"]), node("b", writes=["model.b"]), node("whole", **WRITES), node("x")],
+        [("a", "whole", "model.a"), ("b", "whole", "model.b")],
+    ),
+    "an edge": ([node("a", **WRITES), node("b", **WRITES, after=["a"])], []),
+    "a chain": ([node("a", **WRITES), node("x", after=["a"]), node("b", **WRITES, after=["x"])], []),
+    "a flow": ([node("a", **WRITES), node("b", reads=["model"])], []),
+    "a phase": ([node("a", **WRITES), node("b", **WRITES, phase="late")], []),
+    "flows in a circle": (
+        [node("a", writes=["x"], reads=["y"]), node("b", writes=["y"], reads=["x"])],
+        [("a", "b", "x y")],
+    ),
+    "read and never written": ([node("a"), node("b", reads=["rng"]), node("c", writes=["lr"])], []),
+    "allowed by the first": ([node("a", **WRITES, ambiguous_with=["b"]), node("b", **WRITES)], []),
+    "allowed by the second": ([node("a", **WRITES), node("b", **WRITES, ambiguous_with=["a"])], []),
+    "allowed by a third for itself": (
+        [node("a", **WRITES, ambiguous_with=["b", "c"]), node("b", **WRITES), node("c", **WRITES)],
+        [("b", "c", "model")],
+    ),
+    "two requests": ([node("a", **STOPS), node("b", **STOPS)], []),
+    "two requests of which each is read": (
+        [node(name, reads=["control"], writes=["control"]) for name in "ab"],
+        [("a", "b", "control")],
+    ),
+    "two arounds, once": (
+        [node("a", points=AROUND, **WRITES), node("b", points=AROUND, **WRITES)],
+        [("a", "b", "model")],
+    ),
+    "a phase that a third hook has moved": ([node("a", **BOTH), node("b", **BOTH), EARLY], [("b", "a", "model")]),
+    "a moved phase, and an edge": ([node("a", ["b"], **BOTH), node("b", **BOTH), EARLY], []),
+    "a moved phase, and their own": ([node("a", **BOTH, phase="last"), node("b", **BOTH), EARLY], []),
+    "what a second half overwrites": (
+        [node("ema", points=AROUND, **BOTH), left("p", **WRITES)],
+        [("p", "ema", "model")],
+    ),
+    "the same, stated": ([node("ema", points=AROUND, **BOTH), left("p", ["ema"], **WRITES)], []),
+    "the same, late": ([node("ema", points=AROUND, **BOTH), left("p", phase="late", **WRITES)], []),
+}
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+def test_pairs_whose_order_matters_and_that_only_the_file_orders(name: str) -> None:
+    nodes, expected = AMBIGUOUS[name]
+    assert pairs(plan(*nodes)) == expected
+
+
+def test_thousands_of_writers_of_one_slot_are_not_enumerated_for_the_first_few() -> None:
+    compiled = plan(*(node(f"h{k}", writes=["model"]) for k in range(2000)))
+    assert len(list(islice(ambiguities(compiled), 5))) == 5
+
+
+def at(name: str, *points: str, reads: Iterable[str] = (), writes: Iterable[str] = ()) -> Node:
+    return node(name, points=[(point, "whole") for point in points], reads=reads, writes=writes)
+
+
+class TestHooksThatShareNoPoint:
+    @pytest.mark.parametrize(
+        ("points_of_a", "points_of_b", "first", "round_"),
+        [
+            ("before_run", "after_run", "a", ""),
+            ("after_val", "after_train_iter", "b", "epoch"),
+            ("after_train_iter", "before_backward", "b", "iteration"),
+            ("before_train after_train_iter", "after_val after_run", "a", ""),
+            ("before_val_iter", "after_val_iter", "a", "validation batch"),
+            ("before_train_iter after_val_iter", "after_train_iter", "", ""),  # by turns
+            ("on_exception", "after_train", "", ""),  # at any time
+            ("before_train on_exception", "after_train", "", ""),
+        ],
+    )
+    def test_the_loop_comes_to_one_of_them_first(
+        self, points_of_a: str, points_of_b: str, first: str, round_: str
+    ) -> None:
+        compiled = plan(at("a", *points_of_a.split()), at("b", *points_of_b.split()))
+        for names in ("ab", "ba"):
+            found = apart(compiled, *names, False)
+            assert (found.first, found.round) == (first, round_)
+            assert len(found.rows) == len(compiled.bindings)
+
+    def test_a_validation_that_is_due_within_an_epoch_has_no_one_place(self) -> None:
+        compiled = plan(at("a", "after_train_iter"), at("b", "after_val"))
+        assert [apart(compiled, "a", "b", within).first for within in (False, True)] == ["a", ""]
+
+    def test_each_point_has_the_innermost_round_that_it_is_in(self) -> None:
+        compiled = plan(
+            at("a", "before_run", "after_train_epoch"), at("b", "before_test_iter", "forward"), at("c", "on_log")
+        )
+        assert apart(compiled, "a", "b", False).rows == (
+            ("before_run", "a", ""),
+            ("forward", "b", "iteration"),
+            ("after_train_epoch", "a", "epoch"),
+            ("before_test_iter", "b", "test batch"),
+        )
+
+    @pytest.mark.parametrize(
+        ("writes", "reads", "handed"),
+        [("x", "x", "x"), ("x y", "y z", "y"), ("x", "y", ""), ("x", "x.a", "x.a"), ("x.a x.b", "x", "x.a x.b")],
+    )
+    def test_one_hands_slots_on_to_the_other(self, writes: str, reads: str, handed: str) -> None:
+        compiled = plan(at("a", "after_train_iter", writes=writes.split()), at("b", "after_val", reads=reads.split()))
+        expected = (("a", "b", tuple(handed.split()), ""),) if handed else ()
+        assert apart(compiled, "a", "b", False).handed == apart(compiled, "b", "a", False).handed == expected
+
+    def test_what_comes_later_is_that_of_the_round_before(self) -> None:
+        """The metrics are of the epoch before, too, but it is not `b` that writes them."""
+        compiled = plan(
+            at("a", "after_forward", reads=["x", "metrics"], writes=["y"]),
+            at("b", "after_backward", reads=["y"], writes=["x"]),
+        )
+        assert apart(compiled, "a", "b", False).handed == (("a", "b", ("y",), ""), ("b", "a", ("x",), "iteration"))
+        fresh = plan(
+            at("a", "after_backward", reads=["x", "metrics"]), at("b", "after_forward", reads=["grads"], writes=["x"])
+        )
+        assert apart(fresh, "a", "b", False).handed == (("b", "a", ("x",), ""),)
