@@ -1,23 +1,38 @@
-"""CIFAR-10 (A. Krizhevsky, 2009): 32x32 images of ten classes, read from the archive's binary version."""
+"""CIFAR-10 (A. Krizhevsky, 2009): 32x32 images of ten classes, fetched and read in the archive's binary version."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import http.client
+import shutil
+import tarfile
+import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.records import DataInfo
-from hookflow.sharding import BatchSharding
-from hookflow.zoo import cifar10_archive
-from hookflow.zoo.cifar10_archive import FOLDER
-from hookflow.zoo.download import DownloadError
-from hookflow.zoo.images import Images, synthetic
+from hookflow.zoo.images import Images, Split, synthetic
+
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
+FOLDER = "cifar-10-batches-bin"
+"""The archive's only folder."""
+
+MOST = 200_000_000
+"""The most bytes that the archive may have."""
+
+PATIENCE_S = 10.0
+"""How long to wait for a connection, or for the next bytes on one."""
+
+CHUNK = 1 << 24
+"""Bytes of the download between two lines about its progress."""
 
 FILES = {
     "train": tuple(f"data_batch_{part}.bin" for part in range(1, 5)),
@@ -35,7 +50,7 @@ RECORDS = 10_000
 def cifar10(
     *,
     root: str,
-    split: Literal["train", "val", "test"] = "train",
+    split: Split = "train",
     batch_size: Annotated[int, Field(ge=1)] = 256,
     limit: Annotated[int, Field(ge=1)] | None = None,
     download: bool = True,
@@ -54,9 +69,9 @@ def cifar10(
     each. (Published accuracies are those of `test` after training on all 50,000: expect half a point to one less.)
 
     The files of the binary version are looked for in `root` and in `root/cifar-10-batches-bin`. If they are in
-    neither, the official archive is fetched into `root` (unless `download` is false). If that fails, `on_missing` says
-    whether it is an error or the synthetic images of `hookflow.zoo.images` take their place, as `info` then says.
-    A folder that is there but not whole is always an error.
+    neither, the official archive is fetched into `root` (unless `download` is false). If that fails, `on_missing`
+    decides between an error and the synthetic images of `hookflow.zoo.images`, as `info` then says.
+    A folder that is there but incomplete is always an error.
 
     `limit` takes the first examples of the split; they are in random order already, so the classes stay balanced.
     `augment` (flips and shifts) is on for `train` unless said otherwise. `sizes` are the sides in pixels that the
@@ -64,50 +79,29 @@ def cifar10(
 
     Raises UserError when the images are not there or not whole.
     """
+    options: dict[str, Any] = {
+        "split": split,
+        "batch_size": batch_size,
+        "augment": augment,
+        "sizes": sizes,
+        "seed": seed,
+        "device": device,
+        "rank": rank,
+        "world": world,
+    }
     at = Path(root).expanduser()
-    folder = _folder(at)
-    if folder is None:
+    if _folder(at) is None:
         why = _fetched(at, say) if download else "download = false"
-        folder = _folder(at)
-        if folder is None and on_missing == "synthetic":
+        if why and on_missing == "synthetic":
             say(f"no CIFAR-10 in {at} ({why}): synthetic images take its place, and accuracies on them mean little")
-            return synthetic(
-                split=split,
-                batch_size=batch_size,
-                limit=limit,
-                augment=augment,
-                sizes=sizes,
-                seed=seed,
-                device=device,
-                say=say,
-                rank=rank,
-                world=world,
-            )
-        if folder is None:
+            return synthetic(limit=limit, say=say, **options)
+        if why:
             raise UserError(_missing(at, why))
+    folder = _folder(at) or at / FOLDER
     images, classes = _read(folder, split, limit)
     say(f"CIFAR-10 {split}: {len(classes):,} images from {folder}")
-    training, batch_size = split == "train", min(batch_size, len(classes))
-    sharding = BatchSharding(len(classes), batch_size, drop_last=training, rank=rank, world=world)
-    source = Images(
-        torch.from_numpy(images),
-        torch.from_numpy(classes),
-        sharding,
-        shuffle=training,
-        augment=training if augment is None else augment,
-        sizes=sizes,
-        seed=seed,
-        device=device,
-    )
-    source.info = DataInfo(
-        name="CIFAR-10",
-        examples=len(classes),
-        batches=len(sharding),
-        batch_size=batch_size,
-        synthetic=False,
-        note=f"{split}, from {folder}",
-    )
-    return source
+    note = f"{split}, from {folder}"
+    return Images(images, classes, name="CIFAR-10", synthetic=False, note=note, **options)
 
 
 def _folder(root: Path) -> Path | None:
@@ -122,36 +116,84 @@ _failed: dict[Path, str] = {}
 
 
 def _fetched(root: Path, say: Callable[[str], None]) -> str:
-    """Fetch the archive into `root`; return why it could not be done, or an empty string."""
+    """Fetch the archive into `root` and unpack it; return why it could not be done, or an empty string."""
     if root not in _failed:
         try:
-            cifar10_archive.fetch(root, say)
+            root.mkdir(parents=True, exist_ok=True)
+            with (root / "cifar-10.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may want it at once: one fetches, others wait
+                if not (root / FOLDER).exists():
+                    archive = root / Path(URL).name
+                    download(URL, archive, MD5, MOST, say)
+                    say(f"unpacking {archive}")
+                    _unpack(archive, root)
             return ""
-        except (DownloadError, OSError) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a redirect to no address
             _failed[root] = f"the download failed: {error}"
     return _failed[root]
+
+
+def download(url: str, target: Path, md5: str, most: int, say: Callable[[str], None]) -> None:
+    """Fetch `url` into `target` unless it is there. The target then has the MD5 sum, or OSError is raised.
+
+    A file of more than `most` bytes is not fetched. `say` takes lines about the progress. Raises OSError,
+    http.client.HTTPException or ValueError where there is no answer, or none that is HTTP.
+    """
+    path = target
+    if not target.exists():
+        say(f"fetching {url}")
+        path = target.with_name(f"{target.name}.part")
+        answer = urllib.request.urlopen(url, timeout=PATIENCE_S)  # noqa: S310  # the caller's, not the user's
+        with answer, path.open("wb") as file:
+            while data := answer.read(min(CHUNK, most + 1)):
+                if file.tell() + len(data) > most:
+                    path.unlink()
+                    raise OSError(f"{url} sends more than the {most:,} bytes that the file has at most")
+                file.write(data)
+                say(f"{file.tell() / 1e6:.0f} MB")
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "md5").hexdigest()
+    if digest != md5:
+        if path != target:
+            path.unlink()
+        raise OSError(f"{path} has the MD5 sum {digest} instead of {md5}")
+    path.replace(target)
+
+
+def _unpack(archive: Path, root: Path) -> None:
+    """Unpack the plain files of the archive's folder aside, then put the folder in its place."""
+    aside = root / f"{FOLDER}.tmp"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            source = tar.extractfile(member) if member.isfile() else None  # no link, which may lead anywhere
+            if source is not None and Path(member.name).parent == Path(FOLDER):
+                with (aside / Path(member.name).name).open("wb") as file:
+                    shutil.copyfileobj(source, file)
+    aside.rename(root / FOLDER)
 
 
 def _missing(root: Path, why: str) -> Problem:
     return Problem(
         f"no CIFAR-10: neither {root} nor {root / FOLDER} holds its binary version, and {why}",
-        hint=f"put {cifar10_archive.URL} into {root} by hand, name the root of a copy that you have,"
+        hint=f"put {URL} into {root} by hand, name the root of a copy that you have,"
         ' or allow synthetic images with on_missing = "synthetic"',
     )
 
 
-def _read(folder: Path, split: str, limit: int | None) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _read(folder: Path, split: str, limit: int | None) -> tuple[Tensor, Tensor]:
     """Return images, uint8 (examples, height, width, 3), and classes, int64 (examples,)."""
     problems = [problem for file in FILES[split] if (problem := _wrong_with(folder / file))]
     if problems:
         raise UserError(problems)
     records = np.concatenate([np.fromfile(folder / file, np.uint8) for file in FILES[split]])
     records = records.reshape(-1, RECORD)[:limit]
-    classes = records[:, 0].astype(np.int64)
+    classes = torch.from_numpy(records[:, 0].astype(np.int64))
     if classes.max() > 9:
         raise UserError(Problem(f"{folder} is not CIFAR-10: it has a class {classes.max()}, beyond 9"))
     planes = records[:, 1:].reshape(-1, 3, SIDE, SIDE)
-    return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), classes
+    return torch.from_numpy(np.ascontiguousarray(planes.transpose(0, 2, 3, 1))), classes
 
 
 def _wrong_with(file: Path) -> Problem | None:

@@ -1,4 +1,4 @@
-"""A web server of one file, which can be told to break off."""
+"""A web server of one file."""
 
 import hashlib
 import threading
@@ -9,15 +9,13 @@ import pytest
 
 
 class Server:
-    """Serves `content` at `url`. `cuts` says after how many bytes the next connections break off, one by one."""
+    """Serves `content` at `url`, or answers with `status`; `requests` counts them."""
 
     def __init__(self, content: bytes = b"") -> None:
         self.content = content
-        self.cuts: list[int] = []
-        self.knows_ranges = True
-        self.status = 0
+        self.status = 200
         self.before_answer: Callable[[], object] = lambda: None
-        self.asked: list[str | None] = []
+        self.requests = 0
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
@@ -37,23 +35,15 @@ class Server:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:  # the name that http.server calls
-                wanted = self.headers["Range"]
-                server.asked.append(wanted)
+                server.requests += 1
                 server.before_answer()
-                if server.status:
+                if server.status != 200:
                     self.send_error(server.status)
                     return
-                start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and server.knows_ranges else 0
-                if start and start >= len(server.content):
-                    self.send_error(416)
-                    return
-                self.send_response(206 if start else 200)
-                if start:
-                    self.send_header("Content-Range", f"bytes {start}-{len(server.content) - 1}/{len(server.content)}")
-                self.send_header("Content-Length", str(len(server.content) - start))
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(server.content)))
                 self.end_headers()
-                end = start + server.cuts.pop(0) if server.cuts else None
-                self.wfile.write(server.content[start:end])
+                self.wfile.write(server.content)
 
             def log_message(self, *args: object) -> None:
                 pass
