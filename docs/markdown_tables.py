@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from hookflow.pipeline.problems import as_toml, plain_type
+from hookflow.pipeline.problems import plain_type
+from hookflow.pipeline.source_map import as_toml
 from hookflow.pipeline.values import PATTERN
 
 CODE_WITH_BAR = re.compile(r"`([^`]*\|[^`]*)`")
@@ -83,7 +84,7 @@ def toml(value: Any) -> str:
     """Return a value as TOML writes it; nothing for None, nor for a table that is all defaults."""
     if isinstance(value, BaseModel):
         return toml(value.model_dump(exclude_defaults=True)) if value.model_fields_set else ""
-    return as_toml(value)
+    return "" if value is None else as_toml(value)
 
 
 def rows_of_fields(

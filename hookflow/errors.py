@@ -55,8 +55,8 @@ class Problem:
         """Return the message, the line that the user wrote its place marked, and the hint; if asked, in colours."""
         bold, red, dim, cyan, plain = _COLOURS if colour else _NONE
         message, hint = printable_lines(self.message), printable_lines(self._hints())
-        message = f"{red}{message}{plain}" if self.where is None else message
-        lines = [f"{bold}{printable(str(self.where))}:{plain} {message}" if self.where else message]
+        where = f"{bold}{printable(str(self.where))}:{plain} {message}" if self.where else f"{red}{message}{plain}"
+        lines = [where]
         if self.where and (text := _line(self.where)):
             shown = Excerpt.around(text, self.where.column)
             number = str(self.where.line)
@@ -190,10 +190,9 @@ def first_few(names: Iterable[str], most: int = 8) -> str:
 
 
 def misspelt(name: str, other: str, shortest: int = 4) -> bool:
-    """Say whether two names are probably one with a slip in a word: a letter too many, too few, wrong, or two swapped.
+    """Return whether two names differ by a slip in one word: a letter too many, too few, wrong, or two swapped.
 
-    Words of fewer than `shortest` letters and digits are never taken for a slip: "top1" and "top5", "min" and "max" are
-    names of two things.
+    Words of fewer than `shortest` letters are never a slip: "min" and "max" are names of two things.
     """
     words, others = re.split(r"([\W_]+)", name), re.split(r"([\W_]+)", other)
     apart = [pair for pair in zip(words, others, strict=False) if pair[0] != pair[1]]
@@ -201,11 +200,9 @@ def misspelt(name: str, other: str, shortest: int = 4) -> bool:
         return False
     if not all(len(word) >= shortest and word.isalpha() for word in apart[0]):
         return False
-    item, two = apart[0]
-    begin = next((k for k, (a, b) in enumerate(zip(item, two, strict=False)) if a != b), min(len(item), len(two)))
-    item, two = item[begin:], two[begin:]
-    end = next(
-        (k for k, (a, b) in enumerate(zip(item[::-1], two[::-1], strict=False)) if a != b), min(len(item), len(two))
-    )
-    item, two = item[: len(item) - end], two[: len(two) - end]
-    return max(len(item), len(two)) == 1 or (len(item) == 2 and item == two[::-1])
+    first, second = apart[0]
+    while first and second and first[0] == second[0]:
+        first, second = first[1:], second[1:]
+    while first and second and first[-1] == second[-1]:
+        first, second = first[:-1], second[:-1]
+    return max(len(first), len(second)) == 1 or (len(first) == 2 and first == second[::-1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.layers import Override, in_python
 from hookflow.pipeline.load import Loaded, dump
-from hookflow.pipeline.source_map import split_key
+from hookflow.pipeline.source_map import as_toml, split_key
 from hookflow.pipeline.use import Objects, objects_in_use
 from hookflow.service.findings import Findings
 from hookflow.service.pipelines import read_pipeline, valid_plan
@@ -87,16 +86,4 @@ def _override(key: str, value: Any, objects: Objects) -> Override:
         path, _ = split_key(f"{key}=")
     except ValueError:
         raise UserError(Problem(f'"{key}" is not a key', Where("overrides"), 'write e.g. "run.seed"')) from None
-    return in_python(f"{key}={_written(objects.replace(value, path))}")
-
-
-def _written(value: Any) -> str:
-    """Return a plain value in one line of TOML; "null" for None, which TOML does not have."""
-    match value:
-        case dict():
-            return f"{{ {', '.join(f'{_written(key)} = {_written(item)}' for key, item in value.items())} }}"
-        case list():
-            return f"[{', '.join(map(_written, value))}]"
-        case bool() | str() | int() | None:
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return str(value)  # floats, with TOML's own "nan" and "inf"; and dates
+    return in_python(f"{key}={as_toml(objects.replace(value, path))}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from hookflow.cli import complete
 from hookflow.cli.options import Format, FormatOption, RunsFolder
 from hookflow.cli.output import echo, echo_json
+from hookflow.pipeline.source_map import as_toml
 
 if TYPE_CHECKING:
     from hookflow.graph.difference import Arrow, Change, Difference
@@ -108,5 +108,4 @@ def _order(sign: str, hooks: Sequence[str]) -> list[str]:
 
 
 def _written(value: Any) -> str:
-    """Return a value as TOML writes it; "nothing" for a key that is not there."""
-    return "nothing" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+    return "nothing" if value is None else as_toml(value)

@@ -29,8 +29,7 @@ from hookflow.graph.slots import VERBS, Verb, widest
 from hookflow.graph.why import Ambiguity, ambiguities
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded, load
-from hookflow.pipeline.problems import as_toml
-from hookflow.pipeline.source_map import Key, dotted
+from hookflow.pipeline.source_map import Key, as_toml, dotted
 from hookflow.service.findings import labelled
 
 if TYPE_CHECKING:

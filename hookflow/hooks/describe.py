@@ -18,7 +18,8 @@ from hookflow.hooks.arguments import argument_type, parameters_of
 from hookflow.hooks.base import Hook
 from hookflow.hooks.foreign import foreign_arguments
 from hookflow.hooks.inspect import Inspection, Issue, Method, points_for
-from hookflow.pipeline.problems import as_toml, type_words
+from hookflow.pipeline.problems import type_words
+from hookflow.pipeline.source_map import as_toml
 
 EXAMPLES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
 """Values for an argument that must be given; the first that is allowed is as good as any."""
@@ -143,11 +144,12 @@ def _arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument
         with suppress(PydanticInvalidForJsonSchema, NameError):  # a type that no file could write, or not imported
             schema = kind.json_schema()
         given = parameter.default is not parameter.empty
+        default = "" if parameter.default is None else as_toml(parameter.default)
         yield Argument(
             name=parameter.name,
             kind=type_words(schema) or "any value",
             about=str(schema.get("description", "")),
-            default=as_toml(parameter.default) if given else None,
+            default=default if given else None,
             example=as_toml(schema["enum"][0] if "enum" in schema else _example(kind, schema)),
             shown=not given or bool(schema.get("examples")),
         )

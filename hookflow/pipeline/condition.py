@@ -36,11 +36,11 @@ METRICS = "metrics."
 """The prefix of a metric, as opposed to a scalar of that name."""
 
 Look = Callable[[str], float | None]
-"""Tells the number that a name has at this moment; None when it has none yet."""
+"""Returns the number that a name has at this moment; None when it has none yet."""
 
-Number = Callable[[Look], float]
+Number = Callable[[Look], float | None]
 Truth = Callable[[Look], bool | None]
-"""Says whether something holds; None where that depends on a name without a value."""
+"""Returns whether something holds; None where that depends on a name without a value."""
 
 
 class ConditionError(ValueError):
@@ -51,13 +51,9 @@ class ConditionError(ValueError):
         self.hint = hint
 
 
-class NoValueError(Exception):
-    """A name has no value yet."""
-
-
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that can be asked. `names` are the scalars and metrics that it speaks of.
+    """A condition that can be evaluated. `names` are the scalars and metrics in it.
 
     `doubt` is empty, or says why this is hardly what is meant, and what may be: "always holds", a hint.
     """
@@ -68,7 +64,7 @@ class Condition:
     _truth: Truth
 
     def __call__(self, look: Look) -> bool:
-        """Say whether it holds. It does not where it depends on a name without a value."""
+        """Return whether it holds. It does not where it depends on a name without a value."""
         return self._truth(look) is True
 
 
@@ -170,20 +166,22 @@ class _Reader:
         inner = depth + 1
         match node:
             case ast.BoolOp(op=ast.And(), values=values):
-                return partial(_all, [self.truth(value, inner) for value in values])
+                return partial(_decided, False, [self.truth(value, inner) for value in values])
             case ast.BoolOp(values=values):
-                return partial(_any, [self.truth(value, inner) for value in values])
+                return partial(_decided, True, [self.truth(value, inner) for value in values])
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return partial(_not, self.truth(operand, inner))
+                return partial(_applied, operator.not_, [self.truth(operand, inner)])
             case ast.Compare(left=left, ops=ops, comparators=others):
                 for op, other in zip(ops, others, strict=True):
                     if type(op) not in _COMPARISONS:
                         raise self._refused("numbers are compared with < <= > >= == !=", other)
                 numbers = [self.number(other, inner) for other in (left, *others)]
                 links = zip(ops, numbers, numbers[1:], strict=False)
-                return partial(_all, [partial(_asked, _COMPARISONS[type(op)], [a, b]) for op, a, b in links])
+                return partial(
+                    _decided, False, [partial(_applied, _COMPARISONS[type(op)], [a, b]) for op, a, b in links]
+                )
             case ast.Call(func=ast.Name(id="isnan")):
-                return partial(_asked, math.isnan, self._arguments(node, "isnan", inner))
+                return partial(_applied, math.isnan, self._arguments(node, "isnan", inner))
         self.number(node, depth)  # which refuses what is no number either
         raise self._refused("this is a number, and neither holds nor does not", node, "compare it, as in loss > 10")
 
@@ -193,29 +191,29 @@ class _Reader:
         inner = depth + 1
         match node:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-                return partial(_constant, _total(float)(value))
+                constant = _total(float)(value)
+                return lambda look: constant
             case ast.Name() | ast.Attribute():
                 name = self._dotted(node)
                 if name in _FUNCTIONS:
                     raise self._refused(f"{name} is a function", node, f"write {name}(…)")
                 if name in FACTS:
                     self._facts.add(name)
-                    return partial(_value, name)
+                    return lambda look: look(name)
                 if (fact := name.lower().removeprefix("run.")) in FACTS:
                     self._mistaken[name] = fact
                 return self._scalar(name)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                negated = self.number(operand, inner)
-                return lambda look: -negated(look)
+                return partial(_applied, operator.neg, [self.number(operand, inner)])
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
                 return self.number(operand, inner)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-                return partial(_apply, _ARITHMETIC[type(op)], [self.number(left, inner), self.number(right, inner)])
+                return partial(_applied, _ARITHMETIC[type(op)], [self.number(left, inner), self.number(right, inner)])
             case ast.Call(func=ast.Name(id="value"), args=[ast.Constant(value=str() as name)], keywords=[]):
                 return self._scalar(name)
             case ast.Call(func=ast.Name(id=name)) if name not in ("isnan", "value"):
                 numbers = self._arguments(node, name, inner)
-                return partial(_apply, _FUNCTIONS[name][0], numbers)
+                return partial(_applied, _FUNCTIONS[name][0], numbers)
             case ast.Call(func=ast.Name(id="value")):
                 raise self._refused(
                     "value takes the name of one scalar, in quotes", node, 'e.g. value("train/loss") > 10'
@@ -230,7 +228,7 @@ class _Reader:
 
     def _scalar(self, name: str) -> Number:
         self.names.add(name)
-        return partial(_value, name)
+        return lambda look: look(name)
 
     def _dotted(self, node: ast.expr) -> str:
         match node:
@@ -258,37 +256,13 @@ class _Reader:
         return ConditionError(message, self._blank + len(before) + 1, hint)
 
 
-def _constant(value: float, look: Look) -> float:
-    return value
+def _applied(operation: Callable[..., Any], parts: list[Callable[[Look], Any]], look: Look) -> Any:
+    """Return the result of an operation; None where one of its numbers has no value."""
+    values = [part(look) for part in parts]
+    return None if None in values else operation(*values)
 
 
-def _value(name: str, look: Look) -> float:
-    value = look(name)
-    if value is None:
-        raise NoValueError(name)
-    return value
-
-
-def _apply(operation: Callable[..., Any], numbers: list[Number], look: Look) -> float:
-    return float(operation(*(number(look) for number in numbers)))
-
-
-def _asked(question: Callable[..., bool], numbers: list[Number], look: Look) -> bool | None:
-    try:
-        return question(*(number(look) for number in numbers))
-    except NoValueError:
-        return None
-
-
-def _all(truths: list[Truth], look: Look) -> bool | None:
-    return _decided(truths, look, by=False)
-
-
-def _any(truths: list[Truth], look: Look) -> bool | None:
-    return _decided(truths, look, by=True)
-
-
-def _decided(truths: list[Truth], look: Look, by: bool) -> bool | None:
+def _decided(by: bool, truths: list[Truth], look: Look) -> bool | None:
     """Return `by` as soon as one says so; else the opposite, unless one is unknown: Kleene's logic."""
     unknown = False
     for truth in truths:
@@ -297,8 +271,3 @@ def _decided(truths: list[Truth], look: Look, by: bool) -> bool | None:
             return by
         unknown = unknown or result is None
     return None if unknown else not by
-
-
-def _not(truth: Truth, look: Look) -> bool | None:
-    result = truth(look)
-    return None if result is None else not result

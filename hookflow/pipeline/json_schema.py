@@ -19,8 +19,9 @@ from pydantic_core import core_schema
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.pipeline.layers import OTHER_LENGTH
 from hookflow.pipeline.load import DEFAULT_HOOKS
-from hookflow.pipeline.problems import as_toml, type_words
+from hookflow.pipeline.problems import type_words
 from hookflow.pipeline.schema import Pipeline, Section
+from hookflow.pipeline.source_map import as_toml
 
 Schema = dict[str, Any]
 
@@ -169,10 +170,14 @@ def find_key(key: str) -> Declared:
         about=place.about(),
         type=type_words(place.schema, _definitions()) or "any value",
         required=place.required,
-        default=as_toml(place.schema.get("default")),
+        default=_written(place.schema.get("default")),
         example=place.example(),
         keys=tuple(place.inner()),
     )
+
+
+def _written(value: Any) -> str:
+    return "" if value is None else as_toml(value)
 
 
 @cache
@@ -237,7 +242,7 @@ class _KeySchema:
 
     def example(self) -> str:
         """Return the key with a value, below its table; nothing for a table."""
-        value = as_toml(_example(self.schema))
+        value = _written(_example(self.schema))
         if not value or self.path[-1:] == ("[]",):  # an item of a list is written with its list
             return ""
         *table, name = self.path

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import tomli_w
 from pydantic import ValidationError
@@ -28,7 +28,7 @@ from hookflow.pipeline.layers import (
     unknown_hooks,
 )
 from hookflow.pipeline.problems import explain
-from hookflow.pipeline.references import environment_keys, interpolate, public, variables_of, without_environment
+from hookflow.pipeline.references import environment_keys, interpolate, public, variables_of
 from hookflow.pipeline.schema import Component, Pipeline
 from hookflow.pipeline.source_map import Key, SourceMap
 from hookflow.text import mask, unmask
@@ -80,32 +80,24 @@ _REST = {
 def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
     """Return a pipeline of the hooks and points of `tree` without what is `faulty`, the other sections made up.
 
-    None when nothing can be made of it.
+    A hook loses its faulty key; one of which too much would be missing becomes a stub. None when nothing can be made.
     """
-    hooks, points = ({**_table(tree, name)} for name in ("hooks", "points"))
+    tables = (tree.get(name) for name in ("hooks", "points"))
+    hooks, points = ({**table} if isinstance(table, dict) else {} for table in tables)
     for section, *path in faulty:
         if section == "points" and path:
             points.pop(path[0], None)
         elif section == "hooks" and path:
-            _repair(hooks, *path)
+            name, *key = path
+            table = hooks.get(name)
+            if isinstance(table, dict) and key and key[0] not in ("use", "points"):
+                hooks[name] = {other: value for other, value in table.items() if other != key[0]}
+            else:
+                hooks[name] = _STUB
     try:
         return Pipeline.model_validate({**_REST, "hooks": hooks, "points": points})
     except ValidationError:
         return None
-
-
-def _table(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
-    result = tree.get(name)
-    return result if isinstance(result, dict) else {}
-
-
-def _repair(hooks: dict[str, Any], name: str, *path: str) -> None:
-    """Leave out a key that is at fault; a hook of which too much would be missing becomes a stub."""
-    table = hooks.get(name)
-    if not isinstance(table, dict) or not path or path[0] in ("use", "points"):
-        hooks[name] = _STUB
-    else:
-        hooks[name] = {key: value for key, value in table.items() if key != path[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,28 +135,28 @@ class UnsoundError(UserError):
         self.rest = rest
 
 
-def load(
-    source: PipelineSource,
-    overrides: Sequence[Said] = (),
-    *,
-    without: Sequence[str] = (),
-    only: Sequence[str] = (),
-    recorded: bool = False,
-    environment: bool = True,
-) -> Loaded:
+class Options(TypedDict, total=False):
+    """How to load a pipeline."""
+
+    without: Sequence[str]
+    """Hooks to switch off."""
+    only: Sequence[str]
+    """The only hooks to leave on, if there are any."""
+    recorded: bool
+    """Whether `dump` has written the file: it includes its default hooks."""
+    environment: bool
+    """Whether to resolve references to the environment. To show or compare a pipeline they may stay what they are."""
+
+
+def load(source: PipelineSource, overrides: Sequence[Said] = (), **options: Unpack[Options]) -> Loaded:
     """Read a pipeline file, lay `key=value` overrides over it, fill in its `${…}`, and check it.
 
-    The hooks named in `without` are switched off, and, where `only` names any, all that it does not name. A file that
-    is `recorded` has been written by `dump`: it includes its default hooks. To show or compare it, the
-    `environment` need not be asked: its references then stay what they are.
     Raises UserError with everything that is wrong, each with its line.
     """
     if isinstance(source, Path):
-        text = read(source, recorded=recorded)
-        return parse(text, source, overrides, without=without, only=only, recorded=recorded, environment=environment)
+        return parse(read(source, recorded=options.get("recorded", False)), source, overrides, **options)
     places = SourceMap.in_tables(source, str(TABLES))
-    tree, places = over_base(deepcopy(dict(source)), places, TABLES)
-    return _understood(tree, places, TABLES, overrides, without, only, recorded, environment)
+    return _resolve(*over_base(deepcopy(dict(source)), places, TABLES), TABLES, overrides, **options)
 
 
 @contextmanager
@@ -183,40 +175,32 @@ def uncollected() -> Iterator[None]:
 
 
 @uncollected()
-def parse(
-    text: str,
+def parse(text: str, source: Path, overrides: Sequence[Said] = (), **options: Unpack[Options]) -> Loaded:
+    """Do what `load` does with the text of a file; `source` is the file that problems are shown to stand in."""
+    try:
+        return _resolve(*extended(text, source), source, overrides, **options)
+    except RecursionError:
+        raise UserError(Problem("its lists and tables are nested too deeply", Where(str(source)))) from None
+
+
+def _resolve(
+    tree: dict[str, Any],
+    places: SourceMap,
     source: Path,
-    overrides: Sequence[Said] = (),
+    overrides: Sequence[Said],
     *,
     without: Sequence[str] = (),
     only: Sequence[str] = (),
     recorded: bool = False,
     environment: bool = True,
 ) -> Loaded:
-    """Do what `load` does with the text of a file; `source` is the file that problems are shown to stand in."""
-    try:
-        return _understood(*extended(text, source), source, overrides, without, only, recorded, environment)
-    except RecursionError:
-        raise UserError(Problem("its lists and tables are nested too deeply", Where(str(source)))) from None
-
-
-def _understood(
-    tree: dict[str, Any],
-    places: SourceMap,
-    source: Path,
-    overrides: Sequence[Said],
-    without: Sequence[str],
-    only: Sequence[str],
-    recorded: bool,
-    environment: bool,
-) -> Loaded:
-    """Return what the tables of a file come to; `places` says where each of their keys stands."""
+    """Return the pipeline of a file's tables; `places` has the position of each of their keys."""
     changes = [
         override if isinstance(override, Override) else Override(override, Where(f"--set {override}"))
         for override in overrides
     ]
     problems = list(apply(changes, tree, places))
-    written, _, variables = without_environment(tree, places)
+    written, _, variables = interpolate(tree, places, None)
     resolved, unresolved, _ = interpolate(tree, places, os.environ) if environment else (written, {}, ())
     if environment:
         mask({name: os.environ[name] for name in variables if name in os.environ})

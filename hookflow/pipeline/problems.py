@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import date, time
 from typing import Any, get_args
@@ -12,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from hookflow.errors import SHOWN, Problem, nearest, nearest_or_all
 from hookflow.pipeline.schema import Pipeline
-from hookflow.pipeline.source_map import Key, SourceMap, dotted
+from hookflow.pipeline.source_map import Key, SourceMap, as_toml, dotted
 
 Definitions = Mapping[str, Mapping[str, Any]]
 
@@ -58,21 +57,6 @@ def _bound(bound: int | float) -> str:
     if isinstance(bound, int) and bound > 1 << 32 and bound.bit_count() == 1:
         return f"2^{bound.bit_length() - 1}"
     return f"{bound:g}" if isinstance(bound, float) else str(bound)
-
-
-def as_toml(value: Any) -> str:
-    """Return a plain value as TOML writes it; nothing for None."""
-    match value:
-        case None:
-            return ""
-        case dict():
-            return f"{{ {', '.join(f'{key} = {as_toml(item)}' for key, item in value.items())} }}" if value else "{}"
-        case list() | tuple():
-            return f"[{', '.join(map(as_toml, value))}]"
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except TypeError:
-        return repr(value)
 
 
 _KINDS = {

@@ -37,17 +37,14 @@ class Interpolated(NamedTuple):
     """The variables of the environment that it refers to."""
 
 
-def interpolate(tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str]) -> Interpolated:
-    """Return the tree with every reference replaced."""
-    return _Resolver(tree, places, environ).result()
+def interpolate(tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str] | None) -> Interpolated:
+    """Return the tree with every reference replaced.
 
-
-def without_environment(tree: dict[str, Any], places: SourceMap) -> Interpolated:
-    """Return the tree with every reference replaced but those to the environment, which is not asked.
-
-    Every string is so written that `interpolate` gives what it stands for.
+    With None for the environment, references to it stay, and every string is escaped for a later `interpolate`.
     """
-    return _Resolver(tree, places, None).result()
+    resolver = _Resolver(tree, places, environ)
+    resolved: dict[str, Any] = resolver.resolve(tree, ())
+    return Interpolated(resolved, resolver.problems, tuple(resolver.variables))
 
 
 def variables_of(text: str) -> list[str]:
@@ -79,8 +76,6 @@ class _UnresolvedError(Exception):
 
 
 class _Resolver:
-    """Follows the references of a tree; with None for the environment, those to it stay as they are written."""
-
     def __init__(self, tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str] | None) -> None:
         self.tree = tree
         self.places = places
@@ -90,10 +85,6 @@ class _Resolver:
         self._within: list[Key] = []
         self._looked_up = 0
         self._made = 0
-
-    def result(self) -> Interpolated:
-        resolved: dict[str, Any] = self.resolve(self.tree, ())
-        return Interpolated(resolved, self.problems, tuple(self.variables))
 
     def resolve(self, value: Any, path: Key) -> Any:
         if self._within and isinstance(value, dict | list):
@@ -187,7 +178,7 @@ class _Resolver:
 def public(resolved: dict[str, Any], written: dict[str, Any]) -> Pipeline:
     """Return the valid pipeline of `resolved` with what stands in `written` for the environment's values.
 
-    `written` is what `without_environment` makes of the same tables, and is changed.
+    `written` is the same tables interpolated without an environment, and is changed.
     """
     left = dict(environment_keys(written))
     while True:

@@ -55,6 +55,19 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+def _shape(value: Any) -> str:
+    """Return the tag of a value that may be a name, or a table or a list of more."""
+    return "<table>" if isinstance(value, dict | Section) else "<list>" if isinstance(value, list) else "<name>"
+
+
+def _list_or_table(value: Any) -> str:
+    return "<list>" if isinstance(value, list) else "<table>"
+
+
+def _table_or_list(value: Any) -> str:
+    return "<table>" if isinstance(value, dict) else "<list>"
+
+
 class RunSection(Section):
     """How long, where and how."""
 
@@ -177,13 +190,9 @@ class WeightsSection(Section):
     """Globs over the model's names that are neither loaded nor missed: ["head.*"] for a new head."""
 
 
-def _kind_of_weights(weights: Any) -> str:
-    return "<table>" if isinstance(weights, dict | WeightsSection) else "<name>"
-
-
 Weights = Annotated[
     Annotated[WeightsFile, Tag("<name>")] | Annotated[WeightsSection, Tag("<table>")],
-    Discriminator(_kind_of_weights),
+    Discriminator(_shape),
 ]
 """Weights to begin with; their file alone, where there is nothing else to say."""
 
@@ -200,13 +209,9 @@ class ModelSection(Component):
         return WeightsSection(file=self.weights) if isinstance(self.weights, str) else self.weights
 
 
-def _one_or_list(written: Any) -> str:
-    return "<list>" if isinstance(written, list) else "<name>"
-
-
 Patterns = Annotated[
     Annotated[str, Tag("<name>")] | Annotated[list[str], Field(min_length=1), Tag("<list>")],
-    Discriminator(_one_or_list),
+    Discriminator(_shape),
 ]
 """One glob or several."""
 
@@ -261,13 +266,9 @@ Optimizers = Annotated[
 """One, as `[optimizer]`, or several by name: `[optimizer.generator]`, `[optimizer.discriminator]`."""
 
 
-def _kind_of_component(item: Any) -> str:
-    return "<table>" if isinstance(item, dict | Component) else "<name>"
-
-
 Named = Annotated[
     Annotated[Use, Tag("<name>")] | Annotated[Component, Tag("<table>")],
-    Discriminator(_kind_of_component),
+    Discriminator(_shape),
 ]
 """A component of which the name alone may be written, where it takes no arguments: "./file.py:Name"."""
 
@@ -372,13 +373,11 @@ class WriterSection(Component):
     """The class or function that creates it: a registered name, "package.module:Name" or "./file.py:Name"."""
 
 
-class BindingSpec(Section):
-    """A hook at one point: when it fires there, and who stands before and after it."""
+class Firing(Section):
+    """When a hook fires, and in which parts of the network: the keys that a hook and each of its points share."""
 
-    at: str = Field(examples=["after_train_iter"])
-    """The point, or `around_X` for both `before_X` and `after_X`."""
     every: AmountField | None = None
-    """How often to fire; a bare number counts the point's own unit."""
+    """How often to fire. A bare number counts the point's own unit, and of a hook at several points iterations."""
     from_: AmountField | None = Field(default=None, alias="from")
     """When to begin to fire."""
     until: AmountField | None = None
@@ -397,19 +396,25 @@ class BindingSpec(Section):
     """PyTorch's word for a hook that takes `kwargs`; here it follows from the signature, and may be left out."""
     always_call: bool | None = Field(default=None, examples=[True])
     """At `forward`: whether to fire after an exception in the module too, with None as the output."""
+
+
+class _At(Section):
+    at: str = Field(examples=["after_train_iter"])
+    """The point, or `around_X` for both `before_X` and `after_X`."""
+
+
+class BindingSpec(Firing, _At):
+    """A hook at one point: when it fires there, and who stands before and after it."""
+
     after: list[str] = Field(default=[], examples=[["ema"]])
     """Hooks that fire earlier at this point; "name?" if it may be missing."""
     before: list[str] = Field(default=[], examples=[["checkpoint?"]])
     """Hooks that fire later at this point; "name?" if it may be missing."""
 
 
-def _kind_of_point(item: Any) -> str:
-    return "<table>" if isinstance(item, dict | BindingSpec) else "<name>"
-
-
 PointItem = Annotated[
     Annotated[str, Tag("<name>")] | Annotated[BindingSpec, Tag("<table>")],
-    Discriminator(_kind_of_point),
+    Discriminator(_shape),
 ]
 
 
@@ -424,28 +429,18 @@ class OwnPoint(Section):
     """The state of the run when it fires."""
 
 
-def _kind_of_args(args: Any) -> str:
-    return "<list>" if isinstance(args, list) else "<table>"
-
-
-def _kind_of_slots(slots: Any) -> str:
-    return "<table>" if isinstance(slots, dict) else "<list>"
-
-
 Slots = Annotated[
     Annotated[list[str], Tag("<list>")] | Annotated[dict[str, list[str]], Tag("<table>")],
-    Discriminator(_kind_of_slots),
+    Discriminator(_table_or_list),
 ]
 """The slots that a hook touches, in all of its methods or by method."""
 
 
-class HookNode(Section):
-    """A hook: what it is, where and when it fires, and what becomes of its errors."""
-
+class _Node(Section):
     use: Use = Field(examples=["ema"])
     """The hook: a registered name, "package.module:Name" or "./file.py:Name"."""
     args: Annotated[
-        Annotated[Args, Tag("<table>")] | Annotated[ArgList, Tag("<list>")], Discriminator(_kind_of_args)
+        Annotated[Args, Tag("<table>")] | Annotated[ArgList, Tag("<list>")], Discriminator(_list_or_table)
     ] = {}
     """The arguments: by name, or in a list, which fills the first ones."""
     phase: Literal["first", "early", "normal", "late", "last"] | None = None
@@ -466,26 +461,11 @@ class HookNode(Section):
     """Hooks that touch a slot with this one in whatever order: `check` does not report the pair."""
     points: list[PointItem] | None = Field(default=None, min_length=1)
     """Where to fire, as names of points or tables with `at`; wherever the class has a method if left out."""
-    every: AmountField | None = None
-    """How often to fire; a bare number counts iterations; at no such point, the points' own unit."""
-    from_: AmountField | None = Field(default=None, alias="from")
-    """When to begin to fire."""
-    until: AmountField | None = None
-    """When to cease to fire."""
-    when: Condition | None = None
-    """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
-    modules: list[ModuleGlob] | None = Field(default=None, min_length=1, examples=[["layer*.conv?", "type:Conv2d"]])
-    """At module points: globs over the names of modules, or classes: "type:Conv2d", "type:./net.py:Block"."""
-    parameters: list[str] | None = Field(default=None, min_length=1, examples=[["*.weight"]])
-    """At parameter points: globs over the names of the network's parameters, e.g. ["*.weight"]."""
-    stages: list[ModuleStage] | None = Field(default=None, min_length=1, examples=[["train", "val"]])
-    """At module points: in which stages of the run to fire; in "train" alone if left out."""
-    prepend: bool | None = Field(default=None, examples=[True])
-    """At module points: whether to fire before the hooks that the model has registered itself."""
-    with_kwargs: bool | None = Field(default=None, examples=[True])
-    """PyTorch's word for a hook that takes `kwargs`; here it follows from the signature, and may be left out."""
-    always_call: bool | None = Field(default=None, examples=[True])
-    """At `forward`: whether to fire after an exception in the module too, with None as the output."""
+
+
+class HookNode(Firing, _Node):
+    """A hook: what it is, where and when it fires, and what becomes of its errors."""
+
     enabled: bool = True
     """Whether the hook takes part at all."""
     default: bool = False

@@ -10,6 +10,7 @@ import re
 from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, time
 from typing import Any, Self
 
 import tomli
@@ -103,11 +104,24 @@ def split_key(text: str) -> tuple[Key, str]:
 
 def dotted(key: Key) -> str:
     """Return the key as one may write it: the inverse of `split_key`."""
-    return ".".join(part if _BARE_KEY.fullmatch(part) else _quoted(part) for part in key)
+    return ".".join(part if _BARE_KEY.fullmatch(part) else as_toml(part) for part in key)
 
 
-def _quoted(part: str) -> str:
-    return json.dumps(part, ensure_ascii=False).replace("\x7f", "\\u007f")
+def as_toml(value: Any) -> str:
+    """Return a plain value in one line of TOML; "null" for None, which TOML does not have."""
+    match value:
+        case Mapping():
+            pairs = ", ".join(f"{dotted((str(key),))} = {as_toml(item)}" for key, item in value.items())
+            return f"{{ {pairs} }}" if pairs else "{}"
+        case list() | tuple():
+            return f"[{', '.join(map(as_toml, value))}]"
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case bool() | None:
+            return json.dumps(value)
+        case int() | float() | date() | time():
+            return str(value)
+    return repr(value)
 
 
 Spot = tuple[Key, int]

@@ -95,12 +95,6 @@ def flat(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
             yield f"{above}{name}", value
 
 
-_DEVICE = r"^(auto|cpu|mps|cuda(:\d+)?)$"
-_FOLDER = r"^\w[\w.-]*$"
-_HOOK = r"^[A-Za-z0-9_-]+$"
-_PART = r"^[A-Za-z]\w*$"
-
-
 def _amount(written: Any) -> int | str:
     parse_amount(written)
     return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
@@ -138,28 +132,15 @@ def _condition(written: str) -> str:
     return written
 
 
-def _device(written: str) -> str:
-    if not re.fullmatch(_DEVICE, written):
-        raise ValueError(f'"{written}" is no device; write "auto", "cpu", "cuda", "cuda:1" or "mps"')
-    return written
+def _matching(pattern: str, message: str) -> tuple[AfterValidator, WithJsonSchema]:
+    """Return the notes of a string that must match; `{}` in the message is what was written."""
 
+    def check(written: str) -> str:
+        if not re.fullmatch(pattern, written):
+            raise ValueError(message.format(written))
+        return written
 
-def _folder_name(written: str) -> str:
-    if not re.fullmatch(_FOLDER, written):
-        raise ValueError(f'"{written}" is not a valid folder name; use letters, digits, "_", "-" and "."')
-    return written
-
-
-def _hook_name(written: str) -> str:
-    if not re.fullmatch(_HOOK, written):
-        raise ValueError('a hook\'s name is made of letters, digits, "_" and "-"')
-    return written
-
-
-def _part_name(written: str) -> str:
-    if not re.fullmatch(_PART, written):
-        raise ValueError(f'"{written}" is not a valid name; use letters, digits and "_", a letter first')
-    return written
+    return AfterValidator(check), WithJsonSchema({"type": "string", "pattern": pattern})
 
 
 Plain = TypeVar("Plain", dict[str, Any], list[Any])
@@ -188,10 +169,6 @@ class BesidePipeline:
             return text
         path = os.path.join(folder, match[1].removeprefix("./"))  # noqa: PTH118  # it stays as its reader wrote it
         return text[: match.start(1)] + path + text[match.end(1) :]
-
-
-def _text(pattern: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": pattern})
 
 
 AmountField = Annotated[
@@ -229,11 +206,18 @@ ModuleGlob = Annotated[str, BesidePipeline(r"type:(.*\.py):")]
 """An entry of `modules`: a glob over names, or a class, "type:./net.py:Block"."""
 WeightsFile = Annotated[str, BesidePipeline(r"([^~$].*)")]
 """A file of weights; a path from the home folder, and a path that begins with a reference, stay as they are."""
-PartName = Annotated[str, AfterValidator(_part_name), _text(_PART)]
-HookName = Annotated[str, AfterValidator(_hook_name), _text(_HOOK)]
+PartName = Annotated[
+    str, *_matching(r"^[A-Za-z]\w*$", '"{}" is not a valid name; use letters, digits and "_", a letter first')
+]
+HookName = Annotated[str, *_matching(r"^[A-Za-z0-9_-]+$", 'a hook\'s name is made of letters, digits, "_" and "-"')]
 Condition = Annotated[
     str, AfterValidator(_condition), WithJsonSchema({"type": "string", "examples": ["loss > 10 and epoch >= 1"]})
 ]
 ArgList = Annotated[list[Any], AfterValidator(_without_dates)]
-Device = Annotated[str, AfterValidator(_device), _text(_DEVICE)]
-FolderName = Annotated[str, AfterValidator(_folder_name), _text(_FOLDER)]
+Device = Annotated[
+    str,
+    *_matching(r"^(auto|cpu|mps|cuda(:\d+)?)$", '"{}" is no device; write "auto", "cpu", "cuda", "cuda:1" or "mps"'),
+]
+FolderName = Annotated[
+    str, *_matching(r"^\w[\w.-]*$", '"{}" is not a valid folder name; use letters, digits, "_", "-" and "."')
+]

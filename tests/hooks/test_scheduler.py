@@ -37,7 +37,7 @@ from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.builtin.scheduler import Scheduler
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.pipeline.problems import as_toml
+from hookflow.pipeline.source_map import as_toml
 from hookflow.runner.process.launch import prepare
 from tests.conftest import TESTS, NewRun, hookflow, records
 from tests.processes import Training

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hookflow.events.rundir import RunDir
-from hookflow.pipeline.problems import as_toml
+from hookflow.pipeline.source_map import as_toml
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.dispatch import torch_hooks
 from hookflow.runner.loop import trainer

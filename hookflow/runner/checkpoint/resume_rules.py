@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from enum import Enum
@@ -15,7 +14,7 @@ from hookflow.graph.difference import difference
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, load
 from hookflow.pipeline.schema import Pipeline
-from hookflow.pipeline.source_map import SourceMap
+from hookflow.pipeline.source_map import SourceMap, as_toml
 
 
 class May(Enum):
@@ -129,7 +128,7 @@ def _matches(pattern: str, key: str) -> bool:
 
 
 def _written(value: Any) -> str:
-    return "not set" if value is None else json.dumps(value, ensure_ascii=False)
+    return "not set" if value is None else as_toml(value)
 
 
 UNREADABLE = "what its hooks were cannot be read: another version of hookflow has saved it"
