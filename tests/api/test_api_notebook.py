@@ -18,11 +18,11 @@ import hookflow, time
 seen = []
 def slowly(run):
     time.sleep(0.05)
-    if run.iter == 20:
-        print("twenty")
+    if run.iter == 10:
+        print("ten")
 pipeline = hookflow.load({{
     "extends": {str(TOY)!r},
-    "run": {{"threads": 1, "max_epochs": 8}},
+    "run": {{"threads": 1, "max_epochs": 5}},
     "hooks": {{"slowly": {{"use": slowly, "points": ["after_train_iter"]}}}},
 }})
 """
@@ -56,28 +56,25 @@ def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return execute
 
 
-def test_a_run_is_a_line_that_moves_and_then_a_table(executed: Any) -> None:
-    (loaded, trained, looked), drawn = executed(LOAD, TRAIN, LOOK)
+def test_a_run_is_a_line_that_moves_and_then_a_table_or_the_error_of_its_cell(executed: Any) -> None:
+    failing = LOAD.replace('print("ten")', "1 / 0")
+    interrupted = LOAD.replace('print("ten")', "import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    looks = "print(*(run.status for run in hookflow.runs()), hookflow.load_run().checkpoint().iter)"
+    cells = (LOAD, TRAIN, LOOK, failing, TRAIN, interrupted, TRAIN, looks)
+    (loaded, trained, looked, _, failed, _, stopped, last), drawn = executed(*cells, allow_errors=True)
     assert loaded == []
     printed = [output.text for output in trained if output.output_type == "stream"]
-    assert "".join(printed) == "twenty\n", "a hook's own prints, and nothing else"
+    assert "".join(printed) == "ten\n", "a hook's own prints, and nothing else"
     line, table = (output.data for output in trained if output.output_type == "display_data")
     assert "finished" in line["text/plain"]
     assert "━" * 30 in line["text/plain"]
-    assert "iteration 40/40" in line["text/plain"]
+    assert "iteration 25/25" in line["text/plain"]
     assert len({text for text in drawn if "running" in text and "it/s" in text}) > 1
-    assert "40 iterations in" in table["text/plain"]
+    assert "25 iterations in" in table["text/plain"]
     assert "val accuracy" in table["text/plain"]
     assert "val accuracy" in table["text/html"]
-    assert looked[0].text.startswith("finished dict_keys(['loss', 'accuracy']) 20")
-
-
-def test_what_ends_a_run_is_the_error_of_its_cell(executed: Any) -> None:
-    failing = LOAD.replace('print("twenty")', "1 / 0")
-    interrupted = LOAD.replace('print("twenty")', "import os, signal; os.kill(os.getpid(), signal.SIGINT)")
-    look = "print(*(run.status for run in hookflow.runs()), hookflow.load_run().checkpoint().iter)"
-    (_, failed, _, stopped, looked), _ = executed(failing, TRAIN, interrupted, TRAIN, look, allow_errors=True)
+    assert looked[0].text.startswith("finished dict_keys(['loss', 'accuracy']) 12")
     assert [output.ename for output in failed if output.output_type == "error"] == ["ZeroDivisionError"]
-    assert not [output for output in failed if output.output_type == "stream"], "its traceback is told once"
+    assert not [output for output in failed if output.output_type == "stream"], "its traceback is printed once"
     assert [output.ename for output in stopped if output.output_type == "error"] == ["KeyboardInterrupt"]
-    assert looked[0].text == "interrupted failed 20\n"
+    assert last[0].text == "interrupted failed finished 10\n"

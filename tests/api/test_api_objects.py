@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hookflow
 from hookflow import Hook
-from tests.conftest import hookflow as command
+from tests.conftest import hookflow_here as command
 from tests.toy import Net, Points
 
 INPUTS = torch.randn(32, 4, generator=torch.Generator().manual_seed(3))
@@ -143,10 +143,9 @@ def test_objects_are_only_here(tmp_path: Path) -> None:
     with pytest.raises(hookflow.UserError, match=r"process of its own has none of the objects.*<object Net>"):
         hookflow.train(pipeline(model={"use": Net()}), "none", runs=tmp_path, process=True)
     run = train(tmp_path / "runs", model={"use": Net()}, hooks={"save": {"use": "checkpoint"}})
-    for more in (["--set", "run.max_epochs=3"], ["--set", "run.max_epochs=3", "--detach"]):
-        done = command("run", "--resume", run.id, *more, cwd=tmp_path)
-        assert done.returncode == 2, done.stdout + done.stderr
-        assert re.search(r'pipeline\.toml:\d+:1: "<object Net>" stands for an object of the Python', done.stderr)
-        assert 'use = "./file.py:Name"' in done.stderr
+    done = command("run", "--resume", run.id, "--set", "run.max_epochs=3", "--detach", cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert re.search(r'pipeline\.toml:\d+:1: "<object Net>" stands for an object of the Python', done.stderr)
+    assert 'use = "./file.py:Name"' in done.stderr
     assert run.status == "finished", "what was refused has not been begun"
     assert command("diff", run.id, run.id, cwd=tmp_path).returncode == 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
+import pytest
+
 import hookflow
-from tests.limits import LIMIT
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text("utf-8")
 
@@ -17,14 +17,17 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_code_blocks_run_from_top_to_bottom(tmp_path: Path) -> None:
+def test_the_code_blocks_run_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (pipeline,) = blocks("toml")
-    (tmp_path / "mine.toml").write_text(pipeline)
-    (tmp_path / "page.py").write_text("\n".join(blocks("python")))
-    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert 'overrides["hooks.log.evry"]: [hooks.log] has no key "evry"' in done.stdout
-    assert 'did you mean "every"?' in done.stdout
+    Path("mine.toml").write_text(pipeline)
+    Path("page.py").write_text("\n".join(blocks("python")))
+    runpy.run_path("page.py", run_name="__main__")
+    printed = capfd.readouterr().out
+    assert 'overrides["hooks.log.evry"]: [hooks.log] has no key "evry"' in printed
+    assert 'did you mean "every"?' in printed
     assert len(hookflow.runs(tmp_path / "runs")) == 4
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import dump, load, parse
-from tests.conftest import hookflow, hookflow_here
+from hookflow.runner.process.launch import prepare
+from tests.conftest import hookflow_here, records
 
 BARE = """\
 [run]
@@ -126,18 +128,20 @@ def test_a_recorded_pipeline_has_them_in_full_and_gets_no_others(file: Path) -> 
     assert parse(BARE, file, recorded=True).pipeline.hooks == {}, "one from before there were any"
 
 
-def test_three_epochs_without_hooks_leave_a_loss_and_weights(file: Path, tmp_path: Path) -> None:
-    told = hookflow_here("check", "p.toml", "--strict", cwd=tmp_path)
-    assert "2 hooks at 3 points; by default: log, checkpoint\n" in told.stdout
+def test_a_run_without_hooks_leaves_a_loss_and_weights(
+    file: Path, tmp_path: Path, train_here: Callable[..., int]
+) -> None:
+    printed = hookflow_here("check", "p.toml", "--strict", cwd=tmp_path).stdout
+    assert "2 hooks at 3 points; by default: log, checkpoint\n" in printed
     assert json.loads(hookflow_here("check", "p.toml", "-f", "json", cwd=tmp_path).stdout)["default_hooks"]
     assert "log         late, every 0.5%, default" in hookflow_here("graph", "p.toml", cwd=tmp_path).stdout
     assert "(default)" in hookflow_here("explain", "hooks", cwd=tmp_path).stdout
-    assert hookflow("run", "p.toml", "--ui", "plain", cwd=tmp_path).returncode == 0
-    (run_dir,) = (RunDir(path) for path in (tmp_path / "runs" / "bare").iterdir())
-    scalars = [json.loads(line) for line in run_dir.events.read_text().splitlines() if '"scalars"' in line]
+    loaded = load(file)
+    run_dir = RunDir.create(tmp_path / "runs", "bare")
+    prepare(loaded, compile_pipeline(loaded), run_dir, tmp_path)
+    assert train_here(run_dir) == 0
+    scalars = records(run_dir, "scalars")
     assert len(scalars) >= 3
-    assert {"loss", "lr"} <= scalars[0]["v"].keys()
+    assert {"loss", "lr"} <= scalars[0]["v"].keys()  # type: ignore[attr-defined]
     assert (run_dir.checkpoints / "last").exists()
-    assert hookflow("val", "bare:last", cwd=tmp_path).returncode == 0
-    more = hookflow("run", "p.toml", "--resume", "--set", "run.max_epochs=3", "--ui", "plain", cwd=tmp_path)
-    assert more.returncode == 0, more.stderr
+    assert hookflow_here("val", "bare:last", cwd=tmp_path).returncode == 0
