@@ -38,56 +38,44 @@ class Images:
     `images` is uint8 of shape (examples, height, width, 3) and `classes` is int64 of shape (examples,). On the
     device they take a byte a value: 155 MB for 40,000 images of 32x32 with the border that shifting needs.
 
-    Only the split `train` is shuffled, anew each epoch, and drops an incomplete last batch. `augment`, left out on in
-    `train` alone, shifts each image by up to two pixels each way, the border reflected, and flips: a coin for each
-    image in the first epoch, then the other way round every other epoch, so that two epochs in a row see both sides.
+    With `shuffle` the order is drawn anew each epoch. `augment` shifts each image by up to two pixels each way, the
+    border reflected, and flips: a coin for each image in the first epoch, then the other way round every other epoch,
+    so that two epochs in a row always see both sides.
 
     `sizes` are the sides, in pixels, that images are scaled to, epoch by epoch; the last goes for all that follow.
     A net that takes any size learns most of what it needs from small images first, at the square of their side.
 
-    With several ranks, each has its share of every batch. `name`, `synthetic` and `note` describe the data in `info`.
+    With several ranks, each has its share of every batch, as `sharding` divides it. `info` describes the data.
     Draws come from generators of their own, on the CPU: they are the same on every device, and take nothing from the
     global generators.
     """
+
+    info: DataInfo
 
     def __init__(
         self,
         images: Tensor,
         classes: Tensor,
+        sharding: BatchSharding,
         *,
-        split: Split,
-        batch_size: int,
-        augment: bool | None,
+        shuffle: bool,
+        augment: bool,
+        sizes: Sequence[int],
         seed: int,
         device: torch.device,
-        sizes: Sequence[int] = (),
-        rank: int = 0,
-        world: int = 1,
-        name: str,
-        synthetic: bool,
-        note: str,
     ) -> None:
-        training, batch_size = split == "train", min(batch_size, len(classes))
         self._height, self._width = images.shape[1:3]
-        self._sharding = BatchSharding(len(classes), batch_size, drop_last=training, rank=rank, world=world)
-        self.batch_size, self.global_batch_size = self._sharding.batch_size, self._sharding.global_batch_size
-        self._shuffle = training
-        self._augment = training if augment is None else augment
+        self._sharding = sharding
+        self.batch_size, self.global_batch_size = sharding.batch_size, sharding.global_batch_size
+        self._shuffle = shuffle
+        self._augment = augment
         self._sizes = sizes
         self._seed = seed
-        self._images = (_bordered(images) if self._augment else images).to(device)
+        self._images = (_bordered(images) if augment else images).to(device)
         self._classes = classes.to(device)
         mean, std = torch.tensor(MEAN, device=device), torch.tensor(STD, device=device)
         self._scale = (1 / (255 * std)).view(3, 1, 1)
         self._offset = (-mean / std).view(3, 1, 1)
-        self.info = DataInfo(
-            name=name,
-            examples=len(classes),
-            batches=len(self._sharding),
-            batch_size=batch_size,
-            synthetic=synthetic,
-            note=note,
-        )
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -148,6 +136,39 @@ def _bordered(images: Tensor) -> Tensor:
     return images[:, rows][:, :, columns]
 
 
+def labelled(
+    images: Tensor,
+    classes: Tensor,
+    *,
+    split: Split,
+    batch_size: int,
+    augment: bool | None,
+    sizes: Sequence[int],
+    seed: int,
+    device: torch.device,
+    rank: int,
+    world: int,
+    name: str,
+    synthetic: bool,
+    note: str,
+) -> Images:
+    """Return the images of a split. Only `train` is shuffled, drops an incomplete last batch, and is augmented if
+    `augment` is left out."""
+    training, batch_size = split == "train", min(batch_size, len(classes))
+    sharding = BatchSharding(len(classes), batch_size, drop_last=training, rank=rank, world=world)
+    augment = training if augment is None else augment
+    result = Images(images, classes, sharding, shuffle=training, augment=augment, sizes=sizes, seed=seed, device=device)
+    result.info = DataInfo(
+        name=name,
+        examples=len(classes),
+        batches=len(sharding),
+        batch_size=batch_size,
+        synthetic=synthetic,
+        note=note,
+    )
+    return result
+
+
 SPLITS = {"train": 8_000, "val": 1_000, "test": 1_000}
 """Images of each split, the ten classes in equal parts."""
 
@@ -176,7 +197,7 @@ def synthetic(
     generator = torch.Generator().manual_seed(list(SPLITS).index(split))
     classes = (torch.randperm(SPLITS[split], generator=generator) % len(PATTERNS))[:limit]
     say(f"SYNTHETIC {split}: generating {len(classes):,} images")
-    return Images(
+    return labelled(
         draw(classes, generator),
         classes,
         split=split,
