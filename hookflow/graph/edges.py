@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from heapq import heapify, heappop, heappush
-from itertools import accumulate, chain, pairwise, product
+from itertools import accumulate, chain, compress, pairwise, product
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
@@ -291,9 +291,14 @@ class EdgeGraph:
         kept: list[Flow] = []
         for hub, flow in enumerate(bundles, len(self.names) + len(self.bundles)):
             component = components[number[hub]] if hub in number else set()
-            tied, rest = self._split(flow, component)
-            kept += (part for part in rest if len(part) > MANY)
-            weak |= self._single(part for part in rest if len(part) <= MANY)
+            firsts, other_firsts = self._parted(flow.firsts, component)
+            thens, other_thens = self._parted(flow.thens, component)
+            for part in (Flow(other_firsts, flow.thens, flow.slots), Flow(firsts, other_thens, flow.slots)):
+                if len(part) > MANY:
+                    kept.append(part)
+                else:
+                    weak |= self._single([part])
+            tied = Flow(firsts, thens, flow.slots)
             if len(tied) > MANY:
                 self._count([tied])
             else:
@@ -301,12 +306,10 @@ class EdgeGraph:
         self._note(lost, whole, every)
         return kept
 
-    def _split(self, flow: Flow, component: Collection[int]) -> tuple[Flow, list[Flow]]:
-        """Return the edges of a flow with both ends in a strong component, and the others as at most two flows."""
-        firsts, other_firsts = _parted(flow.firsts, lambda row: self.spots[row] in component)
-        thens, other_thens = _parted(flow.thens, lambda row: self.spots[row] in component)
-        rest = [Flow(other_firsts, flow.thens, flow.slots), Flow(firsts, other_thens, flow.slots)]
-        return Flow(firsts, thens, flow.slots), rest
+    def _parted(self, rows: Sequence[int], vertices: Collection[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the rows that are among the vertices, and the others."""
+        within = [self.spots[row] in vertices for row in rows]
+        return tuple(compress(rows, within)), tuple(row for row, is_in in zip(rows, within, strict=True) if not is_in)
 
     def _count(self, flows: Iterable[Flow]) -> None:
         for flow in flows:
@@ -360,24 +363,16 @@ class EdgeGraph:
         first, then = self.spots[statement.first], self.spots[statement.then]
         return (then, first) if statement.then in self.closing else (first, then)
 
-    def _bounds(self, flow: Flow) -> tuple[list[int], list[int]]:
-        """Return where the edges of a flow begin in the graph, and where they end."""
-        firsts, thens = ([self.spots[row] for row in rows] for rows in (flow.firsts, flow.thens))
-        return (thens, firsts) if flow.thens[0] in self.closing else (firsts, thens)
-
     def _arcs(self, bundles: Sequence[Flow]) -> Iterator[Rows]:
         """Yield the edges of the graph that lead to and from the rows of bundles."""
-        for hub, (tails, heads) in enumerate(map(self._bounds, bundles), len(self.names)):
-            yield from ((tail, hub) for tail in tails)
-            yield from ((hub, head) for head in heads)
+        for hub, flow in enumerate(bundles, len(self.names)):
+            backwards = flow.thens[0] in self.closing
+            tails, heads = (flow.thens, flow.firsts) if backwards else (flow.firsts, flow.thens)
+            yield from ((self.spots[row], hub) for row in tails)
+            yield from ((hub, self.spots[row]) for row in heads)
 
     def _before(self, edges: Iterable[Rows], bundles: Sequence[Flow]) -> list[list[int]]:
         return rows_before(len(self.names) + len(bundles), chain(edges, self._arcs(bundles)))
-
-
-def _parted(rows: Sequence[int], chosen: Callable[[int], bool]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the rows that are chosen, and the others."""
-    return tuple(filter(chosen, rows)), tuple(row for row in rows if not chosen(row))
 
 
 class _Parting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -56,24 +57,23 @@ def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
     """
     declared = {(binding.hook, binding.method): binding for binding in plan.bindings}
     shared = _shared(observed)
-    result: dict[Method, Slots] = {}
+    touched: dict[Method, Slots] = {}
     for seen in observed:
         binding = seen.binding
-        matters = [
-            {slot for slot in slots if not _is_private(slot, shared) and not _needs_no_order(plan, binding, slot)}
+        matter = (
+            tuple(slot for slot in slots if not _is_private(slot, shared) and not _needs_no_order(plan, binding, slot))
             for slots in (seen.touched.reads, seen.touched.writes)
-        ]
-        method = binding.hook, binding.method
-        result[method] = result.get(method, Slots()) | Slots(*map(tuple, matters))
-    without = {
-        method: Slots(
-            tuple(slot for slot in slots.reads if not covered(slot, (*bound.reads, *bound.writes))),
-            tuple(slot for slot in slots.writes if not covered(slot, bound.writes)),
         )
-        for method, slots in result.items()
-        for bound in [declared[method]]
-    }
-    return {method: slots for method, slots in without.items() if slots}
+        method = binding.hook, binding.method
+        touched[method] = touched.get(method, Slots()) | Slots(*matter)
+    result = {}
+    for method, slots in touched.items():
+        reads, writes = declared[method].reads, declared[method].writes
+        result[method] = Slots(
+            tuple(slot for slot in slots.reads if not covered(slot, (*reads, *writes))),
+            tuple(slot for slot in slots.writes if not covered(slot, writes)),
+        )
+    return {method: slots for method, slots in result.items() if slots}
 
 
 def never_seen(observed: Sequence[Seen]) -> dict[str, Slots]:
@@ -102,16 +102,12 @@ def with_observed(plan: Plan, observed: Sequence[Seen]) -> Plan:
     No edge follows from that: so a pair that the declarations would order is reported until they are there.
     """
     more = missing(plan, observed)
-
-    def added(binding: Binding) -> Binding:
+    bindings = []
+    for binding in plan.bindings:
         slots = more.get((binding.hook, binding.method), Slots())
-        return replace(
-            binding,
-            reads=widest({*binding.reads, *slots.reads}),
-            writes=widest({*binding.writes, *slots.writes}),
-        )
-
-    return replace(plan, bindings=tuple(map(added, plan.bindings)))
+        reads, writes = widest({*binding.reads, *slots.reads}), widest({*binding.writes, *slots.writes})
+        bindings.append(replace(binding, reads=reads, writes=writes))
+    return replace(plan, bindings=tuple(bindings))
 
 
 def turned(observed: Plan, declared: Plan) -> Iterator[Ambiguity]:
@@ -206,32 +202,19 @@ def _needs_no_order(plan: Plan, binding: Binding, slot: str) -> bool:
     return root(slot) == "checkpoint" and commutes(slot, point) and not plan.points.in_iteration(point.name)
 
 
-def _summed(slots: Iterable[str]) -> tuple[str, ...]:
+def _summed(slots: Collection[str]) -> tuple[str, ...]:
     """Return slots without the parts of others among them; of many parts of one, that one."""
-    return widest({*slots, *_crowded(set(slots))})
-
-
-def _crowded(slots: Collection[str]) -> Iterator[str]:
-    parts: dict[str, int] = {}
-    for slot in slots:
-        if slot != root(slot) and root(slot) in CROWDED:
-            parts[root(slot)] = parts.get(root(slot), 0) + 1
-    yield from (slot for slot, many in parts.items() if many > MANY)
+    parts = Counter(root(slot) for slot in {*slots} if slot != root(slot) and root(slot) in CROWDED)
+    return widest({*slots, *(slot for slot, many in parts.items() if many > MANY)})
 
 
 def to_json(observed: Sequence[Seen], without: Mapping[Method, Slots]) -> list[dict[str, object]]:
     """Return what each binding was seen to touch, with what its method does not declare."""
-    return [
-        {
-            "hook": binding.hook,
-            "point": binding.point,
-            "method": binding.method,
-            "firings": seen.firings,
-            "reads": [*seen.touched.reads],
-            "writes": [*seen.touched.writes],
-            "undeclared": {"reads": [*more.reads], "writes": [*more.writes]},
-        }
-        for seen in observed
-        for binding in [seen.binding]
-        for more in [without.get((binding.hook, binding.method), Slots())]
-    ]
+    result: list[dict[str, object]] = []
+    for seen in observed:
+        binding = seen.binding
+        more = without.get((binding.hook, binding.method), Slots())
+        facts = {"hook": binding.hook, "point": binding.point, "method": binding.method, "firings": seen.firings}
+        touched = {"reads": [*seen.touched.reads], "writes": [*seen.touched.writes]}
+        result.append({**facts, **touched, "undeclared": {"reads": [*more.reads], "writes": [*more.writes]}})
+    return result

@@ -160,119 +160,86 @@ class Point:
 
 
 def _point(name: str, depth: int, offers: str, unit: str, about: str, kind: Kind = "standard") -> Point:
-    return Point(name, depth, tuple(offers.split()), unit, about, kind)
+    """Return a point, which offers the run, too."""
+    return Point(name, depth, ("run", *offers.split()), unit, about, kind)
 
 
 STANDARD: tuple[Point, ...] = (
-    _point("before_run", 0, "run", "firing", "the model, the data and the optimizer stand; nothing has run"),
-    _point("after_load_checkpoint", 1, "run checkpoint", "firing", "a checkpoint is read, not yet copied in"),
+    _point("before_run", 0, "", "firing", "the model, the data and the optimizer stand; nothing has run"),
+    _point("after_load_checkpoint", 1, "checkpoint", "firing", "a checkpoint is read, not yet copied in"),
     _point(
         "load_state_dict_pre",
         2,
-        "run name module state_dict prefix local_metadata strict missing_keys unexpected_keys error_msgs",
+        "name module state_dict prefix local_metadata strict missing_keys unexpected_keys error_msgs",
         "firing",
         "a module is about to load its state",
-        kind="state",
+        "state",
     ),
     _point(
         "load_state_dict_post",
         2,
-        "run name module incompatible_keys",
+        "name module incompatible_keys",
         "firing",
         "a module and those within it have loaded",
-        kind="state",
+        "state",
     ),
-    _point("before_train", 1, "run", "firing", "the training loop is about to start"),
-    _point("before_train_epoch", 2, "run", "ep", "an epoch is about to start"),
-    _point("before_train_iter", 3, "run batch batch_idx", "it", "a batch has been fetched, nothing computed"),
+    _point("before_train", 1, "", "firing", "the training loop is about to start"),
+    _point("before_train_epoch", 2, "", "ep", "an epoch is about to start"),
+    _point("before_train_iter", 3, "batch batch_idx", "it", "a batch has been fetched, nothing computed"),
+    _point("global_forward_pre", 4, "name module args input", "it", "any module is about to compute", "global"),
+    _point("forward_pre", 4, "module name args input kwargs", "it", "a module is about to compute", "module"),
+    _point("global_forward", 4, "name module args input kwargs output", "it", "any module has computed", "global"),
+    _point("forward", 4, "module name args input kwargs output", "it", "a module has computed", "module"),
+    _point("after_forward", 4, "batch batch_idx outputs", "it", "the outputs and the loss are there", "step"),
+    _point("before_backward", 4, "batch batch_idx outputs", "it", "the loss is about to be differentiated", "step"),
+    _point("global_full_backward_pre", 4, "name module grad_output", "it", "gradients reach any module", "global"),
+    _point("full_backward_pre", 4, "module name grad_output", "it", "gradients reach a module", "module"),
+    _point("parameter_grad", 4, "name param grad", "it", "a gradient reaches a parameter", "parameter"),
+    _point("post_accumulate_grad", 4, "name param", "it", "a gradient is added to a parameter's", "parameter"),
     _point(
-        "global_forward_pre", 4, "run name module args input", "it", "any module is about to compute", kind="global"
+        "global_full_backward", 4, "name module grad_input grad_output", "it", "gradients leave any module", "global"
     ),
-    _point("forward_pre", 4, "run module name args input kwargs", "it", "a module is about to compute", kind="module"),
+    _point("full_backward", 4, "module name grad_input grad_output", "it", "gradients leave a module", "module"),
     _point(
-        "global_forward", 4, "run name module args input kwargs output", "it", "any module has computed", kind="global"
+        "ddp_comm", 4, "name state process_group bucket", "it", "DDP is about to average a bucket of gradients", "comm"
     ),
-    _point("forward", 4, "run module name args input kwargs output", "it", "a module has computed", kind="module"),
-    _point("after_forward", 4, "run batch batch_idx outputs", "it", "the outputs and the loss are there", kind="step"),
+    _point("after_backward", 4, "batch batch_idx outputs", "it", "the gradients are there", "step"),
+    _point("before_optimizer_step", 4, "batch batch_idx outputs", "it", "the gradients are final", "step"),
+    _point("optimizer_step_pre", 4, "name optimizer args kwargs", "it", "an optimizer's step begins", "optimizer"),
+    _point("optimizer_step_post", 4, "name optimizer args kwargs", "it", "an optimizer's step is done", "optimizer"),
+    _point("after_optimizer_step", 4, "batch batch_idx outputs", "it", "the weights are new", "step"),
+    _point("after_train_iter", 3, "batch batch_idx outputs", "it", "an iteration is done and counted"),
+    _point("after_train_epoch", 2, "", "ep", "an epoch is done and counted"),
     _point(
-        "before_backward", 4, "run batch batch_idx outputs", "it", "the loss is about to be differentiated", kind="step"
-    ),
-    _point(
-        "global_full_backward_pre", 4, "run name module grad_output", "it", "gradients reach any module", kind="global"
-    ),
-    _point("full_backward_pre", 4, "run module name grad_output", "it", "gradients reach a module", "module"),
-    _point("parameter_grad", 4, "run name param grad", "it", "a gradient reaches a parameter", kind="parameter"),
-    _point("post_accumulate_grad", 4, "run name param", "it", "a gradient is added to a parameter's", kind="parameter"),
-    _point(
-        "global_full_backward",
-        4,
-        "run name module grad_input grad_output",
-        "it",
-        "gradients leave any module",
-        kind="global",
-    ),
-    _point(
-        "full_backward", 4, "run module name grad_input grad_output", "it", "gradients leave a module", kind="module"
-    ),
-    _point(
-        "ddp_comm",
-        4,
-        "run name state process_group bucket",
-        "it",
-        "DDP is about to average a bucket of gradients",
-        kind="comm",
-    ),
-    _point("after_backward", 4, "run batch batch_idx outputs", "it", "the gradients are there", kind="step"),
-    _point("before_optimizer_step", 4, "run batch batch_idx outputs", "it", "the gradients are final", kind="step"),
-    _point(
-        "optimizer_step_pre", 4, "run name optimizer args kwargs", "it", "an optimizer's step begins", kind="optimizer"
-    ),
-    _point(
-        "optimizer_step_post",
-        4,
-        "run name optimizer args kwargs",
-        "it",
-        "an optimizer's step is done",
-        kind="optimizer",
-    ),
-    _point("after_optimizer_step", 4, "run batch batch_idx outputs", "it", "the weights are new", kind="step"),
-    _point("after_train_iter", 3, "run batch batch_idx outputs", "it", "an iteration is done and counted"),
-    _point("after_train_epoch", 2, "run", "ep", "an epoch is done and counted"),
-    _point(
-        "state_dict_pre",
-        2,
-        "run name module prefix keep_vars",
-        "firing",
-        "`state_dict` of a module is called",
-        kind="state",
+        "state_dict_pre", 2, "name module prefix keep_vars", "firing", "`state_dict` of a module is called", "state"
     ),
     _point(
         "state_dict_post",
         2,
-        "run name module state_dict prefix local_metadata",
+        "name module state_dict prefix local_metadata",
         "firing",
         "a module's state is complete",
-        kind="state",
+        "state",
     ),
-    _point("before_val", 2, "run", "firing", "validation is about to start"),
-    _point("before_val_epoch", 3, "run", "firing", "the pass over the validation data is about to start"),
-    _point("before_val_iter", 4, "run batch batch_idx", "firing", "a validation batch has been fetched"),
-    _point("after_val_iter", 4, "run batch batch_idx outputs", "firing", "the outputs of a validation batch are there"),
-    _point("after_val_epoch", 3, "run metrics", "firing", "the pass is done: hooks put their metrics in"),
-    _point("after_val", 2, "run metrics", "firing", "validation is done, the metrics are complete"),
-    _point("before_save_checkpoint", 2, "run checkpoint", "firing", "a checkpoint is complete, not yet written"),
-    _point("after_copy_checkpoint", 2, "run", "firing", "the state has been copied; the weights may change again"),
-    _point("after_save_checkpoint", 2, "run checkpoint path", "firing", "a checkpoint is safe on disk"),
-    _point("after_train", 1, "run", "firing", "the training loop has ended"),
-    _point("before_test", 1, "run", "firing", "the test is about to start"),
-    _point("before_test_epoch", 2, "run", "firing", "the pass over the test data is about to start"),
-    _point("before_test_iter", 3, "run batch batch_idx", "firing", "a test batch has been fetched"),
-    _point("after_test_iter", 3, "run batch batch_idx outputs", "firing", "the outputs of a test batch are there"),
-    _point("after_test_epoch", 2, "run metrics", "firing", "the pass is done: hooks put their metrics in"),
-    _point("after_test", 1, "run metrics", "firing", "the test is done, the metrics are complete"),
-    _point("on_exception", 1, "run exception", "firing", "something raised; the run is about to end"),
-    _point("on_log", 1, "run name value", "firing", "a number is logged", kind="log"),
-    _point("after_run", 0, "run", "firing", "the last point of every run, after an error too"),
+    _point("before_val", 2, "", "firing", "validation is about to start"),
+    _point("before_val_epoch", 3, "", "firing", "the pass over the validation data is about to start"),
+    _point("before_val_iter", 4, "batch batch_idx", "firing", "a validation batch has been fetched"),
+    _point("after_val_iter", 4, "batch batch_idx outputs", "firing", "the outputs of a validation batch are there"),
+    _point("after_val_epoch", 3, "metrics", "firing", "the pass is done: hooks put their metrics in"),
+    _point("after_val", 2, "metrics", "firing", "validation is done, the metrics are complete"),
+    _point("before_save_checkpoint", 2, "checkpoint", "firing", "a checkpoint is complete, not yet written"),
+    _point("after_copy_checkpoint", 2, "", "firing", "the state has been copied; the weights may change again"),
+    _point("after_save_checkpoint", 2, "checkpoint path", "firing", "a checkpoint is safe on disk"),
+    _point("after_train", 1, "", "firing", "the training loop has ended"),
+    _point("before_test", 1, "", "firing", "the test is about to start"),
+    _point("before_test_epoch", 2, "", "firing", "the pass over the test data is about to start"),
+    _point("before_test_iter", 3, "batch batch_idx", "firing", "a test batch has been fetched"),
+    _point("after_test_iter", 3, "batch batch_idx outputs", "firing", "the outputs of a test batch are there"),
+    _point("after_test_epoch", 2, "metrics", "firing", "the pass is done: hooks put their metrics in"),
+    _point("after_test", 1, "metrics", "firing", "the test is done, the metrics are complete"),
+    _point("on_exception", 1, "exception", "firing", "something raised; the run is about to end"),
+    _point("on_log", 1, "name value", "firing", "a number is logged", "log"),
+    _point("after_run", 0, "", "firing", "the last point of every run, after an error too"),
 )
 """Every point that each run has, in the order of a full one."""
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Literal
 
-from hookflow.errors import Problem, Where, misspelt, nearest
-from hookflow.graph.plan import Binding, Node, Nodes, Plan
+from hookflow.errors import Problem, misspelt, nearest
+from hookflow.graph.plan import Binding, Nodes, Plan
 from hookflow.graph.points import Loop, Point
 from hookflow.pipeline.condition import METRICS, parse_condition
 
@@ -89,9 +89,11 @@ def doubtful_slots(nodes: Nodes) -> Iterator[Problem]:
     Slots of the runner itself (`SLOTS`) need no hook that writes them.
     """
     readers, writers = _users(nodes, "reads"), _users(nodes, "writes")
-    lone = {
-        slot: names.pop() for slot in {**readers, **writers} if len(names := _touching(slot, readers, writers)) == 1
-    }
+    lone: dict[str, str] = {}  # the slots that one hook alone touches
+    for slot in {**readers, **writers}:
+        touching = {*readers.get(slot, ()), *writers.get(slot, ())}
+        if slot not in SLOTS and len(touching) == 1:
+            lone[slot] = touching.pop()
     common = {*SLOTS, *readers, *writers} - lone.keys()
     for slot, name in lone.items() if len(lone) < MANY else ():
         if hint := nearest(slot, common):
@@ -145,13 +147,11 @@ def _parts_read(nodes: Nodes) -> dict[tuple[str, str], None]:
 def with_own_state(nodes: Nodes) -> Nodes:
     """Return the nodes with what each hook writes of its own state, where another one reads that: `hook.ema`."""
     read = {owner_of(slot) for node in nodes.values() for bound in node.bound for slot in bound.reads}
-    owners = [name for name in nodes if name in read]
-    return {**nodes, **{name: _writing_its_own(nodes[name]) for name in owners}} if owners else nodes
-
-
-def _writing_its_own(node: Node) -> Node:
-    own = f"hook.{node.hook.name}"
-    return replace(node, bound=tuple(replace(b, writes=tuple(sorted({*b.writes, own}))) for b in node.bound))
+    result = dict(nodes)
+    for name in [name for name in nodes if name in read]:
+        bound = (replace(b, writes=tuple(sorted({*b.writes, f"hook.{name}"}))) for b in nodes[name].bound)
+        result[name] = replace(nodes[name], bound=tuple(bound))
+    return result
 
 
 def owner_of(slot: str) -> str | None:
@@ -168,10 +168,6 @@ def _users(nodes: Nodes, verb: str) -> dict[str, dict[str, None]]:
             for slot in getattr(bound, verb):
                 users.setdefault(root(slot), {})[name] = None
     return users
-
-
-def _touching(slot: str, *users: Mapping[str, Mapping[str, None]]) -> set[str]:
-    return set() if slot in SLOTS else {name for those in users for name in those.get(slot, ())}
 
 
 def _unwritten(slot: str, names: Sequence[str], nodes: Nodes, written: Iterable[str]) -> Problem:
@@ -227,23 +223,6 @@ class Stale:
     use."""
 
 
-@dataclass(frozen=True, slots=True)
-class Vain:
-    """`writer` writes `slot` after its last use."""
-
-    writer: Binding
-    slot: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Write:
-    """Where in a round something is written; by the runner if `writer` is None."""
-
-    place: int
-    point: str
-    writer: Binding | None
-
-
 class Lifetimes:
     """The reads and writes of all hooks over the loop."""
 
@@ -251,19 +230,16 @@ class Lifetimes:
         self._plan = plan
         self.loop = Loop(plan.points, validates_in_epoch)
         self._parts = Parts((*RUNNER, *(slot for b in plan.bindings for slot in (*b.reads, *b.writes))))
-        self._first: dict[str, _Write] = {}
-        for slot, points in RUNNER.items():
-            self._note(slot, (_Write(self.loop.place(point), point, None) for point in points))
-        for binding in plan.bindings:
-            for slot in _passing(binding.writes):
-                self._note(slot, [_Write(self.loop.place(binding.point), binding.point, binding)])
-
-    def _note(self, slot: str, writes: Iterable[_Write]) -> None:
-        """Note where in a round a slot, and so each of its parts, is first written."""
-        for write in writes:
+        self._first: dict[str, tuple[int, str, Binding | None]] = {}
+        """Of each part where in a round it is first written, at which point, and by which hook, or by the runner."""
+        writes: list[tuple[str, str, Binding | None]] = []
+        writes += ((slot, point, None) for slot, points in RUNNER.items() for point in points)
+        writes += ((slot, b.point, b) for b in plan.bindings for slot in _passing(b.writes))
+        for slot, point, writer in writes:
+            place = self.loop.place(point)
             for part in self._parts.of([slot]):
-                if part not in self._first or write.place < self._first[part].place:
-                    self._first[part] = write
+                if part not in self._first or place < self._first[part][0]:
+                    self._first[part] = place, point, writer
 
     def stale(self) -> Iterator[Stale]:
         """Yield who reads what the round before has left.
@@ -285,28 +261,25 @@ class Lifetimes:
 
     def _stale(self, reader: Binding, slot: str) -> Stale | None:
         writes = [self._first[part] for part in self._parts.of([slot]) if part in self._first]
-        first = min(writes, key=lambda write: write.place, default=None)
-        place = self.loop.place(reader.point)
-        if first is None or place < 0 or first.place <= place:
+        first, point, writer = min(writes, key=lambda write: write[0], default=(-1, "", None))
+        if not 0 <= self.loop.place(reader.point) < first:
             return None
-        common = self.loop.common(reader.point, first.point)
+        common = self.loop.common(reader.point, point)
         beside = self.loop.within(reader.point)[-1:] == (common,) and not reader.point.startswith("before_")
-        doubtful = not common or (beside and root(slot) in ANEW)
-        return Stale(reader, slot, first.point, first.writer, common, doubtful)
+        return Stale(reader, slot, point, writer, common, not common or (beside and root(slot) in ANEW))
 
-    def vain(self) -> Iterator[Vain]:
+    def vain(self) -> Iterator[tuple[Binding, str]]:
         """Yield who writes a slot at points alone where it has had its use, and that no hook reads behind it."""
         for slot, spent in SPENT.items():
-            readers = (self.loop.place(b.point) for b in self._plan.bindings if slot in map(root, b.reads))
-            last = max(readers, default=-1)
+            reads = (self.loop.place(b.point) for b in self._plan.bindings if slot in map(root, b.reads))
+            last = max(reads, default=-1)
             writers: dict[str, list[Binding]] = {}
             for binding in self._plan.bindings:
                 if slot in map(root, binding.writes):
                     writers.setdefault(binding.hook, []).append(binding)
-            for several in writers.values():
-                here = self.loop.place(several[0].point)
-                if all(b.point in spent for b in several) and last < here:
-                    yield Vain(several[0], slot)
+            for first, *others in writers.values():
+                if all(b.point in spent for b in (first, *others)) and last < self.loop.place(first.point):
+                    yield first, slot
 
 
 def _passing(slots: Iterable[str]) -> Iterator[str]:
@@ -325,26 +298,22 @@ def doubts(plan: Plan, nodes: Nodes, validates_in_epoch: bool) -> tuple[list[Pro
     lifetimes = Lifetimes(plan, validates_in_epoch)
     warnings: list[Problem] = []
     notes: list[Problem] = []
-    for entry in lifetimes.stale():
-        text = _described(entry, nodes[entry.reader.hook].where)
-        warnings += [text] if entry.doubtful else []
-        notes += [] if entry.doubtful else [replace(text, hint="")]
-    warnings += (_in_vain(item, nodes[item.writer.hook].where) for item in lifetimes.vain())
+    for stale in lifetimes.stale():
+        reader = stale.reader
+        how = f' (when = "{reader.trigger.when}")' if stale.slot in _asked(reader) else ""
+        message = (
+            f'hook "{reader.hook}" reads {stale.slot} at {reader.point}{how}, and it is first written at {stale.point}'
+        )
+        message += f' by "{stale.writer.hook}"' if stale.writer else ""
+        message += f": what it reads is the last {stale.round}'s" if stale.round else ": there is nothing to read yet"
+        hint = f"fire it at {stale.point} or later"
+        hint += f", if it is to read this {stale.round}'s" if stale.round else ""
+        where = nodes[reader.hook].where
+        if stale.doubtful:
+            warnings.append(Problem(message, where, hint))
+        else:
+            notes.append(Problem(message, where))
+    for writer, slot in lifetimes.vain():
+        message = f'hook "{writer.hook}" writes {slot} at {writer.point}, when the step has already used them'
+        warnings.append(Problem(message, nodes[writer.hook].where, "fire it at before_optimizer_step"))
     return warnings, notes
-
-
-def _described(stale: Stale, where: Where) -> Problem:
-    how = f' (when = "{stale.reader.trigger.when}")' if stale.slot in _asked(stale.reader) else ""
-    by = f' by "{stale.writer.hook}"' if stale.writer else ""
-    what = f"what it reads is the last {stale.round}'s" if stale.round else "there is nothing to read yet"
-    reads = f'hook "{stale.reader.hook}" reads {stale.slot} at {stale.reader.point}{how}'
-    message = f"{reads}, and it is first written at {stale.point}"
-    hint = f"fire it at {stale.point} or later" + (f", if it is to read this {stale.round}'s" if stale.round else "")
-    return Problem(f"{message}{by}: {what}", where, hint)
-
-
-def _in_vain(vain: Vain, where: Where) -> Problem:
-    message = (
-        f'hook "{vain.writer.hook}" writes {vain.slot} at {vain.writer.point}, when the step has already used them'
-    )
-    return Problem(message, where, "fire it at before_optimizer_step")

@@ -60,11 +60,8 @@ def key(binding: Binding) -> Key:
 
 def meeting_points(plan: Plan, hook: str, other: str) -> set[str]:
     """Return the points at which two hooks both fire, but for those where arounds are left."""
-    result = [
-        {binding.point for binding in plan.bindings if binding.hook == item and binding.half != "exit"}
-        for item in (hook, other)
-    ]
-    return result[0] & result[1]
+    at = [{b.point for b in plan.bindings if b.hook == name and b.half != "exit"} for name in (hook, other)]
+    return at[0] & at[1]
 
 
 def keys(plan: Plan) -> tuple[tuple[str, Key], ...]:
@@ -115,20 +112,17 @@ def brought_together(plan: Plan, pairs: Iterable[Pair], free: Collection[Pair]) 
     all else between them, ahead of the first.
     """
     wanted = {pair.point: pair for pair in reversed(list(pairs))}
-    order = {}
-    for point in plan.order:
-        there = [*map(key, plan.at(point))]
-        if pair := wanted.get(point):
-            begin, end = sorted((there.index(pair.first), there.index(pair.then)))
-            ahead: list[Key] = []
-            behind = [there[begin]]
-            for item in there[begin + 1 : end]:
-                follows = any(
-                    Pair(point, other, item) not in free and Pair(point, item, other) not in free for other in behind
-                )
-                (behind if follows else ahead).append(item)
-            there[begin : end + 1] = [*ahead, there[begin], there[end], *behind[1:]]
-        order[point] = there
+    order = {point: [*map(key, plan.at(point))] for point in plan.order}
+    for point, pair in wanted.items():
+        there = order[point]
+        begin, end = sorted((there.index(pair.first), there.index(pair.then)))
+        ahead: list[Key] = []
+        behind = [there[begin]]
+        for item in there[begin + 1 : end]:
+            between = [Pair(point, other, item) for other in behind]
+            follows = any(pair not in free and pair.turned not in free for pair in between)
+            (behind if follows else ahead).append(item)
+        there[begin : end + 1] = [*ahead, there[begin], there[end], *behind[1:]]
     return _places(order.items())
 
 
