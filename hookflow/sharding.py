@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hookflow.events.records import DataInfo
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -45,3 +47,14 @@ class BatchSharding:
         """Return this rank's part of the batch at `index`: of the `indices` of the epoch, one for each example."""
         begin = index * self._full
         return indices[begin + self.rank : begin + self.global_batch_size(index) : self.world]
+
+    def describe(self, name: str, note: str, *, synthetic: bool) -> DataInfo:
+        """Return the `info` of a source of these batches."""
+        return DataInfo(
+            name=name,
+            examples=self.examples,
+            batches=self._batches,
+            batch_size=self._full,
+            synthetic=synthetic,
+            note=note,
+        )

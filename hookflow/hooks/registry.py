@@ -45,7 +45,7 @@ BUILT_IN: dict[str, str] = {
     "throughput": "hookflow.hooks.builtin.log:Throughput",
     "time_limit": "hookflow.hooks.builtin.time_limit:TimeLimit",
     "tta": "hookflow.hooks.builtin.predict:TTA",
-    "whiten": "hookflow.zoo.whiten:Whiten",
+    "whiten": "hookflow.zoo.hooks:Whiten",
 }
 
 HOOKS = Registry("hook", "hookflow.hooks", BUILT_IN)

@@ -13,7 +13,7 @@ from pathlib import Path
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.load import Loaded, named_parts, wrong_parts
 from hookflow.pipeline.registry import Registry, missing_extra, registry_of
-from hookflow.pipeline.schema import TYPE, BindingSpec, Component, DataSource, HookNode, Pipeline
+from hookflow.pipeline.schema import TYPE, Component, DataSource, Firing, Pipeline
 from hookflow.pipeline.use import FORMS, bindings_in, is_file, is_object, maker_of, module_file, parse_file
 
 
@@ -22,12 +22,10 @@ def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
 
     So for the classes by which hooks pick modules. Also for models and optimizers that do not go together.
     """
-    result = (
-        missing(part.use, base, loaded.places.of(f"{key}.use"), registry_of(key))
-        for key, part in _components(loaded.pipeline).items()
-    )
-    kinds = (missing(use, base, loaded.places.of(key), None) for key, use in _module_types(loaded.pipeline))
-    return [*(problem for problem in (*result, *kinds) if problem is not None), *wrong_parts(loaded)]
+    places, components = loaded.places, _components(loaded.pipeline)
+    result = [missing(part.use, base, places.of(f"{key}.use"), registry_of(key)) for key, part in components.items()]
+    result += [missing(use, base, places.of(key), None) for key, use in _module_types(loaded.pipeline)]
+    return [*filter(None, result), *wrong_parts(loaded)]
 
 
 def missing_objects(loaded: Loaded) -> list[Problem]:
@@ -35,7 +33,7 @@ def missing_objects(loaded: Loaded) -> list[Problem]:
     hooks = {f"hooks.{name}": hook.use for name, hook in loaded.pipeline.hooks.items()}
     uses = {key: part.use for key, part in _components(loaded.pipeline).items()} | hooks
     result = (_missing_object(use, loaded.places.of(f"{key}.use")) for key, use in uses.items() if is_object(use))
-    return [problem for problem in result if problem is not None]
+    return [*filter(None, result)]
 
 
 def _components(pipeline: Pipeline) -> dict[str, Component]:
@@ -53,12 +51,9 @@ def _components(pipeline: Pipeline) -> dict[str, Component]:
 def _module_types(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
     """Yield the classes that hooks name in `modules`, as "type:./net.py:Block", with the key of each."""
     for name, hook in pipeline.hooks.items():
-        tables: dict[str, HookNode | BindingSpec] = {f"hooks.{name}": hook}
-        tables |= {
-            f"hooks.{name}.points.{k}": item for k, item in enumerate(hook.points or ()) if not isinstance(item, str)
-        }
+        tables = {f"hooks.{name}": hook, **{f"hooks.{name}.points.{k}": p for k, p in enumerate(hook.points or ())}}
         for key, table in tables.items() if hook.enabled else ():
-            for k, entry in enumerate(table.modules or ()):
+            for k, entry in enumerate(table.modules or () if isinstance(table, Firing) else ()):
                 kind = entry.removeprefix(TYPE)
                 if kind != entry and ":" in kind:
                     yield f"{key}.modules.{k}", kind

@@ -358,13 +358,9 @@ def _take_needs(schema: Schema) -> Schema:
 def _by_use(args: Mapping[str, Schema], must: bool = False) -> Schema:
     """Return keys that hold a hook's `args` against those of what it uses, if they are a table."""
     needed = {"required": ["args"]} if must else {}
-    cases = [
-        {"if": {"properties": {"use": {"const": name}}}, "then": {**needed, "properties": {"args": _any_type(schema)}}}
-        for name, schema in args.items()
-    ]
+    cases = []
+    for name, schema in args.items():
+        keywords = {key: value for key, value in schema.items() if key != "type"}  # they say nothing of a list
+        then = {**needed, "properties": {"args": keywords}}
+        cases.append({"if": {"properties": {"use": {"const": name}}}, "then": then})
     return {"if": {"required": ["use"]}, "then": {"allOf": cases}}
-
-
-def _any_type(schema: Schema) -> Schema:
-    """Return the schema for a value that may be no table, too: its keywords then say nothing."""
-    return {key: value for key, value in schema.items() if key != "type"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, time
 from pathlib import Path
 from types import UnionType
@@ -38,9 +38,7 @@ def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> s
     where = named or Where(str(path))
     file = f'the file "{path}" ' if named else ""
     try:
-        if (
-            named and path.exists() and not (path.is_file() or path.is_dir())
-        ):  # an endless device, or a pipe without a writer
+        if named and path.exists() and not (path.is_file() or path.is_dir()):  # an endless device, or a pipe
             raise UserError(Problem(f'"{path}" is not a file', where))
         with open_regular(path) if recorded else path.open("rb") as opened:
             data = opened.read(MOST_BYTES + 1)
@@ -151,7 +149,9 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
             yield problem
             continue
         laid.add(key)
-        _give_way(key, tree, laid)
+        other = OTHER_LENGTH.get(key[1]) if len(key) == 2 and key[0] == "run" else None
+        if other and ("run", other) not in laid:
+            tree["run"].pop(other, None)
         places.put(key, where)
         for part, _ in walk(value) if of_python else ():
             places.put((*key, *part), Where(where.source + "".join(map(_subscript, part))))
@@ -209,13 +209,6 @@ def _take_away(key: Key, tree: Any, where: Where) -> Problem | None:
     return None
 
 
-def _give_way(key: Key, tree: dict[str, Any], laid: Collection[Key]) -> None:
-    """Drop the file's `run.max_epochs` for a given `run.max_iters`, and the other way round."""
-    other = OTHER_LENGTH.get(key[1]) if len(key) == 2 and key[0] == "run" else None
-    if other and ("run", other) not in laid:
-        tree["run"].pop(other, None)
-
-
 class _Step(NamedTuple):
     """A file that extends another one, and where it says so."""
 
@@ -248,7 +241,11 @@ def over_base(
     whole, base_places = extended(read(base, where), base, route)
     if folder := os.path.dirname(named):  # noqa: PTH120  # a Path would drop the "./" that a file begins with
         whole = _aimed(whole, Pipeline, folder)
-    _drop_length(whole, tree)
+    below, stated = whole.get("run"), tree.get("run")
+    if isinstance(below, dict) and isinstance(stated, dict):
+        for length, other in OTHER_LENGTH.items():  # only one can hold
+            if length in stated:
+                below.pop(other, None)
     whole_places = SourceMap(str(source))
     for name in whole:
         whole_places.take((name,), base_places)
@@ -297,15 +294,6 @@ def _aimed(value: Any, declared: Any, folder: str) -> Any:
     return value
 
 
-def _drop_length(base: dict[str, Any], tree: dict[str, Any]) -> None:
-    """Drop the base's `run.max_epochs` for a `run.max_iters`, and the other way round: only one can hold."""
-    below, stated = base.get("run"), tree.get("run")
-    if isinstance(below, dict) and isinstance(stated, dict):
-        for length, other in OTHER_LENGTH.items():
-            if length in stated:
-                below.pop(other, None)
-
-
 def _lay_over(base: dict[str, Any], tree: dict[str, Any], key: Key, whole: SourceMap, places: SourceMap) -> None:
     for name, value in tree.items():
         below = base.get(name)
@@ -317,12 +305,11 @@ def _lay_over(base: dict[str, Any], tree: dict[str, Any], key: Key, whole: Sourc
 
 
 def _uses_another(table: dict[str, Any], below: dict[str, Any]) -> bool:
-    return "use" in table and "use" in below and _plain(table["use"]) != _plain(below["use"])
-
-
-def _plain(use: Any) -> Any:
-    """Return the shortest way to write a file's path; anything else as it is."""
-    return os.path.normpath(use) if isinstance(use, str) and ".py:" in use else use
+    uses = [table.get("use"), below.get("use")]
+    if None in uses or uses[0] == uses[1]:
+        return False
+    files = [os.path.normpath(use) for use in uses if isinstance(use, str) and ".py:" in use]
+    return len(files) < 2 or files[0] != files[1]
 
 
 def switched_off(hooks: Iterable[str], without: Sequence[str], only: Sequence[str]) -> list[Override]:

@@ -117,30 +117,26 @@ def wrong_value(details: ErrorDetails, name: str, written: str = "") -> tuple[st
     `written` replaces a value of the environment, which is not shown.
     """
     value, context = details["input"], details.get("ctx", {})
+    shown = f"the value of {written}" if written else _shown(value)
     match details["type"]:
-        case kind if written and kind in _KINDS:
-            return f"{name} must be {_KINDS[kind]}, not the value of {written}", ""
-        case kind if written and kind in _BOUNDS:
-            words, bound = _BOUNDS[kind]
-            return f"{name} must be {words} {context[bound]}, not the value of {written}", ""
-        case _ if written:
-            return f"{name} cannot be the value of {written}", ""
         case kind if kind in _KINDS:
-            return f"{name} must be {_KINDS[kind]}, not {_shown(value)}", _mend(kind, value)
+            return f"{name} must be {_KINDS[kind]}, not {shown}", "" if written else _mend(kind, value)
         case kind if kind in _BOUNDS:
             words, bound = _BOUNDS[kind]
-            return f"{name} must be {words} {context[bound]}, not {_shown(value)}", ""
+            return f"{name} must be {words} {context[bound]}, not {shown}", ""
+        case _ if written:
+            return f"{name} cannot be {shown}", ""
         case "literal_error":
             choices = [choice.strip("'") for choice in context["expected"].replace(" or ", ", ").split(", ")]
             one_of = ", ".join(f'"{choice}"' for choice in choices)
-            return f"{name} must be one of {one_of}, not {_shown(value)}", nearest(str(value), choices)
+            return f"{name} must be one of {one_of}, not {shown}", nearest(str(value), choices)
         case "too_short":
             return f"{name} must not be empty", ""
         case "value_error":
             message = f"{f'[{name}]' if isinstance(value, dict) else name}: {context['error']}"
             return message, getattr(context["error"], "hint", "")
         case kind:  # one of the many kinds that no type in the project raises today
-            return f"{name} cannot be {_shown(value)} ({kind.replace('_', ' ')})", ""
+            return f"{name} cannot be {shown} ({kind.replace('_', ' ')})", ""
 
 
 def _unknown(key: Key, value: Any) -> tuple[str, str]:

@@ -15,11 +15,11 @@ from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import Key, SourceMap
 from hookflow.pipeline.values import walk
 
-LONGEST, MOST, MOST_MADE = 1 << 16, 100_000, 1_000_000
-"""Characters of a string, references followed in all, and characters and entries that they put in their places.
+MOST_MADE = 1_000_000
+"""Characters and entries that references may put in their places. A few lines could double them with each line."""
 
-A few lines could double each of them with each line.
-"""
+LOOK_UP = 10
+"""Characters that a reference counts for in itself."""
 
 ENVIRONMENT = "env:"
 """How the name of a reference begins that is a variable of the environment."""
@@ -83,7 +83,6 @@ class _Resolver:
         self.problems: dict[Key, Problem] = {}
         self.variables: dict[str, None] = {}
         self._within: list[Key] = []
-        self._looked_up = 0
         self._made = 0
 
     def resolve(self, value: Any, path: Key) -> Any:
@@ -110,8 +109,6 @@ class _Resolver:
                 if whole and whole["name"] is not None:
                     return self._look_up(whole, path)
                 written = _REFERENCE.sub(lambda match: self._written(match, path), text)
-                if len(written) > LONGEST:
-                    self._fail(path, f"its references make it longer than {LONGEST:,} characters")
                 self._count(len(written), path)
                 return written
             finally:
@@ -132,9 +129,7 @@ class _Resolver:
 
     def _look_up(self, match: re.Match[str], path: Key) -> Any:
         name = match["name"].strip()
-        self._looked_up += 1
-        if self._looked_up > MOST:
-            self._fail(path, f"the references of this pipeline refer to more than {MOST:,} others")
+        self._count(LOOK_UP, path)
         if not name or not match["end"]:
             self._fail(path, f"{match.group()} is no reference", "write ${section.key} or ${env:NAME:-default}")
         if name.startswith(ENVIRONMENT):

@@ -68,6 +68,17 @@ def _table_or_list(value: Any) -> str:
     return "<table>" if isinstance(value, dict) else "<list>"
 
 
+def _excludes(field: str, other: str, message: str) -> Any:
+    """Return a validator that refuses a field where another one, declared before it, is set too."""
+
+    def check(value: Any, info: ValidationInfo) -> Any:
+        if value and info.data.get(other):
+            raise ValueError(message)
+        return value
+
+    return field_validator(field)(check)
+
+
 class RunSection(Section):
     """How long, where and how."""
 
@@ -139,27 +150,16 @@ class RunSection(Section):
             raise ValueError('compile = "max-autotune" chooses kernels by their speed, which differs from run to run')
         return deterministic
 
-    @field_validator("cudnn_benchmark")
-    @classmethod
-    def _nothing_tried_out(cls, cudnn_benchmark: bool, info: ValidationInfo) -> bool:
-        if cudnn_benchmark and info.data.get("deterministic"):
-            raise ValueError("a deterministic run tries nothing out; keep either deterministic or cudnn_benchmark")
-        return cudnn_benchmark
+    _nothing_tried_out = _excludes(
+        "cudnn_benchmark",
+        "deterministic",
+        "a deterministic run tries nothing out; keep either deterministic or cudnn_benchmark",
+    )
 
-    @field_validator("overfit")
-    @classmethod
-    def _one_limit(cls, overfit: int | None, info: ValidationInfo) -> int | None:
-        for key in ("limit_train", "limit_val"):
-            if overfit is not None and info.data.get(key) is not None:
-                raise ValueError(f"overfit takes the place of {key}; keep one of them")
-        return overfit
+    _one_limit = _excludes("overfit", "limit_train", "overfit takes the place of limit_train; keep one of them")
+    _no_limit = _excludes("overfit", "limit_val", "overfit takes the place of limit_val; keep one of them")
 
-    @field_validator("max_iters")
-    @classmethod
-    def _one_length(cls, max_iters: int | None, info: ValidationInfo) -> int | None:
-        if max_iters is not None and info.data.get("max_epochs") is not None:
-            raise ValueError("the length is given twice; keep either max_epochs or max_iters")
-        return max_iters
+    _one_length = _excludes("max_iters", "max_epochs", "the length is given twice; keep either max_epochs or max_iters")
 
     @model_validator(mode="after")
     def _some_length(self) -> Self:
@@ -306,19 +306,9 @@ class LoaderSection(Section):
         result = {key: getattr(self, key) for key in NAMED_BY_LOADER}
         return {key: Component(use=n) if isinstance(n, str) else n for key, n in result.items() if n is not None}
 
-    @field_validator("sampler")
-    @classmethod
-    def _one_order(cls, sampler: Any, info: ValidationInfo) -> Any:
-        if sampler is not None and info.data.get("shuffle"):
-            raise ValueError("shuffle and a sampler both say the order; keep one of them")
-        return sampler
+    _one_order = _excludes("sampler", "shuffle", "shuffle and a sampler both say the order; keep one of them")
 
-    @field_validator("on_device")
-    @classmethod
-    def _nothing_to_fetch(cls, on_device: bool, info: ValidationInfo) -> bool:
-        if on_device and info.data.get("workers"):
-            raise ValueError("data on the device are fetched by no workers; leave workers out")
-        return on_device
+    _no_workers = _excludes("on_device", "workers", "data on the device are fetched by no workers; leave workers out")
 
 
 class DataSource(Component):

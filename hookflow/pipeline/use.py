@@ -135,7 +135,7 @@ class Objects:
         self._kept: list[Any] = []  # so that no other object gets the id of one of them
 
     def replace(self, tables: Any, key: Key = ()) -> Any:
-        """Return a copy of plain tables, of what stands at `key`, with a string for each object at a `use`.
+        """Return a copy of the tables at `key` with a string for each object at a `use`.
 
         Raises UserError with every value that no file could hold.
         """
@@ -245,9 +245,8 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
     if not colon or not module_name or not name:
         if use in short:
             _fail(f'"{use}" is registered as "{short[use]}", which names nothing', where, f"it should be {FORMS}")
-        _fail(
-            f'there is nothing called "{use}"', where, _inside(base / use, use) or nearest(use, short) or _forms(short)
-        )
+        every = f"write {FORMS}" + (f", or one of {', '.join(sorted(short))}" if short else "")
+        _fail(f'there is nothing called "{use}"', where, _inside(base / use, use) or nearest(use, short) or every)
     if module_name.endswith(".py"):
         module = import_file(base / module_name, module_name, where)
     else:
@@ -256,7 +255,8 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
     for part in name.split("."):
         if not hasattr(result, part):
             public = [known for known in dir(result) if not known.startswith("_")]
-            _fail(f'"{use}": there is no "{part}" in {_called(result, module_name)}', where, nearest(part, public))
+            owner = module_name if isinstance(result, ModuleType) else getattr(result, "__qualname__", repr(result))
+            _fail(f'"{use}": there is no "{part}" in {owner}', where, nearest(part, public))
         result = getattr(result, part)
     return result
 
@@ -269,10 +269,6 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def _forms(short: Mapping[str, str]) -> str:
-    return f"write {FORMS}" if not short else f"write {FORMS}, or one of {', '.join(sorted(short))}"
-
-
 def _inside(file: Path, use: str) -> str:
     """Return what may be meant by a file alone; empty if it is none, or cannot be read."""
     try:
@@ -282,10 +278,6 @@ def _inside(file: Path, use: str) -> str:
     defined = [node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
     named = ", ".join(f'"{use}:{name}"' for name in defined if not name.startswith("_"))
     return f"name what is in it: {named}" if named else ""
-
-
-def _called(result: Any, module_name: str) -> str:
-    return module_name if isinstance(result, ModuleType) else getattr(result, "__qualname__", repr(result))
 
 
 def _from_package(module_name: str, name: str, base: Path, where: Where | None) -> ModuleType:

@@ -32,7 +32,7 @@ class AirNet(nn.Module):
     """A frozen 2x2 convolution that whitens, one `Group` for each width, the maximum over the image, a linear layer.
 
     Takes images (batch, 3, height, width) of at least 16 by 16 and returns logits (batch, num_classes). The
-    `whiten` layer's weights are not trained: the hook `hookflow.zoo.whiten:Whiten` sets them from the training
+    `whiten` layer's weights are not trained: the hook `hookflow.zoo.hooks:Whiten` sets them from the training
     images. The scales of the batch norms are fixed at one. `widths` is the one dial: it sets cost and accuracy.
     """
 

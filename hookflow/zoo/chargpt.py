@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.records import DataInfo
 from hookflow.sharding import BatchSharding
 
 
@@ -50,13 +49,8 @@ class Text:
             raise UserError(Problem(message, hint="give it more text, or make batch_size or length smaller"))
         self._sharding = BatchSharding(windows, batch_size, drop_last=self._training, rank=rank, world=world)
         self.batch_size, self.global_batch_size = self._sharding.batch_size, self._sharding.global_batch_size
-        self.info = DataInfo(
-            name=path,
-            examples=windows,
-            batches=len(self._sharding),
-            batch_size=batch_size,
-            synthetic=False,
-            note=f"{len(self._text):,} bytes of {files} file{'s' * (files > 1)}",
+        self.info = self._sharding.describe(
+            path, f"{len(self._text):,} bytes of {files} file{'s' * (files > 1)}", synthetic=False
         )
 
     def __len__(self) -> int:

@@ -9,7 +9,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hookflow.events.records import DataInfo
 from hookflow.sharding import BatchSharding
 
 SPLITS = {"train": 1024, "val": 256, "test": 256}
@@ -42,18 +41,11 @@ class Circle:
         self._seed = seed
         self._sharding = BatchSharding(examples, batch_size, drop_last=True, rank=rank, world=world)
         self.batch_size, self.global_batch_size = self._sharding.batch_size, self._sharding.global_batch_size
-        self.info = DataInfo(
-            name="circle",
-            examples=examples,
-            batches=len(self._sharding),
-            batch_size=batch_size,
-            synthetic=True,
-            note="points drawn at random, in or out of a circle",
-        )
+        self.info = self._sharding.describe("circle", "points drawn at random, in or out of a circle", synthetic=True)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; what does not fill one is left out."""
-        return self.info["batches"]
+        return len(self._sharding)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on."""

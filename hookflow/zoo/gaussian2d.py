@@ -64,35 +64,29 @@ def append_rows(model: nn.Module, optimizer: Optimizer, rows: Mapping[str, Tenso
     """Append rows to each parameter, by its name; what the optimizer has averaged of them begins at zero."""
     for name, parameter in list(model.named_parameters()):
         more = rows[name]
-        averages = {
-            key: torch.cat((value, value.new_zeros(more.shape))) for key, value in _averages(optimizer, parameter)
-        }
+        averages = {key: torch.cat((a, a.new_zeros(more.shape))) for key, a in _averages(optimizer, parameter).items()}
         _replace(model, optimizer, name, torch.cat((parameter.detach(), more)), averages)
 
 
 def keep_rows(model: nn.Module, optimizer: Optimizer, kept: Tensor) -> None:
     """Drop the rows of every parameter but those where `kept`, boolean (rows,), is true."""
     for name, parameter in list(model.named_parameters()):
-        averages = {key: value[kept] for key, value in _averages(optimizer, parameter)}
+        averages = {key: average[kept] for key, average in _averages(optimizer, parameter).items()}
         _replace(model, optimizer, name, parameter.detach()[kept], averages)
 
 
-def _averages(optimizer: Optimizer, parameter: nn.Parameter) -> list[tuple[str, Tensor]]:
+def _averages(optimizer: Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
     """Return what the optimizer holds for each number of a parameter: Adam's two averages, say, and not its step."""
     state = optimizer.state.get(parameter, {})
-    return [(key, value) for key, value in state.items() if getattr(value, "shape", None) == parameter.shape]
+    return {key: value for key, value in state.items() if getattr(value, "shape", None) == parameter.shape}
 
 
 def _replace(model: nn.Module, optimizer: Optimizer, name: str, values: Tensor, averages: Mapping[str, Tensor]) -> None:
-    """Put a new parameter in the place of one, in the model and in the optimizer.
-
-    A new one, for the graph of the last backward pass may still hold the old one, with its old shape.
-    """
-    owner, _, last = name.rpartition(".")
-    module = model.get_submodule(owner)
-    old = getattr(module, last)
+    """Replace a parameter in the model and the optimizer by a new one: the last backward's graph may hold the old."""
+    old = model.get_parameter(name)
     new = nn.Parameter(values, requires_grad=old.requires_grad)
-    setattr(module, last, new)
+    owner, _, last = name.rpartition(".")
+    setattr(model.get_submodule(owner), last, new)
     for group in optimizer.param_groups:
         group["params"] = [new if parameter is old else parameter for parameter in group["params"]]
     if old in optimizer.state:

@@ -158,14 +158,7 @@ def labelled(
     sharding = BatchSharding(len(classes), batch_size, drop_last=training, rank=rank, world=world)
     augment = training if augment is None else augment
     result = Images(images, classes, sharding, shuffle=training, augment=augment, sizes=sizes, seed=seed, device=device)
-    result.info = DataInfo(
-        name=name,
-        examples=len(classes),
-        batches=len(sharding),
-        batch_size=batch_size,
-        synthetic=synthetic,
-        note=note,
-    )
+    result.info = sharding.describe(name, note, synthetic=synthetic)
     return result
 
 

@@ -18,7 +18,7 @@ from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.process.launch import prepare
 from hookflow.zoo.chargpt import CharGPT, Text, decode, encode, write
-from hookflow.zoo.chargpt_hooks import Sample
+from hookflow.zoo.hooks import Sample
 from tests.conftest import records
 from tests.runner.same import assert_same_end
 

@@ -20,7 +20,7 @@ from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.process.launch import prepare
 from hookflow.zoo.gaussian2d import Gaussians, append_rows, keep_rows
-from hookflow.zoo.gaussian2d_hooks import Render
+from hookflow.zoo.hooks import Render
 from hookflow.zoo.picture import Picture, places, read_image
 from tests.conftest import records
 from tests.runner.same import assert_same_end, final_state

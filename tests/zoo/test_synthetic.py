@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from hookflow.zoo.airbench import AirNet
+from hookflow.zoo.hooks import whitening
 from hookflow.zoo.images import synthetic
 from hookflow.zoo.tasks import Classification
-from hookflow.zoo.whiten import whitening
 
 
 def drawn(split="train", seed=0, **args):

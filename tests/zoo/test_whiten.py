@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from hookflow.errors import UserError
 from hookflow.zoo.airbench import AirNet
-from hookflow.zoo.whiten import Whiten
+from hookflow.zoo.hooks import Whiten
 
 
 @pytest.fixture
@@ -54,5 +54,5 @@ def test_a_model_without_the_layer_is_the_users_mistake(images):
 
 
 def test_the_hook_is_read_without_torch():
-    code = "import sys, hookflow.zoo.whiten; assert 'torch' not in sys.modules"
+    code = "import sys, hookflow.zoo.hooks; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
