@@ -1,16 +1,18 @@
 """The agent of `hookflow run --nproc`: starts the ranks, waits for them, and reports the end of the run.
 
-To start, watch and end them together is the work of torch.distributed's own launcher. Our own part: a signal is handed
-on to the ranks and waited for as long as they need; they are started again only where that may help; and the event log
-has its end, whichever of them was killed.
+torch.distributed's launcher starts, watches and ends them. The agent hands signals on and waits as long as the ranks
+need, restarts them where that may help, and writes the end of the event log.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
+import secrets
 import signal
+import sys
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -27,17 +29,14 @@ from hookflow.runner.process.signals import SIGNALS, Stop
 from hookflow.text import print_error
 
 PERIOD = 0.1
-"""Seconds between looks at the signals that have come."""
+"""Seconds between the checks of signals and ranks."""
 
 LAST = 5.0
 """Seconds that a rank has to end at once."""
 
 
 class Agent:
-    """Carries out a run by `nproc` ranks on this machine, starting them again up to `max_restarts` times.
-
-    `options` are those that each rank is given.
-    """
+    """Executes a run by `nproc` ranks with these `options`, restarting them up to `max_restarts` times."""
 
     def __init__(self, run_dir: RunDir, nproc: int, max_restarts: int, options: list[str]) -> None:
         self._run_dir = run_dir
@@ -58,12 +57,14 @@ class Agent:
                 signal.signal(number, lambda got, frame: self._asked.append(got))
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-            summary = False
+            reported = False
             while not wait([work], PERIOD).done:
                 self._hand_on_signals()
-                if self._asked and not summary:
-                    summary = True
-                    self._tell_of_signal()
+                if self._asked and not reported:  # at once: the ranks may need a while
+                    reported = True
+                    name = signal.Signals(self._asked[0]).name
+                    text = f"{name} received: all ranks finish the iteration and save; a second one ends them at once"
+                    appending(self._run_dir)("message", level="info", source="hookflow", text=text)
             stop = work.result()
         resume = f"hookflow run --resume {self._run_dir.id} --nproc {self._nproc}"
         seconds, resumes = time.monotonic() - self._began, "--resume" in self._options
@@ -71,10 +72,9 @@ class Agent:
         return stop.exit
 
     def _hand_on_signals(self) -> None:
-        """Send each rank the next signal that it has not had: the first asks it to stop, the second ends it at once.
+        """Send each rank the next signal that it has not had; LAST seconds after the second one kill it.
 
-        One at a time, since a process that has not yet looked at one does not notice the same one again. A rank that
-        has had the second and is still there after LAST seconds is killed: it is stuck in a library.
+        One at a time, since a process does not notice the same signal twice before it has handled it.
         """
         for rank in psutil.Process().children() if self._asked else ():
             provided, since = self._given.get(rank.pid, (0, 0.0))
@@ -85,16 +85,8 @@ class Agent:
                 elif provided > 1 and time.monotonic() - since > LAST:
                     rank.kill()
 
-    def _tell_of_signal(self) -> None:
-        """Say at once that the first signal has come, since the ranks may need a while."""
-        name = signal.Signals(self._asked[0]).name
-        text = f"{name} received: all ranks finish the iteration and save; a second one ends them at once"
-        appending(self._run_dir)("message", level="info", source="hookflow", text=text)
-
     def _launch(self) -> Stop:
         """Launch the ranks until they end as they should, or no restart is left, and return how that was."""
-        from hookflow.runner.distributed.elastic import launch  # which imports torch
-
         options = self._options
         for left in range(self._max_restarts, -1, -1):
             if self._asked:
@@ -123,6 +115,37 @@ class Agent:
         first = signal.Signals(self._asked[0])
         code = 130 if first is signal.SIGINT else 143
         return Stop(f"{first.name} {how}", "interrupted", code, save=False)
+
+
+def launch(nproc: int, *arguments: str) -> dict[int, int]:
+    """Run `python -m hookflow.runner` with these arguments as `nproc` ranks, until all have ended.
+
+    When one fails, the others get SIGTERM, and SIGKILL 30 seconds later. Returns the exit code of each rank that has
+    failed; a signal's number is negative.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the agent reports failures
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=nproc,
+        run_id=secrets.token_hex(8),
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        rdzv_configs={"read_timeout": 600},  # a busy machine is no failure
+        local_addr="localhost",  # the machine's own name may lead nowhere
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),  # they print where the agent does
+        max_restarts=0,  # the agent knows better when that helps
+        monitor_interval=PERIOD,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-P", "-m", "hookflow.runner", *arguments)
+    except ChildFailedError as error:
+        return {rank: failure.exitcode for rank, failure in error.failures.items()}
+    return {}
 
 
 def main() -> None:

@@ -1,15 +1,13 @@
 """Consensus of the ranks: stops, saves and pauses happen on all of them or on none.
 
-At a safe point each rank wants a set of things, as bits. An exchange brings these together by one small all-reduce,
-and what any rank wants then happens at the same safe point on all of them. There are two kinds:
+At a safe point each rank has wishes, as bits. One small all-reduce combines them, and the wish of any rank is granted
+at the same safe point on all of them.
 
 - `settle` waits for the others: after an epoch, a validation, an iteration in which hooks that may ask have fired.
-  Wishes that all ranks share are granted at once.
-- `step` does not wait. Every few iterations it starts an exchange, and reads the outcome one iteration later. A signal,
-  or a command, which rank 0 alone receives, costs the iterations in between nothing.
+- `step` does not wait. Every few iterations it starts an exchange, and reads the outcome one iteration later.
 
-How many iterations lie between two exchanges is worked out on every rank from the same numbers, which travel with the
-bits: they take at most OVERHEAD of the time, unless what is wanted would then be heard later than LATENCY.
+Every rank computes the iterations between two exchanges from the same numbers, which travel with the bits. Exchanges
+take at most OVERHEAD of the time, unless a wish would then wait longer than LATENCY.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ OVERHEAD = 0.002
 """The share of the time that exchanges between iterations may take."""
 
 LATENCY = 100_000
-"""Microseconds in which what is wanted is heard, if an iteration takes less."""
+"""Microseconds within which a wish is heard, if an iteration takes less."""
 
 ANSWERS = 1.0
 """Seconds after which a rank that waits for its disk answers the others, if `distributed.timeout` is not shorter."""
@@ -86,9 +84,8 @@ class Alone:
 class Consensus:
     """The consensus of several ranks, over a process group of its own, by the CPU.
 
-    All ranks must make the same calls, in the same order. Each raises RuntimeError where another rank has gone, or
-    keeps the others waiting for more than `timeout` seconds. `next_iteration` is the next one after which the loop must
-    call `step`; before that there is nothing to do.
+    All ranks must make the same calls, in the same order. A call raises RuntimeError where another rank has gone, or
+    waits more than `timeout` seconds. The loop need not call `step` before `next_iteration`.
     """
 
     def __init__(self, ranks: Ranks, timeout: float) -> None:
@@ -109,16 +106,13 @@ class Consensus:
         self._began, self._seconds = time.monotonic(), 0.0
 
     def settle(self, wishes: int) -> int:
-        """Wait for the others, and return what is to happen here: all that any rank wants."""
+        """Wait for the others and return the wishes of all ranks."""
         heard, self._heard = self._heard | self._outcome(), 0
         self._count_anew()
         return heard | self._exchange(wishes & ~heard)
 
     def step(self, position: int, wishes: int) -> int:
-        """Return what is to happen after the iteration that makes it `position`, as wanted one iteration before.
-
-        `wants` is what this rank wants now: that is heard at one of the next positions, as soon as an exchange is due.
-        """
+        """Return the wishes that are granted after iteration `position`; those given now are heard at a later one."""
         if position < self.next_iteration:
             return 0
         heard, self.next_iteration = self._outcome(), position + 1
@@ -136,7 +130,7 @@ class Consensus:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Let `step` count the batches of an evaluation, from 0. Earlier wishes wait until it is over."""
+        """Let `step` count the batches of an evaluation, from 0; earlier wishes wait until it is over."""
         self._heard |= self._outcome()
         self._count_anew(1)
         yield
@@ -144,26 +138,26 @@ class Consensus:
         self._count_anew(1)
 
     def all_gather_object(self, mine: Shared) -> list[Shared]:
-        """Return what each rank has given, by rank; each waits for all."""
+        """Return the objects of all ranks, by rank; each waits for all."""
         gathered: list[Any] = [None] * self.ranks.world
         dist.all_gather_object(gathered, mine, group=self._group)
         return gathered
 
     def broadcast_object(self, mine: Shared) -> Shared:
-        """Return what rank 0 has given; each waits for rank 0."""
+        """Return the object of rank 0; each waits for it."""
         provided: list[Any] = [mine]
         dist.broadcast_object_list(provided, src=0, group=self._group)
         shared: Shared = provided[0]
         return shared
 
     def any_rank(self, flag: bool) -> bool:
-        """Return whether any rank has given True; each waits for all."""
+        """Return whether the flag of any rank is set; each waits for all."""
         result = torch.tensor(int(flag))
         dist.all_reduce(result, dist.ReduceOp.MAX, group=self._group)
         return bool(result)
 
     def together(self, work: Callable[[], Shared]) -> Shared:
-        """Return what `work` returns, once the calls on all ranks have ended; it is called in a thread."""
+        """Call `work` in a thread and return its result, once the calls on all ranks have ended."""
         outcome: Future[Shared] = Future()
 
         def call() -> None:
@@ -177,19 +171,16 @@ class Consensus:
         return outcome.result()
 
     def wait(self, ended: Callable[[float], bool]) -> None:
-        """Wait until `ended`, which is given the seconds to wait for, returns True on all ranks.
-
-        However long a disk of one of them takes, no collective times out: each rank answers in time.
-        """
+        """Wait until `ended`, called with the seconds to wait, is true on all ranks; no collective times out."""
         while self.any_rank(not ended(self._answers)):
             continue
 
     def seconds(self) -> float:
-        """Return a clock that shows the same on every rank: it moves on at exchanges, and is no later than real."""
+        """Return a clock that is equal on every rank: it moves on at exchanges."""
         return self._seconds
 
     def _exchange(self, wishes: int) -> int:
-        """Exchange and wait for the outcome. The fastest of these tells what one costs."""
+        """Exchange and wait for the outcome; the fastest measures the cost of an exchange."""
         began = time.perf_counter()
         self._start(wishes, 0)
         heard = self._outcome()
@@ -205,7 +196,7 @@ class Consensus:
         self._in_flight = work, mine
 
     def _outcome(self) -> int:
-        """Wait for the exchange that is in flight, if one is, and return what any rank wanted in it."""
+        """Wait for the exchange in flight, if any, and return the wishes in it."""
         if self._in_flight is None:
             return 0
         (work, result), self._in_flight = self._in_flight, None
@@ -217,13 +208,13 @@ class Consensus:
         return sum(bits)
 
     def _microseconds(self, position: int) -> int:
-        """Return how long an iteration has taken since this was last asked; 0 if there was none."""
+        """Return the time of an iteration since the last call; 0 without one."""
         now = time.perf_counter()
         (since, began), self._timed = self._timed or (position, now), (position, now)
         return max(int((now - began) / (position - since) * 1e6), 1) if position > since else 0
 
     def _count_anew(self, every: int | None = None) -> None:
-        """Begin with the next position that `step` is given; iterations may take another time from here on."""
+        """Measure iterations anew from the next `step` on."""
         self.next_iteration, self._timed = 0, None
         self._every = every or self._every
 
@@ -232,15 +223,12 @@ AnyConsensus = Alone | Consensus
 
 
 def consensus_of(ranks: Ranks, timeout: float) -> AnyConsensus:
-    """Return the consensus of these ranks, whose process group must be there where they are several."""
+    """Return the consensus of these ranks; several of them must have a process group."""
     return Consensus(ranks, timeout) if ranks.world > 1 else Alone()
 
 
 def iterations_between(iteration: int, exchange: int) -> int:
-    """Return after how many iterations the next exchange starts; both are given in microseconds.
-
-    A wish right after an exchange has started waits for that many iterations, and one more.
-    """
+    """Return the iterations until the next exchange, from the microseconds of an iteration and of an exchange."""
     cheap = math.ceil(exchange / (OVERHEAD * iteration))
     prompt = LATENCY // iteration - 1
     return max(min(cheap, prompt), 1)

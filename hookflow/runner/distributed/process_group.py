@@ -46,11 +46,10 @@ def device_of(wanted: str, ranks: Ranks, place: Locate) -> torch.device:
 
 @contextmanager
 def process_group(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
-    """Form the group of all ranks, by the addresses that the launcher has put into the environment, and leave it.
+    """Form the group of all ranks and destroy it; one process alone forms none.
 
-    Waits until all are there, for `distributed.timeout` seconds. Raises UserError when the backend cannot carry what
-    the device holds. One process alone forms no group. A rank that raises leaves it by ending its process: to take
-    leave can mean to wait for the others.
+    Waits up to `distributed.timeout` seconds until all are there. Raises UserError when the backend does not fit the
+    device. A rank that raises does not destroy the group, since that may wait for the others.
     """
     if ranks.world == 1:
         yield
@@ -80,7 +79,7 @@ def process_group(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
 
 
 def backend_of(section: DistributedSection, device: torch.device, place: Locate) -> str:
-    """Return what carries tensors from rank to rank. Raises UserError when it cannot carry those of the device."""
+    """Return the backend of the process group. Raises UserError when it does not fit the device."""
     if section.backend == "auto":
         return "nccl" if device.type == "cuda" else "gloo"
     if section.backend == "nccl" and device.type != "cuda":

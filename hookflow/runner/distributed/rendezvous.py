@@ -1,7 +1,6 @@
 """Rendezvous: the environment that the launcher gives to the ranks, and their store.
 
-The store is there before they are a process group, and after that has broken; and it may outlive them, when they are
-started again. Imports torch only for the store.
+The store exists before the process group and outlives it, also over a restart. Imports torch only for the store.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process is `rank` of `world`, and `local` among those on its machine. Alone, it is 0 of 1."""
+    """The rank of this process, of `world` ranks, and its number on this machine."""
 
     rank: int = 0
     world: int = 1
@@ -27,7 +26,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that speaks, and writes, for all."""
+        """Whether this rank reports and writes for all."""
         return self.rank == 0
 
 
@@ -35,32 +34,32 @@ ALONE = Ranks()
 
 
 def of_environment() -> Ranks:
-    """Return the environment that the launcher (torchrun, or `hookflow run --nproc`) has set."""
+    """Return the ranks of the environment that the launcher (torchrun, `hookflow run --nproc`) has set."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     return Ranks(*(int(os.environ.get(name, alone)) for name, alone in zip(names, "010", strict=True)))
 
 
 PERIOD = 0.05
-"""Seconds between looks whether the others are there."""
+"""Seconds between the checks for the others."""
 
 _joined: Store | None = None
 
 
 def started_by_torchrun() -> bool:
-    """Say whether this process is one of several that a launcher has started with the same command."""
+    """Return whether a launcher has started several processes with the same command as this one."""
     return "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def restarts() -> tuple[int, int]:
-    """Return how often the launcher on this machine has started its ranks again, and how often it may in all."""
+    """Return how often this machine's launcher has restarted its ranks, and how often it may in all."""
     done, most = (os.environ.get(f"TORCHELASTIC_{name}", "0") for name in ("RESTART_COUNT", "MAX_RESTARTS"))
     return int(done), int(most)
 
 
 def store(seconds: float) -> Store:
-    """Return the store at `MASTER_ADDR` and `MASTER_PORT`, with what ranks of earlier starts may have left in it.
+    """Return the store at `MASTER_ADDR` and `MASTER_PORT`, whose waits last at most `seconds`.
 
-    A wait for a key in it lasts at most `seconds`. Raises RuntimeError when it cannot be reached.
+    Ranks of earlier starts may have left keys in it. Raises RuntimeError when it cannot be reached.
     """
     from torch._C._distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous as of_torch
@@ -70,16 +69,15 @@ def store(seconds: float) -> Store:
 
 
 def joined() -> Store | None:
-    """Return what `rendezvous` has returned; None where these ranks have not found each other."""
+    """Return the result of `rendezvous`; None before it."""
     return _joined
 
 
 def rendezvous(ranks: Ranks, seconds: float) -> Store:
     """Return a part of the store that is these ranks' own, once all of them are there.
 
-    Rank 0 answers each by a word that this one has just made up, since another machine's launcher does not count this
-    one's restarts. Raises RuntimeError when they are not there after so many seconds. The library would wait without
-    looking at signals: a rank that fails before it is there would leave the others deaf to the launcher.
+    Rank 0 answers each rank's token with a new prefix, since launchers of several machines count restarts apart. Polls,
+    because a wait of the library ignores signals. Raises RuntimeError when they are not there after so many seconds.
     """
     global _joined
     if _joined is not None:
@@ -92,8 +90,10 @@ def rendezvous(ranks: Ranks, seconds: float) -> Store:
     expected = [f"rank {rank}" for rank in range(ranks.world)]
     until = time.monotonic() + seconds
     while True:
-        if ranks.first:
-            _answer(tcp_store, me, ranks.world)
+        if ranks.first:  # also for ranks of an earlier start
+            for rank in range(1, ranks.world):
+                if tcp_store.check([f"arrived {rank}"]):
+                    tcp_store.set(f"answer {tcp_store.get(f'arrived {rank}').decode()}", me)
         elif tcp_store.check([f"answer {me}"]):
             name = tcp_store.get(f"answer {me}").decode()
         if name:
@@ -105,10 +105,3 @@ def rendezvous(ranks: Ranks, seconds: float) -> Store:
         if time.monotonic() > until:
             raise RuntimeError(f"not all of the {ranks.world} ranks are there after {seconds} seconds")
         time.sleep(PERIOD)
-
-
-def _answer(result: Store, name: str, world: int) -> None:
-    """Publish the prefix of these ranks in the store, also for ranks of an earlier start."""
-    for rank in range(1, world):
-        if result.check([f"arrived {rank}"]):
-            result.set(f"answer {result.get(f'arrived {rank}').decode()}", name)

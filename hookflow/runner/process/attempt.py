@@ -45,7 +45,7 @@ from hookflow.runner.process.state import RunState
 from hookflow.user_code import only_showable
 
 TAIL = 1 << 16
-"""Bytes at the end of a log in which its last iteration is looked for."""
+"""Bytes at the end of a log that have its last iteration."""
 
 
 def execute(
@@ -59,13 +59,11 @@ def execute(
     resume: bool,
     allow_changed_hooks: bool,
 ) -> Stop:
-    """Build and run what stands in `run_dir`, from its newest checkpoint if `resume`; return why it ended.
+    """Build and train the run in `run_dir`, from its newest checkpoint if `resume`; return why it ended.
 
-    `built` is called once everything is there and the training is about to begin.
-    Exceptions propagate; `recorder` has received one of a hook. Raises UserError when the hooks are not
-    those of the checkpoint, unless that is allowed.
+    `built` is called before the training begins. Raises UserError when the hooks are not those of the checkpoint,
+    unless that is allowed; other exceptions propagate, those of hooks after `recorder` has them.
     """
-
     say = recorder.say
     wanted = run_dir.wanted() if resume else run_dir
     texts = {path.name: path.read_text("utf-8") for path in (wanted.pipeline, wanted.plan)}
@@ -103,7 +101,10 @@ def execute(
                 consensus.together(files if ranks.first else _nothing)
                 recorder.held = False
                 start_writers()
-                _write_down(recorder)  # whatever kills this process from here on, the log says that it began
+                # in a thread, since a signal may raise in this one: the log says that the attempt began
+                thread = Thread(target=partial(recorder.flush, frame=False), daemon=True)
+                thread.start()
+                thread.join()
 
             if not resume:
                 begin_attempt()
@@ -118,11 +119,11 @@ def execute(
 
 
 def _nothing() -> None:
-    """Return None."""
+    pass
 
 
 def _record_files(run_dir: RunDir, store: CheckpointStore, checkpoint: Path | None) -> None:
-    """Record in the run directory what is trained from here on, and let checkpoints go by the names of that time."""
+    """Record in the run directory what is trained from here on, and give checkpoints the names of that time."""
     adopt(run_dir)
     if checkpoint is not None:
         store.rewind(checkpoint)
@@ -134,15 +135,8 @@ def _in_a_line(problem: Problem) -> str:
     return f"{place}{problem.message}{hint}"
 
 
-def _write_down(recorder: Recorder) -> None:
-    """Have everything written that is recorded so far; in a thread, since a signal may raise in this one meanwhile."""
-    thread = Thread(target=partial(recorder.flush, frame=False), daemon=True)
-    thread.start()
-    thread.join()
-
-
 def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> Path | None:
-    """Clear away what a killed process has left, and return the checkpoint to resume from, if that is wanted."""
+    """Clear away what a killed process has left, and return the checkpoint to resume from, if any."""
     for path in store.clear_leftovers():
         say(f"{short(path)} is left alone: a process that lives is writing it", "warn")
     if not resume:
@@ -169,7 +163,7 @@ def _log_is_behind(log: Path, size: int, it: int) -> str:
 
 
 def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
-    """Return the recorded pipeline with the places of the user's own file, if that still says the same."""
+    """Return the recorded pipeline with the places of the user's file, if that is still the same pipeline."""
     facts = run_dir.describe()
     try:
         message = [in_python(text) if facts.get("in_python") else text for text in facts["overrides"]]
@@ -180,7 +174,7 @@ def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
 
 
 def _place_checkpoints(store: CheckpointStore, run_dir: RunDir, hooks: Iterable[Any]) -> None:
-    """Keep the checkpoints where the hooks say, of which no two may say otherwise."""
+    """Keep the checkpoints in the hooks' folder. Raises UserError where they name several."""
     folders = {folder for hook in hooks if (folder := getattr(hook, "keeps_checkpoints_in", None)) is not None}
     if len(folders) > 1:
         message = f"the checkpoints of a run are in one folder, and out_dir says {' and '.join(sorted(folders))}"
@@ -223,7 +217,7 @@ def _record_start(
 
 
 def _modes(hooks: Iterable[Any]) -> dict[str, Mode]:
-    """Return the metrics that hooks monitor; in a class that is no `Hook` an attribute `modes` may be anything."""
+    """Return the metrics that hooks monitor; another class may have anything as `modes`."""
     result: dict[str, Mode] = {}
     for hook in hooks:
         if isinstance(modes := getattr(hook, "modes", None), Mapping):

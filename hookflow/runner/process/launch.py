@@ -28,7 +28,7 @@ from hookflow.version import __version__
 
 
 def cores() -> int:
-    """Return how many there are for it: those that Slurm or `taskset` has left to it, where the system tells."""
+    """Return the number of cores of this process: those that Slurm or `taskset` has left to it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -40,10 +40,7 @@ PROPOSED = ("base", "source", "overrides", "in_python", "hookflow", "version")
 
 
 def new_run(loaded: Loaded, plan: Plan, runs: Path | None = None) -> RunDir:
-    """Make the directory of a new run, in the folder `runs` or the one that the pipeline says, and `prepare` it.
-
-    Raises UserError when that cannot be.
-    """
+    """Make and `prepare` the directory of a new run, in the folder `runs` or `run.dir`. Raises UserError."""
     section = loaded.pipeline.run
     folder = Path(section.dir) if runs is None else runs
     dump(loaded.public, Where(str(loaded.source)))  # what cannot be recorded is refused before there is a directory
@@ -57,22 +54,19 @@ def new_run(loaded: Loaded, plan: Plan, runs: Path | None = None) -> RunDir:
 
 
 def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
-    """Write down what will be run: the resolved pipeline, the plan, and who asked for it.
-
-    `base` is the folder that the pipeline's own files are relative to.
-    """
+    """Write the resolved pipeline, the plan and the identity; the pipeline's files are relative to `base`."""
     name = loaded.pipeline.run.name
     _record(loaded, plan, run_dir, base, id=run_dir.id, name=name, argv=sys.argv, created=time.time())
 
 
 def propose(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
-    """Write aside the pipeline and the plan of a resume; `adopt` records them once its checkpoint has been read."""
+    """Write the pipeline and the plan of a resume aside; `adopt` records them once its checkpoint has been read."""
     run_dir.proposed.path.mkdir()
     _record(loaded, plan, run_dir.proposed, base)
 
 
 def adopt(run_dir: RunDir) -> None:
-    """Record what a resume has proposed, over what was run before; each checkpoint holds the plan of its own time."""
+    """Record what a resume has proposed in place of what was run before."""
     proposed = run_dir.proposed
     if proposed.plan.exists() and proposed.plan.read_bytes() != run_dir.plan.read_bytes():
         run_dir.keep_plan()
@@ -85,7 +79,7 @@ def adopt(run_dir: RunDir) -> None:
 
 
 def withdraw(run_dir: RunDir) -> None:
-    """Remove what a resume has proposed that was refused; where its adoption had begun, finish that."""
+    """Remove what a refused resume has proposed; finish its adoption where that had begun."""
     if run_dir.proposed.identity.exists() and not run_dir.proposed.plan.exists():
         adopt(run_dir)
     shutil.rmtree(run_dir.proposed.path, ignore_errors=True)
@@ -110,11 +104,10 @@ def _record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: An
 def start(
     run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts: int = 0, standby: Standby | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start the training in a session of its own, so that losing this terminal does it no harm.
+    """Start the training in a session of its own; its output goes to the run's `output.log`.
 
-    That is one process, `standby` if there is one, or an agent that starts `nproc` of them, and starts them again so
-    many times when one fails. `options` are those of `hookflow.runner.process.main`. The training's output goes to the
-    run's `output.log`. A signal that reaches it before it listens waits until it does.
+    That is one process, `standby` if there is one, or an agent that starts `nproc` ranks, and again up to
+    `max_restarts` times when one fails. `options` are those of `hookflow.runner.process.main`.
     Raises UserError when the run is already running, or needs objects of a program that has ended.
     """
     if "--resume" in options and (missing := missing_objects(load(short(run_dir.wanted().pipeline), recorded=True))):
@@ -193,22 +186,21 @@ def standing_by() -> Iterator[Standby]:
 def claim(run_dir: RunDir) -> Locks:
     """Lock the run for the owner of the returned locks, and for child processes that inherit them.
 
-    The system lets go of the lock when the last of them, and of those that `hold` it beside them, has ended, however
-    it ends. Raises UserError when another process holds it, or trains in the directory without a lock:
-    two that train in one directory would write over each other. Existing locks of this process are returned.
+    The lock lasts until the last of them, and of those that `hold` it, has ended. Raises UserError when another
+    process holds it, or trains in the directory without a lock. Locks of `keep` are returned.
     """
     if (kept := _KEPT.pop(run_dir.path, None)) is not None:
         return kept
     locks = _lock(run_dir)
     if run_dir.trains_elsewhere():
         release(locks)
-        raise UserError(_running(run_dir))
+        raise _running(run_dir)
     share(locks)  # so that ranks may hold it, too; to claim it takes all of it
     return locks
 
 
 def keep(run_dir: RunDir, locks: Locks) -> None:
-    """Keep the lock of a run that was claimed for the next `claim` of this process."""
+    """Keep the lock of a claimed run for the next `claim` of this process."""
     _KEPT[run_dir.path] = locks
 
 
@@ -216,10 +208,7 @@ _KEPT: dict[Path, Locks] = {}
 
 
 def hold(run_dir: RunDir) -> Locks:
-    """Hold the lock of a run that has been claimed, for one of its ranks: no claim is possible before that has ended.
-
-    Raises UserError when another process owns the run by now.
-    """
+    """Hold the lock of a claimed run for one of its ranks. Raises UserError when another process owns it by now."""
     return _lock(run_dir, shared=True)
 
 
@@ -228,9 +217,9 @@ def _lock(run_dir: RunDir, *, shared: bool = False) -> Locks:
         if (locks := try_lock(run_dir.path, shared=shared)) is not None:
             return locks
         time.sleep(PERIOD)
-    raise UserError(_running(run_dir))
+    raise _running(run_dir)
 
 
-def _running(run_dir: RunDir) -> Problem:
+def _running(run_dir: RunDir) -> UserError:
     hint = f"see it with: hookflow watch {run_dir.id}"
-    return Problem(f"the run {run_dir.id} is already running", hint=hint)
+    return UserError(Problem(f"the run {run_dir.id} is already running", hint=hint))

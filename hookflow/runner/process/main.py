@@ -1,6 +1,6 @@
 """The entry of the training process: one attempt at a run, from its directory to an exit code.
 
-Imports no torch before `train` listens for signals: that takes seconds, too long after Ctrl-C.
+Imports no torch before `train` handles signals, since that takes seconds.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from hookflow.text import drop_unprinted, mask_streams, print_error
 from hookflow.user_code import explained
 
 OBJECTS = 5000
-"""How many more objects there must be before Python looks again; without this, 700."""
+"""New objects after which Python collects garbage while a run is built; 700 else."""
 
 
 @contextmanager
 def seldom_collected() -> Iterator[Callable[[], None]]:
-    """Look for garbage seldom, until the function that is yielded is called; then only among what has come since."""
+    """Let Python collect garbage seldom; once the yielded function is called, among newer objects as usual."""
     usual = gc.get_threshold()
     gc.set_threshold(OBJECTS, *usual[1:])
 
@@ -60,7 +60,7 @@ def seldom_collected() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def collected_between() -> Iterator[Callable[[], object]]:
-    """Yield what collects the garbage that has come since; it does not look through what was there before."""
+    """Yield a function that collects garbage among objects that are newer than this call."""
     gc.freeze()
     try:
         yield gc.collect
@@ -69,17 +69,14 @@ def collected_between() -> Iterator[Callable[[], object]]:
 
 
 PERIOD = 0.5
-"""Seconds between looks."""
+"""Seconds between the checks of the parent."""
 
 START = 10.0
-"""Seconds that a rank has to end whose training has not begun: it may wait in C++ for ranks that never come."""
+"""Seconds that a rank has to end before its training has begun: it may wait in C++ for ranks that never come."""
 
 
 def watch_parent(signals: Signals, launcher: int | None) -> None:
-    """From now on, end the run as SIGTERM does once the process that has started this one is gone.
-
-    That is the `launcher`, where it has given its pid: by now it may be gone, and another process be the parent.
-    """
+    """End the run as SIGTERM does once the parent process is gone: the `launcher`, where its pid is known."""
     parent = launcher or os.getppid()
 
     def watch() -> None:
@@ -95,7 +92,7 @@ def watch_parent(signals: Signals, launcher: int | None) -> None:
 
 
 RECORDED = 1000
-"""Texts of Python's warnings that an attempt records; what is printed has all of them."""
+"""Python's warnings that an attempt records; all are printed."""
 
 
 def train(
@@ -108,17 +105,15 @@ def train(
     restarts_left: int = 0,
     raises: bool = False,
 ) -> int:
-    """Execute the run whose pipeline and plan stand in `run_dir`; return the exit code.
+    """Execute the run whose pipeline and plan are in `run_dir`; return the exit code.
 
-    0: finished or stopped as asked; 1: something raised; 2: the user's mistake; 130 (SIGINT) and 143 (SIGTERM,
-    SIGUSR1): interrupted, but 0 under an `agent`, which reads it in the event log. In any case it gets its `end`
-    record, or `refused` where a resume has not read its checkpoint, with two exceptions: an `agent` that has started
-    the ranks writes it where this one knows only that another is gone; and after exit code 1 it is no end while the
-    ranks are to be started again, `restarts_left` times.
+    0: finished or stopped; 1: something raised; 2: the user's mistake; 130 (SIGINT) and 143 (SIGTERM, SIGUSR1):
+    interrupted. The log gets an `end` record, or `refused` where a resume has not read its checkpoint. It gets none
+    where the `agent` that has started the ranks writes it, since this rank knows only that another is gone; nor after
+    exit code 1 while the ranks are to be started again, `restarts_left` times.
 
-    A rank ends with its `launcher`, whose pid that is; with its parent where that is left out.
-
-    With `raises`, what has ended the run is raised once the log is closed, and its traceback is not printed.
+    A rank ends with its parent, or its `launcher` (a pid). With `raises`, the error that has ended the run is raised
+    once the log is closed, and its traceback is not printed.
     """
     began, threads = time.perf_counter(), threading.enumerate()
     ranks = of_environment()
@@ -190,10 +185,7 @@ def train(
 
 
 def _ended_by(error: BaseException, signals: Signals, recorder: Recorder, lost: bool) -> Stop:
-    """Return how a run ends that raised; a failure is reported, unless its hook was.
-
-    That another rank was `lost` is no failure of this one, and has no traceback.
-    """
+    """Return how a run ends that raised, and record the failure, unless another rank was `lost`."""
     if isinstance(error, UserError):
         notes = (f"    {note}" for note in getattr(error, "__notes__", ()))  # which hook, if one has raised it
         return Stop("\n".join([str(error), *notes]), "failed", 2, save=False)
@@ -210,9 +202,9 @@ def _ended_by(error: BaseException, signals: Signals, recorder: Recorder, lost: 
 
 @contextmanager
 def _recording_warnings(recorder: Recorder) -> Iterator[None]:
-    """Record the texts that code gives to Python's `warnings` and `logging`, each once; they are printed as before.
+    """Record the texts of Python's `warnings` and `logging`, each once; they are printed as before.
 
-    A handler of `logging` would not do: where there is one, `logging.basicConfig` of the user's code does nothing.
+    A handler of `logging` would turn `logging.basicConfig` of the user's code into a no-op.
     """
     seen: set[str] = set()
     show, make = warnings.showwarning, logging.getLogRecordFactory()
@@ -222,17 +214,15 @@ def _recording_warnings(recorder: Recorder) -> Iterator[None]:
             seen.add(text)
             recorder.say(text, level, source)
 
-    def show_and_record(
-        message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
-    ) -> None:
+    def show_and_record(message: Any, category: Any, filename: str, lineno: int, *more: Any, **options: Any) -> None:
         with suppress(Exception):  # a warning of the user's may have no text
             record(f"{category.__name__}: {message} ({short(Path(filename))}:{lineno})", "warn", "warnings")
-        show(message, category, filename, lineno, file, line)
+        show(message, category, filename, lineno, *more, **options)
 
     def make_and_record(*args: Any, **fields: Any) -> logging.LogRecord:
         made = make(*args, **fields)
         if made.levelno >= logging.WARNING:
-            with suppress(Exception):  # arguments that do not fit the message, of which `logging` itself tells
+            with suppress(Exception):  # arguments that do not fit the message, which `logging` itself reports
                 raised = [*explained(made.exc_info[1])] if made.exc_info and made.exc_info[1] else []
                 level: Level = "error" if made.levelno >= logging.ERROR else "warn"
                 record(", ".join([made.getMessage(), *raised]), level, f"logging.{made.name}")

@@ -1,7 +1,7 @@
 """Interruptions of a run: signals of the system and commands of users. Imports no torch.
 
-A signal handler runs in the middle of anything, also while the main thread holds a lock. It takes none: it sets
-plain attributes, and the training looks at them where it is safe.
+A signal handler runs in the middle of anything, so it takes no lock: it sets plain attributes, which the training reads
+at safe points.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a run ends before its time, the exit code that it leaves with, and whether its state is saved first."""
+    """Why a run ends, its exit code, and whether its state is saved first."""
 
     reason: str
     status: Status
@@ -35,12 +35,12 @@ class Stop:
 
     @property
     def may_be_restarted(self) -> bool:
-        """Whether another attempt may go better: neither the user has ended this one nor a mistake of theirs."""
+        """Whether another attempt may go better: neither the user nor a mistake of theirs has ended this one."""
         return self.status == "failed" and self.exit != 2
 
 
 WAIT, POLL = 5.0, 0.25
-"""Seconds that a worker has for a batch once a signal has come, and between looks whether it is still awaited."""
+"""Seconds that a worker has for a batch after a signal, and between the checks of that."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -53,7 +53,7 @@ class WorkerHangs(Interrupted):
 
 @contextmanager
 def handlers_put_back() -> Iterator[None]:
-    """Put the handlers of signals back as they were, and what is blocked, whatever has been set meanwhile."""
+    """Restore the handlers of signals, and the blocked ones, on exit."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -69,16 +69,16 @@ def handlers_put_back() -> Iterator[None]:
 
 
 class Signals:
-    """Collects what has come: `stop` for the first signal, `commands` in the order in which they were given.
+    """Collects interruptions: `stop` by the first signal, and `commands` in their order.
 
-    Before the training has begun, and when a signal comes a second time, nothing is waited for: Interrupted is raised.
+    Before the training has begun, and for the second signal, Interrupted is raised at once.
     """
 
     def __init__(self, state: RunState) -> None:
         self.stop: Stop | None = None
         self.commands: deque[CommandRecord] = deque()
         self.ignored = False
-        """Whether signals do nothing any more: the run is over, and only its log is left to close."""
+        """Whether signals do nothing any more: the run is over, and closes its log."""
         self.state = state
         self.graceful = False
         """Whether the first signal waits for a safe point: the training has begun."""
@@ -96,10 +96,7 @@ class Signals:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def listen(self) -> None:
-        """Handle SIGNALS, those too that have waited since the process began. Losing the terminal harms nothing.
-
-        Python lets the main thread alone do so; in another one nothing is done.
-        """
+        """Handle SIGNALS, including blocked ones that are pending, and ignore SIGHUP; the main thread alone can."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in SIGNALS:
@@ -116,10 +113,7 @@ class Signals:
             threading.Thread(target=self._watch_fetches, name="hookflow-signals", daemon=True).start()
 
     def _watch_fetches(self) -> None:
-        """End the wait for a worker that hangs after a signal, by a second one to this process.
-
-        A safe point may be one batch away, which a hung worker never gives.
-        """
+        """Send this process another signal where it waits for a hung worker's batch after the first one."""
         main = threading.main_thread().ident or 0
         awaited, since = None, 0.0
         while not self.ignored:
@@ -153,7 +147,7 @@ class Signals:
 
 
 def _fetch(frame: FrameType | None) -> FrameType | None:
-    """Return the frame, this one or one that called it, in which a DataLoader of PyTorch awaits a worker's batch."""
+    """Return the frame, among this one and its callers, in which a DataLoader awaits a worker's batch."""
     waits = False
     while frame is not None:
         waits = waits or frame.f_code.co_name == "_try_get_data"

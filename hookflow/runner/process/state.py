@@ -1,7 +1,7 @@
 """The state of a run: counters, stage, and the attention flag.
 
-A comment below each field names its writer; everybody else reads. `attention` alone is there to be set by anybody:
-signals, commands, hooks, finished writes. The safe point clears it.
+The sentence below a field names its writer. Signals, commands, hooks and finished writes set `attention`; the safe
+point clears it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NONE: Mapping[str, float] = MappingProxyType({})
 
 
 class RunState:
-    """The place of a run. `iter` and `epoch` count what is done, `batch_idx` the batches of the epoch that are done."""
+    """The position of a run. `iter`, `epoch` and `batch_idx` (in the epoch) count what is done."""
 
     def __init__(self) -> None:
         self.attention = False
@@ -70,7 +70,7 @@ class RunState:
         self._stage = before
 
     def set_length(self, max_epochs: int | None, max_iters: int | None, iters_per_epoch: int) -> None:
-        """Say how long the run is; the iterations of an epoch are 0 where the training data were not asked for."""
+        """Set how long the run is; the iterations of an epoch are 0 where the training data are not built."""
         self.max_epochs = max_epochs
         self.iters_per_epoch = iters_per_epoch
         self.max_iters = max_iters or (max_epochs or 0) * iters_per_epoch
@@ -81,7 +81,7 @@ class RunState:
         return {name: getattr(self, name) for name in kept} | {"metrics": dict(self.metrics)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned; how long the run is it says only where its data were not asked for."""
+        """Restore what `state_dict` returned; the length of an epoch only where the data are not built."""
         self.iter, self.epoch, self.batch_idx = state["iter"], state["epoch"], state["batch_idx"]
         self.epoch_ends, self.validation_due = state["epoch_ends"], state["validation_due"]
         self.validated_at = state["validated_at"]
@@ -91,7 +91,7 @@ class RunState:
 
     @property
     def current_epoch(self) -> int:
-        """The epoch that the training is in, as people count: from 1, and between two epochs the one that is over."""
+        """The current epoch, counted from 1; between two epochs the one that is over."""
         return self.epoch + (self.batch_idx > 0)
 
     @property

@@ -1,7 +1,4 @@
-"""Threads that hooks leave running, which would keep the process from ending.
-
-A thread that is no daemon keeps its process alive. It is named, and given a little time to end; then the process goes.
-"""
+"""Threads that hooks leave running: they are named, given a little time to end, and keep no process alive."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ import time
 from collections.abc import Collection
 from concurrent.futures import thread as executors
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from hookflow.events.rundir import short
 
@@ -23,25 +18,32 @@ SETTLE = 1.0
 """Seconds for threads to end by themselves before a warning."""
 
 GRACE = 5.0
-"""Seconds that a process which has nothing else to do waits for them, and again for what is to happen at its exit."""
+"""Seconds that a process waits for them once it is done, and again for its exit handlers."""
 
 
 def unfinished(before: Collection[threading.Thread] = ()) -> list[threading.Thread]:
-    """Return the threads that the process would wait for, without those of `before`; they have SETTLE seconds to end.
+    """Return the threads that the process would wait for, without those of `before`, after SETTLE seconds.
 
     Idle threads of an executor (concurrent.futures) are none: the interpreter ends them.
     """
+
+    def is_busy(thread: threading.Thread) -> bool:
+        frame = sys._current_frames().get(thread.ident or 0)
+        code = frame.f_code if frame else None
+        is_idle = code is not None and (code.co_filename, code.co_name) == (executors.__file__, "_worker")
+        return thread.is_alive() and not is_idle
+
     until = time.monotonic() + SETTLE
     known = {*before, threading.main_thread(), threading.current_thread()}
     result = [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]
-    while (left := [item for item in result if item.is_alive() and not _is_idle(item)]) and time.monotonic() < until:
+    while (left := [*filter(is_busy, result)]) and time.monotonic() < until:
         time.sleep(0.02)
     return left
 
 
 def describe(thread: threading.Thread) -> str:
-    """Return the thread's name, the function that it was started with, and the line of that which it has come to."""
-    frame, started = _frame(thread), None
+    """Return the thread's name, the function that it was started with, and the line that this has reached."""
+    frame, started = sys._current_frames().get(thread.ident or 0), None
     while frame is not None:  # from where it is back to where it began
         if frame.f_code.co_filename != threading.__file__:
             started = frame
@@ -53,42 +55,27 @@ def describe(thread: threading.Thread) -> str:
 
 
 def leave(code: int, *, several: bool) -> None:
-    """See to it that the process ends with `code` once its caller is done; one of `several` ranks ends here and now.
+    """Ensure that the process ends with `code` once its caller is done; one of `several` ranks ends here and now.
 
-    Threads that hooks have left running are given a little time.
+    A thread of a process group may still hold a tensor: one that is released while the interpreter goes down aborts
+    the process, so the interpreter of a rank is not taken down. Threads that hooks have left running get GRACE seconds.
     """
-    if unfinished():
-        _exit_soon(code)
-    elif several:
-        _exit_at_once(code)
-
-
-def _exit_at_once(code: int) -> NoReturn:
-    """End the process with `code`, once what is registered for its exit is done; the interpreter is not taken down.
-
-    A thread of a process group may still hold a tensor. One that lets go of it while the interpreter goes down aborts
-    the process (SIGABRT), however well the run has ended.
-    """
-    _tidy_up()
-    os._exit(code)
-
-
-def _exit_soon(code: int) -> None:
-    """End the process with `code` GRACE seconds from now if it is still waiting for threads then.
-
-    Its output is flushed, and exit handlers (atexit, logging) are called.
-    """
+    if not unfinished():
+        if several:
+            _tidy_up()
+            os._exit(code)
+        return
     exiting = threading.Event()
     atexit.register(exiting.set)  # which comes after the threads, and first of all that is registered
 
-    def wait() -> None:
+    def exit_soon() -> None:
         if not exiting.wait(GRACE):
             last = threading.Thread(target=_tidy_up, name="hookflow-exit", daemon=True)
             last.start()
             last.join(GRACE)
             os._exit(code)
 
-    threading.Thread(target=wait, name="hookflow-exit-soon", daemon=True).start()
+    threading.Thread(target=exit_soon, name="hookflow-exit-soon", daemon=True).start()
 
 
 def _tidy_up() -> None:
@@ -97,13 +84,3 @@ def _tidy_up() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-
-
-def _frame(thread: threading.Thread) -> FrameType | None:
-    return sys._current_frames().get(thread.ident or 0)
-
-
-def _is_idle(thread: threading.Thread) -> bool:
-    """Say whether it is an executor's thread that has nothing to do."""
-    frame = _frame(thread)
-    return frame is not None and (frame.f_code.co_filename, frame.f_code.co_name) == (executors.__file__, "_worker")
