@@ -66,7 +66,7 @@ def test_a_run_that_hangs_is_told_of_and_ended_at_once(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hookflow.cli.watch.PATIENCE", 1.0)
     monkeypatch.setattr(ending, "STEPS", [(number, max(seconds, LIMIT)) for number, seconds in ending.STEPS[1:]])
-    run_dir = new_run('hooks.hangs={use="tests.distributed.launched:Hangs"}')
+    run_dir = new_run('hooks.hangs={use="tests.distributed.actors:Hangs"}')
     training = start(run_dir)
     wait_for(lambda: has_said(run_dir, "hangs"))
     asked = CliRunner().invoke(app, ["stop", run_dir.id])

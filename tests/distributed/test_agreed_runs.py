@@ -18,13 +18,13 @@ from tests.distributed.several import Ranks, carry_out, messages_of, printed, re
 from tests.limits import LIMIT
 from tests.runner.same import final_state
 
-REMEMBERS = 'hooks.remembers={use="./lonely.py:Remembers"}'
+REMEMBERS = 'hooks.remembers={use="./actors.py:Remembers"}'
 OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=2}, "after_val"]'
 
 
 def acts(name: str, call: str, rank: int, at: int, point: str, args: str = "", more: str = "") -> str:
     given = f'call="{call}", rank={rank}, at={at}, point="{point}", args=[{args}]'
-    return f'hooks.{name}={{use="./lonely.py:Acts", args={{{given}}}{more}}}'
+    return f'hooks.{name}={{use="./actors.py:Acts", args={{{given}}}{more}}}'
 
 
 def ended(run_dir: RunDir) -> tuple[int, str]:
@@ -82,7 +82,7 @@ def test_a_run_that_is_broken_off_and_resumed_ends_like_one_that_was_not(
     new_clouds: NewClouds, tmp_path: Path, number: int, rank: int, codes: list[int]
 ) -> None:
     strikes = (
-        f'hooks.strikes={{use="./lonely.py:Strikes", args={{rank={rank}, at=2, number={int(number)}, mark="%s"}}}}'
+        f'hooks.strikes={{use="./actors.py:Strikes", args={{rank={rank}, at=2, number={int(number)}, mark="%s"}}}}'
     )
     (tmp_path / "was").touch()
     alone = new_clouds(REMEMBERS, OFTEN, strikes % (tmp_path / "was"))
@@ -123,7 +123,7 @@ def test_commands_are_heard_by_the_first_and_obeyed_by_all(new_clouds: NewClouds
     assert ended(run_dir)[1] == "stopped"
 
 
-BREAKS = 'hooks.breaks={use="./lonely.py:Breaks", on_error="disable", points=["%s"], %s}'
+BREAKS = 'hooks.breaks={use="./actors.py:Breaks", on_error="disable", points=["%s"], %s}'
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from hookflow.runner.distributed.rendezvous import Ranks
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.process.launch import claim, hold
 from hookflow.runner.process.signals import Stop
-from tests.conftest import hookflow
+from tests.conftest import hookflow_here
 
 
 @pytest.fixture
@@ -48,6 +48,9 @@ def puts(run_dir: RunDir, rank: int, *records: dict[str, object], t: float = 10.
     log.close()
 
 
+GONE = "; the others were ended"
+
+
 @pytest.mark.parametrize(
     ("said", "failed", "code", "reason"),
     [
@@ -55,7 +58,7 @@ def puts(run_dir: RunDir, rank: int, *records: dict[str, object], t: float = 10.
         ({0: 1}, {0: 1, 1: -signal.SIGKILL}, 1, "rank 0 says"),  # the launcher has killed what did not end
         ({1: 1}, {0: -signal.SIGKILL, 1: 1}, 1, "rank 1 says"),
         ({0: 2, 1: 143}, {0: 2, 1: 143}, 2, "rank 0 says"),
-        ({0: 143}, {1: -signal.SIGSEGV, 0: 143}, 139, "rank 1 was killed by SIGSEGV; the others were ended"),
+        ({0: 143}, {1: -signal.SIGSEGV, 0: 143}, 139, f"rank 1 was killed by SIGSEGV{GONE}"),
         ({0: 130, 1: 130}, {0: 130, 1: -signal.SIGTERM}, 130, "rank 0 says"),
         ({0: 0}, {1: 7}, 1, "rank 1 ended with exit code 7 without a reason"),
         ({}, {}, 1, "rank 0 ended with exit code 0 without a reason"),
@@ -78,7 +81,7 @@ def test_why_a_run_has_ended(
         ({}, {0: 1, 1: 130}, 130, "SIGINT received"),
         ({}, {0: -signal.SIGKILL, 1: 130}, 130, "SIGINT received"),  # by the launcher, which ends the others
         ({1: 1}, {0: 130, 1: 1}, 1, "rank 1 says"),
-        ({}, {0: 1, 1: -signal.SIGSEGV}, 139, "rank 1 was killed by SIGSEGV; the others were ended"),
+        ({}, {0: 1, 1: -signal.SIGSEGV}, 139, f"rank 1 was killed by SIGSEGV{GONE}"),
         ({0: 0, 1: 0}, {}, 0, "rank 0 says"),
     ],
 )
@@ -200,28 +203,30 @@ def test_who_waits_too_long_says_where_and_where_the_others_are(run_dir: RunDir)
     [
         (["--nproc=0"], '"0" is neither a number of processes nor auto'),
         (["--nproc=2x"], '"2x" is neither a number of processes nor auto'),
+        (["--nproc=auto"], "auto is a rank for each GPU, and there is none"),
         (["--nproc=2", "--in-process"], "cannot be given here: --in-process is for a single process"),
         (["--max-restarts=1", "--in-process"], "cannot be given here: --in-process is for a single process"),
     ],
 )
-def test_options_that_do_not_go_together(options: list[str], said: str, tmp_path: Path) -> None:
-    done = hookflow("run", "some.toml", *options, cwd=tmp_path)
+def test_options_that_do_not_go_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    done = hookflow_here("run", "some.toml", *options, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
-    assert "Traceback" not in done.stderr
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_auto_needs_a_gpu(tmp_path: Path) -> None:
-    done = hookflow("run", "some.toml", "--nproc=auto", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "auto is a rank for each GPU, and there is none" in done.stderr
-
-
-def test_ranks_wait_for_each_other_without_being_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = torch.distributed.HashStore()
-    monkeypatch.setattr(rendezvous, "store", lambda seconds: shared)
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> torch.distributed.HashStore:
+    """Return the store of ranks that have not met yet."""
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr(rendezvous, "store", lambda seconds: store)
     monkeypatch.setattr(rendezvous, "_joined", None)
+    return store
+
+
+def test_ranks_wait_for_each_other_without_being_deaf(shared: torch.distributed.HashStore) -> None:
     shared.set("arrived 1", "of an earlier start")
 
     def interrupt(number: int, frame: object) -> None:
@@ -239,10 +244,7 @@ def test_ranks_wait_for_each_other_without_being_deaf(monkeypatch: pytest.Monkey
     assert rendezvous.joined() is None
 
 
-def test_ranks_that_have_met_have_a_part_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = torch.distributed.HashStore()
-    monkeypatch.setattr(rendezvous, "store", lambda seconds: shared)
-    monkeypatch.setattr(rendezvous, "_joined", None)
+def test_ranks_that_have_met_have_a_part_of_the_store(shared: torch.distributed.HashStore) -> None:
     other = Thread(target=rendezvous.rendezvous, args=(Ranks(1, 2, 1), 60))
     other.start()
     ours = rendezvous.rendezvous(Ranks(0, 2, 0), 60)

@@ -111,8 +111,8 @@ def test_parameters_that_a_hook_adds_are_those_of_rank_0(train_both: TrainBoth, 
 
 def test_pytorchs_hooks_with_ddp(new_clouds: NewClouds) -> None:
     """At each backward pass a gradient is this rank's own; a bucket is averaged once an iteration, by our hook."""
-    comm = 'hooks.comm={use="./probes.py:compressed", points=["ddp_comm"], from=1}'
-    probes = 'hooks.probes={use="./probes.py:Gradients"}'
+    comm = 'hooks.comm={use="./actors.py:compressed", points=["ddp_comm"], from=1}'
+    probes = 'hooks.probes={use="./actors.py:Gradients"}'
     run_dir = new_clouds(*SHORT, comm, probes, "run.accumulate=2")
     assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
     for rank in (0, 1):
@@ -123,7 +123,7 @@ def test_pytorchs_hooks_with_ddp(new_clouds: NewClouds) -> None:
 
 def test_pytorchs_hooks_with_fsdp(new_clouds: NewClouds) -> None:
     """A gradient is added once an iteration, averaged and sharded."""
-    run_dir = new_clouds(*SHORT, FSDP_STRATEGY, 'hooks.probes={use="./probes.py:OverFSDP"}', "run.accumulate=2")
+    run_dir = new_clouds(*SHORT, FSDP_STRATEGY, 'hooks.probes={use="./actors.py:OverFSDP"}', "run.accumulate=2")
     assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
     for rank in (0, 1):
         each = [text for it in (0, 1) for text in (f"added {it} DTensor", f"stepping {it}")]
@@ -132,7 +132,7 @@ def test_pytorchs_hooks_with_fsdp(new_clouds: NewClouds) -> None:
 
 def test_a_communication_hook_is_pytorchs_own(new_clouds: NewClouds) -> None:
     ours = new_clouds(*SHORT, 'hooks.comm={use="comm_hook", args={algorithm="fp16_compress"}}')
-    by_hand = new_clouds(*SHORT, 'hooks.by_hand={use="./probes.py:ByHand"}')
+    by_hand = new_clouds(*SHORT, 'hooks.by_hand={use="./actors.py:ByHand"}')
     for run_dir in (ours, by_hand):
         assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
     assert_same(final_state(ours)["model"], final_state(by_hand)["model"])
@@ -160,7 +160,7 @@ def test_power_sgd_is_resumed(new_clouds: NewClouds, tmp_path: object) -> None:
     ],
 )
 def test_a_communication_hook_without_buckets_is_refused(strategy: FSDP | DDPAtStep | DDP, why: str) -> None:
-    plan = compile_pipeline(load(CLOUDS, ['hooks.comm={use="./probes.py:compressed", points=["ddp_comm"]}']))
+    plan = compile_pipeline(load(CLOUDS, ['hooks.comm={use="./actors.py:compressed", points=["ddp_comm"]}']))
     if not why:
         check_comm_hook(plan, strategy, Where)
     else:
@@ -169,7 +169,7 @@ def test_a_communication_hook_without_buckets_is_refused(strategy: FSDP | DDPAtS
 
 
 def test_a_communication_hook_that_returns_no_future(new_clouds: NewClouds) -> None:
-    run_dir = new_clouds(*SHORT, 'hooks.comm={use="./probes.py:nothing", points=["ddp_comm"]}')
+    run_dir = new_clouds(*SHORT, 'hooks.comm={use="./actors.py:nothing", points=["ddp_comm"]}')
     assert carry_out(run_dir, 2) == [1, 1]
     assert 'hook "comm" must return a torch.futures.Future of the bucket at ddp_comm, not None' in printed(run_dir, 0)
     (error, *_) = records_of(run_dir, "error")

@@ -24,12 +24,12 @@ from tests.distributed.conftest import CLOUDS, NewClouds
 from tests.distributed.several import messages_of, reason, records_of
 from tests.limits import LIMIT
 
-ENDLESS = ("run.max_epochs=500", 'hooks.slow={use="./launched.py:slow", points=["after_train_iter"]}')
+ENDLESS = ("run.max_epochs=500", 'hooks.slow={use="./actors.py:slow", points=["after_train_iter"]}')
 Launch = Callable[..., tuple[RunDir, subprocess.Popen[bytes]]]
 
 
 def dies(name: str, mark: Path, at: int) -> str:
-    return f'hooks.{name}={{use="./launched.py:Dies", args={{rank=1, at={at}, mark="{mark}"}}}}'
+    return f'hooks.{name}={{use="./actors.py:Dies", args={{rank=1, at={at}, mark="{mark}"}}}}'
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def test_a_killed_rank_restarts_the_run_and_ends_it_with_a_clear_word(tmp_path: 
 
 def test_ctrl_c_is_handed_on_and_all_end_together_with_a_checkpoint(launch: Launch, tmp_path: Path) -> None:
     """A rank that ends later than another is waited for, and none is aborted while its interpreter goes down."""
-    aborts = f'hooks.aborts={{use="./launched.py:Aborts", args={{marks="{tmp_path}"}}}}'
-    run_dir, agent = launch(*ENDLESS, 'hooks.late={use="./launched.py:EndsLate"}', aborts)
+    aborts = f'hooks.aborts={{use="./actors.py:Aborts", args={{marks="{tmp_path}"}}}}'
+    run_dir, agent = launch(*ENDLESS, 'hooks.late={use="./actors.py:EndsLate"}', aborts)
     wait_for(lambda: bool(records_of(run_dir, "epoch")))
     agent.send_signal(signal.SIGINT)
     assert agent.wait(LIMIT) == 130
@@ -81,7 +81,7 @@ def test_ctrl_c_is_handed_on_and_all_end_together_with_a_checkpoint(launch: Laun
 
 
 def test_a_second_ctrl_c_waits_for_nothing(launch: Launch) -> None:
-    run_dir, agent = launch('hooks.hangs={use="./launched.py:Hangs"}')
+    run_dir, agent = launch('hooks.hangs={use="./actors.py:Hangs"}')
     wait_for(lambda: messages_of(run_dir, 0, "hangs"))
     agent.send_signal(signal.SIGINT)
     wait_for(lambda: messages_of(run_dir, 0, "hears"))

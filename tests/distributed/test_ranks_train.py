@@ -148,7 +148,7 @@ def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> Non
         (['model.weights="nowhere.pt"'], "there is no file"),
         (['hooks.surgeon.args={point="before_train_iter", at=2}'], "DDP takes no parameters after the first forward"),
         ([FSDP, "hooks.surgeon.args={}"], "FSDP takes no parameters after the start"),
-        ([FSDP, 'hooks.probes={use="./probes.py:Gradients"}'], "parameter_grad never fires with FSDP, whose gradients"),
+        ([FSDP, 'hooks.probes={use="./actors.py:Gradients"}'], "parameter_grad never fires with FSDP, whose gradients"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -190,7 +190,7 @@ def test_a_run_ends_with_the_words_of_the_rank_whose_loss_is_not_finite(new_clou
 
 
 def test_what_one_rank_raises_is_reported_by_its_name_and_once(new_clouds: NewClouds) -> None:
-    run_dir = new_clouds('hooks.raises={use="./launched.py:Raises", args={rank=1, at=3}}')
+    run_dir = new_clouds('hooks.raises={use="./actors.py:Raises", args={rank=1, at=3}}')
     assert carry_out(run_dir, 2) == [1, 1]
     assert reason(run_dir) == "rank 1: ValueError: as told"
     assert not records_of(run_dir, "error"), "rank 0 has made no mistake"
@@ -200,8 +200,8 @@ def test_what_one_rank_raises_is_reported_by_its_name_and_once(new_clouds: NewCl
 
 
 def test_who_waits_until_the_timeout_says_in_which_hook_and_where_the_other_is(new_clouds: NewClouds) -> None:
-    stays = 'hooks.hang={use="./launched.py:Stays"}'
-    means = 'hooks.ozm={use="./launched.py:Means", args={seconds=1.0}, after=["hang"]}'
+    stays = 'hooks.hang={use="./actors.py:Stays"}'
+    means = 'hooks.ozm={use="./actors.py:Means", args={seconds=1.0}, after=["hang"]}'
     run_dir = new_clouds(stays, means)
     assert carry_out(run_dir, 2)[0] == 1
     waits, stuck = 'in hook "ozm" at after_train_iter', 'rank 1 is in hook "hang" at after_train_iter'

@@ -8,24 +8,16 @@ from hookflow.events.log import Appender, Tail, encode, event_log
 from hookflow.events.records import TEXT_LIMIT
 
 
-def test_what_is_appended_is_read_once(tmp_path: Path) -> None:
-    log, tail = Appender(tmp_path / "log"), Tail(tmp_path / "log")
-    log.append([{"k": "a"}, {"k": "b"}])
-    assert [r["k"] for r in tail.read()] == ["a", "b"]
-    assert tail.read() == []
-    log.append([{"k": "c"}])
-    assert [r["k"] for r in tail.read()] == ["c"]
-    log.close()
-
-
-def test_a_line_without_its_end_waits(tmp_path: Path) -> None:
+def test_what_is_appended_is_read_once_and_a_line_without_its_end_waits(tmp_path: Path) -> None:
     path = tmp_path / "log"
     tail = Tail(path)
+    assert tail.read() == [], "no file is no news"
     path.write_bytes(b'{"k":"a"}\n{"k":')
     assert [r["k"] for r in tail.read()] == ["a"]
     with path.open("ab") as file:
         file.write(b'"b"}\n')
     assert [r["k"] for r in tail.read()] == ["b"]
+    assert tail.read() == []
 
 
 def test_a_torn_line_costs_itself_and_no_other(tmp_path: Path) -> None:
@@ -35,10 +27,6 @@ def test_a_torn_line_costs_itself_and_no_other(tmp_path: Path) -> None:
     log.append([{"k": "b"}])
     log.close()
     assert [r["k"] for r in Tail(path).read_all()] == ["a", "b"]
-
-
-def test_no_file_is_no_news(tmp_path: Path) -> None:
-    assert Tail(tmp_path / "none").read() == []
 
 
 def test_numbers_that_json_does_not_know_become_words() -> None:

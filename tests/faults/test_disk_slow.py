@@ -17,7 +17,7 @@ from hookflow.runner.checkpoint import manager
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging import recorder
 from tests.conftest import NewRun, records, wait_for
-from tests.distributed.launched import asked_to_stop
+from tests.distributed.actors import asked_to_stop
 from tests.distributed.several import Ranks, carry_out, printed
 from tests.faults.disk import Disk
 from tests.runner.same import assert_same_end

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -86,14 +86,6 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(new_run: NewRun, train_he
     assert newest not in CheckpointStore(run_dir.checkpoints).all()[1:], "it makes room for whole ones"
 
 
-def test_a_finished_run_has_nothing_left_to_do(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run()
-    assert train_here(run_dir) == train_here(run_dir, resume=True) == 0
-    assert any("nothing is left to do" in text for text in messages(run_dir))
-    assert records(run_dir, "end")[-1]["it"] == 15
-    assert len(records(run_dir, "epoch")) == 3
-
-
 def test_resuming_beyond_the_end_is_no_mistake(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
     swap = ("max_epochs = 3", "max_iters = 12")
     run_dir = new_run(EVERY_3, swap=swap)
@@ -110,32 +102,33 @@ def test_without_any_checkpoint_it_starts_at_the_beginning(new_run: NewRun, trai
     assert records(run_dir, "end")[-1]["it"] == 5
 
 
+def with_checkpoints(new_run: NewRun, train: Train, then: Sequence[str], now: Sequence[str]) -> RunDir:
+    """Train a run for an epoch with overrides, and return one with other overrides that has its checkpoints."""
+    run_dir, other = new_run("run.max_epochs=1", *then), new_run(*now)
+    assert train(run_dir) == 0
+    run_dir.checkpoints.rename(other.checkpoints)
+    return other
+
+
 def test_an_average_that_the_checkpoint_does_not_have_starts_from_its_weights(
     new_run: NewRun, train_here: Train
 ) -> None:
-    run_dir = new_run("run.max_epochs=1", "hooks.ema.enabled=false")
-    assert train_here(run_dir) == 0
-    with_ema = new_run("run.max_epochs=2")
-    run_dir.checkpoints.rename(with_ema.checkpoints)
-    assert train_here(with_ema, resume=True, allow_changed_hooks=True) == 0
-    assert any('does not know the hook "ema"' in text for text in messages(with_ema))
-    assert (with_ema.checkpoints / "last" / "model_ema.pt").exists()
+    run_dir = with_checkpoints(new_run, train_here, ["hooks.ema.enabled=false"], ["run.max_epochs=2"])
+    assert train_here(run_dir, resume=True, allow_changed_hooks=True) == 0
+    assert any('does not know the hook "ema"' in text for text in messages(run_dir))
+    assert (run_dir.checkpoints / "last" / "model_ema.pt").exists()
 
 
 def test_a_checkpoint_of_another_model_is_the_users_mistake(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("run.max_epochs=1")
-    assert train_here(run_dir) == 0
-    wider = new_run("model.args.width=16")
-    run_dir.checkpoints.rename(wider.checkpoints)
-    assert train_here(wider, resume=True) == 2
-    reason = str(records(wider, "refused")[-1]["reason"])
+    run_dir = with_checkpoints(new_run, train_here, [], ["model.args.width=16"])
+    assert train_here(run_dir, resume=True) == 2
+    reason = str(records(run_dir, "refused")[-1]["reason"])
     assert "does not fit this pipeline" in reason
     assert "head.weight" in reason
 
 
 def test_a_checkpoint_without_an_optimizer_is_the_users_mistake(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("run.max_epochs=1")
-    assert train_here(run_dir) == 0
+    run_dir = with_checkpoints(new_run, train_here, [], [])
     newest = CheckpointStore(run_dir.checkpoints).all()[0]
     manifest = read_manifest(newest)
     del manifest["files"]["optimizer.pt"]
@@ -145,33 +138,25 @@ def test_a_checkpoint_without_an_optimizer_is_the_users_mistake(new_run: NewRun,
     assert "the checkpoint does not fit this pipeline: it has no optimizer" in reason
 
 
-def test_a_hook_that_is_gone_with_a_state_is_told(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("run.max_epochs=1")
-    assert train_here(run_dir) == 0
-    without = new_run("run.max_epochs=2", "hooks.early_stop.enabled=false", "hooks.clip.enabled=false")
-    run_dir.checkpoints.rename(without.checkpoints)
-    assert train_here(without, resume=True, allow_changed_hooks=True) == 0
-    (said,) = [text for text in messages(without) if "that this pipeline does not have" in text]
+def test_hooks_that_are_gone_or_new(new_run: NewRun, train_here: Train) -> None:
+    """One with a state is missed, and one without is not; a new one fires at the multiples to come."""
+    run_dir = with_checkpoints(
+        new_run,
+        train_here,
+        [],
+        [
+            "hooks.early_stop.enabled=false",
+            "hooks.clip.enabled=false",
+            'hooks.plain={use="./watchers.py:slow", points=["after_train"]}',
+            'hooks.logs={use="./watchers.py:logs_iter", points=["after_train_iter"], every=4}',
+        ],
+    )
+    assert train_here(run_dir, resume=True, allow_changed_hooks=True) == 0
+    (said,) = [text for text in messages(run_dir) if "that this pipeline does not have" in text]
     assert '"early_stop"' in said, "and not the one without a state"
-
-
-def test_a_new_hook_fires_at_the_multiples_to_come(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("run.max_epochs=1")
-    assert train_here(run_dir) == 0
-    more = new_run('hooks.logs={use="./watchers.py:logs_iter", points=["after_train_iter"], every=4}')
-    run_dir.checkpoints.rename(more.checkpoints)
-    assert train_here(more, resume=True, allow_changed_hooks=True) == 0
-    assert [record["it"] for record in records(more, "scalars") if "train/iter" in record["v"]] == [8, 12]  # type: ignore[operator]
-
-
-def test_a_hook_without_any_state_is_not_missed(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("run.max_epochs=1")
-    assert train_here(run_dir) == 0
-    plain = 'hooks.plain={use="./watchers.py:slow", points=["after_train"]}'
-    more = new_run("run.max_epochs=2", plain)
-    run_dir.checkpoints.rename(more.checkpoints)
-    assert train_here(more, resume=True, allow_changed_hooks=True) == 0
-    assert not [text for text in messages(more) if '"plain": it starts anew' in text]
+    assert not [text for text in messages(run_dir) if '"plain": it starts anew' in text]
+    logged = [record["it"] for record in records(run_dir, "scalars") if "train/iter" in record["v"]]  # type: ignore[operator]
+    assert logged == [8, 12]
 
 
 def test_what_an_epoch_had_entered_is_entered_again_and_nothing_else(

@@ -13,12 +13,11 @@ import pytest
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint.snapshot import Snapshot
-from hookflow.runner.checkpoint.store import CheckpointStore, Saved
 from hookflow.runner.loop.trainer import Trainer
 from tests import photographs
 from tests.conftest import NewRun, records
 from tests.runner.same import assert_same_end
-from tests.runner.test_resume import messages
+from tests.runner.test_resume import messages, with_checkpoints
 
 Train = Callable[..., int]
 OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
@@ -104,35 +103,26 @@ def kinds(photograph: Any) -> set[str]:
     return set().union(*map(kinds, photograph)) if isinstance(photograph, list) else set()
 
 
-def test_a_skip_that_waits_for_its_step_is_granted_after_a_resume(
-    new_run: NewRun, train_here: Train, tmp_path: Path
+@pytest.mark.parametrize("more", [(), (SKIPS,)], ids=["gradients", "a skip"])
+def test_what_waits_for_a_step_is_there_after_a_resume(
+    new_run: NewRun, train_here: Train, tmp_path: Path, more: tuple[str, ...]
 ) -> None:
-    """Asked for in iteration 7; the step is taken in iteration 9, and the run is resumed between the two."""
-    alone = new_run(OFTEN, SKIPS, *THIRD, strikes(tmp_path, 99))
-    cut = new_run(OFTEN, SKIPS, *THIRD, strikes(tmp_path, 7, "after_train_iter"))
+    """The gradients of iterations 6 and 7, and a skip that is requested in 7; the next step is that of 8 or 9."""
+    alone = new_run(OFTEN, *more, *THIRD, strikes(tmp_path, 99))
+    cut = new_run(OFTEN, *more, *THIRD, strikes(tmp_path, 7, "after_train_iter"))
     assert train_here(alone) == 0
     assert train_here(cut) == 143
     assert train_here(cut, resume=True) == 0
     assert_same_end(alone, cut)
 
 
-def test_gradients_that_no_step_has_used_are_there_after_a_resume(
-    new_run: NewRun, train_here: Train, tmp_path: Path
-) -> None:
-    """Those of the iterations 6 and 7: the step is taken in iteration 8."""
-    alone = new_run(OFTEN, *THIRD, strikes(tmp_path, 99))
-    cut = new_run(OFTEN, *THIRD, strikes(tmp_path, 7, "after_train_iter"))
-    assert train_here(alone) == 0
-    assert train_here(cut) == 143
-    assert train_here(cut, resume=True) == 0
-    assert_same_end(alone, cut)
-
-
-def test_a_hook_that_was_removed_from_its_modules_stays_so(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    run_dir = new_run(OFTEN, INSIDE[1], strikes(tmp_path, 6))
+def test_hooks_that_were_switched_off_or_removed_stay_so(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    run_dir = new_run(OFTEN, INSIDE[1], FAILS, strikes(tmp_path, 6))
     assert train_here(run_dir) == 143
     assert train_here(run_dir, resume=True) == 0
     assert 'the hook "once" remains removed from its modules, as before the resume' in messages(run_dir)
+    assert len(records(run_dir, "error")) == 1
+    assert any('the hook "fails" stays switched off' in text for text in messages(run_dir))
 
 
 A_LIST, WITH_A_PLACE = (f'data.test={{use="./loaders.py:{name}"}}' for name in ("a_list", "stateful_loader"))
@@ -144,37 +134,9 @@ A_LIST, WITH_A_PLACE = (f'data.test={{use="./loaders.py:{name}"}}' for name in (
     ids=["gets a place", "loses its place", "cut short"],
 )
 def test_the_data_of_a_test_may_be_others(new_run: NewRun, train_here: Train, then: list[str], now: list[str]) -> None:
-    run_dir, other = (new_run("run.test=true", f"run.max_epochs={k}", *data) for k, data in ((1, then), (2, now)))
-    assert train_here(run_dir) == 0
-    run_dir.checkpoints.rename(other.checkpoints)
+    other = with_checkpoints(new_run, train_here, ["run.test=true", *then], ["run.test=true", "run.max_epochs=2", *now])
     assert train_here(other, resume=True) == 0
     assert records(other, "end")[0]["it"] == 10
-
-
-def test_a_hook_that_was_switched_off_stays_so(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    run_dir = new_run(OFTEN, FAILS, strikes(tmp_path, 6))
-    assert train_here(run_dir) == 143
-    assert train_here(run_dir, resume=True) == 0
-    assert len(records(run_dir, "error")) == 1
-    assert any('the hook "fails" stays switched off' in text for text in messages(run_dir))
-
-
-def test_what_several_ranks_have_saved_goes_on_as_one_and_says_so(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save = CheckpointStore.save
-
-    def save_of_three(store: CheckpointStore, state: dict[str, Any], *more: Any) -> Saved:
-        return save(store, state | {"ranks": [{}, {}]}, *more)
-
-    monkeypatch.setattr(CheckpointStore, "save", save_of_three)
-    run_dir, other = new_run("run.max_epochs=1"), new_run("run.max_epochs=2")
-    assert train_here(run_dir) == 0
-    run_dir.checkpoints.rename(other.checkpoints)
-    assert train_here(other, resume=True) == 0
-    assert [text for text in messages(other) if "not bit-identical" in text] == [
-        "saved by 3 ranks, resumed on 1: not bit-identical"
-    ]
 
 
 def test_each_trigger_has_a_name_of_its_own(new_run: NewRun) -> None:

@@ -1,0 +1,234 @@
+"""Hooks of runs over ranks, which act, die, hang or look at gradients: named by pipelines as "./actors.py:…"."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+
+class Acts:
+    """Calls something of the run on one rank, at one iteration of one point."""
+
+    writes = ("control",)
+
+    def __init__(self, call: str, rank: int, at: int, point: str, args: list[Any]) -> None:
+        self.call, self.rank, self.iteration, self.point, self.args = call, rank, at, point, args
+
+    def act(self, point: str, run: Any) -> None:
+        if (point, run.rank, run.iter) == (self.point, self.rank, self.iteration):
+            getattr(run, self.call)(*self.args)
+
+    def before_train_iter(self, run: Any) -> None:
+        self.act("before_train_iter", run)
+
+    def after_backward(self, run: Any) -> None:
+        self.act("after_backward", run)
+
+    def before_optimizer_step(self, run: Any) -> None:
+        self.act("before_optimizer_step", run)
+
+    def after_train_iter(self, run: Any) -> None:
+        self.act("after_train_iter", run)
+
+
+class Strikes:
+    """Sends this rank's process a signal, once: `mark` says whether it has been."""
+
+    def __init__(self, rank: int, at: int, number: int, mark: str) -> None:
+        self.rank, self.iteration, self.number, self.mark = rank, at, number, Path(mark)
+
+    def after_backward(self, run: Any) -> None:
+        if run.rank == self.rank and run.iter == self.iteration and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), self.number)
+
+
+class Remembers:
+    """Has a state that is another one on every rank, and draws numbers that are, too."""
+
+    def __init__(self) -> None:
+        self.drawn: list[float] = []
+
+    def after_train_iter(self, run: Any) -> None:
+        self.drawn.append(run.rank + torch.rand(()).item())
+
+    def after_train(self, run: Any) -> None:
+        weights = sum(p.double().sum().item() for p in run.model.parameters())
+        run.say(f"iteration {run.iter}, weights {weights!r}, drawn {self.drawn}")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"drawn": list(self.drawn)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.drawn = list(state["drawn"])
+
+
+class Breaks:
+    """Raises on rank 1 alone, in the third iteration."""
+
+    def fail(self, run: Any) -> None:
+        if run.rank == 1 and run.iter == 2:
+            raise RuntimeError("as told")
+
+    def before_train_iter(self, run: Any) -> None:
+        self.fail(run)
+
+    def forward(self, run: Any) -> None:
+        self.fail(run)
+
+    def after_train_iter(self, run: Any) -> None:
+        self.fail(run)
+
+    def around_train_iter(self, run: Any) -> Iterator[None]:
+        self.fail(run)
+        yield
+
+
+class Dies:
+    """Kills the process of a rank as the system does, which leaves it no word."""
+
+    def __init__(self, rank: int, at: int, mark: str) -> None:
+        self.rank, self.at, self.mark = rank, at, Path(mark)
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.rank == self.rank and run.iter >= self.at and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Raises:
+    """Raises on one rank alone."""
+
+    def __init__(self, rank: int, at: int) -> None:
+        self.rank, self.at = rank, at
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.rank == self.rank and run.iter == self.at:
+            raise ValueError("as told")
+
+
+def asked_to_stop() -> Any:
+    """Return the signal that has come to this process, if one has."""
+    return signal.getsignal(signal.SIGTERM).__self__.stop  # type: ignore[union-attr]
+
+
+class Hangs:
+    """Never comes back from an iteration on rank 0, though it notices that it is asked to."""
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.rank == 0 and run.iter == 3:
+            run.say("hangs")
+            while asked_to_stop() is None:
+                time.sleep(0.01)
+            run.say("hears")
+            time.sleep(600)
+
+
+class Means:
+    """Waits for the others in a hook of its own: from iteration 3 on for so many seconds, and no longer.
+
+    To form their group the ranks have all the time that a busy machine takes.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == 3:
+            for group in dist.distributed_c10d._world.pg_map:
+                dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self.seconds), group)
+        run.mean(1.0)
+
+
+class Stays:
+    """Does not come back from an iteration on rank 1 before rank 0 has ended."""
+
+    def after_train_iter(self, run: Any) -> None:
+        while run.rank == 1 and run.iter == 3 and '"k":"end"' not in (run.dir / "events.jsonl").read_text():
+            time.sleep(0.01)
+
+
+class EndsLate:
+    """Comes to its end on rank 0 long after rank 1, whose end its launcher must have noticed by then."""
+
+    def after_run(self, run: Any) -> None:
+        log = run.dir / "events.rank1.jsonl"
+        while run.rank == 0 and '"k":"end"' not in log.read_text():
+            time.sleep(0.01)
+        if run.rank == 0:
+            time.sleep(1)
+            run.say("at its end")
+
+
+class Aborts:
+    """Aborts the process while the interpreter goes down, as a thread of gloo's may that still holds a tensor then.
+
+    What is registered for the exit of the process comes before that, and leaves a mark of each rank.
+    """
+
+    def __init__(self, marks: str) -> None:
+        self.marks = Path(marks)
+
+    def after_run(self, run: Any) -> None:
+        atexit.register(self.marks.joinpath(str(run.rank)).touch)
+        sys.held_to_the_last = self  # type: ignore[attr-defined]
+
+    def __del__(self, abort: Callable[[], object] = os.abort) -> None:
+        abort()
+
+
+def slow() -> None:
+    """Take a while, so that a training does not end before something has been done to it."""
+    time.sleep(0.02)
+
+
+class Gradients:
+    """Says at one parameter what its gradient is like: as it comes, as it is added up, and before the step."""
+
+    parameters = ("head.bias",)
+
+    def parameter_grad(self, run: Any, grad: Tensor) -> Tensor:
+        run.say(f"came {run.iter}")
+        return grad * (1 + run.rank)
+
+    def post_accumulate_grad(self, run: Any, name: str, param: nn.Parameter) -> None:
+        assert param.grad is not None
+        run.say(f"added {run.iter} {type(param.grad).__name__}")
+
+    def before_optimizer_step(self, run: Any) -> None:
+        run.say(f"stepping {run.iter}")
+
+
+class OverFSDP(Gradients):
+    """Without what FSDP never calls."""
+
+    points = ("post_accumulate_grad", "before_optimizer_step")
+
+
+def compressed(run: Any, name: str, state: Any, bucket: Any) -> torch.futures.Future[Tensor]:
+    """Average in half precision, and say how much."""
+    run.say(f"{name} {run.iter} {bucket.is_last()}")
+    return fp16_compress_hook(state, bucket)
+
+
+class ByHand:
+    """Does so by PyTorch alone."""
+
+    def before_train(self, run: Any) -> None:
+        run.model.register_comm_hook(None, fp16_compress_hook)
+
+
+def nothing(bucket: Any) -> None:
+    """Return nothing where PyTorch wants a Future."""
