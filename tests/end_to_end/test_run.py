@@ -91,7 +91,7 @@ def test_ctrl_c_finishes_the_iteration_saves_and_exits_with_130(tmp_path: Path) 
 
 
 def test_a_hang_is_told_and_so_is_what_ctrl_c_does(tmp_path: Path) -> None:
-    sleepy = f'--set=hooks.sleepy={{use="{TOY.parent}/distributed/launched.py:Hangs"}}'
+    sleepy = f'--set=hooks.sleepy={{use="{TOY.parent}/distributed/actors.py:Hangs"}}'
     command = [sys.executable, "-c", IMPATIENT, "run", str(TOY), "--ui=plain", sleepy]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, bufsize=1) as child:
         assert child.stdout is not None

@@ -30,7 +30,7 @@ FEW = 3
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How weights go with a model, by their names; of those that have another shape, theirs and the model's."""
+    """The misfits of weights and a model, by their names; of other shapes, those of the weights and of the model."""
 
     missing: list[str]
     unexpected: list[str]
@@ -38,12 +38,13 @@ class Fit:
 
     @property
     def all(self) -> list[str]:
-        """The names of all that does not fit; first those that the model has."""
+        """The names of all misfits; first those of the model."""
         return [*self.reshaped, *self.missing, *self.unexpected]
 
-    @property
-    def whole(self) -> bool:
-        return not self.all
+    def __str__(self) -> str:
+        shapes = [f"{name} {theirs} instead of {ours}" for name, (theirs, ours) in self.reshaped.items()]
+        kinds = {"missing": self.missing, "unexpected": self.unexpected, "of another shape": shapes}
+        return "; ".join(f"{kind}: {len(names)} ({_few(names)})" for kind, names in kinds.items() if names)
 
 
 def load_weights(
@@ -54,41 +55,45 @@ def load_weights(
     place: Callable[[str], Where],
     say: Callable[..., None],
 ) -> dict[str, Any]:
-    """Give the model the weights in a file, which is relative to `base`; in a checkpoint's folder, those of `name`.
+    """Load the weights of a file (relative to `base`), or those of `name` in a checkpoint, into the model.
 
-    Return them all by the model's names, but for those that are excluded.
-
-    `place` is where a key of the section stands; `say` takes what was fitted, and what does not fit if not strict.
-    Raises UserError with what does not fit, and the nearest names.
+    Returns them by the model's names, without excluded ones. `place` is the place of a key of the section; `say` gets
+    a summary. Raises UserError with the misfits and the nearest names.
     """
     where = place("file")
-    path = _file(base / Path(section.file).expanduser(), name, where)
+    path = base / Path(section.file).expanduser()
+    if path.is_dir():
+        path /= "model.pt" if name == "model" else f"model_{name}.pt"
+    if not path.is_file():
+        near = nearest(path.name, [file.name for file in path.parent.glob(f"*{path.suffix}")])
+        raise UserError(Problem(f'there is no file "{path}"', where, near))
     result = _renamed(_state_dict(path, where), section.rename, place)
     wanted = model.state_dict()
     result, prefixes = _unwrapped(result, wanted.keys())
     excluded = _excluded({**wanted, **result}, section.exclude, place)
     wanted, result = ({key: value for key, value in of.items() if key not in excluded} for of in (wanted, result))
     fit = _compare(wanted, result)
-    if section.strict and not fit.whole:
-        raise UserError(_misfits(fit, wanted, result, where))
+    misfits = [*_misfits(fit, wanted, result, where)] if fit.all else []
+    if section.strict and misfits:
+        raise UserError(misfits)
     loaded = {key: value for key, value in result.items() if key in wanted and key not in fit.reshaped}
     if not loaded:
-        nothing = Problem(f"{path} has nothing that is to be loaded into the model", where)
-        raise UserError([nothing, *(_misfits(fit, wanted, result, where) if not fit.whole else ())])
+        raise UserError([Problem(f"{path} has nothing that is to be loaded into the model", where), *misfits])
     model.load_state_dict(loaded, strict=False)
-    if prefixes or excluded or not fit.whole:
-        say(_summary(path, len(loaded), fit, excluded, prefixes), "info" if fit.whole else "warn")
+    if prefixes or excluded or misfits:
+        lines = [f"{len(loaded)} weights loaded from {short(path)}"]
+        lines += [f"without the prefix {''.join(prefixes)}"] if prefixes else []
+        lines += [f"excluded: {len(excluded)} ({_few(sorted(excluded))})"] if excluded else []
+        lines += [str(fit)] if misfits else []
+        say("; ".join(lines), "warn" if misfits else "info")
     return result
 
 
 def load_changes(model: nn.Module, weights: Mapping[str, Any], offered: Mapping[str, Any], where: Where) -> None:
-    """Give the model what hooks have changed in `offered`, a copy of the `weights` that it has begun with.
-
-    Raises UserError at `where` with what does not fit.
-    """
+    """Load what hooks have changed in `offered`, a copy of the initial `weights`. Raises UserError with the misfits."""
     changed = {name: value for name, value in offered.items() if not _is_same(value, weights.get(name))}
     wanted = {name: value for name, value in model.state_dict().items() if name in changed}
-    if not (fit := _compare(wanted, changed)).whole:
+    if (fit := _compare(wanted, changed)).all:
         raise UserError(_misfits(fit, wanted, changed, where))
     if changed:
         load_model(model, changed, strict=False)
@@ -100,21 +105,8 @@ def _is_same(value: Any, other: Any) -> bool:
     return value.dtype == other.dtype and torch.equal(value, other)
 
 
-def _file(path: Path, name: str, where: Where) -> Path:
-    """Return the file of weights that a path means."""
-    if path.is_dir():
-        path /= "model.pt" if name == "model" else f"model_{name}.pt"
-    if not path.is_file():
-        raise UserError(Problem(f'there is no file "{path}"', where, _nearest_file(path)))
-    return path
-
-
-def _nearest_file(path: Path) -> str:
-    return nearest(path.name, [file.name for file in path.parent.glob(f"*{path.suffix}")])
-
-
 def _state_dict(path: Path, where: Where) -> dict[str, Any]:
-    """Return the `state_dict` in a file, out of the entry that holds it, if it is wrapped."""
+    """Return the `state_dict` in a file, or in the entry of a checkpoint that holds it."""
     try:
         result = read_tensors(path, CPU)
     except UserError as error:
@@ -132,22 +124,18 @@ def _state_dict(path: Path, where: Where) -> dict[str, Any]:
 
 
 def _renamed(result: dict[str, Any], rename: Mapping[str, str], place: Callable[[str], Where]) -> dict[str, Any]:
-    """Return the weights with prefixes of their names replaced; of a name, the first prefix that it has."""
+    """Return the weights with prefixes of their names replaced, of each name the first that matches."""
     if unused := [prefix for prefix in rename if not any(name.startswith(prefix) for name in result)]:
         raise UserError(
             Problem(f'no name begins with "{prefix}"', place(f"rename.{prefix}"), _there_are(result))
             for prefix in unused
         )
-    return {_renamed_one(name, rename): value for name, value in result.items()}
-
-
-def _renamed_one(name: str, rename: Mapping[str, str]) -> str:
-    prefix = next((prefix for prefix in rename if name.startswith(prefix)), "")
-    return rename.get(prefix, "") + name.removeprefix(prefix)
+    prefixes = {name: next((prefix for prefix in rename if name.startswith(prefix)), "") for name in result}
+    return {rename.get(prefix, "") + name.removeprefix(prefix): result[name] for name, prefix in prefixes.items()}
 
 
 def _unwrapped(result: dict[str, Any], wanted: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the weights without what wrappers have put in front, as far as more names fit then; and these prefixes."""
+    """Return the weights without the prefixes of wrappers, as far as more names fit then, and these prefixes."""
     versions: list[tuple[dict[str, Any], list[str]]] = [(result, [])]
     while prefix := next((item for item in WRAPPERS if any(name.startswith(item) for name in result)), ""):
         shorter = {name.removeprefix(prefix): value for name, value in result.items()}
@@ -180,7 +168,7 @@ def _compare(wanted: Mapping[str, Any], result: Mapping[str, Any]) -> Fit:
 
 
 def _misfits(fit: Fit, wanted: Mapping[str, Any], result: Mapping[str, Any], where: Where) -> Iterator[Problem]:
-    """Yield the first few of what the file has too much, too little, or in another shape, and how many there are."""
+    """Yield a problem for the first few misfits of each kind, and one that counts them all."""
     for name in fit.unexpected[:FEW]:
         hint = nearest(name, fit.missing) or (f"the model still needs {_few(fit.missing)}" if fit.missing else "")
         yield Problem(f'the weights have "{name}", and the model does not', where, hint)
@@ -192,24 +180,7 @@ def _misfits(fit: Fit, wanted: Mapping[str, Any], result: Mapping[str, Any], whe
     fitting = len(wanted.keys() & result.keys()) - len(fit.reshaped)
     glob = f"{fit.all[0].rpartition('.')[0]}.*".lstrip(".")
     hint = f'to leave some out: weights = {{ file = "…", exclude = ["{glob}"] }}; or strict = false'
-    yield Problem(f"{fitting} of {len(wanted)} fit; {_counts(fit)}", where, hint)
-
-
-def _summary(path: Path, loaded: int, fit: Fit, excluded: Collection[str], prefixes: Sequence[str]) -> str:
-    """Return a few lines on what was loaded and what was not."""
-    lines = [f"{loaded} weights loaded from {short(path)}"]
-    if prefixes:
-        lines.append(f"without the prefix {''.join(prefixes)}")
-    if excluded:
-        lines.append(f"excluded: {len(excluded)} ({_few(sorted(excluded))})")
-    return "; ".join([*lines, *([_counts(fit)] if not fit.whole else [])])
-
-
-def _counts(fit: Fit) -> str:
-    """Return how many are missing, unexpected, and of another shape, with the first names of each."""
-    shapes = [f"{name} {theirs} instead of {ours}" for name, (theirs, ours) in fit.reshaped.items()]
-    kinds = {"missing": fit.missing, "unexpected": fit.unexpected, "of another shape": shapes}
-    return "; ".join(f"{kind}: {len(names)} ({_few(names)})" for kind, names in kinds.items() if names)
+    yield Problem(f"{fitting} of {len(wanted)} fit; {fit}", where, hint)
 
 
 def _few(names: Iterable[str]) -> str:
