@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,10 @@ from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.plain import StallWatch
 from hookflow.monitor.state import RunState
 from hookflow.runner.process.launch import claim
-from tests.conftest import NewRun, records, wait_for
+from tests.conftest import NewRun, Train, messages, records, wait_for
 from tests.monitor.fake_run import make
 from tests.runner.same import assert_each_once, assert_same_end
-from tests.runner.test_resume import messages
 
-Train = Callable[..., int]
 HOUR = 3600.0
 EACH = 'hooks.each={use="./killers.py:each", points=["after_train_iter"]}'
 

@@ -18,13 +18,12 @@ from hookflow.pipeline.load import parse
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.process.launch import prepare
-from tests.conftest import TESTS, TOY, NewRun, records
+from tests.conftest import TESTS, TOY, NewRun, Train, Trained, records
 from tests.faults.disk import Disk
 from tests.monitor.fake_run import make
 from tests.processes import Training
 from tests.runner.same import assert_same, final_state
 
-Train = Callable[..., int]
 TOLD = ("No space left on device", "unexpected pos")  # the second is PyTorch's word for a file that does not grow
 SHORT = "run.max_epochs=2"
 WRITES = [
@@ -63,10 +62,9 @@ def fill(run: RunDir, begin: int | str, train_here: Train, printed: pytest.Captu
 
 @pytest.mark.parametrize("begin", WRITES)
 def test_a_disk_that_is_full_from_a_write_on(
-    new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str], begin: str
+    trained: Trained, new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str], begin: str
 ) -> None:
-    alone, run = new_run(SHORT), new_run(SHORT)
-    assert train_here(alone) == 0
+    alone, run = trained(SHORT), new_run(SHORT)
     assert fill(run, begin, train_here, capfd)
     resumed_with_room(run, alone, train_here)
 
@@ -108,10 +106,9 @@ def small_disk(folder: Path) -> Iterator[Callable[[int], None]]:
 
 
 @pytest.mark.long
-def test_disks_that_are_too_small(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_disks_that_are_too_small(trained: Trained, tmp_path: Path) -> None:
     """The same by a real file system: one page more each time, until the run fits."""
-    alone = new_run(SHORT)
-    assert train_here(alone) == 0
+    alone = trained(SHORT)
     codes = []
     while not codes or codes[-1]:
         folder = tmp_path / f"disk{len(codes)}"

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -16,30 +15,29 @@ from hookflow.monitor.health import examine
 from hookflow.runner.checkpoint import manager
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging import recorder
-from tests.conftest import NewRun, records, wait_for
+from tests.conftest import NewRun, Train, Trained, records, wait_for
 from tests.distributed.actors import asked_to_stop
 from tests.distributed.several import Ranks, carry_out, printed
 from tests.faults.disk import Disk
 from tests.runner.same import assert_same_end
 
-Train = Callable[..., int]
 AT_FIRST = r"fsync .*it00000005.*/manifest\.json"
 THREADS = ("hookflow-checkpoint", "hookflow-recorder")
 
 
-def test_a_slow_disk_changes_nothing(new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone, slow = new_run(), new_run()
-    assert train_here(alone) == 0
+def test_a_slow_disk_changes_nothing(
+    trained: Trained, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, slow = trained(), new_run()
     Disk(slow.path, monkeypatch, AT_FIRST, lambda operation: time.sleep(0.02 * operation.startswith("fsync")))
     assert train_here(slow) == 0
     assert_same_end(alone, slow)
 
 
 def test_the_training_waits_for_a_disk_that_hangs_and_goes_on_when_it_answers(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone, run = new_run(), new_run()
-    assert train_here(alone) == 0
+    alone, run = trained(), new_run()
     seen: list[str] = []
 
     def waits() -> bool:
@@ -60,10 +58,13 @@ def test_the_training_waits_for_a_disk_that_hangs_and_goes_on_when_it_answers(
 
 
 def test_two_signals_end_a_run_whose_disk_never_answers(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    trained: Trained,
+    new_run: NewRun,
+    train_here: Train,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    alone, run = new_run(), new_run()
-    assert train_here(alone) == 0
+    alone, run = trained(), new_run()
     monkeypatch.setattr(recorder, "GRACE", 0.1)
     monkeypatch.setattr(manager, "GRACE", 0.1)
     answered, sent = threading.Event(), threading.Lock()

@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ import pytest
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Train, Trained, records
 from tests.faults.disk import Disk
 from tests.faults.test_disk_full import resumed_with_room
 from tests.monitor.fake_run import make
 from tests.runner.same import assert_same_end
 
-Train = Callable[..., int]
 RELOCATES = 'hooks.relocates={use="./disturbers.py:Relocates", args={to="%s"}}'
 
 
@@ -30,10 +28,9 @@ def read_only(operation: str) -> None:
 
 @pytest.mark.usefixtures("written_at_once")
 def test_a_run_directory_that_is_moved_is_resumed_where_it_is_now(
-    new_run: NewRun, train_here: Train, tmp_path: Path
+    trained: Trained, new_run: NewRun, train_here: Train, tmp_path: Path
 ) -> None:
-    alone, run = new_run(), new_run(RELOCATES % (tmp_path / "moved"))
-    assert train_here(alone) == 0
+    alone, run = trained(), new_run(RELOCATES % (tmp_path / "moved"))
     assert train_here(run) == 1
     assert not run.path.exists(), "nothing is made anew where it was"
     moved = RunDir(tmp_path / "moved")
@@ -45,10 +42,9 @@ def test_a_run_directory_that_is_moved_is_resumed_where_it_is_now(
 
 @pytest.mark.usefixtures("written_at_once")
 def test_a_run_directory_that_is_deleted_is_told_by_who_started_the_run(
-    new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]
+    trained: Trained, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run = new_run(RELOCATES % "")
-    assert train_here(run) == 1
+    run = trained(RELOCATES % "", code=1)
     assert "the run directory is gone: it was moved or deleted" in capfd.readouterr().err
     assert not run.path.exists()
     out = io.StringIO()
@@ -104,10 +100,9 @@ def test_a_file_system_that_was_made_read_only_is_told(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("begin", [r"mkdir checkpoints/\.it00000010", r"fsync .*it00000010.*/model\.pt"])
 def test_a_run_directory_that_is_made_read_only(
-    new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str], begin: str
+    trained: Trained, new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str], begin: str
 ) -> None:
-    alone, run = new_run("run.max_epochs=2"), new_run("run.max_epochs=2")
-    assert train_here(alone) == 0
+    alone, run = trained("run.max_epochs=2"), new_run("run.max_epochs=2")
     with pytest.MonkeyPatch.context() as patch:
         Disk(run.path, patch, begin, read_only)
         assert train_here(run) == 1

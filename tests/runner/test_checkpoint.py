@@ -7,7 +7,6 @@ import shutil
 import sys
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,10 +20,9 @@ from hookflow.errors import UserError
 from hookflow.runner.checkpoint import store as checkpoint
 from hookflow.runner.checkpoint.manifest import TRAINING, damage
 from hookflow.runner.checkpoint.store import AbandonedError, CheckpointStore, read, read_tensors
-from tests.conftest import NewRun, records
+from tests.conftest import Trained, records
 from tests.watchers import POINTS
 
-Train = Callable[..., int]
 CPU = torch.device("cpu")
 
 
@@ -170,10 +168,9 @@ def test_a_name_that_was_half_given_is_given_again(store: CheckpointStore) -> No
 
 
 @pytest.mark.parametrize("point", [point.name for point in POINTS])
-def test_a_hook_may_ask_for_a_checkpoint_anywhere(new_run: NewRun, train_here: Train, point: str) -> None:
+def test_a_hook_may_ask_for_a_checkpoint_anywhere(trained: Trained, point: str) -> None:
     asks = f'hooks.asks={{use="./watchers.py:Asks", args={{point="{point}"}}}}'
-    run_dir = new_run("run.max_epochs=1", "run.test=true", "hooks.checkpoint.points=['after_val']", asks)
-    assert train_here(run_dir) == 0
+    run_dir = trained("run.max_epochs=1", "run.test=true", "hooks.checkpoint.points=['after_val']", asks)
     asked = [record for record in records(run_dir, "checkpoint") if "mine" in record["names"]]  # type: ignore[operator]
     late = [record for record in records(run_dir, "message") if "request ignored" in str(record["text"])]
     never = point in ("after_load_checkpoint", "on_exception")
@@ -183,10 +180,9 @@ def test_a_hook_may_ask_for_a_checkpoint_anywhere(new_run: NewRun, train_here: T
 
 
 @pytest.mark.parametrize("name", ["a/b", "../b", "", ".b", "b\n", "b" * 241, "it00000001"])
-def test_a_name_that_no_checkpoint_can_go_by_is_refused(new_run: NewRun, train_here: Train, name: str) -> None:
+def test_a_name_that_no_checkpoint_can_go_by_is_refused(trained: Trained, name: str) -> None:
     args = f'{{point="before_train", by={json.dumps(name)}}}'
-    run_dir = new_run(f'hooks.asks={{use="./watchers.py:Asks", args={args}}}')
-    assert train_here(run_dir) == 2
+    run_dir = trained(f'hooks.asks={{use="./watchers.py:Asks", args={args}}}', code=2)
     (error,) = records(run_dir, "error")
     assert (error["hook"], error["point"]) == ("asks", "before_train")
     assert f"no checkpoint can go by the name {json.dumps(name)}" in str(error["text"])
@@ -216,11 +212,8 @@ def test_what_could_not_be_read_back_is_refused(store: CheckpointStore, entry: s
     assert [path.name for path in store.all()] == ["it00000001"], "the one before stands"
 
 
-def test_a_run_whose_model_could_not_be_resumed_ends_at_its_first_checkpoint(
-    new_run: NewRun, train_here: Train
-) -> None:
-    run_dir = new_run('model.use="./toy.py:Unsavable"')
-    assert train_here(run_dir) == 1
+def test_a_run_whose_model_could_not_be_resumed_ends_at_its_first_checkpoint(trained: Trained) -> None:
+    run_dir = trained('model.use="./toy.py:Unsavable"', code=1)
     (end,) = records(run_dir, "end")
     assert "checkpoint['model']['_extra_state'] is a numpy.ndarray, which cannot be loaded again" in str(end["reason"])
     assert not CheckpointStore(run_dir.checkpoints).all()

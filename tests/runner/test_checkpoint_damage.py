@@ -16,9 +16,8 @@ import torch
 from hookflow.errors import UserError
 from hookflow.runner.checkpoint.manifest import MANIFEST, TRAINING, VERSION, damage, read_manifest, seal
 from hookflow.runner.checkpoint.store import CheckpointStore, read
-from tests.conftest import NewRun, records
+from tests.conftest import Train, Trained, records
 
-Train = Callable[..., int]
 CPU = torch.device("cpu")
 
 
@@ -122,11 +121,10 @@ class Evil:
 
 @pytest.mark.parametrize("file", [TRAINING, "model.pt"])
 def test_a_file_that_would_run_code_is_refused_though_its_checksum_is_right(
-    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+    trained: Trained, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run_dir = new_run("run.max_epochs=1")
-    assert train_here(run_dir) == 0
+    run_dir = trained("run.max_epochs=1")
     path = CheckpointStore(run_dir.checkpoints).all()[0]
     torch.save({"evil": Evil()}, path / file)
     files = read_manifest(path)["files"]
@@ -174,9 +172,8 @@ def test_names_go_back_to_what_they_stood_for(store: CheckpointStore) -> None:
     assert names(store) == then == {"last": "it00000002", "best": "it00000001"}
 
 
-def test_the_manifest_says_what_it_is_of(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("run.max_epochs=2")
-    assert train_here(run_dir) == 0
+def test_the_manifest_says_what_it_is_of(trained: Trained) -> None:
+    run_dir = trained("run.max_epochs=2")
     manifest = read_manifest(run_dir.checkpoints / "last")
     assert (manifest["it"], manifest["ep"], manifest["pipeline"]) == (10, 2, "toy")
     assert manifest["metrics"].keys() == {"loss", "accuracy"}

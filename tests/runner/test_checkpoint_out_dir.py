@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,9 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import RUN, CheckpointStore
-from tests.conftest import NewRun, hookflow_here, records, run_here
+from tests.conftest import NewRun, Train, Trained, hookflow_here, records, run_here
 from tests.runner.same import assert_same_end
 from tests.runner.test_resume import strikes
-
-Train = Callable[..., int]
 
 
 def in_folder(folder: Path, name: str = "checkpoint") -> str:
@@ -45,9 +42,8 @@ def test_a_run_is_resumed_from_them_to_the_bit(new_run: NewRun, train_here: Trai
     assert {str(record["path"]) for record in records(broken, "checkpoint")} >= {"checkpoints/it00000015"}
 
 
-def test_the_commands_find_them(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    run = new_run(in_folder(tmp_path / "big"), "run.max_epochs=1")
-    assert train_here(run) == 0
+def test_the_commands_find_them(trained: Trained, tmp_path: Path) -> None:
+    run = trained(in_folder(tmp_path / "big"), "run.max_epochs=1")
     listed = hookflow_here("checkpoints", str(run.path), "--verify", cwd=tmp_path)
     assert listed.returncode == 0 and "best" in listed.stdout, listed.stdout
     for named in (f"{run.path}:best", str(run.checkpoints / "best"), str(run.checkpoints / "it00000005")):
@@ -61,9 +57,8 @@ def test_the_commands_find_them(new_run: NewRun, train_here: Train, tmp_path: Pa
         find_checkpoint(str(there / "best"), tmp_path / "runs")
 
 
-def test_two_folders_are_refused_before_the_training(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    run = new_run(in_folder(tmp_path / "one"), in_folder(tmp_path / "two", "other"))
-    assert train_here(run) == 2
+def test_two_folders_are_refused_before_the_training(trained: Trained, tmp_path: Path) -> None:
+    run = trained(in_folder(tmp_path / "one"), in_folder(tmp_path / "two", "other"), code=2)
     assert "the checkpoints of a run are in one folder, and out_dir says" in str(records(run, "end")[-1]["reason"])
 
 
@@ -89,15 +84,20 @@ def test_an_empty_folder_and_a_link_to_one_give_way(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("new", "relative"), [("there/toy", True), ("there/other", False)])
 def test_a_run_that_was_moved_is_resumed(
-    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: str, relative: bool
+    trained: Trained,
+    new_run: NewRun,
+    train_here: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    new: str,
+    relative: bool,
 ) -> None:
     """With a relative `out_dir` the folder of the checkpoints moves along."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.chdir(home)
     big = Path("big") if relative else tmp_path / "big"
-    alone, broken = new_run(), new_run(in_folder(big), *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)))
-    assert train_here(alone) == 0
+    alone, broken = trained(), new_run(in_folder(big), *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)))
     assert train_here(broken) == 143
     moved = RunDir(tmp_path / new / broken.id)
     moved.path.parent.mkdir(parents=True)
@@ -112,11 +112,8 @@ def test_a_run_that_was_moved_is_resumed(
     assert found.path.samefile(moved.path)
 
 
-def test_a_copy_of_a_run_does_not_write_into_its_checkpoints(
-    new_run: NewRun, train_here: Train, tmp_path: Path
-) -> None:
-    run = new_run(in_folder(tmp_path / "big"), "run.max_epochs=1")
-    assert train_here(run) == 0
+def test_a_copy_of_a_run_does_not_write_into_its_checkpoints(trained: Trained, tmp_path: Path) -> None:
+    run = trained(in_folder(tmp_path / "big"), "run.max_epochs=1")
     copy = RunDir(shutil.copytree(run.path, tmp_path / "copies" / "toy" / run.id, symlinks=True))
     done = run_here("--resume", str(copy.path), "--set", "run.max_epochs=2", cwd=tmp_path)
     assert done.returncode == 2

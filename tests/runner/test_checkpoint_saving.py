@@ -27,14 +27,13 @@ from hookflow.runner.checkpoint.manager import CheckpointManager, HostCopy, NotS
 from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
 from hookflow.runner.distributed.rendezvous import Ranks
-from tests.conftest import NewRun, records, wait_for
+from tests.conftest import NewRun, Train, Trained, messages, records, wait_for
 from tests.distributed.actors import asked_to_stop
 from tests.limits import LIMIT
 from tests.processes import Training
 from tests.runner.same import assert_same, assert_same_end
-from tests.runner.test_resume import EVERY_3, messages, strikes
+from tests.runner.test_resume import EVERY_3, strikes
 
-Train = Callable[..., int]
 TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
 
 
@@ -76,22 +75,20 @@ def test_what_is_written_is_reported_at_the_next_safe_point(
 
 
 def test_it_is_told_for_how_many_milliseconds_the_training_waited(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = count(step=0.25)
     monkeypatch.setattr(manager, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    run_dir = new_run()
-    assert train_here(run_dir) == 0
+    run_dir = trained()
     assert {record["ms"] for record in records(run_dir, "checkpoint")} == {250.0}
 
 
 def test_a_write_under_way_when_the_run_fails_is_reported(
-    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = tmp_path / "trace"
     at_manifest(monkeypatch, 1, lambda: wait_for(lambda: "after_forward iter=5 " in trace.read_text()))
-    run_dir = new_run(TRACER % trace, 'hooks.raises={use="./watchers.py:Raises", args={at=5}}')
-    assert train_here(run_dir) == 1
+    run_dir = trained(TRACER % trace, 'hooks.raises={use="./watchers.py:Raises", args={at=5}}', code=1)
     assert [record["it"] for record in records(run_dir, "checkpoint")] == [5]
 
 
@@ -116,10 +113,9 @@ def test_a_full_disk_ends_the_run_in_words_and_leaves_the_last_one_good(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_while_one_is_written(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+    trained: Trained, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    alone = new_run()
-    assert train_here(alone) == 0
+    alone = trained()
     broken = new_run()
     at_manifest(monkeypatch, 1, lambda: os.kill(os.getpid(), number))
     assert train_here(broken) == (130 if number == signal.SIGINT else 143)
@@ -151,10 +147,9 @@ def interrupt_twice(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def test_a_second_signal_calls_the_write_off(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = new_run()
-    assert train_here(alone) == 0
+    alone = trained()
     broken = new_run()
     at_manifest(monkeypatch, 2, interrupt_twice(monkeypatch))
     assert train_here(broken) == 143
@@ -199,11 +194,9 @@ def test_a_signal_ends_a_pause(new_run: NewRun) -> None:
     assert read_manifest(newest)["it"] == records(run_dir, "end")[0]["it"]
 
 
-def test_losing_the_terminal_harms_nothing(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    alone = new_run()
-    assert train_here(alone) == 0
-    other = new_run(*strikes(tmp_path, signal.SIGHUP, ("after_backward", 6), ("before_save_checkpoint", 10)))
-    assert train_here(other) == 0
+def test_losing_the_terminal_harms_nothing(trained: Trained, tmp_path: Path) -> None:
+    alone = trained()
+    other = trained(*strikes(tmp_path, signal.SIGHUP, ("after_backward", 6), ("before_save_checkpoint", 10)))
     assert_same_end(alone, other)
 
 
@@ -221,21 +214,17 @@ def test_what_stands_after_an_error_is_saved_apart(new_run: NewRun, train_here: 
     assert any("resumed from it00000006" in text for text in messages(run_dir))
 
 
-def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(
-    new_run: NewRun, train_here: Train
-) -> None:
+def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(trained: Trained) -> None:
     raises = 'hooks.raises={use="./watchers.py:Raises", args={at=2}}'
     unstorable = 'hooks.fails={use="./watchers.py:Fails", args={place="state_dict"}}'
-    run_dir = new_run("hooks.checkpoint.points=['on_exception']", raises, unstorable)
-    assert train_here(run_dir) == 1
+    run_dir = trained("hooks.checkpoint.points=['on_exception']", raises, unstorable, code=1)
     assert "as told" in str(end(run_dir)[1])
     (said,) = [text for text in messages(run_dir) if "no checkpoint could be saved after the error" in text]
     assert "['fails']['kinds'] is a builtins.frozenset" in said
 
 
-def test_what_is_swapped_for_a_save_is_back_before_the_next_iteration(new_run: NewRun, train_here: Train) -> None:
-    alone, swapped = new_run(EVERY_3), new_run(EVERY_3, 'hooks.swaps={use="./savers.py:Swaps"}')
-    assert train_here(alone) == train_here(swapped) == 0
+def test_what_is_swapped_for_a_save_is_back_before_the_next_iteration(trained: Trained) -> None:
+    alone, swapped = trained(EVERY_3), trained(EVERY_3, 'hooks.swaps={use="./savers.py:Swaps"}')
     states = [read(CheckpointStore(run.checkpoints).names()["last"], torch.device("cpu")) for run in (alone, swapped)]
     assert states[0]["model"]["head.weight"].any()
     assert not states[1]["model"]["head.weight"].any()
@@ -320,20 +309,18 @@ def test_a_copy_is_made_where_the_last_one_was() -> None:
     assert len({tensor.data_ptr() for tensor in [*other["model"].values(), other["more"]]}) == 7
 
 
-def test_who_is_given_the_copy_may_keep_it(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_who_is_given_the_copy_may_keep_it(trained: Trained, tmp_path: Path) -> None:
     other = f'hooks.told={{use="./savers.py:Told", args={{path="{tmp_path / "told"}"}}}}'
-    run_dir = new_run(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', other, "hooks.checkpoint.args.keep=9")
-    assert train_here(run_dir) == 0
+    run_dir = trained(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', other, "hooks.checkpoint.args.keep=9")
     assert any("all are as they were written" in text for text in messages(run_dir))
 
 
-def test_what_fires_around_a_save_is_what_the_plan_says(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_what_fires_around_a_save_is_what_the_plan_says(trained: Trained, tmp_path: Path) -> None:
     out = tmp_path / "told"
     said = ["run.max_epochs=1"]
     for name, more in (("w", ""), ("s", ', before=["w"]')):
         said.append(f'hooks.{name}={{use="./savers.py:Told", args={{path="{out}"}}{more}}}')
-    run_dir = new_run(*said)
-    assert train_here(run_dir) == 0
+    run_dir = trained(*said)
     plan = Plan.from_json(json.loads(run_dir.plan.read_text()))
     words = {
         ("around_save_checkpoint", "enter"): "around enters",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.distributed.consensus import Alone
-from tests.conftest import NewRun, records
-from tests.runner.test_resume import EVERY_3, messages, strikes
+from tests.conftest import Train, Trained, messages, records
+from tests.runner.test_resume import EVERY_3, strikes
 
-Train = Callable[..., int]
 SHORT = "data.train.args={examples=24}"
 STOPS = 'hooks.stops={use="./steerers.py:Steers", args={call="stop", point="after_backward", at=3}, writes=["control"]}'
 
@@ -47,10 +45,9 @@ def last(run_dir: RunDir) -> int:
     ],
 )
 def test_a_run_that_ends_in_order_has_its_last_iteration(
-    new_run: NewRun, train_here: Train, length: str, overrides: list[str], its: int
+    trained: Trained, train_here: Train, length: str, overrides: list[str], its: int
 ) -> None:
-    run_dir = new_run(*overrides, swap=("max_epochs = 3", length))
-    assert train_here(run_dir) == 0
+    run_dir = trained(*overrides, swap=("max_epochs = 3", length))
     assert records(run_dir, "end")[-1]["it"] == last(run_dir) == its
     assert records(run_dir, "checkpoint")[-1]["names"].count("last") == 1  # type: ignore[attr-defined]
     assert train_here(run_dir, resume=True) == 0
@@ -60,25 +57,22 @@ def test_a_run_that_ends_in_order_has_its_last_iteration(
     assert records(run_dir, "end")[-1]["it"] == (15 if its == 4 else its)
 
 
-def test_nothing_is_saved_where_nobody_saves(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("hooks.checkpoint.enabled=false", "run.max_epochs=1")
-    assert train_here(run_dir) == 0
+def test_nothing_is_saved_where_nobody_saves(trained: Trained) -> None:
+    run_dir = trained("hooks.checkpoint.enabled=false", "run.max_epochs=1")
     assert not run_dir.checkpoints.exists()
 
 
-def test_nothing_is_saved_before_the_first_iteration(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(STOPS.replace('point="after_backward", at=3', 'point="before_train", at=0'))
-    assert train_here(run_dir) == 0
+def test_nothing_is_saved_before_the_first_iteration(trained: Trained) -> None:
+    run_dir = trained(STOPS.replace('point="after_backward", at=3', 'point="before_train", at=0'))
     assert records(run_dir, "end")[-1]["it"] == 0
     assert not run_dir.checkpoints.exists()
 
 
-def test_last_is_never_older_than_another_one(new_run: NewRun, train_here: Train) -> None:
+def test_last_is_never_older_than_another_one(trained: Trained) -> None:
     """The last validation is the best, and what it saves is newer than what the epoch had saved."""
-    run_dir = new_run(
+    run_dir = trained(
         "run.val_every=4", 'hooks.checkpoint.points=["after_val"]', swap=("max_epochs = 3", "max_iters = 8")
     )
-    assert train_here(run_dir) == 0
     names = CheckpointStore(run_dir.checkpoints).names()
     assert names["last"].name >= names["best"].name
     for record in records(run_dir, "checkpoint"):
@@ -89,11 +83,10 @@ def test_last_is_never_older_than_another_one(new_run: NewRun, train_here: Train
     ("val_every", "expected"), [([], {3: 3, 6: 6, 9: 9}), (["run.val_every=5"], {5: 5, 6: 5, 9: 9})]
 )
 def test_a_checkpoint_says_of_which_iteration_its_metrics_are(
-    new_run: NewRun, train_here: Train, val_every: list[str], expected: dict[int, int]
+    trained: Trained, val_every: list[str], expected: dict[int, int]
 ) -> None:
     keep = "hooks.checkpoint.args.keep=9"
-    run_dir = new_run(EVERY_3, keep, *val_every, swap=("max_epochs = 3", "max_iters = 9"))
-    assert train_here(run_dir) == 0
+    run_dir = trained(EVERY_3, keep, *val_every, swap=("max_epochs = 3", "max_iters = 9"))
     manifests = map(read_manifest, CheckpointStore(run_dir.checkpoints).all())
     found = {manifest["it"]: manifest["metrics_it"] for manifest in manifests if manifest["metrics"]}
     assert {it: at for it, at in found.items() if it in expected} == expected
@@ -101,7 +94,7 @@ def test_a_checkpoint_says_of_which_iteration_its_metrics_are(
 
 @pytest.mark.parametrize(("keep", "kept"), [(None, 2), (1, 2), (3, 3)])
 def test_what_any_rank_asks_for_is_saved_and_kept(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, keep: int | None, kept: int
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, keep: int | None, kept: int
 ) -> None:
     """As if another rank had wants of its own, whenever this one asks what all of them want to save."""
 
@@ -109,27 +102,26 @@ def test_what_any_rank_asks_for_is_saved_and_kept(
         return [mine, ({"theirs": None}, keep)] if isinstance(mine, tuple) else [mine]
 
     monkeypatch.setattr(Alone, "all_gather_object", both)
-    run_dir = new_run("hooks.checkpoint.args={keep=2}", EVERY_3)
-    assert train_here(run_dir) == 0
+    run_dir = trained("hooks.checkpoint.args={keep=2}", EVERY_3)
     assert all(set(record["names"]) == {"last", "theirs"} for record in records(run_dir, "checkpoint"))  # type: ignore[call-overload]
     assert len(CheckpointStore(run_dir.checkpoints).all()) == kept
 
 
-def test_keep_counts_after_a_signal_too(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    run_dir = new_run("hooks.checkpoint.args={keep=1}", *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)))
-    assert train_here(run_dir) == 143
+def test_keep_counts_after_a_signal_too(trained: Trained, tmp_path: Path) -> None:
+    run_dir = trained(
+        "hooks.checkpoint.args={keep=1}", *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)), code=143
+    )
     (left,) = CheckpointStore(run_dir.checkpoints).all()
     assert left.name == "it00000008"
 
 
 def test_a_pass_that_was_cut_short_is_entered_again_when_it_goes_on(
-    new_run: NewRun, train_here: Train, tmp_path: Path
+    trained: Trained, train_here: Train, tmp_path: Path
 ) -> None:
     """The run ends in the middle of an epoch, of which it saves the last iteration after it has left it."""
     marks = tmp_path / "around"
     around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
-    run_dir = new_run(around, swap=("max_epochs = 3", "max_iters = 7"))
-    assert train_here(run_dir) == 0
+    run_dir = trained(around, swap=("max_epochs = 3", "max_iters = 7"))
     assert marks.read_text().split() == ["entered", "left"] * 2
     run_dir.pipeline.write_text(run_dir.pipeline.read_text().replace("max_iters = 7", "max_iters = 10"))
     assert train_here(run_dir, resume=True) == 0

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hookflow.events.rundir import RunDir
 from hookflow.runner.process.launch import start
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Train, records
 from tests.limits import LIMIT
 from tests.processes import Training
-
-Train = Callable[..., int]
 
 ONE_EPOCH = "run.max_epochs=1"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,11 +11,10 @@ import pytest
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import MANIFEST, read_manifest, seal
 from hookflow.runner.checkpoint.store import CheckpointStore
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Train, Trained, messages, records
 from tests.processes import Training
 from tests.runner.same import assert_same_end
 
-Train = Callable[..., int]
 EPOCHS = ("max_epochs = 3", "max_epochs = 6")
 ITERATIONS = ("max_epochs = 3", "max_iters = 33")
 EVERY_3 = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]'
@@ -28,10 +27,6 @@ def strikes(tmp_path: Path, number: int, *places: tuple[str, int], times: int = 
         f'point="{point}", at={at}, number={number}, times={times}}}}}'
         for k, (point, at) in enumerate(places)
     ]
-
-
-def messages(run_dir: RunDir) -> list[str]:
-    return [str(record["text"]) for record in records(run_dir, "message")]
 
 
 @pytest.mark.parametrize(
@@ -57,15 +52,14 @@ def messages(run_dir: RunDir) -> list[str]:
     ],
 )
 def test_killed_again_and_again_and_resumed(
+    trained: Trained,
     new_run: NewRun,
-    train_here: Train,
     tmp_path: Path,
     swap: tuple[str, str],
     overrides: list[str],
     kills: list[tuple[str, int]],
 ) -> None:
-    alone = new_run(*overrides, swap=swap)
-    assert train_here(alone) == 0
+    alone = trained(*overrides, swap=swap)
     killed = new_run(*overrides, *strikes(tmp_path, 9, *kills), swap=swap)
     assert Training(killed).wait() == -9
     for _ in kills[1:]:
@@ -74,9 +68,8 @@ def test_killed_again_and_again_and_resumed(
     assert_same_end(alone, killed)
 
 
-def test_a_damaged_checkpoint_is_named_and_passed_over(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("run.max_epochs=4")
-    assert train_here(run_dir) == 0
+def test_a_damaged_checkpoint_is_named_and_passed_over(trained: Trained, train_here: Train) -> None:
+    run_dir = trained("run.max_epochs=4")
     newest, older = CheckpointStore(run_dir.checkpoints).all()[:2]
     damaged = newest / "model.pt"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
@@ -86,10 +79,9 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(new_run: NewRun, train_he
     assert newest not in CheckpointStore(run_dir.checkpoints).all()[1:], "it makes room for whole ones"
 
 
-def test_resuming_beyond_the_end_is_no_mistake(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_resuming_beyond_the_end_is_no_mistake(trained: Trained, train_here: Train, tmp_path: Path) -> None:
     swap = ("max_epochs = 3", "max_iters = 12")
-    run_dir = new_run(EVERY_3, swap=swap)
-    assert train_here(run_dir) == 0
+    run_dir = trained(EVERY_3, swap=swap)
     run_dir.pipeline.write_text(run_dir.pipeline.read_text().replace("max_iters = 12", "max_iters = 8"))
     assert train_here(run_dir, resume=True) == 0
     assert any("nothing is left to do" in text for text in messages(run_dir))
@@ -174,15 +166,14 @@ def test_what_an_epoch_had_entered_is_entered_again_and_nothing_else(
 
 
 def test_a_modules_extra_state_goes_through_every_hook_that_keeps_weights(
-    new_run: NewRun, train_here: Train, tmp_path: Path
+    trained: Trained, new_run: NewRun, train_here: Train, tmp_path: Path
 ) -> None:
     hooks = [
         'model.use="./toy.py:Counts"',
         'hooks.swa={use="swa", args={begin="1ep", lr=0.02}}',
         'hooks.export={use="export", args={formats=["state_dict"]}}',
     ]
-    alone, killed = new_run(*hooks), new_run(*hooks, *strikes(tmp_path, signal.SIGKILL, ("after_train_iter", 12)))
-    assert train_here(alone) == 0
+    alone, killed = trained(*hooks), new_run(*hooks, *strikes(tmp_path, signal.SIGKILL, ("after_train_iter", 12)))
     assert Training(killed).wait() == -signal.SIGKILL
     assert train_here(killed, resume=True) == 0
     assert_same_end(killed, alone)
@@ -206,15 +197,13 @@ def test_a_tasks_own_state(new_run: NewRun, train_here: Train, tmp_path: Path, t
         assert_same_end(killed, alone)
 
 
-def test_data_that_change_are_named(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run('data.train.use="./toy.py:Curriculum"', "data.train.loader={batch_size=8}", "run.max_epochs=1")
-    assert train_here(run_dir) == 0
+def test_data_that_change_are_named(trained: Trained) -> None:
+    run_dir = trained('data.train.use="./toy.py:Curriculum"', "data.train.loader={batch_size=8}", "run.max_epochs=1")
     assert any(text.startswith("data.train (Curriculum) changes harder while it trains") for text in messages(run_dir))
 
 
-def test_a_task_that_has_a_state_only_now_is_reported(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    run_dir = new_run('task.use="./own_tasks.py:Forgets"', "run.max_epochs=1")
-    assert train_here(run_dir) == 0
+def test_a_task_that_has_a_state_only_now_is_reported(trained: Trained, train_here: Train, tmp_path: Path) -> None:
+    run_dir = trained('task.use="./own_tasks.py:Forgets"', "run.max_epochs=1")
     text = run_dir.pipeline.read_text().replace("Forgets", "Remembers").replace("max_epochs = 1", "max_epochs = 2")
     run_dir.pipeline.write_text(text)
     assert train_here(run_dir, resume=True) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 
@@ -16,10 +15,8 @@ from hookflow.runner.checkpoint.resume_rules import (
     changes_since,
     recorded,
 )
-from tests.conftest import TOY, NewRun, records, run_here
-from tests.runner.test_resume import messages, with_checkpoints
-
-Train = Callable[..., int]
+from tests.conftest import TOY, NewRun, Train, Trained, messages, records, run_here
+from tests.runner.test_resume import with_checkpoints
 
 
 @pytest.mark.parametrize(
@@ -101,9 +98,8 @@ def test_what_is_no_hook_may_change(new_run: NewRun, train_here: Train, then: st
     assert not any("not bit-identical" in text for text in messages(other))
 
 
-def test_the_command_line_says_it_and_takes_the_word(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("run.max_epochs=1")
-    assert train_here(run_dir) == 0
+def test_the_command_line_says_it_and_takes_the_word(trained: Trained) -> None:
+    run_dir = trained("run.max_epochs=1")
     folder = run_dir.path.parents[2]
     change = ["--set", "run.max_epochs=2", "--set", "hooks.ema.args.decay=0.5"]
     refused = run_here("--resume", "toy", *change, cwd=folder)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Trained, records
 from tests.killers import when_killed
 from tests.processes import Training
 from tests.runner.same import assert_each_once, assert_same_end
 from tests.runner.test_loader_runs import over
 
-Train = Callable[..., int]
 EVERYTHING = [  # beside what the toy pipeline has: clipping, an average, a schedule, accuracy
     'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]',
     'hooks.checkpoint.args={monitor={accuracy="max", loss="min"}, top=2, keep=2}',
@@ -47,14 +45,13 @@ CASES = [
 
 @pytest.mark.parametrize(("length", "setup", "seed", "kills"), CASES)
 def test_killed_at_random_and_resumed(
-    new_run: NewRun, train_here: Train, tmp_path: Path, length: str, setup: list[str], seed: int, kills: int
+    trained: Trained, new_run: NewRun, tmp_path: Path, length: str, setup: list[str], seed: int, kills: int
 ) -> None:
     swap = ("max_epochs = 3", length.format(epochs=8 * kills, iters=45 * kills - 1))
     patience = kills * (4 if "epochs" in length else 2)  # validations without progress: fewer where there are fewer
     early_stop = f'hooks.early_stop.args={{monitor="loss", mode="min", patience={patience}, min_delta=0.02}}'
     overrides = [*EVERYTHING, early_stop, *setup]
-    alone = new_run(*overrides, swap=swap)
-    assert train_here(alone) == 0
+    alone = trained(*overrides, swap=swap)
     assert "has not improved" in str(records(alone, "end")[0]["reason"]), "early stopping, too, is put to the test"
     (tmp_path / "attempts").mkdir()
     args = f'{{folder="{tmp_path / "attempts"}", seed={seed}, kills={kills}}}'

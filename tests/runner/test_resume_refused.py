@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.resume_rules import recorded
 from hookflow.runner.process.launch import PROPOSED, adopt, propose, withdraw
-from tests.conftest import NewRun, hookflow, hookflow_here, records, run_here
+from tests.conftest import NewRun, Trained, hookflow, hookflow_here, records, run_here
 from tests.distributed.several import carry_out, printed
 
 GATE = """
@@ -40,10 +39,8 @@ def gate(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def finished(new_run: NewRun, train_here: Callable[..., int], gate: str) -> RunDir:
-    run = new_run(gate, "run.max_epochs=1")
-    assert train_here(run) == 0
-    return run
+def finished(trained: Trained, gate: str) -> RunDir:
+    return trained(gate, "run.max_epochs=1")
 
 
 def files(run: RunDir) -> dict[str, bytes | str]:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,8 @@ from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.process.launch import claim
-from tests.conftest import NewRun, records, run_here, wait_for
+from tests.conftest import NewRun, Train, Trained, records, run_here, wait_for
 from tests.processes import Training
-
-Train = Callable[..., int]
 
 
 @pytest.fixture
@@ -79,9 +76,8 @@ def test_nor_where_the_directory_was_swapped_for_a_copy(endless: RunDir) -> None
     release(locks)
 
 
-def test_a_process_that_lives_on_after_its_run_is_not_in_the_way(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("run.max_epochs=1")
-    assert train_here(run_dir) == 0
+def test_a_process_that_lives_on_after_its_run_is_not_in_the_way(trained: Trained) -> None:
+    run_dir = trained("run.max_epochs=1")
     release(claim(run_dir))
 
 

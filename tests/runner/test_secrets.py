@@ -17,9 +17,8 @@ from hookflow.pipeline.load import parse
 from hookflow.runner.builder.build import build
 from hookflow.runner.process.launch import prepare, start
 from hookflow.text import mask, masked, unmask
-from tests.conftest import TESTS, TOY, NewRun, hookflow_here, records
+from tests.conftest import TESTS, TOY, NewRun, Train, hookflow_here, records
 
-Train = Callable[..., int]
 TOKEN, ODD, PIN = "hunter2-correct-horse", "a 'b'/c&d\\", "271828182845904523"
 HOLDS = """
 [hooks.holds]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,12 +19,11 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.process.launch import start
 from hookflow.runner.process.signals import SIGNALS, Interrupted, Signals, handlers_put_back
-from tests.conftest import NewRun, records, wait_for
+from tests.conftest import NewRun, Train, Trained, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same_end
 from tests.runner.test_resume import EVERY_3, strikes
 
-Train = Callable[..., int]
 SLOW = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
 TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
 
@@ -57,10 +56,9 @@ def test_while_the_data_is_drawn(new_run: NewRun, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", ["before_run", "before_train"])
-def test_before_the_first_iteration(new_run: NewRun, train_here: Train, tmp_path: Path, point: str) -> None:
+def test_before_the_first_iteration(trained: Trained, tmp_path: Path, point: str) -> None:
     trace = tmp_path / "trace"
-    run_dir = new_run(*strikes(tmp_path, signal.SIGINT, (point, 0)), TRACER % trace)
-    assert train_here(run_dir) == 130
+    run_dir = trained(*strikes(tmp_path, signal.SIGINT, (point, 0)), TRACER % trace, code=130)
     assert end(run_dir) == ("interrupted", 130)
     assert "before_train_iter" not in trace.read_text()
     assert trace.read_text().splitlines()[-1].startswith("after_run")
@@ -70,11 +68,9 @@ def test_before_the_first_iteration(new_run: NewRun, train_here: Train, tmp_path
 @pytest.mark.parametrize(
     ("point", "it"), [("before_train_iter", 6), ("after_backward", 6), ("before_save_checkpoint", 10)]
 )
-def test_while_training(new_run: NewRun, train_here: Train, tmp_path: Path, point: str, it: int) -> None:
-    alone = new_run()
-    assert train_here(alone) == 0
-    broken = new_run(*strikes(tmp_path, signal.SIGTERM, (point, it)))
-    assert train_here(broken) == 143
+def test_while_training(trained: Trained, train_here: Train, tmp_path: Path, point: str, it: int) -> None:
+    alone = trained()
+    broken = trained(*strikes(tmp_path, signal.SIGTERM, (point, it)), code=143)
     assert end(broken) == ("interrupted", 143)
     assert records(broken, "checkpoint")[-1]["it"] == records(broken, "end")[0]["it"], "what was done is kept"
     assert train_here(broken, resume=True) == 0
@@ -91,15 +87,15 @@ def test_while_training(new_run: NewRun, train_here: Train, tmp_path: Path, poin
     ],
 )
 def test_a_validation_is_cut_short_and_done_again(
-    new_run: NewRun, train_here: Train, tmp_path: Path, point: str, length: str, overrides: tuple[str, ...], at: int
+    trained: Trained, train_here: Train, tmp_path: Path, point: str, length: str, overrides: tuple[str, ...], at: int
 ) -> None:
     swap = ("max_epochs = 3", length)
     trace, marks = tmp_path / "trace", tmp_path / "around"
     around = f'hooks.around={{use="./watchers.py:AroundVal", args={{file="{marks}"}}}}'
-    alone = new_run(*overrides, around.replace(str(marks), str(tmp_path / "marks of the other")), swap=swap)
-    assert train_here(alone) == 0
-    broken = new_run(*overrides, *strikes(tmp_path, signal.SIGTERM, (point, at)), around, TRACER % trace, swap=swap)
-    assert train_here(broken) == 143
+    alone = trained(*overrides, around.replace(str(marks), str(tmp_path / "marks of the other")), swap=swap)
+    broken = trained(
+        *overrides, *strikes(tmp_path, signal.SIGTERM, (point, at)), around, TRACER % trace, swap=swap, code=143
+    )
     lines = [line.split()[0] for line in trace.read_text().splitlines() if f"iter={at} " in line]
     assert lines.count("after_val_iter") == 1, "the pass ends after the iteration at hand"
     assert "after_val_epoch" not in lines, "nobody gets half the metrics"
@@ -111,9 +107,8 @@ def test_a_validation_is_cut_short_and_done_again(
     assert_same_end(alone, broken)
 
 
-def test_a_test_is_cut_short_and_done_again(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    run_dir = new_run("run.test=true", *strikes(tmp_path, signal.SIGTERM, ("before_test_iter", 15)))
-    assert train_here(run_dir) == 143
+def test_a_test_is_cut_short_and_done_again(trained: Trained, train_here: Train, tmp_path: Path) -> None:
+    run_dir = trained("run.test=true", *strikes(tmp_path, signal.SIGTERM, ("before_test_iter", 15)), code=143)
     assert not [record for record in records(run_dir, "metrics") if record["split"] == "test"]
     assert train_here(run_dir, resume=True) == 0
     assert records(run_dir, "metrics")[-1]["split"] == "test"
@@ -121,11 +116,9 @@ def test_a_test_is_cut_short_and_done_again(new_run: NewRun, train_here: Train, 
 
 @pytest.mark.usefixtures("written_at_once")
 @pytest.mark.parametrize("point", ["before_train_iter", "after_val_iter", "before_save_checkpoint"])
-def test_a_second_signal_ends_it_at_once(new_run: NewRun, train_here: Train, tmp_path: Path, point: str) -> None:
-    alone = new_run()
-    assert train_here(alone) == 0
-    broken = new_run(*strikes(tmp_path, signal.SIGINT, (point, 10), times=2))
-    assert train_here(broken) == 130
+def test_a_second_signal_ends_it_at_once(trained: Trained, train_here: Train, tmp_path: Path, point: str) -> None:
+    alone = trained()
+    broken = trained(*strikes(tmp_path, signal.SIGINT, (point, 10), times=2), code=130)
     assert end(broken) == ("interrupted", 130)
     assert "twice" in str(records(broken, "end")[0]["reason"])
     standing = CheckpointStore(broken.checkpoints).all()
@@ -135,11 +128,10 @@ def test_a_second_signal_ends_it_at_once(new_run: NewRun, train_here: Train, tmp
     assert_same_end(alone, broken)
 
 
-def test_a_second_signal_on_the_way_out_ends_that_too(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_a_second_signal_on_the_way_out_ends_that_too(trained: Trained, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     first, second = strikes(tmp_path, signal.SIGINT, ("before_train", 0), ("on_exception", 0))
-    run_dir = new_run(first, second, TRACER % trace)
-    assert train_here(run_dir) == 130
+    run_dir = trained(first, second, TRACER % trace, code=130)
     assert end(run_dir) == ("interrupted", 130)
     assert "after_run" not in trace.read_text()
 
@@ -180,7 +172,7 @@ def test_a_signal_before_the_training_waits_for_nothing(signals: tuple[Signals, 
 
 
 def test_one_that_comes_while_the_beginning_is_written_down_loses_nothing_of_it(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     news = Recorder._news
 
@@ -191,8 +183,7 @@ def test_one_that_comes_while_the_beginning_is_written_down_loses_nothing_of_it(
         return taken
 
     monkeypatch.setattr(Recorder, "_news", interrupted)
-    run_dir = new_run()
-    assert train_here(run_dir) == 130
+    run_dir = trained(code=130)
     assert [record["k"] for record in records(run_dir) if record["k"] in ("run", "end")] == ["run", "end"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,11 +14,10 @@ from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint.snapshot import Snapshot
 from hookflow.runner.loop.trainer import Trainer
 from tests import photographs
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Train, Trained, messages, records
 from tests.runner.same import assert_same_end
-from tests.runner.test_resume import messages, with_checkpoints
+from tests.runner.test_resume import with_checkpoints
 
-Train = Callable[..., int]
 OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
 THIRD = (
     'task.use="./photographs.py:StepsEveryThird"',
@@ -116,9 +114,8 @@ def test_what_waits_for_a_step_is_there_after_a_resume(
     assert_same_end(alone, cut)
 
 
-def test_hooks_that_were_switched_off_or_removed_stay_so(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    run_dir = new_run(OFTEN, INSIDE[1], FAILS, strikes(tmp_path, 6))
-    assert train_here(run_dir) == 143
+def test_hooks_that_were_switched_off_or_removed_stay_so(trained: Trained, train_here: Train, tmp_path: Path) -> None:
+    run_dir = trained(OFTEN, INSIDE[1], FAILS, strikes(tmp_path, 6), code=143)
     assert train_here(run_dir, resume=True) == 0
     assert 'the hook "once" remains removed from its modules, as before the resume' in messages(run_dir)
     assert len(records(run_dir, "error")) == 1

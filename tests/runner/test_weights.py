@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +18,15 @@ from hookflow.pipeline.layers import extended
 from hookflow.pipeline.schema import WeightsSection
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.checkpoint.weights import load_weights
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Train, Trained, reason, records
 from tests.toy import Net
 
-Train = Callable[..., int]
 DOCS = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text("utf-8")
 
 
-def reason(run_dir: Any) -> str:
-    return str(records(run_dir, "end")[-1]["reason"])
-
-
 @pytest.mark.parametrize("file", ["model.pt", "model_ema.pt"])
-def test_two_lines_load_them_into_plain_pytorch(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, file: str
-) -> None:
-    run_dir = new_run("run.max_epochs=1")
-    assert train_here(run_dir) == 0
+def test_two_lines_load_them_into_plain_pytorch(trained: Trained, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    run_dir = trained("run.max_epochs=1")
     (block,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
     lines = [line for line in block.splitlines() if line and not line.startswith("#")]
     assert len(lines) == 2
@@ -45,13 +37,12 @@ def test_two_lines_load_them_into_plain_pytorch(
     assert all(torch.equal(tensor, saved[name]) for name, tensor in model.state_dict().items())
 
 
-def test_a_plain_file_is_what_a_run_begins_with(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_a_plain_file_is_what_a_run_begins_with(trained: Trained, train_here: Train, tmp_path: Path) -> None:
     torch.manual_seed(3)
     weights = Net().state_dict()
     torch.save(weights, tmp_path / "weights.pt")
     begins = f'model.weights="{tmp_path / "weights.pt"}"'
-    run_dir = new_run(begins, "run.max_epochs=1", "optimizer.args={lr=0.0}")
-    assert train_here(run_dir) == 0
+    run_dir = trained(begins, "run.max_epochs=1", "optimizer.args={lr=0.0}")
     ended = torch.load(CheckpointStore(run_dir.checkpoints).names()["last"] / "model.pt", weights_only=True)
     assert torch.equal(ended["head.weight"], weights["head.weight"])
     (tmp_path / "weights.pt").unlink()
@@ -76,12 +67,7 @@ class Evil:
     ids=["missing", "empty", "text", "pickle", "list", "evil"],
 )
 def test_what_is_no_state_dict_is_refused_in_words(
-    new_run: NewRun,
-    train_here: Train,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    content: object,
-    said: str,
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: object, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({}, "wieghts.pt")
@@ -89,8 +75,7 @@ def test_what_is_no_state_dict_is_refused_in_words(
         Path("weights.pt").write_bytes(content)
     elif content is not None:
         torch.save(content, "weights.pt")
-    run_dir = new_run(f'model.weights="{tmp_path / "weights.pt"}"')
-    assert train_here(run_dir) == 2
+    run_dir = trained(f'model.weights="{tmp_path / "weights.pt"}"', code=2)
     assert said in reason(run_dir)
     assert content is not None or 'did you mean "wieghts.pt"?' in reason(run_dir)
     assert not Path("pwned").exists(), "nothing of it has run"
@@ -277,10 +262,9 @@ SEES = 'hooks.sees={use="tests.runner.test_weights:Sees"%s}'
 
 
 def test_weights_are_offered_to_hooks_and_what_these_change_is_copied_in(
-    new_run: NewRun, train_here: Train, tmp_path: Path, kept: dict[str, torch.Tensor]
+    trained: Trained, tmp_path: Path, kept: dict[str, torch.Tensor]
 ) -> None:
-    run_dir = new_run(*begins(tmp_path, kept), SEES % "", 'hooks.guard={use="spike_guard",args={rollback=true}}')
-    assert train_here(run_dir) == 0, reason(run_dir)
+    run_dir = trained(*begins(tmp_path, kept), SEES % "", 'hooks.guard={use="spike_guard",args={rollback=true}}')
     told = {record["name"]: record["text"] for record in records(run_dir, "text")}
     assert told["before_run"] == str(float(kept["head.bias"].sum())), "the model has them already"
     assert told["offered"] == f"['model'] {sorted(kept)}"
@@ -292,25 +276,25 @@ def test_weights_are_offered_to_hooks_and_what_these_change_is_copied_in(
     assert len(fired) == 1
 
 
-def test_what_a_hook_makes_of_weights_must_fit(
-    new_run: NewRun, train_here: Train, tmp_path: Path, kept: dict[str, torch.Tensor]
-) -> None:
-    run_dir = new_run(*begins(tmp_path, kept), SEES % ",args={shape=[2,8]}")
-    assert train_here(run_dir) == 2
+def test_what_a_hook_makes_of_weights_must_fit(trained: Trained, tmp_path: Path, kept: dict[str, torch.Tensor]) -> None:
+    run_dir = trained(*begins(tmp_path, kept), SEES % ",args={shape=[2,8]}", code=2)
     assert 'have "head.weight" in the shape (2, 8)' in reason(run_dir)
 
 
-def test_the_folder_of_a_checkpoint_may_be_named(new_run: NewRun, train_here: Train) -> None:
-    first = new_run("run.max_epochs=1")
-    assert train_here(first) == 0
-    second = new_run(f'model.weights="{first.checkpoints / "best"}"', "run.max_epochs=1", "optimizer.args={lr=0.0}")
-    assert train_here(second) == 0, reason(second)
+def test_the_folder_of_a_checkpoint_may_be_named(trained: Trained) -> None:
+    first = trained("run.max_epochs=1")
+    second = trained(f'model.weights="{first.checkpoints / "best"}"', "run.max_epochs=1", "optimizer.args={lr=0.0}")
     trained = torch.load(first.checkpoints / "best" / "model.pt", weights_only=True)
     assert torch.equal(ended(second)["head.weight"], trained["head.weight"])
 
 
 def test_files_are_relative_to_the_pipeline_and_not_to_the_current_directory(
-    new_run: NewRun, train_here: Train, tmp_path: Path, kept: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+    trained: Trained,
+    new_run: NewRun,
+    train_here: Train,
+    tmp_path: Path,
+    kept: dict[str, torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shutil.copy(Path(__file__).parents[1] / "toy.py", tmp_path)
     torch.save(kept, tmp_path / "weights.pt")
@@ -322,8 +306,7 @@ def test_files_are_relative_to_the_pipeline_and_not_to_the_current_directory(
     assert train_here(run_dir) == 0, reason(run_dir)
     assert torch.equal(ended(run_dir)["head.weight"], kept["head.weight"])
     monkeypatch.setenv("HOME", str(tmp_path))
-    at_home = new_run('model.weights="~/weights.pt"', "run.max_epochs=1")
-    assert train_here(at_home) == 0, reason(at_home)
+    trained('model.weights="~/weights.pt"', "run.max_epochs=1")
 
 
 @pytest.mark.parametrize(
