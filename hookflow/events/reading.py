@@ -147,13 +147,6 @@ def _fitting(record: Histogram) -> Histogram:
     return record
 
 
-def _timing() -> schema.CoreSchema:
-    """Return the schema of [how many, total ns, longest ns, last ns, {bin: count}]."""
-    number = _integer(range(INTEGER))
-    bins = schema.dict_schema(_string(r"^(1?[0-9]{1,2}|2[0-4][0-9]|25[0-5])$"), number, max_length=BINS)
-    return schema.tuple_schema([*4 * [number], bins])
-
-
 def _integer(bounds: range) -> schema.CoreSchema:
     return schema.int_schema(strict=True, ge=bounds.start, lt=bounds.stop)
 
@@ -173,8 +166,10 @@ def _of(hint: Any) -> schema.CoreSchema:
         return schema.literal_schema(list(args))
     if origin in (Union, UnionType):
         return schema.union_schema([_of(arg) for arg in args])
-    if (origin, args) == (list, (Any,)):
-        return _timing()
+    if (origin, args) == (list, (Any,)):  # [how many, total ns, longest ns, last ns, {bin: count}]
+        number = _integer(range(INTEGER))
+        bins = schema.dict_schema(_string(r"^(1?[0-9]{1,2}|2[0-4][0-9]|25[0-5])$"), number, max_length=BINS)
+        return schema.tuple_schema([*4 * [number], bins])
     if origin is list:
         item = schema.float_schema(strict=True, allow_inf_nan=False) if args[0] is float else _of(args[0])
         return schema.list_schema(item)

@@ -305,25 +305,17 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-class DiskSync:
-    """Flushes what a resume needs beside a checkpoint: logs, pipeline, plan, identity, and their folders."""
+def sync_run(run: RunDir) -> int:
+    """Flush what a resume needs beside a checkpoint: logs, pipeline, plan, identity, and their folders.
 
-    def __init__(self, run: RunDir) -> None:
-        self._run = run
-        self._synced: dict[Path, tuple[int, int]] = {}
-
-    def sync(self) -> int:
-        """Wait until all of it is on the disk; return the bytes of rank 0's log that are."""
-        run = self._run
-        size = run.events.stat().st_size if run.events.exists() else 0
-        files = (run.identity, run.pipeline, *run.path.glob("plan*.json"), *run.path.glob("events*.jsonl"))
-        for path in (*files, run.path, run.path.parent, run.path.parent.parent):
-            with contextlib.suppress(FileNotFoundError):
-                result = path.stat()
-                if self._synced.get(path) != (mark := (result.st_mtime_ns, result.st_size)):
-                    fsync(path)
-                    self._synced[path] = mark
-        return size
+    Returns the bytes of rank 0's log that are on the disk.
+    """
+    size = run.events.stat().st_size if run.events.exists() else 0
+    files = (run.identity, run.pipeline, *run.path.glob("plan*.json"), *run.path.glob("events*.jsonl"))
+    for path in (*files, run.path, run.path.parent, run.path.parent.parent):
+        with contextlib.suppress(FileNotFoundError):
+            fsync(path)
+    return size
 
 
 def all_runs(root: Path, unreadable: Callable[[str], object] = lambda why: None) -> list[RunDir]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hookflow.events.records import shortened
-from hookflow.events.rundir import DiskSync, RunDir
+from hookflow.events.rundir import RunDir, sync_run
 from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
 from hookflow.runner.checkpoint.nested import mapped, naming_unreadable
@@ -150,7 +150,6 @@ class CheckpointManager:
         self._store = store
         self._log = context.log
         self._folder = context.folder
-        self._disk = DiskSync(RunDir(context.folder))
         keeps = (hook.keep for hook in context.parts.hooks.values() if isinstance(hook, Checkpoint))
         self._keep = max(keeps, default=None)
         """How many of the newest checkpoints stay, beside those with a name; None keeps all."""
@@ -272,7 +271,10 @@ class CheckpointManager:
         """Bring a checkpoint to the disk and remove those that it replaces; called in the writing thread."""
         self._log.flush(frame=False)  # the log must have what the checkpoint has
         try:
-            saving.facts = {**saving.facts, "log": self._disk.sync()}  # and on the disk, before the checkpoint is
+            saving.facts = {
+                **saving.facts,
+                "log": sync_run(RunDir(self._folder)),
+            }  # and on the disk, before the checkpoint is
             if weight := next(self.snapshot.nonfinite_weights(saving.state), None):
                 if not self._keeps_nonfinite:
                     return self._write_apart(saving, moved, weight)

@@ -23,7 +23,7 @@ OTHER = "a run continues with the model and the optimizer that it began with; st
 
 
 class Snapshot:
-    """The state of a run: of every part of its context that has one."""
+    """The state of every part of a run's context that has one."""
 
     def __init__(self, context: Context, update: Update) -> None:
         parts = context.parts
@@ -46,9 +46,9 @@ class Snapshot:
         self.say = context.log.say
 
     def capture(self, *, validation_due: bool = False) -> dict[str, Any]:
-        """Return the state of the run between two iterations; its tensors are the run's own, not copies.
+        """Return the state between two iterations, without copies of tensors.
 
-        `validation_due` says that a run which is resumed from here begins with a validation.
+        With `validation_due` a run that is resumed from it begins with a validation.
         """
         guard = self.update.guard
         return {
@@ -70,10 +70,7 @@ class Snapshot:
         }
 
     def nonfinite_weights(self, state: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the names of parameters and running statistics in a captured state that are not finite.
-
-        Modules of averages, which hooks have added, are among them. Other buffers may hold infinities, as masks do.
-        """
+        """Yield the names of parameters and running statistics in a captured state that are not finite."""
         parameters = {name for model in self.models.values() for name, _ in model.named_parameters()}
         for key in [key for key in state if key.startswith("model")]:
             for name, value in state[key].items():
@@ -82,8 +79,7 @@ class Snapshot:
                     yield name if key == "model" else f"{key.removeprefix('model_')}.{name}"
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Put the state back, as it was on this rank. Parts without an entry in the checkpoint start anew; the run says
-        so.
+        """Restore the state of this rank; parts without an entry start anew, which is reported.
 
         Raises UserError when the checkpoint is that of another model or optimizer.
         """
@@ -149,27 +145,27 @@ class Snapshot:
             self.say(f"{lacks}: the task starts anew", "warn")
 
     def _key(self, binding_id: int) -> str:
-        """Return the name of a trigger: a method at a point, and an `around_X` there, have one each."""
+        """Return the name of a trigger; a method at a point and an `around_X` there have one each."""
         binding = self.plan.bindings[binding_id]
         return f"{binding.hook}@{binding.method if binding.half == 'enter' else binding.point}"
 
 
 def state_key(section: str, name: str) -> str:
-    """Return the name of a model's or an optimizer's state; that without a name by what it is."""
+    """Return the key of a model's or an optimizer's state."""
     return section if name == section else f"{section}_{name}"
 
 
 class Unsaved:
-    """State of the task and the data that changes and that no checkpoint holds.
+    """Finds attributes of the task and the data that change and that no checkpoint holds.
 
-    Their attributes are compared with what they were at the beginning. Objects that are `known` belong to other parts.
+    They are compared with those at the beginning. `known` objects belong to other parts.
     """
 
     def __init__(self, task: Any, data: Mapping[str, Any], known: Iterable[Any]) -> None:
         self._owners = {f"the task {type(task).__name__}": task} | {
             f"data.{split} ({type(owner).__name__})": owner
             for split, source in data.items()
-            if not _is_hookflows(owner := getattr(source, "dataset", source))
+            if not type(owner := getattr(source, "dataset", source)).__module__.startswith("hookflow.")
         }
         self._owners = {name: owner for name, owner in self._owners.items() if not hasattr(owner, "state_dict")}
         self._known = {id(thing) for thing in (*known, *self._owners.values())}
@@ -192,8 +188,4 @@ class Unsaved:
 
 
 NO_STATE = (type(None), str, bytes, torch.device, torch.dtype)
-"""Types of attributes that are settings, and not what a training changes."""
-
-
-def _is_hookflows(owner: Any) -> bool:
-    return type(owner).__module__.startswith("hookflow.")
+"""Types of attributes that are settings, and not state of a training."""
