@@ -1,19 +1,16 @@
 """The records of an event log: one JSON object a line, with kind `k` and time stamp `t` (seconds since 1970).
 
 A log is a sequence of *differences*: counts and histograms of a frame cover the time since the frame before it, so
-that any stretch of a run can be added up on its own. A reader must skip unknown kinds and keys.
-Keys of records that are written often are short; durations in them are in nanoseconds.
-
-For kind `x`, put into a log by `Put`: `XFields` are the fields of the caller, `X` is the whole record. A log
-holds what was written, by whatever version and by anybody: `hookflow.events.reading` holds each record against these
-types and bounds.
+that any stretch of a run can be added up on its own. A reader must skip unknown kinds and keys. Each record is validated
+against these types and bounds by `hookflow.events.reading`. Keys of records that are written often are short; durations
+in them are in nanoseconds.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Protocol, TypedDict, Unpack, cast, get_args, get_type_hints, overload
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_type_hints
 
 from hookflow.metric_mode import Mode
 
@@ -65,7 +62,11 @@ class Stamp(TypedDict):
     """Epochs done."""
 
 
-class RunFields(TypedDict):
+class Run(TypedDict):
+    """The first record of each attempt at a run; a resumed run has several."""
+
+    k: Literal["run"]
+    t: float
     it: int
     ep: int
     """Where the attempt begins: at 0, or where the checkpoint was saved that it resumes from."""
@@ -113,13 +114,6 @@ class RunFields(TypedDict):
     """How they train one model together; empty for a single process."""
 
 
-class Run(RunFields):
-    """The first record of each attempt at a run; a resumed run has several."""
-
-    k: Literal["run"]
-    t: float
-
-
 class Progress(Stamp):
     k: Literal["frame"]
     stage: Stage
@@ -162,7 +156,10 @@ class Scalars(Stamp):
     """The values by name."""
 
 
-class MetricsFields(TypedDict):
+class Metrics(Stamp):
+    """The outcome of one validation or test."""
+
+    k: Literal["metrics"]
     split: Literal["val", "test"]
     """Which data they are of."""
     v: Mapping[str, float]
@@ -171,24 +168,20 @@ class MetricsFields(TypedDict):
     """How long the pass took."""
 
 
-class Metrics(Stamp, MetricsFields):
-    """The outcome of one validation or test."""
+class Epoch(Stamp):
+    """An epoch of training ended."""
 
-    k: Literal["metrics"]
-
-
-class EpochFields(TypedDict):
+    k: Literal["epoch"]
     seconds: float
     """How long it took, validation excluded."""
 
 
-class Epoch(Stamp, EpochFields):
-    """An epoch of training ended."""
+class Checkpoint(TypedDict):
+    """A checkpoint is safe on disk."""
 
-    k: Literal["epoch"]
-
-
-class CheckpointFields(TypedDict):
+    k: Literal["checkpoint"]
+    t: float
+    """Seconds since 1970, UTC: when it was safe."""
     it: int
     """The iteration it was taken at."""
     ep: int
@@ -203,15 +196,12 @@ class CheckpointFields(TypedDict):
     """How long it took to write, in milliseconds."""
 
 
-class Checkpoint(CheckpointFields):
-    """A checkpoint is safe on disk."""
+class Image(TypedDict):
+    """An image or a figure that was logged is safe on disk."""
 
-    k: Literal["checkpoint"]
+    k: Literal["image"]
     t: float
     """Seconds since 1970, UTC: when it was safe."""
-
-
-class ImageFields(TypedDict):
     it: int
     """The iteration it was logged at."""
     ep: int
@@ -232,15 +222,10 @@ class ImageFields(TypedDict):
     """The name of the hook that logged it, or "task"."""
 
 
-class Image(ImageFields):
-    """An image or a figure that was logged is safe on disk."""
+class Text(Stamp):
+    """A text that was logged."""
 
-    k: Literal["image"]
-    t: float
-    """Seconds since 1970, UTC: when it was safe."""
-
-
-class TextFields(TypedDict):
+    k: Literal["text"]
     name: str
     """Its name."""
     text: str
@@ -249,13 +234,12 @@ class TextFields(TypedDict):
     """The name of the hook that logged it, or "task"."""
 
 
-class Text(Stamp, TextFields):
-    """A text that was logged."""
+class Histogram(TypedDict):
+    """How numbers that were logged are distributed, those that are not finite left out."""
 
-    k: Literal["text"]
-
-
-class HistogramFields(TypedDict):
+    k: Literal["histogram"]
+    t: float
+    """Seconds since 1970, UTC: when they were counted."""
     it: int
     """The iteration it was logged at."""
     ep: int
@@ -270,15 +254,10 @@ class HistogramFields(TypedDict):
     """The name of the hook that logged it, or "task"."""
 
 
-class Histogram(HistogramFields):
-    """How numbers that were logged are distributed, those that are not finite left out."""
+class Acknowledged(Stamp):
+    """A command of the command log was executed or refused."""
 
-    k: Literal["histogram"]
-    t: float
-    """Seconds since 1970, UTC: when they were counted."""
-
-
-class AcknowledgedFields(TypedDict):
+    k: Literal["ack"]
     id: str
     """The `id` of the command."""
     cmd: str
@@ -291,13 +270,14 @@ class AcknowledgedFields(TypedDict):
     """Why it was refused, or what came of it; may be empty."""
 
 
-class Acknowledged(Stamp, AcknowledgedFields):
-    """A command of the command log was executed or refused."""
-
-    k: Literal["ack"]
+HOOKFLOW = "hookflow"
+"""The source of what the runner says itself."""
 
 
-class MessageFields(TypedDict):
+class Message(Stamp):
+    """A line for people."""
+
+    k: Literal["message"]
     level: Level
     """How serious it is."""
     source: str
@@ -306,17 +286,10 @@ class MessageFields(TypedDict):
     """The text."""
 
 
-HOOKFLOW = "hookflow"
-"""The source of what the runner says itself."""
+class Error(Stamp):
+    """An exception was raised."""
 
-
-class Message(Stamp, MessageFields):
-    """A line for people."""
-
-    k: Literal["message"]
-
-
-class ErrorFields(TypedDict):
+    k: Literal["error"]
     hook: str
     """The hook that raised; empty when no hook did."""
     point: str
@@ -335,13 +308,10 @@ class ErrorFields(TypedDict):
     """The consequence: the run ended, the hook was switched off, or nothing."""
 
 
-class Error(Stamp, ErrorFields):
-    """An exception was raised."""
+class End(Stamp):
+    """The end of an attempt; frames may follow. A log without it: the run is alive, or was killed."""
 
-    k: Literal["error"]
-
-
-class EndFields(TypedDict):
+    k: Literal["end"]
     status: Status
     """How the attempt ended."""
     exit: Annotated[int, range(256)]
@@ -352,25 +322,16 @@ class EndFields(TypedDict):
     """How long the attempt took."""
 
 
-class End(Stamp, EndFields):
-    """The end of an attempt; frames may follow. A log without it: the run is alive, or was killed."""
+class Refused(Stamp):
+    """A resume that ended before its checkpoint had been read. The run is as it was before."""
 
-    k: Literal["end"]
-
-
-class RefusedFields(TypedDict):
+    k: Literal["refused"]
     exit: Annotated[int, range(256)]
     """The exit code of the process."""
     reason: str
     """Why, for people."""
     traceback: str
     """The traceback of the exception; empty where a mistake of the user or a signal was the reason."""
-
-
-class Refused(Stamp, RefusedFields):
-    """A resume that ended before its checkpoint had been read. The run is as it was before."""
-
-    k: Literal["refused"]
 
 
 Record = (
@@ -425,39 +386,11 @@ class CommandRecord(TypedDict):
     """The user who sent it."""
 
 
-class Put(Protocol):
-    """Puts a record of a kind into a log, from its fields; stamped with the time and the place of the run."""
-
-    @overload
-    def __call__(self, kind: Literal["run"], **fields: Unpack[RunFields]) -> None: ...
-    @overload
-    def __call__(self, kind: Literal["metrics"], **fields: Unpack[MetricsFields]) -> None: ...
-    @overload
-    def __call__(self, kind: Literal["epoch"], **fields: Unpack[EpochFields]) -> None: ...
-    @overload
-    def __call__(self, kind: Literal["checkpoint"], **fields: Unpack[CheckpointFields]) -> None: ...
-    @overload
-    def __call__(self, kind: Literal["image"], **fields: Unpack[ImageFields]) -> None: ...
-    @overload
-    def __call__(self, kind: Literal["text"], **fields: Unpack[TextFields]) -> None: ...
-    @overload
-    def __call__(self, kind: Literal["histogram"], **fields: Unpack[HistogramFields]) -> None: ...
-    @overload
-    def __call__(self, kind: Literal["ack"], **fields: Unpack[AcknowledgedFields]) -> None: ...
-    @overload
-    def __call__(self, kind: Literal["message"], **fields: Unpack[MessageFields]) -> None: ...
-    @overload
-    def __call__(self, kind: Literal["error"], **fields: Unpack[ErrorFields]) -> None: ...
-    @overload
-    def __call__(self, kind: Literal["end"], **fields: Unpack[EndFields]) -> None: ...
-    @overload
-    def __call__(self, kind: Literal["refused"], **fields: Unpack[RefusedFields]) -> None: ...
+Put = Callable[..., None]
+"""Puts a record into a log, by its kind and fields; stamped with the time and the place of the run."""
 
 
 def stamped(kind: str, it: int, ep: int, fields: Mapping[str, Any]) -> Record:
-    """Return the record of a kind whose fields `Put` has checked, stamped with the time and a place of the run.
-
-    Its strings are `shortened`: a message of a hundred megabytes would keep each reader of the log for half a minute.
-    """
+    """Return a record from its kind and fields, stamped with the time and a place; its strings are `shortened`."""
     short = {name: shortened(value) if isinstance(value, str) else value for name, value in fields.items()}
     return cast("Record", {"k": kind, "t": time.time(), "it": it, "ep": ep, **short})
