@@ -1,9 +1,9 @@
 """The records of an event log: one JSON object a line, with kind `k` and time stamp `t` (seconds since 1970).
 
 A log is a sequence of *differences*: counts and histograms of a frame cover the time since the frame before it, so
-that any stretch of a run can be added up on its own. A reader must skip unknown kinds and keys. Each record is validated
-against these types and bounds by `hookflow.events.reading`. Keys of records that are written often are short; durations
-in them are in nanoseconds.
+that any stretch of a run can be added up on its own. A reader must skip unknown kinds and keys. `hookflow.events.reading`
+validates each record against these types and bounds. Keys of records that are written often are short; durations in
+them are in nanoseconds.
 """
 
 from __future__ import annotations

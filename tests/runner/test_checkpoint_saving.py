@@ -19,7 +19,6 @@ from torch import nn
 
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
-from hookflow.events.stop import send
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint import manager
 from hookflow.runner.checkpoint import store as checkpoint
@@ -30,7 +29,6 @@ from hookflow.runner.distributed.rendezvous import Ranks
 from tests.conftest import NewRun, Train, Trained, messages, records, wait_for
 from tests.distributed.actors import asked_to_stop
 from tests.limits import LIMIT
-from tests.processes import Training
 from tests.runner.same import assert_same, assert_same_end
 from tests.runner.test_resume import EVERY_3, strikes
 
@@ -177,21 +175,6 @@ def test_what_a_second_signal_comes_too_late_for_is_recorded(
     there = [path.name for path in CheckpointStore(run_dir.checkpoints).all()]
     assert there == ["it00000010", "it00000005"]
     assert [Path(str(record["path"])).name for record in records(run_dir, "checkpoint")] == there[::-1]
-
-
-def test_a_signal_ends_a_pause(new_run: NewRun) -> None:
-    run_dir = new_run("run.max_epochs=2000")
-    child = Training(run_dir)
-    wait_for(lambda: bool(records(run_dir, "checkpoint")))
-    send(run_dir, "pause")
-    wait_for(lambda: any(frame["stage"] == "paused" for frame in records(run_dir, "frame")))
-    saved = len(records(run_dir, "checkpoint"))
-    send(run_dir, "checkpoint")
-    wait_for(lambda: len(records(run_dir, "checkpoint")) > saved)
-    child.signal(signal.SIGTERM)
-    assert child.wait() == 143
-    newest = CheckpointStore(run_dir.checkpoints).all()[0]
-    assert read_manifest(newest)["it"] == records(run_dir, "end")[0]["it"]
 
 
 def test_losing_the_terminal_harms_nothing(trained: Trained, tmp_path: Path) -> None:
