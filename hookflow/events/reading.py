@@ -22,8 +22,6 @@ from hookflow.events.records import (
     DataInfo,
     End,
     Error,
-    Frame,
-    Head,
     Histogram,
     Record,
     Run,
@@ -80,11 +78,6 @@ def read_record(line: str | bytes) -> Record:
         raise ValueError(f'record "{kind[:40]}": {error}') from None
 
 
-def read_head(line: str | bytes) -> Frame:
-    """Return the head of a frame, which has no `hooks`. Raises ValueError where it is none."""
-    return cast("Frame", valid(_kinds()["head"], read_object(line)))
-
-
 def read_command(line: str | bytes) -> CommandRecord:
     """Return the command of a line of a command log. Raises ValueError where it is none."""
     return cast("CommandRecord", valid(_kinds()["command"], read_object(line)))
@@ -111,7 +104,7 @@ def _kinds() -> dict[str, SchemaValidator]:
     declared = {get_args(get_type_hints(kind)["k"])[0]: kind for kind in get_args(Record)}
     every = SchemaValidator(_table({"k": str} | _hints(Stamp), needed={"k", "t"}))
     hints = _hints(CommandRecord) | {"cmd": str}  # an unknown command is refused by the run
-    others = {"": every, "command": SchemaValidator(_table(hints, needed=hints)), "head": SchemaValidator(_of(Head))}
+    others = {"": every, "command": SchemaValidator(_table(hints, needed=hints))}
     return {**others, **{name: SchemaValidator(_of(kind)) for name, kind in declared.items()}}
 
 

@@ -1,9 +1,9 @@
 """The records of an event log: one JSON object a line, with kind `k` and time stamp `t` (seconds since 1970).
 
 A log is a sequence of *differences*: counts and histograms of a frame cover the time since the frame before it, so
-that any stretch of a run can be added up on its own. A reader must skip unknown kinds and keys. `hookflow.events.reading`
-validates each record against these types and bounds. Keys of records that are written often are short; durations in
-them are in nanoseconds.
+that any stretch of a run can be added up on its own. A reader must skip unknown kinds and keys.
+`hookflow.events.reading` validates each record against these types and bounds. Keys of records that are written often
+are short; durations in them are in nanoseconds.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ class Run(TypedDict):
     """How they train one model together; empty for a single process."""
 
 
-class Progress(Stamp):
+class Frame(Stamp):
+    """The changes since the previous frame: a few times a second, whatever the iteration rate."""
+
     k: Literal["frame"]
     stage: Stage
     """The stage of the run."""
@@ -126,17 +128,6 @@ class Progress(Stamp):
     """Training examples since the frame before."""
     phases: dict[str, Signed]
     """Nanoseconds by phase: "data", "forward", "backward", "optimizer", "hooks", "other"."""
-
-
-class Head(Progress):
-    """A frame as far as the sums of its iterations."""
-
-    iters: list[int]
-    """Whole training iterations: [how many, total ns]."""
-
-
-class Frame(Progress):
-    """The changes since the previous frame: a few times a second, whatever the iteration rate."""
 
     iters: list[Any]
     """Whole training iterations: [how many, total ns, longest ns, last ns, {bin: count}]."""

@@ -26,8 +26,8 @@ from tests.watchers import POINTS
 CPU = torch.device("cpu")
 
 
-def save(store: CheckpointStore, it: int, *names: str) -> Path:
-    return store.save({"model": {"w": torch.ones(2) * it}, "more": [it]}, names, {"it": it, "ep": 0}).path
+def save(store: CheckpointStore, it: int, *names: str, **moved: int) -> Path:
+    return store.save({"model": {"w": torch.ones(2) * it}, "more": [it]}, names, {"it": it, "ep": 0}, moved).path
 
 
 def names(store: CheckpointStore) -> dict[str, str]:

@@ -17,21 +17,10 @@ from hookflow.errors import UserError
 from hookflow.runner.checkpoint.manifest import MANIFEST, TRAINING, VERSION, damage, read_manifest, seal
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.conftest import Train, Trained, records
+from tests.runner.test_checkpoint import names, save, store
 
 CPU = torch.device("cpu")
-
-
-def save(store: CheckpointStore, it: int, *names: str, **moved: int) -> Path:
-    return store.save({"model": {"w": torch.ones(2) * it}, "more": [it]}, names, {"it": it, "ep": 0}, moved).path
-
-
-def names(store: CheckpointStore) -> dict[str, str]:
-    return {name: path.name for name, path in store.names().items()}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> CheckpointStore:
-    return CheckpointStore(tmp_path / "checkpoints")
+__all__ = ["store"]
 
 
 def changed(path: Path, **change: Any) -> None:
