@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -18,6 +21,7 @@ from hookflow.monitor.view import Scene, View
 from tests.monitor.fake_run import make, make_ranks
 
 MACHINE = Machine(38.0, 3.1, 22.0, 2.8, (Gpu(0, 93, 12 * 2**30, 80 * 2**30, 61, 412.0),))
+At = Callable[..., Scene]
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +40,26 @@ def whole(tmp_path: Path) -> RunDir:
     return make(tmp_path / "runs")
 
 
+def read(run: RunDir) -> Live:
+    """Return what has been folded at the present end of the logs of a run."""
+    live = Live(run)
+    live.read_all()
+    return live
+
+
+@cache
+def _folded(upto: int | None, synthetic: bool, world: int, late: tuple[tuple[int, float], ...]) -> bytes:
+    with TemporaryDirectory() as folder:
+        if world > 1:
+            run = make_ranks(Path(folder), world, late=dict(late), upto=upto, synthetic=synthetic)
+        else:
+            run = make(Path(folder), upto=upto, synthetic=synthetic)
+        live = read(run)
+        return pickle.dumps((run.id, live.state, live.plan or NO_PLAN))
+
+
 @pytest.fixture
-def scene(tmp_path: Path) -> Callable[..., Scene]:
+def scene() -> At:
     """Return a function that gives the scene of a run's first frames."""
 
     def at(
@@ -49,17 +71,9 @@ def scene(tmp_path: Path) -> Callable[..., Scene]:
         world: int = 1,
         late: Mapping[int, float] | None = None,
     ) -> Scene:
-        root = tmp_path / f"{upto}-{synthetic}-{world}"
-        if world > 1:
-            run = make_ranks(root, world, late=late, upto=upto, synthetic=synthetic)
-        else:
-            run = make(root, upto=upto, synthetic=synthetic)
-        live = Live(run)
-        while live.poll():
-            pass
-        clock = live.state.now + still
-        health = examine(live.state, "alive", clock, live.plan, {0: (inside, still)})
-        plan = live.plan or NO_PLAN
-        return Scene(live.state, plan, health, View(), Path("runs/cifar", run.id), clock=clock, machine=MACHINE)
+        name, state, plan = pickle.loads(_folded(upto, synthetic, world, tuple((late or {}).items())))  # noqa: S301
+        clock = state.now + still
+        health = examine(state, "alive", clock, plan, {0: (inside, still)})
+        return Scene(state, plan, health, View(), Path("runs/cifar", name), clock=clock, machine=MACHINE)
 
     return at

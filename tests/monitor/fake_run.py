@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,40 +27,24 @@ ITERS_PER_EPOCH, EPOCHS, VAL_BATCHES, BATCH = 98, 8, 20, 512
 RATE = 36.0
 """Iterations a second."""
 
-HOOKS: dict[str, tuple[str, dict[str, Any], str, dict[str, tuple[Trigger, int]]]] = {
+Uses = dict[str, tuple[Trigger, int]]
+ALWAYS = Trigger()
+HOOKS: dict[str, tuple[str, dict[str, Any], str, Uses]] = {
     # name: (use, args, phase, {point: (trigger, usual ns)})
-    "seed": ("seed", {"seed": 0}, "first", {"before_run": (Trigger(), 400_000)}),
-    "timer": (
-        "timer",
-        {},
-        "normal",
-        {"before_train_iter": (Trigger(), 9_000), "after_train_iter": (Trigger(), 11_000)},
-    ),
-    "nan_guard": ("nan_guard", {}, "early", {"after_train_iter": (Trigger(), 31_000)}),
-    "clip": ("grad_clip", {"max_norm": 1.0}, "normal", {"after_backward": (Trigger(), 212_000)}),
-    "ema": (
-        "ema",
-        {"decay": 0.999},
-        "normal",
-        {"after_train_iter": (Trigger(), 640_000), "before_val": (Trigger(), 90_000), "after_val": (Trigger(), 85_000)},
-    ),
-    "schedule": ("lr_schedule", {"kind": "one_cycle"}, "normal", {"after_train_iter": (Trigger(), 21_000)}),
-    "accuracy": (
-        "accuracy",
-        {},
-        "early",
-        {"after_val_iter": (Trigger(), 48_000), "after_val_epoch": (Trigger(), 130_000)},
-    ),
+    "seed": ("seed", {"seed": 0}, "first", {"before_run": (ALWAYS, 400_000)}),
+    "timer": ("timer", {}, "normal", {"before_train_iter": (ALWAYS, 9_000), "after_train_iter": (ALWAYS, 11_000)}),
+    "nan_guard": ("nan_guard", {}, "early", {"after_train_iter": (ALWAYS, 31_000)}),
+    "clip": ("grad_clip", {"max_norm": 1.0}, "normal", {"after_backward": (ALWAYS, 212_000)}),
+    "ema": ("ema", {"decay": 0.999}, "normal", {"after_train_iter": (ALWAYS, 640_000)}),
+    "schedule": ("lr_schedule", {"kind": "one_cycle"}, "normal", {"after_train_iter": (ALWAYS, 21_000)}),
+    "accuracy": ("accuracy", {}, "early", {"after_val_iter": (ALWAYS, 48_000), "after_val_epoch": (ALWAYS, 130_000)}),
     "log": ("log", {}, "late", {"after_train_iter": (Trigger(every="10"), 180_000)}),
-    "checkpoint": (
-        "checkpoint",
-        {"monitor": "accuracy", "mode": "max"},
-        "late",
-        {"after_train_epoch": (Trigger(every="2ep"), 38_000_000)},
-    ),
-    "early_stop": ("early_stop", {"monitor": "accuracy", "patience": 5}, "late", {"after_val": (Trigger(), 12_000)}),
-    "visual": ("./visual.py:Visual", {}, "last", {"after_val_epoch": (Trigger(), 2_400_000)}),
+    "checkpoint": ("checkpoint", {"monitor": "accuracy", "mode": "max"}, "late", {}),
+    "early_stop": ("early_stop", {"monitor": "accuracy", "patience": 5}, "late", {"after_val": (ALWAYS, 12_000)}),
+    "visual": ("./visual.py:Visual", {}, "last", {"after_val_epoch": (ALWAYS, 2_400_000)}),
 }
+HOOKS["ema"][3].update(before_val=(ALWAYS, 90_000), after_val=(ALWAYS, 85_000))
+HOOKS["checkpoint"][3].update(after_train_epoch=(Trigger(every="2ep"), 38_000_000))
 ORDER = (
     ("before_run", ("seed",)),
     ("before_train_iter", ("timer",)),
@@ -120,23 +104,13 @@ class Training:
     longer in "data" than it would; so long the others wait for the last of them in "backward".
     """
 
-    def __init__(
-        self,
-        begin: float,
-        step: float = 0.25,
-        synthetic: bool = True,
-        seed: int = 0,
-        *,
-        rank: int = 0,
-        world: int = 1,
-        late: Mapping[int, float] | None = None,
-    ) -> None:
-        self.t, self.step, self.synthetic = begin, step, synthetic
-        self.rank, self.world, self.late = rank, world, late or {}
+    def __init__(self, begin: float, step: float = 0.25, synthetic: bool = True, seed: int = 0, **ranks: Any) -> None:
+        self.t, self.began, self.step, self.synthetic = begin, begin, step, synthetic
+        self.rank, self.world = ranks.get("rank", 0), ranks.get("world", 1)
+        self.late: Mapping[int, float] = ranks.get("late") or {}
         self.random = random.Random(seed)
         self.plan = plan()
         self.it = self.ep = 0
-        self.began = begin
 
     def records(self) -> Iterator[list[dict[str, Any]]]:
         """Yield what is recorded with each frame."""
@@ -153,41 +127,16 @@ class Training:
         return {"k": kind, "t": round(self.t, 3), "it": self.it, "ep": self.ep, **fields}
 
     def _run(self) -> dict[str, Any]:
-        def data(examples: int, batches: int) -> dict[str, Any]:
-            note = "drawn at random, shaped like cifar10" if self.synthetic else ""
-            return {
-                "name": "cifar10",
-                "examples": examples,
-                "batches": batches,
-                "batch_size": BATCH,
-                "synthetic": self.synthetic,
-                "note": note,
-            }
-
-        return self._stamp(
-            "run",
-            version=1,
-            pipeline="cifar",
-            pid=4121 + self.rank,
-            host=f"gpu{1 + self.rank // 2:02}",
-            python="3.11.7",
-            torch="2.13.0",
-            device=f"cuda:{self.rank % 2}",
-            precision="bf16",
-            model="ResNet9",
-            params=6_573_130,
-            seed=0,
-            data={"train": data(50_000, ITERS_PER_EPOCH), "val": data(10_000, VAL_BATCHES)},
-            max_epochs=EPOCHS,
-            max_iters=0,
-            iters_per_epoch=ITERS_PER_EPOCH,
-            modes={"accuracy": "max"},
-            resumed_from=None,
-            rank=self.rank,
-            world=self.world,
-            limited={},
-            strategy="",
-        )
+        note = "drawn at random, shaped like cifar10" if self.synthetic else ""
+        kind = {"batch_size": BATCH, "synthetic": self.synthetic, "note": note}
+        train = {"name": "cifar10", "examples": 50_000, "batches": ITERS_PER_EPOCH, **kind}
+        val = {"name": "cifar10", "examples": 10_000, "batches": VAL_BATCHES, **kind}
+        place = {"pid": 4121 + self.rank, "host": f"gpu{1 + self.rank // 2:02}", "device": f"cuda:{self.rank % 2}"}
+        model = {"model": "ResNet9", "params": 6_573_130, "precision": "bf16", "python": "3.11.7", "torch": "2.13.0"}
+        length = {"max_epochs": EPOCHS, "max_iters": 0, "iters_per_epoch": ITERS_PER_EPOCH, "limited": {}}
+        ranks = {"rank": self.rank, "world": self.world, "strategy": "", "resumed_from": None, "seed": 0}
+        data = {"data": {"train": train, "val": val}, "modes": {"accuracy": "max"}}
+        return self._stamp("run", version=1, pipeline="cifar", **place, **model, **length, **ranks, **data)
 
     def _epoch(self, epoch: int) -> Iterator[list[dict[str, Any]]]:
         done, due = 0, 0.0
@@ -284,44 +233,57 @@ BEGAN = 1_790_000_000.0
 """A Monday in September 2026, 14:13:20 UTC."""
 
 
-def make(
-    root: Path, *, upto: int | None = None, synthetic: bool = True, name: str = "cifar", began: float = BEGAN
-) -> RunDir:
-    """Write a run: the whole of it, or its first `upto` frames. Nobody has signed for a process."""
+def make(root: Path, *, name: str = "cifar", world: int = 1, began: float = BEGAN, **options: Any) -> RunDir:
+    """Write a run, see `append_rank` for options. Nobody has signed for a process."""
     run = RunDir(root / name / "20260921-141320-a3f9")
     run.path.mkdir(parents=True)
-    training = Training(began, synthetic=synthetic)
-    run.plan.write_text(json.dumps(training.plan.to_json()), "utf-8")
-    run.sign(id=run.id, name=name)
-    log = Appender(run.events)
-    for place, records in enumerate(training.records()):
-        if upto is not None and place >= upto:
-            break
-        log.append(records)
-    log.close()
-    return run
-
-
-def make_ranks(
-    root: Path, world: int, *, late: Mapping[int, float] | None = None, upto: int | None = None, synthetic: bool = False
-) -> RunDir:
-    """Write a run of several ranks, of which two are on each machine and whose frames do not fall together."""
-    run = RunDir(root / "cifar" / "20260921-141320-a3f9")
-    run.path.mkdir(parents=True)
     run.plan.write_text(json.dumps(plan().to_json()), "utf-8")
-    run.sign(id=run.id, name="cifar")
+    run.sign(id=run.id, name=name)
     for rank in range(world):
-        append_rank(run, rank, world, late=late, upto=upto, synthetic=synthetic)
+        append_rank(run, rank, world, began=began, **options)
     return run
 
 
-def append_rank(run: RunDir, rank: int, world: int, *, upto: int | None = None, **options: Any) -> None:
+def make_ranks(root: Path, world: int, **options: Any) -> RunDir:
+    """Write a run of several ranks, of which two are on each machine and whose frames do not fall together."""
+    return make(root, world=world, **{"synthetic": False, **options})
+
+
+def append_rank(
+    run: RunDir, rank: int, world: int, *, upto: int | None = None, began: float = BEGAN, **options: Any
+) -> None:
     """Append what one rank records, or its first `upto` frames."""
-    training = Training(BEGAN + 0.03 * rank, rank=rank, world=world, **options)
+    training = Training(began + 0.03 * rank, rank=rank, world=world, **options)
+    append(run, *itertools.islice(training.records(), upto), rank=rank)
+
+
+def append(run: RunDir, *records: Sequence[Mapping[str, Any]], rank: int = 0) -> None:
+    """Append records to the log of a rank."""
     log = Appender(run.events_of(rank))
-    for records in itertools.islice(training.records(), upto):
-        log.append(records)
+    for together in records:
+        log.append(together)  # type: ignore[arg-type]
     log.close()
+
+
+def end(t: float = BEGAN + 100, it: int = 784, ep: int = 8, **fields: Any) -> dict[str, Any]:
+    """Return the end of a run, which has finished if `fields` are not of another kind."""
+    return {
+        "k": "end",
+        "t": t,
+        "it": it,
+        "ep": ep,
+        "status": "finished",
+        "exit": 0,
+        "reason": "",
+        "seconds": 1.0,
+    } | fields
+
+
+def gone(run: RunDir) -> RunDir:
+    """Return the run, signed by a process that is no more."""
+    run.sign_process()
+    run.sign(process_started=1.0)
+    return run
 
 
 class LiveRun:
@@ -358,13 +320,10 @@ class LiveRun:
                     answer = {"id": command["id"], "cmd": command["cmd"], "asked": command["t"], "ok": True, "note": ""}
                     log.append([training._stamp("ack", **answer)])
                     if command["cmd"] == "stop":
-                        facts = {
-                            "status": "stopped",
-                            "exit": 0,
-                            "reason": "asked to",
-                            "seconds": training.t - training.began,
-                        }
-                        log.append([training._stamp("end", **facts)])
+                        seconds = training.t - training.began
+                        log.append(
+                            [training._stamp("end", status="stopped", exit=0, reason="asked to", seconds=seconds)]
+                        )
                         self._done.set()
                 if not paused:
                     break

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from hookflow.events.log import encode
-from hookflow.events.reading import read_record
 from hookflow.events.records import PHASES
 from hookflow.graph.plan import Bundle, Edge, GivenWay
 from hookflow.graph.points import POINTS
@@ -17,9 +14,9 @@ from hookflow.monitor.health import Health
 from hookflow.monitor.layout import screen
 from hookflow.monitor.view import Scene
 from tests.golden_files import check_golden
+from tests.monitor.conftest import At
 
 SIZES = ((120, 40), (80, 24), (60, 15))
-At = Callable[..., Scene]
 NOTHING = {"samples": 0, "phases": dict.fromkeys(PHASES, 0), "iters": [0, 0, 0, 0, {}], "hooks": {}, "cost": 0}
 FRAME = {"stage": "train", "bi": 1, "bn": 32, **NOTHING}
 
@@ -50,19 +47,6 @@ def test_before_the_first_record(scene: At, width: int, height: int) -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_what_was_printed_is_shown_from_its_end(scene: At, width: int, height: int) -> None:
-    shown = scene()
-    shown.view.page, shown.output = "output", [f"line {number}" for number in range(300)]
-    newest = drawn(shown, width, height)
-    assert "line 299" in newest
-    shown.view.scroll = 10
-    assert "line 289" in drawn(shown, width, height)
-    assert "line 290" not in drawn(shown, width, height)
-    shown.output = ()
-    assert "printed nothing" in drawn(shown, width, height)
-
-
-@pytest.mark.parametrize(("width", "height"), SIZES)
 def test_a_stalled_run_names_the_hook_it_is_stuck_in(scene: At, width: int, height: int) -> None:
     stalled = drawn(scene(still=42.0, inside=4), width, height)
     assert "◐ STALLED" in stalled
@@ -75,6 +59,7 @@ def test_a_finished_run_says_so_and_how_to_leave(scene: At) -> None:
     finished = drawn(scene(None), 120, 40)
     assert "✓ FINISHED" in finished
     assert "q leaves" in finished
+    assert "end ╌" not in finished, "no batch is at hand"
     check_golden("monitor/finished-120x40.txt", finished)
 
 
@@ -103,29 +88,36 @@ def test_the_question_before_leaving(scene: At) -> None:
     check_golden("monitor/leave-80x24.txt", drawn(shown, 80, 24))
 
 
-@pytest.mark.parametrize("page", ["main", "hook", "event", "help", "output"])
-@pytest.mark.parametrize("zoomed", [False, True])
-def test_no_terminal_is_too_small_and_none_too_large(scene: At, page: str, zoomed: bool) -> None:
+WIDTHS, HEIGHTS = (1, 2, 7, 12, 20, 33, 59, 75, 76, 99, 100, 150, 300), (1, 2, 3, 4, 6, 11, 20, 30, 31, 90)
+
+
+@pytest.mark.parametrize("page", ["main", "zoomed", "hook", "event", "help", "output", "gallery", "quit", "stop"])
+def test_no_terminal_is_too_small_and_none_too_large(scene: At, page: str) -> None:
     shown = scene()
-    shown.view.page, shown.view.zoomed, shown.view.focus = page, zoomed, 3  # type: ignore[assignment]
-    for asking in ("", "quit", "stop"):
-        shown.view.asking = asking  # type: ignore[assignment]
-        for width in (1, 2, 7, 20, 33, 59, 75, 76, 99, 100, 149, 150, 300):
-            for height in (1, 2, 3, 6, 11, 20, 21, 29, 30, 31, 90):
-                drawn(shown, width, height)
+    shown.view.page = page if page not in ("zoomed", "quit", "stop") else "main"
+    shown.view.zoomed, shown.view.focus = page == "zoomed", 3
+    shown.view.asking = page if page in ("quit", "stop") else ""  # type: ignore[assignment]
+    for place, height in enumerate(HEIGHTS):
+        for width in WIDTHS if page == "main" else WIDTHS[place % 2 :: 2]:
+            drawn(shown, width, height)
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_state_is_named_at_every_size(scene: At, width: int, height: int) -> None:
+    shown = scene()
+    keys = drawn(shown, width, height).splitlines()[-1]
+    assert all(key in keys for key in ("? help", "q quit", "s stop", "c checkpoint", "p pause", "e errors"))
+    shown.health = Health("lost", "the process is gone")
+    assert "? LOST" in drawn(shown, width, height)
+    shown = scene(1)
+    shown.state.apply({"k": "frame", "t": shown.state.now, "it": 0, "ep": 0, **FRAME, "bi": 0, "bn": 0})
+    assert "0/0" not in drawn(shown, width, height), "before the first batch there are none to count"
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_synthetic_data_are_named_at_every_size_and_real_ones_are_not(scene: At, width: int, height: int) -> None:
     assert "SYNTHETIC" in drawn(scene(), width, height).splitlines()[0]
     assert "SYNTHETIC" not in drawn(scene(synthetic=False), width, height)
-
-
-@pytest.mark.parametrize(("width", "height"), SIZES)
-def test_a_lost_run_is_told_from_one_that_goes_on(scene: At, width: int, height: int) -> None:
-    shown = scene()
-    shown.health = Health("lost", "the process is gone")
-    assert "? LOST" in drawn(shown, width, height)
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -136,21 +128,6 @@ def test_a_loss_that_is_no_number_is_shown_as_such(scene: At, width: int, height
         assert "NaN" in drawn(shown, width, height)
     shown.view.focus, shown.view.zoomed = 3, True
     assert re.search("⠤⠤( train)? NaN", drawn(shown, width, height))
-
-
-@pytest.mark.parametrize(("width", "height"), SIZES)
-def test_a_log_of_another_version_is_drawn(scene: At, width: int, height: int) -> None:
-    shown = scene(0)
-    bare = {"t": 1.8e9, "it": 3, "ep": 0}
-    for record in (
-        {"k": "run", **bare, "data": {"train": {}}},
-        {"k": "message", **bare, "level": "info", "source": "hookflow", "text": "hello", "new": 1},
-        {"k": "end", **bare},
-    ):
-        shown.state.apply(read_record(encode(record)))
-    for page in ("main", "hook", "event", "help"):
-        shown.view.page = page  # type: ignore[assignment]
-        drawn(shown, width, height)
 
 
 def test_many_points_say_how_many_are_not_shown(scene: At) -> None:
@@ -169,14 +146,6 @@ def test_checkpoints_on_the_axis_never_touch(scene: At) -> None:
     text = drawn(shown, 120, 40)
     assert "◆─" in text
     assert "◆◆" not in text
-
-
-def test_what_a_run_writes_cannot_move_the_cursor(scene: At) -> None:
-    shown = scene()
-    shown.state.journal.add(shown.state.now, "info", "evil\x1b[2J", "line\r\nnext\x07 \u202etxet")
-    for focus in (2, 5):
-        shown.view.focus = focus
-        assert all(strip.text.isprintable() for strip in screen(shown, 120, 40))
 
 
 def test_wide_characters_keep_the_columns(scene: At) -> None:
@@ -211,17 +180,9 @@ def test_a_hooks_page_tells_flows_what_gave_way_and_a_phase_that_an_edge_has_mov
     assert "last   (an edge moves it from late)" in text
     assert "flow: lr" in text
     assert "flow: outputs, given way" in text
-
-
-def test_a_hooks_page_tells_flows_that_are_kept_as_one(scene: At) -> None:
-    shown = scene()
-    point = "after_train_iter"
-    by_name = {binding.hook: binding.id for binding in shown.plan.at(point)}
-    bundle = Bundle(point, (by_name["schedule"],), (by_name["log"],), ("lr",))
-    shown.plan = replace(shown.plan, edges=(), bundles=(bundle,))
-    shown.view.page, shown.view.point, shown.view.hook = "hook", point, 4
-    text = drawn(shown, 100, 40)
-    assert re.search(r"after +schedule +flow: lr", text)
+    bundle = Bundle(point, (schedule,), (log,), ("lr",))
+    shown.plan = replace(shown.plan, edges=(), given_way=(), bundles=(bundle,))
+    assert re.search(r"after +schedule +flow: lr", drawn(shown, 100, 40)), "flows that are kept as one"
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -241,11 +202,6 @@ def test_the_page_of_a_checkpoint_says_what_it_is_and_what_can_be_done_with_it(
     gone = drawn(shown, 120, 40)
     assert "not on the disk any more" in gone
     assert "torch.load" not in gone
-
-
-def test_an_older_checkpoint_does_not_promise_that_a_run_resumes_from_it(scene: At) -> None:
-    shown = scene()
-    shown.view.page = "event"
     shown.kept = {"ep0002.pt": ["model.pt"]}
     shown.view.event = next(entry.number for entry in shown.state.journal if entry.kind == "checkpoint")
     assert "from the newest checkpoint, which this is not" in drawn(shown, 120, 40)
@@ -270,12 +226,6 @@ def test_the_question_before_stopping(scene: At, stalled: bool) -> None:
     check_golden(f"monitor/stop{'-stalled' * stalled}-80x24.txt", asked)
 
 
-@pytest.mark.parametrize(("width", "height"), SIZES)
-def test_keys_that_act_are_named_at_every_size(scene: At, width: int, height: int) -> None:
-    keys = drawn(scene(), width, height).splitlines()[-1]
-    assert all(key in keys for key in ("? help", "q quit", "s stop", "c checkpoint", "p pause", "e errors"))
-
-
 def test_two_or_three_values_are_seen(scene: At) -> None:
     shown = scene(0)
     stamp = {"t": 1.79e9, "ep": 0}
@@ -287,17 +237,6 @@ def test_two_or_three_values_are_seen(scene: At) -> None:
     assert "it 3" in text
 
 
-def test_before_the_first_batch_there_are_no_batches_to_count(scene: At) -> None:
-    shown = scene(1)
-    shown.state.apply({"k": "frame", "t": shown.state.now, "it": 0, "ep": 0, **FRAME, "bi": 0, "bn": 0})
-    for size in SIZES:
-        assert "0/0" not in drawn(shown, *size)
-
-
-def test_a_run_that_is_over_shows_no_batch_at_hand(scene: At) -> None:
-    assert "end ╌" not in drawn(scene(None), 120, 40)
-
-
 def test_the_page_of_a_validation_compares_it_with_those_before(scene: At) -> None:
     shown = scene()
     shown.view.page = "event"
@@ -305,10 +244,6 @@ def test_the_page_of_a_validation_compares_it_with_those_before(scene: At) -> No
     page = drawn(shown, 80, 24)
     assert "iteration 490, 0:00:19 after this attempt began" in page
     check_golden("monitor/validation-80x24.txt", page)
-
-
-def test_a_small_screen_shows_the_loss(scene: At) -> None:
-    assert "loss 0.3550 val 0.5431" in drawn(scene(), 60, 15)
 
 
 def test_what_is_wrong_says_that_there_is_more_of_it(scene: At) -> None:
