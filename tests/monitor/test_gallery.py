@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import struct
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +13,23 @@ import pytest
 from numpy.typing import NDArray
 from textual.pilot import Pilot
 
-from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
 from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.charts import Pixels, half_blocks, read_image
-from hookflow.monitor.journal import KEPT, Gallery, brief
+from hookflow.monitor.journal import KEPT, Gallery
 from hookflow.monitor.layout import screen
 from hookflow.monitor.state import RunState
 from hookflow.monitor.view import Scene
 from hookflow.png import decode_png, encode_png
 from tests.conftest import hookflow_here
 from tests.golden_files import check_golden
-from tests.monitor.fake_run import make
+from tests.monitor.conftest import At
+from tests.monitor.fake_run import append, end, make
 from tests.monitor.logged import PIXELS, histogram, image, ring, text, write
-from tests.monitor.test_keys import shown, visit
+from tests.monitor.test_keys import pressed, shown, visit
 from tests.monitor.test_screens import SIZES, drawn
 
-At = Callable[..., Scene]
 SOLID = np.array([17, 21, 26])  # what lies behind everything
 
 
@@ -119,15 +117,6 @@ def test_the_gallery(scene: At, kind: str, width: int, height: int) -> None:
     check_golden(f"monitor/gallery-{kind}-{width}x{height}.txt", drawn(gallery(scene, kind), width, height))
 
 
-@pytest.mark.parametrize("kind", ["image", "text", "histogram", ""])
-def test_no_terminal_is_too_small_for_it_and_none_too_large(scene: At, kind: str) -> None:
-    seen = gallery(scene, kind) if kind else scene()
-    seen.view.page = "gallery"
-    for width in (1, 2, 7, 12, 20, 33, 75, 76, 300):
-        for height in (1, 2, 3, 4, 6, 11, 30, 90):
-            drawn(seen, width, height)
-
-
 def test_a_text_that_was_logged_cannot_move_the_cursor(scene: At) -> None:
     seen = gallery(scene, "text")
     seen.state.apply(text(301, "\x1b[2J\x1b]0;mine\x07red\r\x9b31m\u202e\x00"))  # type: ignore[arg-type]
@@ -171,63 +160,51 @@ def test_what_a_hook_logs_of_a_kind_at_once_is_one_event() -> None:
     assert state.it == 0, "they come late: they do not say how far the run is"
 
 
+def test_no_terminal_is_too_small_for_what_was_logged(scene: At) -> None:
+    for kind in ("image", "text", "histogram"):
+        seen = gallery(scene, kind)
+        for width in (1, 2, 7, 20, 33, 75, 76, 300):
+            for height in (1, 3, 4, 6, 11, 30, 90):
+                drawn(seen, width, height)
+
+
+def test_keys_go_through_names_and_iterations_and_back(scene: At) -> None:
+    at = gallery(scene, "image")
+    at.view.page, at.view.logged = "main", None
+    assert "iteration 300   24×16   draw   a ring" in pressed(at, "i")
+    assert "iteration 200   24×16   draw" in pressed(at, "left")
+    assert "[ ] 1 of 2" in pressed(at, "left")
+    assert "[ ] 2 of 2" in pressed(at, "right_square_bracket")
+    assert at.view.shown is None, "it follows the newest again"
+    assert "It was the best of times" in pressed(at, "down")
+    assert "█████" in pressed(at, "down")
+    assert "24×16" in pressed(at, "j")
+    assert "[2] hooks" in pressed(at, "i")
+    at.view.event, at.view.focus = next(entry.number for entry in at.state.journal if entry.kind == "image"), 5
+    assert "iteration 200   24×16   draw" in pressed(at, "enter"), "its event opens an image"
+    assert "[5] events" in pressed(at, "escape")
+
+
 @pytest.fixture
 def logging(tmp_path: Path) -> RunDir:
     """A run that goes on and has logged something."""
     run = make(tmp_path / "runs", upto=100, began=time.time())
     run.sign_process()
-    log = Appender(run.events)
     records = [image(100), image(200, caption="later"), text(200), histogram(200)]
-    log.append([{**record, "t": time.time()} for record in records])  # type: ignore[typeddict-item]
-    log.close()
+    append(run, [{**record, "t": time.time()} for record in records])
     for record in records[:2]:
         write(run.path, record)
     return run
 
 
-def test_keys_go_through_names_and_iterations_and_back(logging: RunDir) -> None:
+def test_the_app_reads_images_and_says_where_a_file_is_gone(logging: RunDir) -> None:
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
         assert " i images" in shown(app).splitlines()[-1]
         await pilot.press("i")
-        assert "iteration 200   24×16   draw   later" in shown(app)
         assert "▀▀▀" in shown(app)
+        for path in logging.path.glob("images/rendered/ring/*.png"):
+            path.unlink()
         await pilot.press("left")
-        assert "iteration 100   24×16   draw" in shown(app)
-        await pilot.press("left")
-        assert "[ ] 1 of 2" in shown(app)
-        await pilot.press("right_square_bracket")
-        assert "[ ] 2 of 2" in shown(app)
-        assert app._view.shown is None, "it follows the newest again"
-        await pilot.press("down")
-        assert "It was the best of times" in shown(app)
-        await pilot.press("down")
-        assert "█████" in shown(app)
-        await pilot.press("j")
-        assert "24×16" in shown(app)
-        await pilot.press("i")
-        assert "[2] hooks" in shown(app)
-
-    visit(logging, what)
-
-
-def test_the_event_of_an_image_opens_it(logging: RunDir) -> None:
-    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        await pilot.press("5", "home", "pagedown")
-        app._view.event = next(entry.number for entry in app.state.journal if entry.kind == "image")
-        await pilot.press("enter")
-        assert "iteration 100   24×16   draw" in shown(app)
-        await pilot.press("escape")
-        assert "[5] events" in shown(app)
-
-    visit(logging, what)
-
-
-def test_an_image_whose_file_is_gone_says_so(logging: RunDir) -> None:
-    for path in logging.path.glob("images/rendered/ring/*.png"):
-        path.unlink()
-
-    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        await pilot.press("i")
         assert "cannot be read: No such file or directory" in shown(app)
 
     visit(logging, what)
@@ -244,9 +221,7 @@ def test_a_replay_shows_what_had_been_logged_by_then(logging: RunDir) -> None:
 
 
 def test_a_line_each_where_there_is_no_screen(logging: RunDir) -> None:
-    log = Appender(logging.events)
-    log.append([{"k": "end", "t": time.time(), "it": 200, "ep": 2, "status": "finished", "exit": 0}])  # type: ignore[list-item]
-    log.close()
+    append(logging, [end(time.time(), 200, 2)])
     out = io.StringIO()
     plain.follow(logging, out)
     lines = [line[9:] for line in out.getvalue().splitlines() if line[9:].startswith(("image", "text", "hist"))]
@@ -256,13 +231,6 @@ def test_a_line_each_where_there_is_no_screen(logging: RunDir) -> None:
         'text       epoch 3/8  iter 200/784  "sample": It was the best of times, it was the worst of times. indente…',
         'histogram  epoch 3/8  iter 200/784  "head.weight": 9.6k values, -0.3100 … 0.4200',
     ]
-
-
-def test_show_lists_them(logging: RunDir) -> None:
     page = hookflow_here("show", str(logging.path), cwd=logging.path).stdout
     assert "image, text, histogram  kind" in page
     assert "rendered/ring           image      200" in page
-
-
-def test_a_brief_line_of_a_long_text_is_short() -> None:
-    assert len(brief(text(1, "word " * 10_000))) < 80  # type: ignore[arg-type]

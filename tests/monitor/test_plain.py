@@ -1,4 +1,4 @@
-"""The faces without a screen: plain lines, raw lines, the summary."""
+"""Runs without a screen: plain lines, what the training prints among them, raw lines, the summary and its reason."""
 
 from __future__ import annotations
 
@@ -6,81 +6,78 @@ import io
 import json
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import feed, plain
+from hookflow.monitor.plain import CHUNK, Output, last_lines, tidy
 from hookflow.monitor.summary import print_folded, print_summary
 from tests.golden_files import check_golden
 from tests.limits import LIMIT
-from tests.monitor.fake_run import BEGAN, TRACEBACK, Training, make
+from tests.monitor.conftest import read
+from tests.monitor.fake_run import BEGAN, TRACEBACK, Training, append, end, gone, make
 
 
-def told(run: RunDir) -> tuple[int, str]:
+def told(run: RunDir, code: int = 0, **options: Any) -> str:
+    """Return the lines of a run until its end, which leaves with this code."""
     out = io.StringIO()
-    return plain.follow(run, out), out.getvalue()
+    assert plain.follow(run, out, **options) == code
+    return out.getvalue()
+
+
+def in_turn(*steps: Callable[[], object] | int | None) -> Callable[[], int | None]:
+    """Return the exit code of a child at each look, after what comes about before it."""
+    left = list(steps)
+
+    def child_exit() -> int | None:
+        step = left.pop(0) if len(left) > 1 else left[0]
+        return step if step is None or isinstance(step, int) else step()  # type: ignore[return-value]
+
+    return child_exit
 
 
 def test_the_lines_of_a_whole_run(whole: RunDir) -> None:
-    code, text = told(whole)
-    assert code == 0
-    check_golden("monitor/plain.txt", text.replace(str(whole.path), "RUN"))
+    check_golden("monitor/plain.txt", told(whole).replace(str(whole.path), "RUN"))
 
 
 def test_every_line_can_be_found_and_none_moves_the_cursor(tmp_path: Path) -> None:
-    run = make(tmp_path)
+    run = make(tmp_path, synthetic=False)
     evil = {"k": "message", "t": 1.8e9, "it": 1, "ep": 1, "level": "warn", "source": "evil", "text": "a\x1b[2Jb\rc\nd"}
     lines = run.events.read_text().splitlines()
     run.events.write_text("\n".join([*lines[:-1], json.dumps(evil), lines[-1]]) + "\n")
-    _, text = told(run)
+    text = told(run)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
     body = [line for line in text.splitlines() if not line.startswith(("✓", " "))]
     assert all(re.match(r"\d\d:\d\d:\d\d [a-z]+ ", line) for line in body)
-
-
-def test_made_up_data_are_named_and_real_ones_are_not(tmp_path: Path) -> None:
-    assert "SYNTHETIC" in told(make(tmp_path / "a"))[1]
-    assert "SYNTHETIC" not in told(make(tmp_path / "b", synthetic=False))[1]
+    assert "SYNTHETIC" not in text
 
 
 def test_an_epoch_longer_than_ten_seconds_is_told_of_on_the_way(tmp_path: Path) -> None:
     run = make(tmp_path, upto=0)
-    log = Appender(run.events)
-    for records in Training(0.0, step=0.25).records():
-        log.append({**record, "t": record["t"] * 20} for record in records)
-    log.close()
-    run.sign(pid=1, host="elsewhere")
-    _, text = told(run)
-    assert text.count(" train ") > 8 * 4
+    append(run, *([{**record, "t": record["t"] * 20} for record in records] for records in Training(0.0).records()))
+    assert told(gone(run)).count(" train ") > 8 * 4
 
 
 def test_before_an_iteration_has_been_timed_no_speed_is_told(tmp_path: Path) -> None:
     run = make(tmp_path, upto=0)
-    log = Appender(run.events)
     at = {"t": BEGAN + plain.EVERY, "it": 0, "ep": 0}
     waits = {"bi": 0, "bn": 98, "samples": 0, "phases": {"data": 10**9}, "iters": [0, 0, 0, 0, {}], "hooks": {}}
-    log.append([{"k": "run", **at, "t": BEGAN}, {"k": "frame", **at, "stage": "train", **waits, "cost": 0}])
-    log.append([{"k": "end", **at}])
-    log.close()
-    run.sign(pid=1, host="elsewhere")
-    (line,) = (line for line in told(run)[1].splitlines() if " train " in line)
+    append(run, [{"k": "run", **at, "t": BEGAN}, {"k": "frame", **at, "stage": "train", **waits, "cost": 0}, end(**at)])
+    (line,) = (line for line in told(gone(run)).splitlines() if " train " in line)
     assert line.endswith(" train      epoch 1  iter 0")
 
 
 def test_a_log_that_lacks_keys_is_told_as_far_as_it_goes(tmp_path: Path) -> None:
     run = make(tmp_path, upto=0)
-    log = Appender(run.events)
     bare = {"t": 1.8e9, "it": 3, "ep": 0}
-    log.append([{"k": "run", **bare, "data": {"train": {"name": "toy"}}}, {"k": "message", **bare}])
-    log.append([{"k": "scalars", **bare, "v": {"loss": float("nan")}}, {"k": "epoch", **bare, "seconds": 1.0}])
-    log.append([{"k": "end", **bare}])
-    log.close()
-    run.sign(pid=1, host="elsewhere")
-    code, text = told(run)
-    assert code == 1
+    append(run, [{"k": "run", **bare, "data": {"train": {"name": "toy"}}}, {"k": "message", **bare}])
+    append(run, [{"k": "scalars", **bare, "v": {"loss": float("nan")}}, {"k": "epoch", **bare, "seconds": 1.0}])
+    append(run, [{"k": "end", **bare}])
+    text = told(gone(run), code=1)
     assert "data       train: toy  0 examples in 0 batches" in text
     unreadable = '1 line of its logs cannot be read and was passed over (events.jsonl: record "message": level: '
     assert unreadable in text
@@ -89,11 +86,7 @@ def test_a_log_that_lacks_keys_is_told_as_far_as_it_goes(tmp_path: Path) -> None
 
 
 def test_a_run_that_vanished_leaves_with_one(tmp_path: Path) -> None:
-    run = make(tmp_path, upto=40)
-    run.sign_process()
-    run.sign(process_started=1.0)
-    code, text = told(run)
-    assert code == feed.LOST
+    text = told(gone(make(tmp_path, upto=40)), code=feed.LOST)
     assert "lost" in text
     assert "left no end record" in text
 
@@ -102,42 +95,26 @@ def test_a_run_that_vanished_leaves_with_one(tmp_path: Path) -> None:
 def test_a_parent_follows_its_child_to_the_last_record(tmp_path: Path, last: int) -> None:
     """The end of an earlier attempt, which stands in the log from the start, does not end the following."""
     run = make(tmp_path)
-    asked = []
 
-    def child_exit() -> int | None:
-        asked.append(1)
-        if len(asked) == 2:
-            log = Appender(run.events)
-            end = {"status": "failed" if last else "finished", "exit": last, "reason": "", "seconds": 1.0}
-            log.append([{"k": "end", "t": 1.8e9, "it": 1, "ep": 0, **end}])
-            log.close()
-            return last
-        return None
+    def ending() -> int:
+        append(run, [end(1.8e9, 1, 0, status="failed" if last else "finished", exit=last)])
+        return last
 
-    out = io.StringIO()
-    assert plain.follow(run, out, child_exit=child_exit) == last
-    assert out.getvalue().count(" end ") == 1
+    assert told(run, code=last, child_exit=in_turn(None, ending, last)).count(" end ") == 1
 
 
 def test_a_traceback_that_is_printed_and_recorded_between_two_looks_is_told_once(tmp_path: Path) -> None:
     run = make(tmp_path, upto=30)
     failed = {"hook": "h", "point": "after_val", "type": "OSError", "text": "no", "action": "raise", "at": ""}
-    asked = []
 
-    def interrupts() -> int:
+    def both() -> int:
         """Come between the look at what was printed and the look at the log."""
-        if not asked:
-            asked.append(1)
-            run.output.write_text("one\n" + TRACEBACK)
-            log = Appender(run.events)
-            log.append([{"k": "error", "t": 1.8e9, "it": 98, "ep": 1, "traceback": TRACEBACK, **failed}])
-            log.close()
+        run.output.write_text("one\n" + TRACEBACK)
+        append(run, [{"k": "error", "t": 1.8e9, "it": 98, "ep": 1, "traceback": TRACEBACK, **failed}])
         return 0
 
-    out = io.StringIO()
-    codes = iter([None, 1])
-    assert plain.follow(run, out, child_exit=lambda: next(codes, 1), interrupts=interrupts) == 1
-    lines = out.getvalue().splitlines()
+    text = told(run, code=1, child_exit=in_turn(None, 1), interrupts=in_turn(both, 0))
+    lines = text.splitlines()
     assert [line for line in lines if "Traceback (most" in line] == ["output     | Traceback (most recent call last):"]
     assert lines.index("output     | one") < next(k for k, line in enumerate(lines) if " error " in line)
 
@@ -146,18 +123,13 @@ def test_a_run_is_followed_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(feed, "PERIOD", 0.01)
     run = make(tmp_path, upto=30)
     run.sign_process()
-    out = io.StringIO()
-    codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(plain.follow(run, out)))
+    texts: list[str] = []
+    thread = threading.Thread(target=lambda: texts.append(told(run)))
     thread.start()
-    log = Appender(run.events)
-    end = {"status": "stopped", "exit": 0, "reason": "asked to", "seconds": 1.0}
-    log.append([{"k": "end", "t": run.describe()["process_started"] + 1, "it": 98, "ep": 1, **end}])
-    log.close()
+    append(run, [end(run.describe()["process_started"] + 1, 98, 1, status="stopped", reason="asked to")])
     thread.join(LIMIT)
-    assert codes == [0]
-    assert "stopped after " in out.getvalue()
-    assert ": asked to\n" in out.getvalue()
+    assert "stopped after " in texts[0]
+    assert ": asked to\n" in texts[0]
 
 
 def test_raw_lines_are_the_log(whole: RunDir) -> None:
@@ -166,17 +138,135 @@ def test_raw_lines_are_the_log(whole: RunDir) -> None:
     assert out.getvalue() == whole.events.read_text()
 
 
-def test_the_summary_says_how_it_went_and_how_to_look_again(whole: RunDir) -> None:
+def test_a_hang_is_told_ever_more_seldom_and_when_it_is_over(tmp_path: Path) -> None:
+    run = make(tmp_path, upto=30)
+    run.sign_process()
+    live = read(run)
+    began, watch = live.state.moved, plain.StallWatch(run, live)
+    lines = {second: line for second in range(100) if (line := watch.look(began + second))}
+    assert lines == {second: ("stalled", f"no progress for {second} s") for second in (11, 22, 44, 88)}
+
+    going = Training(began)
+    going.t, going.it = began + 100, live.state.it + 1
+    append(run, [going._frame("train", live.state.batch + 1, live.state.batches, {}, 1)])
+    live.read_all()
+    assert watch.look(began + 101) == ("running", "again, after 100 s")
+    assert watch.look(began + 102) is None
+
+
+def test_of_a_run_that_is_over_nothing_is_told(tmp_path: Path) -> None:
+    run = make(tmp_path / "over")
+    live = read(run)
+    watch = plain.StallWatch(run, live)
+    assert not any(watch.look(live.state.now + second) for second in range(100))
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("plain text", "plain text"),
+        ("\r 10 %|#   |\r 50 %|##  |\r100 %|####|", "100 %|####|"),
+        ("100 %|####|\r", "100 %|####|"),
+        ("\x1b[31mred\x1b[0m and \x1b]0;title\x07more", "red and more"),
+        ("a\tb\x07\x00c", "a    b··c"),
+        ("", ""),
+    ],
+)
+def test_a_line_is_shown_as_it_looks_in_the_end(printed: str, shown: str) -> None:
+    assert tidy(printed) == shown
+
+
+def test_lines_come_whole_and_the_last_one_when_all_is_over(tmp_path: Path) -> None:
+    path = tmp_path / "output.log"
+    output = Output(path)
+    assert output.read() == []
+    with path.open("ab", buffering=0) as file:
+        file.write(b"one\ntw")
+        assert output.read() == ["one"]
+        file.write(b"o\n50 %\r")
+        assert output.read() == ["two"]
+        file.write(b"100 %")
+        assert output.read() == []
+        assert output.read(last=True) == ["100 %"]
+        file.write(b"x" * (CHUNK + 1))
+        assert output.read() == []
+        assert output.read() == ["x" * (CHUNK + 1)], "no line is waited for without end"
+
+
+def test_the_last_lines(tmp_path: Path) -> None:
+    path = tmp_path / "output.log"
+    assert last_lines(path, 5) == []
+    path.write_text("".join(f"line {n}\n" for n in range(20_000)))
+    assert last_lines(path, 3) == ["line 19997", "line 19998", "line 19999"]
+    path.write_text("one\ntwo")
+    assert last_lines(path, 5) == ["one", "two"]
+    path.write_text("")
+    assert last_lines(path, 5) == []
+
+
+def test_plain_lines_relay_what_was_printed(whole: RunDir) -> None:
+    whole.output.write_text("hello from a hook\n 1/2\r 2/2\nno end")
+    text = told(whole)
+    assert text.startswith("output     | hello from a hook\noutput     |  2/2\n")
+    assert "\noutput     | no end\n" in text
+
+
+def test_a_traceback_that_was_printed_is_not_told_again(whole: RunDir) -> None:
+    assert told(whole).count("self.canvas.write(image)") == 1
+    whole.output.write_text(TRACEBACK)
+    text = told(whole)
+    assert text.count("self.canvas.write(image)") == 1
+    assert 'error      hook "visual" at after_val_epoch, iteration 294, hook switched off: OSError: ' in text
+
+
+def again(run: RunDir) -> None:
+    """Append a second attempt, which ends at once."""
+    place = {"t": BEGAN + 100, "it": 784, "ep": 8}
+    append(run, [{"k": "run", **place, "data": {}, "resumed_from": "it000784"}], [end(**place)])
+
+
+def test_of_a_resumed_run_only_the_newest_attempt_is_told(whole: RunDir) -> None:
+    whole.output.write_text("printed long ago\n")
+    again(whole)
+    lines = told(whole).splitlines()
+    assert lines[0] == "14:15:00 resumed    attempt 2"
+    assert "resumed from it000784" in lines[1]
+    assert not any(" train  " in line or "printed long ago" in line or "SYNTHETIC" in line for line in lines)
+
+
+def test_a_parent_tells_nothing_of_the_attempts_before_its_own(whole: RunDir) -> None:
+    whole.output.write_text("printed long ago\n")
+
+    def resume() -> None:
+        again(whole)
+        with whole.output.open("a") as file:
+            file.write("printed now\n")
+
+    lines = told(whole, child_exit=in_turn(resume, 0)).splitlines()
+    assert lines[0].endswith(" resumed    attempt 2")
+    assert sum(" run  " in line for line in lines) == 1
+    assert "output     | printed now" in lines
+    assert "output     | printed long ago" not in lines
+
+
+def test_a_run_of_which_nothing_is_known_yet_is_told_from_its_beginning(tmp_path: Path) -> None:
+    run = gone(make(tmp_path, upto=0))
+    run.output.write_text("downloading\n")
+    assert told(run, code=1).startswith("output     | downloading\n")
+
+
+def summed(run: RunDir) -> str:
     out = io.StringIO()
-    print_summary(whole, out)
-    check_golden("monitor/summary.txt", out.getvalue().replace(str(whole.path), "RUN"))
-    assert 6 <= len(out.getvalue().splitlines()) <= 10
+    print_summary(run, out)
+    return out.getvalue()
+
+
+def test_the_summary_says_how_it_went_and_how_to_look_again(whole: RunDir) -> None:
+    check_golden("monitor/summary.txt", summed(whole).replace(str(whole.path), "RUN"))
 
 
 def test_of_a_run_without_iterations_no_hook_is_outside_them(tmp_path: Path) -> None:
-    out = io.StringIO()
-    print_summary(make(tmp_path, upto=2), out)
-    [costs] = [line for line in out.getvalue().splitlines() if "costliest" in line]
+    [costs] = [line for line in summed(make(tmp_path, upto=2)).splitlines() if "costliest" in line]
     assert costs.startswith("  costliest hooks: seed 0.")
 
 
@@ -195,3 +285,60 @@ def test_on_a_narrow_terminal_a_command_stays_whole(monkeypatch: pytest.MonkeyPa
     lines = out.getvalue().splitlines()
     assert f"    {command}" in lines
     assert all(len(line) <= columns for line in lines if command not in line)
+
+
+PLACE = {"t": BEGAN + 12, "it": 130, "ep": 1}
+ERROR = {"k": "error", **PLACE, "hook": "boom", "point": "after_backward", "type": "KeyError", "traceback": TRACEBACK}
+
+
+def ended(root: Path, status: str, reason: str, **error: Any) -> str:
+    """Return the summary of a run that ended so, after an error."""
+    run = make(root, upto=40)
+    failed = int(status == "failed")
+    append(run, [{**ERROR, **error}] * bool(error), [end(**PLACE, status=status, exit=failed, reason=reason)])  # type: ignore[arg-type]
+    return summed(run)
+
+
+def test_a_failed_hook_is_named_with_its_point_its_iteration_and_its_line(tmp_path: Path) -> None:
+    at, causes = "/home/somebody/my hooks.py:12", "caused by OSError: gone\nat /home/x.py:3: read()"
+    text = "'missing_key'"
+    page = ended(tmp_path, "failed", f"KeyError: {text}", text=text, at=at, causes=causes, action="raise")
+    assert "failed: hook \"boom\" at after_backward, iteration 130: KeyError: 'missing_key'\n" in page
+    assert "  at /home/somebody/my hooks.py:12\n  caused by OSError: gone\n  at /home/x.py:3: read()\n" in page
+    assert "errors 1;" in page, "one mishap is one error"
+    assert f"whole tracebacks and what the run printed: {tmp_path}" in page
+
+
+def test_an_error_that_was_lived_with_is_not_why_the_run_failed(tmp_path: Path) -> None:
+    page = ended(tmp_path, "failed", "MemoryError: ", text="no", action="ignore")
+    assert "failed: MemoryError" in page
+    assert "boom" not in page
+
+
+def test_of_an_error_of_many_lines_the_first_is_told(tmp_path: Path) -> None:
+    text = "half a page\nfollows"
+    assert "iteration 130: KeyError: half a page …\n" in ended(
+        tmp_path, "failed", f"KeyError: {text}", text=text, action="raise"
+    )
+    lines = told(RunDir(next(tmp_path.glob("*/*"))), code=1)
+    assert "iteration 130, ends the run: KeyError: half a page …" in lines
+    assert "iterations: KeyError: half a page …" in lines
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "line"),
+    [
+        ("finished", "loss has not improved on 0.42 for 5 validations", "  stopped early: loss has not improved on"),
+        ("stopped", "stopped by somebody", "  stopped by somebody"),
+        ("interrupted", "SIGTERM received", "  interrupted: SIGTERM received"),
+    ],
+)
+def test_the_reason_is_given(tmp_path: Path, status: str, reason: str, line: str) -> None:
+    assert line in ended(tmp_path, status, reason)
+
+
+def test_a_run_that_did_all_it_was_to_do_needs_no_reason(whole: RunDir) -> None:
+    whole.events.write_text(whole.events.read_text().replace('"reason":""', '"reason":"every iteration is done"'))
+    page = summed(whole)
+    assert "every iteration" not in page
+    assert "early" not in page
