@@ -7,25 +7,21 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
-from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
-from hookflow.monitor import plain
 from hookflow.monitor.plain import Bar, Sheet, bars, can_show_bars, drawn
 from hookflow.monitor.view import Scene
-from tests.conftest import hookflow
 from tests.golden_files import check_golden
-from tests.monitor.fake_run import make
-from tests.monitor.test_screens import FRAME, NOTHING
+from tests.monitor.conftest import At
+from tests.monitor.fake_run import append, end, make
+from tests.monitor.test_plain import Terminal as Tty
+from tests.monitor.test_screens import FRAME
 from tests.monitor.test_terminal import Terminal
-
-At = Callable[..., Scene]
 
 
 def lines(scene: Scene, width: int) -> str:
@@ -45,12 +41,9 @@ def stages(scene: At) -> Iterator[tuple[str, Scene]]:
 
 @pytest.mark.parametrize("width", [120, 80, 60, 30])
 def test_the_bars(scene: At, width: int) -> None:
+    assert lines(scene(0), width) == "", "a run that has not begun has none"
     shown = "".join(f"{name}:\n{lines(at, width)}\n" for name, at in stages(scene))
     check_golden(f"monitor/bars-{width}.txt", shown)
-
-
-def test_nothing_is_drawn_of_a_run_that_has_not_begun(scene: At) -> None:
-    assert lines(scene(0), 80) == ""
 
 
 def test_they_fit_into_every_terminal(scene: At) -> None:
@@ -70,14 +63,6 @@ def test_an_epoch_that_is_over_is_whole_until_the_next_begins(scene: At) -> None
     assert epoch(783, 7, "train").done == 97
     seen.state.apply({"k": "epoch", "t": seen.state.now, "it": 784, "ep": 8, "seconds": 1.0})
     assert epoch(784, 8, "train") == Bar("epoch 8/8", 98, 98), "none comes after the last"
-
-
-def end(run: RunDir, **fields: Any) -> None:
-    log = Appender(run.events)
-    facts = {"status": "finished", "exit": 0, "reason": "every iteration is done", "seconds": 9.0, **fields}
-    log.append([{"k": "frame", "t": time.time(), "it": 784, "ep": 8, "stage": "train", "bi": 98, "bn": 98, **NOTHING}])  # type: ignore[typeddict-item]
-    log.append([{"k": "end", "t": time.time(), "it": 784, "ep": 8, **facts}])  # type: ignore[typeddict-item]
-    log.close()
 
 
 @pytest.fixture
@@ -104,7 +89,8 @@ def test_on_a_terminal_lines_scroll_above_bars_which_are_gone_at_the_end(going: 
     assert re.match(r"epoch 6/8 +━+ +100% +98/98 ", epoch)
     assert re.match(r"val +━+╌+ +70% +14/20 ", val)
     assert terminal.screen.cursor.hidden
-    end(going)
+    last = {**FRAME, "t": time.time(), "it": 784, "ep": 8, "stage": "train", "bi": 98, "bn": 98}
+    append(going, [{"k": "frame", **last}, end(time.time(), seconds=9.0)])
     assert terminal.finish() == 0
     shown = "\n".join(terminal.screen.display)
     assert "end        finished" in shown
@@ -121,11 +107,6 @@ def test_on_a_terminal_lines_scroll_above_bars_which_are_gone_at_the_end(going: 
 def _unwrapped(output: bytes) -> str:
     """Return what was printed without what styles it and moves the cursor."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", output.decode())
-
-
-class Tty(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(("environment", "has_bars"), [({}, True), ({"CI": "1"}, False), ({"TERM": "dumb"}, False)])
@@ -148,15 +129,6 @@ def test_without_colour_they_have_none(scene: At, monkeypatch: pytest.MonkeyPatc
         sheet.show(seen.state)
     assert "ema: slow" in out.getvalue()
     assert bool(re.search(r"\x1b\[[0-9;]*38;", out.getvalue())) is not bool(no_colour)
-
-
-def test_in_a_pipe_plain_lines_stay_as_they_are(whole: RunDir) -> None:
-    ran = hookflow("watch", str(whole.path), "--ui", "plain", cwd=whole.path)
-    assert ran.returncode == 0
-    assert "\x1b" not in ran.stdout
-    out = io.StringIO()
-    plain.follow(whole, out)
-    assert ran.stdout.splitlines()[:10] == out.getvalue().splitlines()[:10]
 
 
 def test_ctrl_c_gives_the_cursor_back(terminal: Terminal) -> None:

@@ -14,6 +14,7 @@ from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.monitor.view import Scene, View
 from tests.limits import LIMIT
+from tests.monitor.conftest import read
 from tests.monitor.fake_run import make
 
 
@@ -73,17 +74,9 @@ def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
     run = make(tmp_path, upto=20)
     lines = run.events.read_bytes().splitlines(keepends=True)
     run.events.write_bytes(b"".join([*lines[:10], lines[10][:40] + b"\n", b"\xff\x00garbage\n", b"[1]\n", *lines[11:]]))
-    live = Live(run)
-    live.poll(LIMIT)
+    live = read(run)
     recording = Recording(run)
     recording.seek(recording.last)
     whole = sum(b'"frame"' in line for line in lines)
     assert live.state.frames == recording.state.frames == whole - (b'"frame"' in lines[10])
     assert drawn(live.state, recording) == drawn(recording.state, recording)
-
-
-def test_an_empty_recording_has_nothing_to_show(tmp_path: Path) -> None:
-    run = make(tmp_path, upto=0)
-    recording = Recording(run)
-    assert recording.step(1) == 0.0
-    assert recording.state.frames == 0

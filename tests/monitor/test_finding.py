@@ -11,9 +11,10 @@ import pytest
 from hookflow.cli.runs import runs
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.feed import Live, Recording
+from hookflow.monitor.feed import Recording
 from hookflow.service.runs import find_run, has_begun, has_checkpoint
-from tests.monitor.fake_run import make, make_ranks
+from tests.monitor.conftest import read
+from tests.monitor.fake_run import gone, make, make_ranks
 
 
 @pytest.fixture
@@ -44,13 +45,6 @@ def root(tmp_path: Path) -> Path:
 def test_a_run_is_found(root: Path, wanted: str | None, found: str) -> None:
     assert find_run(wanted, root).id == found
     assert find_run(str(root / "mnist" / "20260923-080000-c222"), root).id == "20260923-080000-c222"
-
-
-def test_a_run_may_be_called_latest(root: Path) -> None:
-    run = RunDir(root / "latest" / "20260901-080000-d333")
-    run.path.mkdir(parents=True)
-    run.sign(id=run.id, name="latest")
-    assert find_run("latest", root) == run
 
 
 def test_a_run_that_was_refused_before_it_trained_is_passed_over_where_another_goes_by_its_name(tmp_path: Path) -> None:
@@ -115,9 +109,7 @@ def test_where_a_name_could_be_a_file_s_that_one_is_not_there_either(
 
 def test_the_list_tells_how_each_run_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, name="whole")
-    lost = make(tmp_path, upto=60, name="lost", synthetic=False)
-    lost.sign_process()
-    lost.sign(process_started=1.0)
+    gone(make(tmp_path, upto=60, name="lost", synthetic=False))
     make(tmp_path, upto=0, name="early")
     runs(dir=tmp_path)
     head, *rows = capsys.readouterr().out.splitlines()
@@ -132,9 +124,7 @@ def test_the_list_tells_how_each_run_went(tmp_path: Path, capsys: pytest.Capture
 
 @pytest.mark.parametrize("bad", ["a folder", "a link that leads nowhere", "frames without phases"])
 def test_a_bad_log_of_a_rank_hides_nothing(tmp_path: Path, bad: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_ranks(tmp_path, 3, upto=100)
-    run.sign_process()
-    run.sign(process_started=1.0)
+    run = gone(make_ranks(tmp_path, 3, upto=100))
     log = run.events_of(1)
     if bad.startswith("frames"):
         frames = [line for line in log.read_text().splitlines() if line.startswith('{"k":"frame"')]
@@ -147,9 +137,7 @@ def test_a_bad_log_of_a_rank_hides_nothing(tmp_path: Path, bad: str, capsys: pyt
     out = capsys.readouterr().out
     assert "✓ finished" in out
     assert "? lost (3 ranks)" in out
-    live = Live(run)
-    while live.poll():
-        pass
+    live = read(run)
     assert sorted(live.state.ranks.of) == [0, 2] if log.is_dir() or log.is_symlink() else [0, 1, 2]
     recording = Recording(run)
     recording.seek(recording.last)
@@ -158,17 +146,13 @@ def test_a_bad_log_of_a_rank_hides_nothing(tmp_path: Path, bad: str, capsys: pyt
         assert any("events.rank1.jsonl cannot be read" in entry.text for entry in live.state.journal.since(0))
 
 
-def test_naming_the_commands_loads_neither_the_screen_nor_torch() -> None:
+def test_naming_the_commands_loads_neither_the_screen_nor_torch_and_the_screen_no_torch() -> None:
     code = """
 import sys
-import hookflow.cli.watch, hookflow.cli.watch, hookflow.cli.runs, hookflow.service.runs, hookflow.monitor
-print({"torch", "textual", "networkx", "pynvml"} & set(sys.modules))
+import hookflow.cli.watch, hookflow.cli.runs, hookflow.service.runs, hookflow.monitor
+early = {"torch", "textual", "networkx", "pynvml"} & set(sys.modules)
+import hookflow.monitor.app
+print(early | {"torch", "networkx", "hookflow.runner"} & set(sys.modules))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
-
-
-def test_the_screen_loads_no_torch() -> None:
-    code = "import sys, hookflow.monitor.app; print({'torch', 'networkx', 'hookflow.runner'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

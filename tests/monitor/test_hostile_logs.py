@@ -19,6 +19,7 @@ from hookflow.monitor.summary import read_overview
 from hookflow.monitor.view import Scene, View
 from tests.garbling import seeds
 from tests.hostile_records import hostile_line
+from tests.monitor.conftest import read
 from tests.monitor.fake_run import make
 
 SECONDS = 20
@@ -36,9 +37,7 @@ def hostile_run(root: Path, chance: random.Random) -> RunDir:
 
 def show(run: RunDir, chance: random.Random) -> Live:
     """Show a run in every way that there is."""
-    live = Live(run)
-    while live.poll():
-        pass
+    live = read(run)
     health = examine(live.state, "alive", live.state.now + 1, live.plan, {0: (3, 1.0)})
     for page in PAGES:
         for width, height in ((120, 40), (80, 24), (60, 15)):

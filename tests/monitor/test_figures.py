@@ -1,4 +1,4 @@
-"""Axes fit what they show, and the ticks of one axis are written alike."""
+"""Axes fit what they show; numbers and ticks keep their digits and their width."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import math
 import pytest
 
 from hookflow.monitor.charts import Iterations, ticks
+from hookflow.numbers import counted, number
 
 
 @pytest.mark.parametrize("total", [0, 128, 784, 100_000])
 def test_the_axis_ends_where_the_run_is(total: int) -> None:
-    for it in range(1, 3000):
+    for it in range(1, 3000, 7):
         span = Iterations.of([it // 10, it], it, total)
         assert it <= span.last <= max(1.1 * it, it + 1), "at most a tenth of it is empty"
         assert span.last <= max(it, total) or not total
@@ -62,3 +63,32 @@ def test_ticks_fit_and_can_be_told_apart() -> None:
             written = ticks([ends[0], (ends[0] + ends[1]) / 2, ends[1]], 7)
             assert max(map(len, written)) <= 8
             assert math.isclose(float(written[-1]), ends[1], rel_tol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (0.0, "0"),
+        (0.001, "0.00100"),
+        (0.0012345, "0.00123"),
+        (1e-5, "1e-05"),
+        (1.24e-5, "1.2e-05"),
+        (0.4, "0.4000"),
+        (0.39876, "0.3988"),
+        (2.2104, "2.210"),
+        (16956.4, "16956"),
+        (100.0, "100.0"),
+        (1234567.0, "1.2e+06"),
+        (float("nan"), "NaN"),
+        (float("inf"), "inf"),
+        (float("-inf"), "-inf"),
+    ],
+)
+def test_a_scalar_keeps_its_digits_and_its_width(value: float, written: str) -> None:
+    assert number(value) == written
+    assert len(number(value)) <= 7
+
+
+def test_one_thing_is_no_plural() -> None:
+    assert [counted(count, "edge") for count in (0, 1, 2, 1000)] == ["0 edges", "1 edge", "2 edges", "1,000 edges"]
+    assert [counted(2, thing) for thing in ("batch", "epoch")] == ["2 batches", "2 epochs"]
