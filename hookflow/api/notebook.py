@@ -14,7 +14,7 @@ from rich.text import Text
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, follow_records
 from hookflow.monitor.health import Pace, judge
-from hookflow.monitor.series import lower_is_better
+from hookflow.monitor.summary import metric_rows
 from hookflow.numbers import counted, number, span
 from hookflow.text import printable
 
@@ -78,12 +78,9 @@ def _table(run_dir: RunDir, live: Live) -> Table:
     """Return what each metric, and each number that hooks have logged, came to."""
     state = live.state
     title = f"{run_dir.path.parent.name} {run_dir.id}: {counted(state.it, 'iteration')} in {span(state.elapsed)}"
-    table = Table("", "last", "best", "best at", title=Text(printable(title)), title_justify="left")
-    for name, values in sorted(state.metrics.by_name.items(), key=lambda item: lower_is_better(item[0])):
-        best = state.metrics.best.get(name)
-        at = f"epoch {best.ep}, iteration {best.it}" if best else ""
-        label = name if " " in name else f"val {name}"
-        table.add_row(Text(printable(label)), number(values[-1][1]), number(best.value) if best else "", at)
+    table = Table("", "last", "best", "at epoch", "iteration", title=Text(printable(title)), title_justify="left")
+    for name, *facts in metric_rows(state):
+        table.add_row(Text(printable(name if " " in name else f"val {name}")), *facts)
     for name, series in state.scalars.items():
-        table.add_row(Text(printable(name)), number(series.last), "", "")
+        table.add_row(Text(printable(name)), number(series.last))
     return table

@@ -173,15 +173,6 @@ def test_a_link_on_the_way_is_followed(built_on: Load, tmp_path: Path) -> None:
     assert loaded.pipeline.model.use == "link/../net.py:Net"
 
 
-def test_files_that_a_loader_names_are_found_from_the_base(built_on: Load) -> None:
-    loader = """loader = { batch_size = 4, collate = "./data.py:collate", augment = { use = "./data.py:flip" } }"""
-    base = BASE.replace('"../data.py:batches"', f'"../data.py:Points"\n{loader}')
-    found = built_on(ON_BASE, **{"shared/base.toml": base}).pipeline.data.train.loader
-    assert found is not None
-    named = {key: part.use for key, part in found.named().items()}
-    assert named == {"collate": "../shared/data.py:collate", "augment": "../shared/data.py:flip"}
-
-
 EVERY_FILE = """\
 [model.one]
 use = "./net.py:Net"

@@ -135,9 +135,7 @@ def test_no_step_is_doubled_after_a_kill(name: str, new_run: NewRun, train_here:
         pytest.importorskip(name, reason=f"pip install 'hookflow[{name}]'")
     kills = strikes(tmp_path, signal.SIGKILL, ("after_val", 5), ("after_train_iter", 8))
     run = new_run(*writers(name), EVERY_3, *kills, TWO_EPOCHS)
-    assert Training(run).wait() == -9
-    assert Training(run, resume=True).wait() == -9
-    assert Training(run, resume=True).wait() == 0
+    assert [Training(run, resume=resume).wait() for resume in (False, True, True)] == [-9, -9, 0]
     written = [(iteration, name) for iteration, name, _ in READERS[name](run)]
     assert len(written) == len(set(written)), "no step is doubled"
     for series in {name for _, name in written}:

@@ -1,12 +1,24 @@
-"""A web server of one file."""
+"""A web server of one file, and runs of the shipped pipelines."""
+
+from __future__ import annotations
 
 import hashlib
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
+
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import load
+from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.process.launch import prepare
+from tests.conftest import records
+from tests.runner.same import assert_same_end
 
 
 class Server:
@@ -55,3 +67,22 @@ def server() -> Iterator[Server]:
     server = Server(bytes(range(256)) * 4000)
     yield server
     server.close()
+
+
+def assert_resumed_like(alone: RunDir, saved: int, folder: Path, train_here: Callable[..., int]) -> None:
+    """Resume a copy of a finished run from its checkpoint at an iteration: it ends to the bit as the run left alone."""
+    resumed = RunDir(Path(shutil.copytree(alone.path, folder / f"from{saved}", symlinks=True)))
+    for path in CheckpointStore(resumed.checkpoints).all():
+        if int(path.name[2:10]) > saved:
+            shutil.rmtree(path)
+    assert train_here(resumed, resume=True) == 0, records(resumed, "error")
+    assert any(record["resumed_from"] == f"it{saved:08d}" for record in records(resumed, "run"))
+    assert_same_end(alone, resumed)
+
+
+def begin(pipeline: Path, folder: Path, *overrides: str) -> RunDir:
+    """Prepare a run of a shipped pipeline."""
+    loaded = load(pipeline, overrides)
+    run_dir = RunDir.create(folder, pipeline.stem)
+    prepare(loaded, compile_pipeline(loaded), run_dir, pipeline.parent)
+    return run_dir

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,15 +11,10 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
-from hookflow.events.rundir import RunDir
-from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import load
-from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.process.launch import prepare
 from hookflow.zoo.chargpt import CharGPT, Text, decode, encode, write
 from hookflow.zoo.hooks import Sample
 from tests.conftest import records
-from tests.runner.same import assert_same_end
+from tests.zoo.conftest import assert_resumed_like, begin
 
 PIPELINE = Path(__file__).parents[2] / "pipelines" / "chargpt.toml"
 SENTENCE = "the quick brown fox jumps over the lazy dog; "
@@ -120,18 +114,13 @@ def test_several_files_are_one_text_and_what_is_missing_is_told(tmp_path: Path) 
         text(tmp_path, split="val", batch_size=64)
 
 
-def new_run(tmp_path: Path, *overrides: str) -> RunDir:
-    loaded = load(PIPELINE, (*SMALL, *overrides))
-    run_dir = RunDir.create(tmp_path, "chargpt")
-    prepare(loaded, compile_pipeline(loaded), run_dir, PIPELINE.parent)
-    return run_dir
-
-
 def test_a_run_learns_writes_counts_tokens_and_is_resumed_to_the_bit(
     tmp_path: Path, train_here: Callable[..., int]
 ) -> None:
     (tmp_path / "text.txt").write_text(SENTENCE * 50)
-    alone = new_run(tmp_path, f"data.train.args.path={tmp_path / 'text.txt'}", "hooks.checkpoint.args.keep=9")
+    alone = begin(
+        PIPELINE, tmp_path, *SMALL, f"data.train.args.path={tmp_path / 'text.txt'}", "hooks.checkpoint.args.keep=9"
+    )
     assert train_here(alone) == 0, records(alone, "error")
     losses = [record["v"]["loss"] for record in records(alone, "metrics")]  # type: ignore[index]
     assert losses[-1] < losses[0] < 5.6  # from log 256 = 5.55
@@ -139,20 +128,14 @@ def test_a_run_learns_writes_counts_tokens_and_is_resumed_to_the_bit(
     assert [record["it"] for record in samples] == [8, 16, 24]
     assert all(str(record["text"]).startswith("the ") and record["hook"] == "sample" for record in samples)
     assert any("tokens_per_s" in record["v"] for record in records(alone, "scalars"))  # type: ignore[operator]
-    resumed = RunDir(Path(shutil.copytree(alone.path, tmp_path / "resumed", symlinks=True)))
-    for path in CheckpointStore(resumed.checkpoints).all():
-        if int(path.name[2:10]) > 8:
-            shutil.rmtree(path)
-    assert train_here(resumed, resume=True) == 0, records(resumed, "error")
-    assert any(record["resumed_from"] == "it00000008" for record in records(resumed, "run"))
-    assert_same_end(alone, resumed)
+    assert_resumed_like(alone, 8, tmp_path, train_here)
 
 
 def test_the_documentation_is_found_from_wherever_the_command_is_called(
     tmp_path: Path, train_here: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run_dir = new_run(tmp_path, "run.max_iters=2", "run.val_every=2", "run.limit_val=1")
+    run_dir = begin(PIPELINE, tmp_path, *SMALL, "run.max_iters=2", "run.val_every=2", "run.limit_val=1")
     assert train_here(run_dir) == 0, records(run_dir, "error")
     (run,) = records(run_dir, "run")
     assert run["data"]["train"]["name"] == "../docs/*.md"  # type: ignore[index]
@@ -160,8 +143,6 @@ def test_the_documentation_is_found_from_wherever_the_command_is_called(
 
 @pytest.mark.long
 def test_the_shipped_pipeline_reaches_what_it_says(tmp_path: Path, train_here: Callable[..., int]) -> None:
-    loaded = load(PIPELINE, ("run.device=cpu",))
-    run_dir = RunDir.create(tmp_path, "chargpt")
-    prepare(loaded, compile_pipeline(loaded), run_dir, PIPELINE.parent)
+    run_dir = begin(PIPELINE, tmp_path, "run.device=cpu")
     assert train_here(run_dir) == 0
     assert records(run_dir, "metrics")[-1]["v"]["loss"] < 1.7  # type: ignore[index]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,16 +13,12 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
-from hookflow.events.rundir import RunDir
-from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import load
-from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.process.launch import prepare
 from hookflow.zoo.gaussian2d import Gaussians, append_rows, keep_rows
 from hookflow.zoo.hooks import Render
 from hookflow.zoo.picture import Picture, places, read_image
 from tests.conftest import records
-from tests.runner.same import assert_same_end, final_state
+from tests.runner.same import final_state
+from tests.zoo.conftest import assert_resumed_like, begin
 
 PIPELINE = Path(__file__).parents[2] / "pipelines" / "gaussian2d.toml"
 SMALL = (
@@ -115,29 +110,16 @@ def test_a_model_takes_the_weights_of_another_number(gaussians: Gaussians) -> No
     assert all(one is parameter for one, parameter in zip(known, other.parameters(), strict=True))
 
 
-def new_run(folder: Path, *overrides: str) -> RunDir:
-    loaded = load(PIPELINE, (*SMALL, *overrides))
-    run_dir = RunDir.create(folder, "gaussian2d")
-    prepare(loaded, compile_pipeline(loaded), run_dir, folder)
-    return run_dir
-
-
 def test_a_run_resumed_across_changes_of_their_number_ends_like_the_one_left_alone(
     tmp_path: Path, train_here: Callable[..., int]
 ) -> None:
-    alone = new_run(tmp_path)
+    alone = begin(PIPELINE, tmp_path, *SMALL)
     assert train_here(alone) == 0, records(alone, "error")
     counts = [record["v"]["gaussians"] for record in records(alone, "scalars") if "gaussians" in record["v"]]  # type: ignore[index, operator]
     assert len(counts) == 6
     assert any(count != 24 + 8 * k for k, count in enumerate(counts, 1)), "nothing was pruned"
     for saved in (10, 35):
-        resumed = RunDir(Path(shutil.copytree(alone.path, tmp_path / f"from{saved}", symlinks=True)))
-        for path in CheckpointStore(resumed.checkpoints).all():
-            if int(path.name[2:10]) > saved:
-                shutil.rmtree(path)
-        assert train_here(resumed, resume=True) == 0, records(resumed, "error")
-        assert any(record["resumed_from"] == f"it{saved:08d}" for record in records(resumed, "run"))
-        assert_same_end(alone, resumed)
+        assert_resumed_like(alone, saved, tmp_path, train_here)
     colour = final_state(alone)["model"]["colour"]  # type: ignore[index]
     assert len(colour) == counts[-1]
     images = records(alone, "image")
@@ -153,9 +135,7 @@ def test_a_run_resumed_across_changes_of_their_number_ends_like_the_one_left_alo
 
 @pytest.mark.long
 def test_the_shipped_pipeline_reaches_what_it_says(tmp_path: Path, train_here: Callable[..., int]) -> None:
-    loaded = load(PIPELINE, ("run.device=cpu",))
-    run_dir = RunDir.create(tmp_path, "gaussian2d")
-    prepare(loaded, compile_pipeline(loaded), run_dir, tmp_path)
+    run_dir = begin(PIPELINE, tmp_path, "run.device=cpu")
     assert train_here(run_dir) == 0
     reached = {record["it"]: record["v"]["psnr"] for record in records(run_dir, "metrics")}  # type: ignore[index]
     assert reached[300] > 30
