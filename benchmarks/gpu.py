@@ -32,7 +32,6 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.data import loader
-from hookflow.runner.data.transfer import to_device
 from hookflow.runner.process.launch import prepare
 from hookflow.runner.process.main import train
 from hookflow.zoo.airbench import AirNet
@@ -219,7 +218,7 @@ def prefetching(wanted: bool) -> Iterator[None]:
     """Let batches be copied to the device one ahead, as ever, or each only when it is asked for."""
     prefetch: Callable[..., Iterator[Any]] = loader.prefetch
     if not wanted:
-        loader.prefetch = lambda batches, device, layout: (to_device(batch, device, layout) for batch in batches)
+        loader.prefetch = lambda batches, context: map(context.to_device, batches)
     try:
         yield
     finally:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
-from torch.utils.data import default_collate
 
 from hookflow.errors import Where
 from hookflow.pipeline.schema import LoaderSection
+from hookflow.runner.data.base import DataContext
 from hookflow.runner.data.loader import Loader
 from hookflow.runner.data.loader_parts import LoaderParts
 
@@ -40,18 +40,8 @@ class Images:
 def cost(kind: str, method: Any) -> tuple[float, float, float]:
     """Return the seconds to the first batch, those of 200 more, and the MiB that the processes beside this one take."""
     section = LoaderSection(batch_size=64, workers=2, multiprocessing_context=method)
-    parts = LoaderParts(
-        section=section,
-        place=lambda key: Where(f"loader.{key}"),
-        collate=default_collate,
-        sampler=None,
-        augment=None,
-        shuffle=True,
-        seed=0,
-        device=torch.device("cpu"),
-        channels_last=False,
-        say=print,
-    )
+    context = DataContext(0, torch.device("cpu"), channels_last=False, say=print)
+    parts = LoaderParts(section, context, lambda key: Where(f"loader.{key}"), shuffle=True)
     data, before = Images(kind), {child.pid for child in psutil.Process().children()}
     began = time.perf_counter()
     loader = Loader(data, parts)

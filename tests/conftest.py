@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -31,6 +33,7 @@ from hookflow.pipeline.load import parse
 from hookflow.runner.process.launch import prepare
 from hookflow.runner.process.signals import handlers_put_back
 from tests.limits import LIMIT
+from tests.processes import hookflow_forked
 from tests.processor import sitecustomize
 
 TESTS = Path(__file__).parent
@@ -39,7 +42,7 @@ PROCESSOR = str(Path(sitecustomize.__file__).parent)
 # What a CI, an ssh session or a launcher says here, and hookflow, Rich, Textual or torch would obey.
 ELSEWHERE = re.compile(
     "CI|GITHUB_ACTIONS|(NO|FORCE)_COLOR|COLORTERM|TTY_.*|COLUMNS|LINES|SSH_.*|TEXTUAL.*|XDG_.*|"
-    "RANK|WORLD_SIZE|LOCAL_.*|MASTER_.*|TORCHELASTIC_.*|CUBLAS_.*"
+    "PYTHONDONTWRITEBYTECODE|RANK|WORLD_SIZE|LOCAL_.*|MASTER_.*|TORCHELASTIC_.*|CUBLAS_.*"
 )
 
 NewRun = Callable[..., RunDir]
@@ -76,6 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let the processes that tests start ask the same processor as this one, and none the machine that they are on."""
     for name in filter(ELSEWHERE.fullmatch, list(os.environ)):
         del os.environ[name]
+    sys.dont_write_bytecode = False  # to compile the tests, and hookflow in each process, takes half a minute
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (PROCESSOR, os.environ.get("PYTHONPATH"))))
     if has := config.getoption("--bf16"):
         os.environ[sitecustomize.VARIABLE] = has
@@ -92,15 +96,15 @@ def bf16(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
 
 @pytest.fixture
 def new_run(tmp_path: Path) -> NewRun:
-    """Make the directory of a new run of the toy pipeline, with overrides, and some of its text swapped for other.
+    """Make the directory of a new run of a pipeline, with overrides, and some of its text swapped for other.
 
     Nothing is trained yet.
     """
 
-    def make(*overrides: str, swap: tuple[str, str] | None = None) -> RunDir:
-        text = TOY.read_text()
+    def make(*overrides: str, swap: tuple[str, str] | None = None, pipeline: Path = TOY) -> RunDir:
+        text = pipeline.read_text()
         threads = "run.threads=1"  # two runs in a row must not fight for the processor
-        loaded = parse(text.replace(*swap) if swap else text, TOY, (threads, *overrides))
+        loaded = parse(text.replace(*swap) if swap else text, pipeline, (threads, *overrides))
         run_dir = RunDir.create(tmp_path / "runs", loaded.pipeline.run.name)
         prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
         return run_dir
@@ -126,6 +130,34 @@ def train_here() -> Iterator[Callable[..., int]]:
 
     with handlers_put_back():
         yield run
+
+
+def strikes(tmp_path: Path, number: int, *places: tuple[str, int], times: int = 1) -> list[str]:
+    """Return overrides for hooks that send their own process a signal at these points and iterations, once each."""
+    return [
+        f'hooks.strike{k}={{use="./watchers.py:Interrupts", args={{mark="{tmp_path / f"mark{k}"}", '
+        f'point="{point}", at={at}, number={number}, times={times}}}}}'
+        for k, (point, at) in enumerate(places)
+    ]
+
+
+@pytest.fixture
+def resumes_alike(new_run: NewRun, train_here: Train, tmp_path: Path) -> NewRun:
+    """Assert that a run which SIGTERM ends at a point, and which is resumed, ends as the same run does in one go."""
+    from tests.runner.same import assert_same_end
+
+    def check(*overrides: str, point: str, at: int, swap: tuple[str, str] | None = None) -> RunDir:
+        alone, cut = (
+            new_run(*overrides, *strikes(tmp_path, signal.SIGTERM, (point, iteration)), swap=swap)
+            for iteration in (10**6, at)
+        )
+        assert train_here(alone) == 0, reason(alone)
+        assert train_here(cut) == 143, reason(cut)
+        assert train_here(cut, resume=True) == 0, reason(cut)
+        assert_same_end(alone, cut)
+        return cut
+
+    return check
 
 
 @pytest.fixture
@@ -155,7 +187,18 @@ def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hookflow(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a user would, in a directory of its own, and return what it printed."""
+    """Run the command line as a user would, in a directory of its own, and return what it printed.
+
+    The process, and what it starts, is forked off a server that has imported torch.
+    """
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    with TemporaryDirectory() as folder:
+        ended = hookflow_forked(*arguments, cwd=cwd, folder=Path(folder), environment=environment)
+    return subprocess.CompletedProcess(arguments, *ended)
+
+
+def hookflow_started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Do the same in a Python that is started for it: for what depends on how Python itself starts and ends."""
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
     command = [sys.executable, "-m", "hookflow", *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=LIMIT)

@@ -24,6 +24,13 @@ from torch.utils.data import (
 )
 
 from hookflow.events.rundir import write_whole
+from hookflow.runner.data.base import DataContext
+
+
+def context(**changes: Any) -> DataContext:
+    """Return the context of data on the CPU, whose messages nobody reads."""
+    usual = {"seed": 5, "device": torch.device("cpu"), "channels_last": False, "say": lambda text, level: None}
+    return DataContext(**usual | changes)
 
 
 def dataset(examples: int = 24) -> TensorDataset:

@@ -1,32 +1,256 @@
-"""Training processes that start in no time: forked off a server that has imported torch, and has not used it yet."""
+"""Commands and trainings that start in no time: forked off a server that has imported torch, and has not used it yet.
+
+What a fresh interpreter has is given to each of them: its arguments, environment, folder, streams, `__main__` and
+search path. What such a process starts by `python -m hookflow…` is forked off it in turn.
+"""
 
 from __future__ import annotations
 
+import atexit
+import importlib
 import multiprocessing
 import os
+import runpy
+import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from multiprocessing import process
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from hookflow.events.rundir import RunDir
+from hookflow.runner.process.signals import SIGNALS
 from tests.limits import LIMIT
 from tests.processor.sitecustomize import VARIABLE
 
+ELASTIC = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
+"""The module that starts the ranks of an agent; it has imported `Popen` by its name."""
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
     [
+        "hookflow.cli.app",
         "hookflow.runner.process.main",
         "hookflow.runner.process.attempt",
         "torch._dynamo",
+        "hookflow.runner.distributed.elastic",
+        ELASTIC,
         "torch.distributed._composable.replicate",
         "torch.distributed.fsdp",
         "torch.distributed.tensor",
         "tests.processes",
     ]
 )
+ROOT = str(Path(__file__).parents[1])
+_SEARCHED = [path for path in sys.path if path]  # in the server: by an interpreter that was just started
+_IMPORTED = {*sys.modules}  # likewise
+_MAIN = process.current_process()
+
+
+def _run_module(name: str, arguments: Sequence[str]) -> None:
+    """Do what `python -m NAME ARGUMENTS` does, but for the start of the interpreter; the current folder is searched."""
+    wanted = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    first = [str(Path.cwd())] if name == "hookflow" else []
+    sys.path[:] = [*first, *(path for path in wanted if path not in _SEARCHED), *_SEARCHED]
+    sys.argv = [name, *arguments]
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)  # type: ignore[misc] # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(  # type: ignore[misc] # noqa: SIM115
+        2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
+    )
+    subprocess.Popen = Forked  # type: ignore[misc]
+    sys.modules[ELASTIC].Popen = Forked  # type: ignore[attr-defined]
+    process._parent_process, process._children = None, set()  # type: ignore[attr-defined]
+    process._current_process = _MAIN  # type: ignore[attr-defined]
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _end(run: Callable[[], None]) -> None:
+    """Call `run`, and end this process as Python would."""
+    code: Any = 0
+    try:
+        run()
+    except SystemExit as ended:
+        code = ended.code or 0
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    with suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code & 0xFF)
+
+
+class Forked(subprocess.Popen[Any]):
+    """A process of hookflow that is forked off this one and not started; any other is started.
+
+    It waits until this one asks how it is, or ends: an interpreter would not have started before that either.
+    """
+
+    _gate = -1
+
+    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, *more: Any) -> None:
+        pass_fds, cwd, env, _, _, _, *ends, _, _, _, _, _, new_session, _ = more
+        read, write, out_read, out_write, error_read, error_write = ends
+        command = [os.fspath(part) for part in args] if not isinstance(args, str) else []
+        flags = command[1:4] if command[:1] == [sys.executable] else []
+        at = flags.index("-m") + 1 if "-m" in flags else 0
+        if not at or not command[at + 1].startswith("hookflow") or preexec_fn or not close_fds:
+            super()._execute_child(args, executable, preexec_fn, close_fds, *more)  # type: ignore[misc]
+            return
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        copies = {number: os.dup(number) for number in pass_fds}  # a fork closes the locks of a run
+        opened, gate = os.pipe()
+        self.pid = os.fork()
+        self._child_created = True
+        if self.pid:
+            os.close(opened)
+            self._gate = gate
+            for copy in copies.values():
+                os.close(copy)
+            self._close_pipe_fds(read, write, out_read, out_write, error_read, error_write)  # type: ignore[attr-defined]
+            return
+        if new_session:
+            os.setsid()
+        for number, end in enumerate((read, out_write, error_write)):
+            if end != -1:
+                os.dup2(end, number)
+        for number, copy in copies.items():
+            os.dup2(copy, number)
+        kept = {0, 1, 2, opened, *pass_fds}
+        for number in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+            if number not in kept:
+                with suppress(OSError):
+                    os.close(number)
+        if cwd is not None:
+            os.chdir(cwd)
+        if env is not None:
+            os.environ.clear()
+            os.environ.update(env)
+        _forget()
+        os.read(opened, 1)
+        os.close(opened)
+        _end(lambda: _run_module(command[at + 1], command[at + 2 :]))
+
+    def _open(self) -> None:
+        if self._gate != -1:
+            os.close(self._gate)
+            self._gate = -1
+
+    def poll(self) -> int | None:
+        self._open()
+        return super().poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._open()
+        return super().wait(timeout)
+
+
+def _forget() -> None:
+    """Forget what the process that this one is forked off knows from its own work."""
+    from hookflow import text
+    from hookflow.pipeline import use
+    from hookflow.runner.process import launch
+
+    own = (ROOT + "/hookflow", sys.prefix, sys.base_prefix)
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name not in _IMPORTED and file and not file.startswith(own) and "site-packages" not in file:
+            del sys.modules[name]
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, usual)
+    use._imported.clear()
+    text.unmask([*text._values])
+    launch._KEPT.clear()
+    importlib.invalidate_caches()
+
+
+def _command(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], output: Path, errors: Path) -> None:
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    for number, path in enumerate((output, errors), 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    _end(lambda: _run_module("hookflow", arguments))
+
+
+def hookflow_forked(*arguments: str, cwd: Path, folder: Path, environment: Mapping[str, str]) -> tuple[int, str, str]:
+    """Run a command of hookflow in a forked process; return its exit code and what it has printed."""
+    output, errors = folder / "out", folder / "err"
+    forked: ForkServerProcess = context.Process(
+        target=_command, args=(arguments, cwd, dict(environment), output, errors), daemon=True
+    )
+    forked.start()
+    forked.join(LIMIT)
+    code = forked.exitcode
+    assert code is not None, f"hookflow {' '.join(arguments)} has not ended after {LIMIT} s"
+    return code, output.read_text(), errors.read_text()
+
+
+def _start(path: Path, arguments: Sequence[str], module: str, environment: Mapping[str, str]) -> None:
+    from hookflow.runner.process.launch import claim
+
+    os.environ.clear()
+    os.environ.update(environment)
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    run_dir = RunDir(path)
+    claim(run_dir)
+    output = os.open(run_dir.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number, end in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
+        os.dup2(end, number)
+    _end(lambda: _run_module(module, arguments))
+
+
+class Started:
+    """A training, or an agent of `nproc` ranks, as `hookflow.runner.process.launch.start` starts it, which is forked.
+
+    It has the methods of `subprocess.Popen`.
+    """
+
+    def __init__(self, run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts: int = 0) -> None:
+        module, more = "hookflow.runner", ()
+        if nproc is not None:
+            module, more = "hookflow.runner.distributed.agent", (f"--nproc={nproc}", f"--max-restarts={max_restarts}")
+        args = run_dir.path, (*more, str(run_dir.path), *options), module, dict(os.environ)
+        self.process: ForkServerProcess = context.Process(target=_start, args=args, daemon=True)
+        self.process.start()
+        self.pid: int = self.process.pid  # type: ignore[assignment]
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def wait(self, timeout: float = LIMIT) -> int:
+        self.process.join(timeout)
+        assert self.process.exitcode is not None, f"the training has not ended after {timeout} s"
+        return self.process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 def _train(path: Path, output: str, locked: bool, options: Mapping[str, bool], environment: Mapping[str, str]) -> None:

@@ -23,9 +23,10 @@ from tests.conftest import hookflow, wait_for
 from tests.distributed.conftest import CLOUDS, NewClouds
 from tests.distributed.several import messages_of, reason, records_of
 from tests.limits import LIMIT
+from tests.processes import Started
 
 ENDLESS = ("run.max_epochs=500", 'hooks.slow={use="./actors.py:slow", points=["after_train_iter"]}')
-Launch = Callable[..., tuple[RunDir, subprocess.Popen[bytes]]]
+Launch = Callable[..., tuple[RunDir, Started]]
 
 
 def dies(name: str, mark: Path, at: int) -> str:
@@ -37,9 +38,9 @@ def launch(new_clouds: NewClouds) -> Iterator[Launch]:
     """Start a run of clouds on two ranks, with overrides."""
     agents = []
 
-    def make(*overrides: str) -> tuple[RunDir, subprocess.Popen[bytes]]:
+    def make(*overrides: str) -> tuple[RunDir, Started]:
         run_dir = new_clouds(*overrides)
-        agents.append(start(run_dir, nproc=2))
+        agents.append(Started(run_dir, nproc=2))
         return run_dir, agents[-1]
 
     yield make
@@ -108,8 +109,9 @@ def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch:
 
 
 @pytest.mark.parametrize("seconds", [1.0, *(pytest.param(s, marks=pytest.mark.long) for s in (0.3, 2.5))])
-def test_ranks_do_not_outlive_an_agent_that_is_killed_while_they_start(launch: Launch, seconds: float) -> None:
-    run_dir, agent = launch(*ENDLESS)
+def test_ranks_do_not_outlive_an_agent_that_is_killed_while_they_start(new_clouds: NewClouds, seconds: float) -> None:
+    run_dir = new_clouds(*ENDLESS)
+    agent = start(run_dir, nproc=2)  # whose ranks take their time to start
     time.sleep(seconds)
     agent.kill()
 

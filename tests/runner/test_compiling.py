@@ -11,16 +11,14 @@ import torch
 from torch import nn
 
 from hookflow.errors import UserError, Where
-from hookflow.events.rundir import RunDir
 from hookflow.runner.numerics import compiling
 from hookflow.runner.numerics.compiling import Compiled, check_compiler
 from hookflow.runner.process.launch import start
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Train, messages, records
 from tests.runner.by_hand import calls_of, hook
 from tests.runner.same import final_state
 from tests.runner.test_torch_hooks import names as notes_name
 
-Train = Callable[..., int]
 COMPILE = "run.compile=true"
 CPU = torch.device("cpu")
 
@@ -42,10 +40,6 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
         compile_(self, backend="eager")
 
     monkeypatch.setattr(nn.Module, "compile", in_no_time)
-
-
-def messages(run_dir: RunDir) -> list[str]:
-    return [str(record["text"]) for record in records(run_dir, "message")]
 
 
 @pytest.mark.usefixtures("quickly")

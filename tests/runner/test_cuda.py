@@ -5,27 +5,19 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from hookflow.events.rundir import RunDir
-from tests.conftest import NewRun, records
-from tests.runner.same import assert_same_end, final_state
-
-Train = Callable[..., int]
+from tests.conftest import NewRun, Train, reason, records
+from tests.runner.same import final_state
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs_cuda: there is no such device here")
 
 CUDA = 'run.device="cuda"'
 ON_DEVICE = 'data.train={use="./loaders.py:dataset", args={examples=64}, loader={batch_size=8, on_device=true}}'
 FETCHED = 'data.train={use="./loaders.py:dataset", args={examples=64}, loader={batch_size=8, workers=1}}'
-
-
-def reason(run_dir: RunDir) -> str:
-    return str(records(run_dir, "end")[-1]["reason"])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
@@ -38,16 +30,9 @@ def test_a_training_ends(new_run: NewRun, train_here: Train, precision: str) -> 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("data", [ON_DEVICE, FETCHED])
-def test_a_resumed_run_ends_with_the_same_bits(
-    new_run: NewRun, train_here: Train, tmp_path: Path, precision: str, data: str
-) -> None:
+def test_a_resumed_run_ends_with_the_same_bits(resumes_alike: NewRun, precision: str, data: str) -> None:
     run = (CUDA, data, "run.deterministic=true", f'run.precision="{precision}"', "hooks.throughput.enabled=false")
-    strike = f'args={{mark="{tmp_path / "mark"}", point="after_train_iter", at=11}}'
-    whole, cut = new_run(*run), new_run(*run, f'hooks.interrupts={{use="./watchers.py:Interrupts", {strike}}}')
-    assert train_here(whole) == 0, reason(whole)
-    assert train_here(cut) == 143, reason(cut)
-    assert train_here(cut, resume=True) == 0, reason(cut)
-    assert_same_end(whole, cut)
+    resumes_alike(*run, point="after_train_iter", at=11)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,13 +13,8 @@ from hookflow.errors import UserError
 from hookflow.pipeline.values import limited_batches
 from hookflow.runner.data.batches import Batches
 from hookflow.runner.data.limited import Limited, Repeated
-from tests.conftest import NewRun, hookflow, hookflow_here, records
-from tests.loaders import with_generator
-from tests.runner.same import assert_same_end
-from tests.runner.test_resume import messages
-from tests.runner.test_snapshot import strikes
-
-Train = Callable[..., int]
+from tests.conftest import TOY, NewRun, Train, hookflow, hookflow_here, messages, records
+from tests.loaders import context, with_generator
 
 
 @pytest.mark.parametrize(
@@ -61,11 +56,10 @@ def test_an_epoch_has_so_many_batches_everywhere(new_run: NewRun, train_here: Tr
 
 
 def test_a_limit_above_what_there_is_limits_nothing(new_run: NewRun, train_here: Train) -> None:
-    whole, limited = new_run(), new_run("run.limit_train=5", "run.limit_val=1.0")
-    for run_dir in (whole, limited):
-        assert train_here(run_dir) == 0
-    assert records(limited, "run")[0]["limited"] == {}
-    assert_same_end(whole, limited)
+    limited = new_run("run.limit_train=5", "run.limit_val=1.0")
+    assert train_here(limited) == 0
+    (run,) = records(limited, "run")
+    assert (run["limited"], run["max_iters"]) == ({}, 15)
 
 
 LOADER = (
@@ -90,13 +84,9 @@ LOADER = (
 )
 @pytest.mark.parametrize(("point", "it"), [("after_train_epoch", 1), ("after_backward", 3)])
 def test_a_resumed_run_is_the_run_that_was_left_alone(
-    new_run: NewRun, train_here: Train, tmp_path: Path, data: tuple[str, ...], point: str, it: int
+    resumes_alike: NewRun, data: tuple[str, ...], point: str, it: int
 ) -> None:
-    alone, cut = (new_run(*data, strikes(tmp_path, at, point)) for at in (999, it))
-    assert train_here(alone) == 0
-    assert train_here(cut) == 143
-    assert train_here(cut, resume=True) == 0
-    assert_same_end(alone, cut)
+    resumes_alike(*data, point=point, at=it)
 
 
 class Counted:
@@ -159,7 +149,7 @@ def test_repeated_batches_are_fetched_once_and_stay_as_they_were() -> None:
 
 def test_the_batches_of_a_loader_with_a_generator_are_repeated_too() -> None:
     def made() -> Repeated:
-        source = Batches(with_generator(), torch.device("cpu"), False, lambda text, level: None)
+        source = Batches(with_generator(), context())
         return Repeated(source, 2, "run.overfit", 0)
 
     one, other = ([batch[0] for batch in made().epoch(epoch)] for epoch in (0, 4))
@@ -187,18 +177,16 @@ def test_a_stream_goes_on_where_the_shorter_epoch_ended(new_run: NewRun, train_h
 
 
 def test_it_is_said_by_check_and_by_every_face_of_a_run(tmp_path: Path) -> None:
-    toy = Path(__file__).parents[1] / "toy.toml"
-    limits = ("--set", "run.limit_train=2", "--set", "run.threads=1")
-    done = hookflow("run", str(toy), *limits, "--ui", "plain", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "LIMITED data (train 2 of 5 batches)" in done.stdout
-    checked = hookflow_here(
-        "check", str(toy), *limits, "--set", "hooks.log.points=[{at='after_train_iter', every=2}]", cwd=tmp_path
-    )
+    def shown(*options: str) -> str:
+        done = hookflow("run", str(TOY), *options, "--ui", "plain", cwd=tmp_path)
+        assert done.returncode == 0
+        return done.stdout
+
+    limits = ("--set", "run.limit_train=2")
+    often = ("--set", "hooks.log.points=[{at='after_train_iter', every=2}]")
+    assert "LIMITED data (train 2 of 5 batches)" in shown(*limits)
+    checked = hookflow_here("check", str(TOY), *limits, *often, cwd=tmp_path)
     assert "run.limit_train = 2" in checked.stdout
     assert "with 2 iterations an epoch" in checked.stdout
-    whole = hookflow_here("check", str(toy), cwd=tmp_path)
-    assert "iterations an epoch" not in whole.stdout
-    overfitted = hookflow("run", str(toy), "--overfit", "1", "--set", "run.threads=1", "--ui", "plain", cwd=tmp_path)
-    assert overfitted.returncode == 0
-    assert "LIMITED data (train 1 of 5 batches, val 1 of 5 batches)" in overfitted.stdout
+    assert "iterations an epoch" not in hookflow_here("check", str(TOY), cwd=tmp_path).stdout
+    assert "LIMITED data (train 1 of 5 batches, val 1 of 5 batches)" in shown("--overfit", "1")

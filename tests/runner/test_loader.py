@@ -17,13 +17,12 @@ from torch.utils.data import RandomSampler, Subset, TensorDataset
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import LoaderSection
 from hookflow.pipeline.source_map import SourceMap
-from hookflow.runner.data.loader import Loader, may_draw
+from hookflow.runner.data.loader import Loader, OnDevice, may_draw
 from hookflow.runner.data.loader_parts import BatchSampler, CustomBatchSampler, loader_parts
-from hookflow.runner.data.on_device import OnDevice
 from hookflow.runner.data.source import Source, as_source, close
 from hookflow.runner.numerics.random_state import generator_states, random_state, seed_everything
 from tests.conftest import TESTS
-from tests.loaders import Images, dataset
+from tests.loaders import Images, context, dataset
 from tests.runner.same import assert_same
 
 CPU = torch.device("cpu")
@@ -34,21 +33,9 @@ def source(
     made: Any, *, seed: int = 5, rank: int = 0, world: int = 1, shards_itself: bool = False, **section: Any
 ) -> Source:
     described = LoaderSection.model_validate({"batch_size": 4, **section})
-    parts = loader_parts(
-        described,
-        "loader",
-        SourceMap("test"),
-        TESTS,
-        public=described,
-        seed=seed,
-        training=True,
-        device=CPU,
-        channels_last=False,
-        say=lambda text, level: None,
-        rank=rank,
-        world=world,
-    )
-    return as_source(made, HERE, CPU, False, lambda text, level: None, parts, world=world, shards_itself=shards_itself)
+    settings = context(seed=seed, rank=rank, world=world)
+    parts = loader_parts(described, "loader", SourceMap("test"), TESTS, settings, public=described, training=True)
+    return as_source(made, HERE, settings, parts, shards_itself=shards_itself)
 
 
 def epoch(of: Source, number: int = 0, start: int = 0) -> list[Any]:
@@ -271,7 +258,7 @@ def test_what_gives_batches_needs_no_loader() -> None:
 def test_without_a_loader_examples_are_not_taken_for_batches() -> None:
     for made in (dataset(), torch.eye(3), np.eye(3), Images(), AtOnce()):
         with pytest.raises(UserError, match="is a dataset: add `loader`") as raised:
-            as_source(made, HERE, CPU, False, lambda text, level: None)
+            as_source(made, HERE, context())
         assert "loader = { batch_size = 64, shuffle = true }" in raised.value.problems[0].hint
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
-from hookflow.events.rundir import RunDir
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import Pipeline
 from hookflow.runner.numerics import memory
-from tests.conftest import TESTS, TOY, NewRun, records
-
-Train = Callable[..., int]
+from tests.conftest import TESTS, TOY, NewRun, Train, reason, records
 
 
 def full(kind: str) -> str:
@@ -22,10 +17,6 @@ def full(kind: str) -> str:
 
 def advice(pipeline: Pipeline, error: BaseException) -> str:
     return memory.advice(pipeline, error, saved=False)
-
-
-def reason(run_dir: RunDir) -> str:
-    return str(records(run_dir, "end")[-1]["reason"])
 
 
 @pytest.mark.parametrize(

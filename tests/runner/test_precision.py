@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,22 +12,13 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.builder.build import build
 from hookflow.runner.numerics.precision import choose_precision
-from tests.conftest import TESTS, TOY, NewRun, hookflow, records
+from tests.conftest import TESTS, TOY, NewRun, Train, hookflow, messages, reason, records
 from tests.processes import Training
-from tests.runner.same import assert_same_end, curve, final_state
+from tests.runner.same import curve, final_state
 
-Train = Callable[..., int]
 FP16 = 'run.precision="fp16"'
 LOUD = 'task.use="./upsets.py:Loud"'
 SCALE = 'hooks.scale={use="./upsets.py:Scale"}'
-
-
-def messages(run_dir: RunDir) -> list[str]:
-    return [str(record["text"]) for record in records(run_dir, "message")]
-
-
-def reason(run_dir: RunDir) -> str:
-    return str(records(run_dir, "end")[-1]["reason"])
 
 
 def precision_of(run_dir: RunDir) -> object:
@@ -40,12 +29,13 @@ def logged(run_dir: RunDir, name: str) -> list[float]:
     return [value for (_, _, of), value in curve(run_dir).items() if of == name]
 
 
-def test_fp16_computes_in_it_and_says_so(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(FP16, "run.max_epochs=1", 'hooks.sees={use="./watchers.py:Sees"}')
+@pytest.mark.parametrize(("precision", "dtype"), [("fp16", "float16"), ("bf16", "bfloat16")])
+def test_half_precision_is_computed_in_and_told(new_run: NewRun, train_here: Train, precision: str, dtype: str) -> None:
+    run_dir = new_run(f"run.precision={precision!r}", "run.max_epochs=1", 'hooks.sees={use="./watchers.py:Sees"}')
     assert train_here(run_dir) == 0, reason(run_dir)
-    assert precision_of(run_dir) == "fp16"
-    assert "train: logits torch.float16, loss torch.float32" in messages(run_dir)
-    assert "val: logits torch.float16, loss torch.float32" in messages(run_dir)
+    assert precision_of(run_dir) == precision
+    for split in ("train", "val"):
+        assert f"{split}: logits torch.{dtype}, loss torch.float32" in messages(run_dir)
     assert final_state(run_dir)["model"]["head.weight"].dtype is torch.float32  # type: ignore[index]
 
 
@@ -74,17 +64,10 @@ def test_hooks_see_the_gradients_as_they_are(new_run: NewRun, train_here: Train)
 
 
 @pytest.mark.parametrize("more", [(), ("run.accumulate=2",), ("optimizer.args.fused=true",)])
-def test_a_resumed_run_goes_on_with_its_scale(
-    new_run: NewRun, train_here: Train, tmp_path: Path, more: tuple[str, ...]
-) -> None:
+def test_a_resumed_run_goes_on_with_its_scale(resumes_alike: NewRun, more: tuple[str, ...]) -> None:
     run = (FP16, LOUD, "hooks.throughput.enabled=false", "hooks.log.points=['after_train_iter']", *more)
-    strike = f'args={{mark="{tmp_path / "mark"}", point="after_train_iter", at=2, number={int(signal.SIGTERM)}}}'
-    whole, cut = new_run(*run), new_run(*run, f'hooks.interrupts={{use="./watchers.py:Interrupts", {strike}}}')
-    assert train_here(whole) == 0, reason(whole)
-    assert train_here(cut) == 143, reason(cut)
-    assert train_here(cut, resume=True) == 0, reason(cut)
-    assert final_state(cut)["step_guard"] and logged(cut, "skipped_steps")
-    assert_same_end(whole, cut)
+    resumed = resumes_alike(*run, point="after_train_iter", at=2)
+    assert final_state(resumed)["step_guard"] and logged(resumed, "skipped_steps")
 
 
 def test_tasks_that_step_themselves_are_scaled_at_each_loss(new_run: NewRun, train_here: Train) -> None:

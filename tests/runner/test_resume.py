@@ -8,25 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import MANIFEST, read_manifest, seal
 from hookflow.runner.checkpoint.store import CheckpointStore
-from tests.conftest import NewRun, Train, Trained, messages, records
+from tests.conftest import NewRun, Train, Trained, messages, records, strikes
 from tests.processes import Training
 from tests.runner.same import assert_same_end
 
 EPOCHS = ("max_epochs = 3", "max_epochs = 6")
 ITERATIONS = ("max_epochs = 3", "max_iters = 33")
 EVERY_3 = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]'
-
-
-def strikes(tmp_path: Path, number: int, *places: tuple[str, int], times: int = 1) -> list[str]:
-    """Return overrides for hooks that send their own process a signal at these points and iterations, once each."""
-    return [
-        f'hooks.strike{k}={{use="./watchers.py:Interrupts", args={{mark="{tmp_path / f"mark{k}"}", '
-        f'point="{point}", at={at}, number={number}, times={times}}}}}'
-        for k, (point, at) in enumerate(places)
-    ]
 
 
 @pytest.mark.parametrize(

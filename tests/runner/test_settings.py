@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import pytest
 import torch
 
 from hookflow.errors import UserError
-from hookflow.events.rundir import RunDir
 from hookflow.runner.numerics.precision import CUBLAS
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Train, messages, records
 
-Train = Callable[..., int]
 SEES = ('hooks.sees={use="./upsets.py:Settings"}', "run.max_epochs=1")
-
-
-def messages(run_dir: RunDir) -> list[str]:
-    return [str(record["text"]) for record in records(run_dir, "message")]
 
 
 def now() -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint.snapshot import Snapshot
 from hookflow.runner.loop.trainer import Trainer
 from tests import photographs
-from tests.conftest import NewRun, Train, Trained, messages, records
+from tests.conftest import NewRun, Train, Trained, messages, records, strikes
 from tests.runner.same import assert_same_end
 from tests.runner.test_resume import with_checkpoints
 
@@ -41,28 +41,17 @@ INSIDE = (
     'hooks.halves={use="./module_watchers.py:halves", points=["forward"], modules=["body.0"], stages=["train", "val"]}',
 )
 
-SETUPS: dict[str, tuple[tuple[str, str], list[str]]] = {
-    "epochs": (("max_epochs = 3", "max_epochs = 3"), [OFTEN, FAILS, *TRIGGERS]),
-    "iterations": (("max_epochs = 3", "max_iters = 15"), [OFTEN, "run.val_every=4", *TRIGGERS]),
-    "accumulated": (("max_epochs = 3", "max_epochs = 5"), [OFTEN, "run.accumulate=2"]),
-    "float16": (("max_epochs = 3", "max_epochs = 3"), [OFTEN, 'run.precision="fp16"']),
-    "skipped where not finite": (("max_epochs = 3", "max_epochs = 3"), [OFTEN, 'run.on_nan="skip"']),
-    "steps itself": (("max_epochs = 3", "max_epochs = 3"), [OFTEN, SKIPS, *THIRD]),
-    "hooks inside the network": (("max_epochs = 3", "max_epochs = 3"), [OFTEN, "run.val_every=1", *INSIDE]),
-    "a frozen module": (
-        ("max_epochs = 3", "max_epochs = 3"),
-        [OFTEN, 'hooks.freezes={use="./photographs.py:Freezes", args={at=2}}'],
-    ),
-    "a loader with a place": (
-        ("max_epochs = 3", "max_epochs = 3"),
-        [OFTEN, 'data.train={use="./loaders.py:stateful_loader"}'],
-    ),
+SETUPS = {
+    "epochs": [OFTEN, FAILS, *TRIGGERS],
+    "iterations": [OFTEN, "run.val_every=4", *TRIGGERS],
+    "accumulated": [OFTEN, "run.max_epochs=5", "run.accumulate=2"],
+    "float16": [OFTEN, 'run.precision="fp16"'],
+    "skipped where not finite": [OFTEN, 'run.on_nan="skip"'],
+    "steps itself": [OFTEN, SKIPS, *THIRD],
+    "hooks inside the network": [OFTEN, "run.val_every=1", *INSIDE],
+    "a frozen module": [OFTEN, 'hooks.freezes={use="./photographs.py:Freezes", args={at=2}}'],
+    "a loader with a place": [OFTEN, 'data.train={use="./loaders.py:stateful_loader"}'],
 }
-
-
-def strikes(tmp_path: Path, at: int, point: str = "after_forward") -> str:
-    args = f'{{mark="{tmp_path / "mark"}", point="{point}", at={at}}}'
-    return f'hooks.strike={{use="./watchers.py:Interrupts", args={args}}}'
 
 
 @pytest.fixture(autouse=True)
@@ -76,20 +65,22 @@ def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "__init__", remember)
 
 
-@pytest.mark.parametrize(("swap", "setup"), SETUPS.values(), ids=SETUPS)
+@pytest.mark.parametrize("name", SETUPS)
 def test_everything_mutable_is_in_the_checkpoint_or_follows_from_it(
-    new_run: NewRun, train_here: Train, tmp_path: Path, swap: tuple[str, str], setup: list[str]
+    new_run: NewRun, train_here: Train, tmp_path: Path, name: str
 ) -> None:
-    def photographed(name: str, at: int) -> RunDir:
-        args = f'{{file="{tmp_path / name}", at=9}}'
+    swap = ("max_epochs = 3", "max_iters = 15" if name == "iterations" else "max_epochs = 3")
+
+    def photographed(file: str, at: int) -> RunDir:
+        args = f'{{file="{tmp_path / file}", at=9}}'
         takes = f'hooks.photographs={{use="tests.photographs:Photographs", args={args}}}'
-        return new_run(*setup, takes, strikes(tmp_path, at), swap=swap)
+        return new_run(*SETUPS[name], takes, *strikes(tmp_path, 15, ("after_forward", at)), swap=swap)
 
     alone, resumed = photographed("alone", 99), photographed("resumed", 6)
     assert train_here(alone) == 0
     assert train_here(resumed) == 143
     assert train_here(resumed, resume=True) == 0
-    one, other = (json.loads((tmp_path / name).read_text()) for name in ("alone", "resumed"))
+    one, other = (json.loads((tmp_path / file).read_text()) for file in ("alone", "resumed"))
     assert {"Scalars", "Update", "RunState"} <= kinds(one), "it is a photograph of all, not of a name"
     assert one == other
     assert_same_end(alone, resumed)
@@ -101,21 +92,14 @@ def kinds(photograph: Any) -> set[str]:
     return set().union(*map(kinds, photograph)) if isinstance(photograph, list) else set()
 
 
-@pytest.mark.parametrize("more", [(), (SKIPS,)], ids=["gradients", "a skip"])
-def test_what_waits_for_a_step_is_there_after_a_resume(
-    new_run: NewRun, train_here: Train, tmp_path: Path, more: tuple[str, ...]
-) -> None:
-    """The gradients of iterations 6 and 7, and a skip that is requested in 7; the next step is that of 8 or 9."""
-    alone = new_run(OFTEN, *more, *THIRD, strikes(tmp_path, 99))
-    cut = new_run(OFTEN, *more, *THIRD, strikes(tmp_path, 7, "after_train_iter"))
-    assert train_here(alone) == 0
-    assert train_here(cut) == 143
-    assert train_here(cut, resume=True) == 0
-    assert_same_end(alone, cut)
+@pytest.mark.parametrize("hooks", [[], [SKIPS]], ids=["gradients", "a skip"])
+def test_what_waits_for_its_step_is_there_after_a_resume(resumes_alike: NewRun, hooks: list[str]) -> None:
+    """Gradients of the iterations 6 and 7, or a skip asked for in 7; the step is taken in 8 or 9."""
+    resumes_alike(OFTEN, *hooks, *THIRD, point="after_train_iter", at=7)
 
 
 def test_hooks_that_were_switched_off_or_removed_stay_so(trained: Trained, train_here: Train, tmp_path: Path) -> None:
-    run_dir = trained(OFTEN, INSIDE[1], FAILS, strikes(tmp_path, 6), code=143)
+    run_dir = trained(OFTEN, INSIDE[1], FAILS, *strikes(tmp_path, 15, ("after_forward", 6)), code=143)
     assert train_here(run_dir, resume=True) == 0
     assert 'the hook "once" remains removed from its modules, as before the resume' in messages(run_dir)
     assert len(records(run_dir, "error")) == 1

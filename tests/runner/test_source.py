@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import signal
 from collections import namedtuple
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 
-from hookflow.events.rundir import RunDir
 from hookflow.runner.data.batches import Batches
-from tests.conftest import NewRun, records
-from tests.loaders import a_list, with_sampler
-from tests.runner.same import assert_same_end
-from tests.runner.test_resume import messages, strikes
+from tests.conftest import NewRun, Train, messages, reason, records
+from tests.loaders import context, with_sampler
 
-Train = Callable[..., int]
 CPU = torch.device("cpu")
 Pair = namedtuple("Pair", "inputs target")
 
 
 def batches(made: object, channels_last: bool = False, device: torch.device = CPU) -> Batches:
-    return Batches(made, device, channels_last, lambda text, level: None)
+    return Batches(made, context(device=device, channels_last=channels_last))
 
 
 def train_on(name: str, **args: object) -> str:
@@ -58,14 +51,9 @@ def test_batches_may_be_dicts(new_run: NewRun, train_here: Train) -> None:
     ],
 )
 def test_a_resumed_run_has_the_batches_that_it_would_have_had(
-    new_run: NewRun, train_here: Train, tmp_path: Path, name: str, point: str, it: int
+    resumes_alike: NewRun, name: str, point: str, it: int
 ) -> None:
-    alone = new_run(train_on(name))
-    assert train_here(alone) == 0
-    broken = new_run(train_on(name), *strikes(tmp_path, signal.SIGTERM, (point, it)))
-    assert train_here(broken) == 143
-    assert train_here(broken, resume=True) == 0
-    assert_same_end(alone, broken)
+    broken = resumes_alike(train_on(name), point=point, at=it)
     again = [text for text in messages(broken) if "batches again to find the place" in text]
     assert len(again) == (1 if point == "after_backward" else 0)
 
@@ -94,18 +82,6 @@ def test_pictures_lie_with_the_channels_last_where_the_run_says_so() -> None:
         ((moved, flat),) = batches([(image, torch.ones(2, 3))], channels_last=wanted).epoch(0)
         assert moved.is_contiguous(memory_format=torch.channels_last) == wanted
         assert flat.is_contiguous()
-
-
-def test_it_begins_where_it_is_told_to() -> None:
-    source = batches(a_list())
-    whole = list(source.epoch(0))
-    rest = list(source.epoch(0, start=1))
-    assert len(rest) == 2
-    assert torch.equal(rest[0][0], whole[1][0])
-
-
-def reason(run_dir: RunDir) -> str:
-    return str(records(run_dir, "end")[-1]["reason"])
 
 
 @pytest.mark.parametrize(

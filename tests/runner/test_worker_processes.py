@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -13,13 +12,11 @@ import pytest
 
 from hookflow.runner.data import workers
 from hookflow.runner.process.launch import start
-from tests.conftest import NewRun, records, wait_for
-from tests.processes import Training
+from tests.conftest import NewRun, Train, messages, records, wait_for
+from tests.processes import Started, Training
 from tests.runner.same import assert_same_end
 from tests.runner.test_loader_runs import over
-from tests.runner.test_resume import messages
 
-Train = Callable[..., int]
 FORKED = "they are forked, which may hang"
 
 
@@ -42,14 +39,14 @@ def test_however_workers_are_started_the_bits_are_the_same(
     chosen = {"multiprocessing_context": method} if method else {}
     alone, run_dir = new_run(over(name, workers=1)), new_run(over(name, workers=1, **chosen))
     assert train_here(alone) == 0
-    assert start(run_dir).wait() == 0
+    assert Started(run_dir).wait() == 0
     assert_same_end(alone, run_dir)
     assert not [text for text in messages(run_dir) if FORKED in text or "no checkpoint holds that" in text]
 
 
 def test_data_that_cannot_be_pickled_are_forked_with_a_warning(new_run: NewRun) -> None:
     run_dir = new_run(over("Unpicklable", workers=1))
-    assert start(run_dir).wait() == 0
+    assert Started(run_dir).wait() == 0
     (said,) = [text for text in messages(run_dir) if FORKED in text]
     assert said.startswith("Unpicklable cannot be pickled for its workers (TypeError: cannot pickle")
     chosen = new_run(over("Unpicklable", workers=1, multiprocessing_context="fork"))
@@ -116,11 +113,11 @@ def test_a_training_that_waits_for_a_hung_worker_leaves_at_the_first_signal(
     assert_same_end(alone, run_dir)
 
 
-@pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
+@pytest.mark.parametrize("method", ["forkserver", "fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_a_hung_worker_does_not_outlive_a_training_that_is_killed(new_run: NewRun, tmp_path: Path, method: str) -> None:
     mark = tmp_path / "hangs"
     data = over("HangsOnce", workers=1, multiprocessing_context=method)
-    training = start(new_run(data, f'data.train.args={{mark="{mark}", gil=true}}'))
+    training = Started(new_run(data, f'data.train.args={{mark="{mark}", gil=true}}'))
     wait_for(mark.exists)
     whole = psutil.Process(training.pid).children(recursive=True)
     assert int(mark.read_text()) in {process.pid for process in whole}
@@ -132,7 +129,7 @@ def test_a_hung_worker_does_not_outlive_a_training_that_is_killed(new_run: NewRu
 def test_a_signal_to_the_whole_job_leaves_the_fork_server_and_its_workers_alone(new_run: NewRun) -> None:
     slow = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
     run_dir = new_run(over("Clouds", workers=2), slow, swap=("max_epochs = 3", "max_epochs = 400"))
-    training = start(run_dir)
+    training = start(run_dir)  # which starts a resource tracker of its own
     wait_for(lambda: bool(records(run_dir, "checkpoint")) or training.poll() is not None)
     helpers = psutil.Process(training.pid).children(recursive=True)
     assert len(helpers) == 4, "the resource tracker, the fork server and two workers"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -19,11 +20,12 @@ from hookflow.pipeline.load import Loaded, key_of, trained_by
 from hookflow.runner.builder.components import OFFERED_TO_DATA, Maker, Parts, find_makers
 from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups
 from hookflow.runner.checkpoint.weights import load_weights
+from hookflow.runner.data.base import DataContext
 from hookflow.runner.data.limited import limit, overfitted
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.data.source import as_source
 from hookflow.runner.dispatch.torch_hooks import wrong_parameters
-from hookflow.runner.distributed.parallel import Strategy, choose_strategy, unmatched_units
+from hookflow.runner.distributed.parallel import choose_strategy, unmatched_units
 from hookflow.runner.distributed.process_group import device_of
 from hookflow.runner.distributed.rendezvous import ALONE, Ranks
 from hookflow.runner.loop.task import FunctionTask, steps_itself, wrong_task
@@ -48,27 +50,26 @@ def build(
 ) -> Parts:
     """Build everything. Paths of the pipeline's own files are relative to `base`; `say` takes lines for people.
 
-    `splits` names the data that are needed; left out, those of a training. `ranks` is who this process is among those
-    that train together. A model that is not `fresh` receives the state of a checkpoint, and no initial weights.
-    Raises UserError with the place in the pipeline when something cannot be built from what is written there.
+    `splits` names the data that are needed; left out, those of a training. A model that is not `fresh` receives the
+    state of a checkpoint, and no initial weights. Raises UserError with the place in the pipeline when something cannot
+    be built from what is written there.
     """
     if splits is None:
         splits = ("train", "val", "test") if loaded.pipeline.run.test else ("train", "val")
-    return _Builder(loaded, base, say, splits, ranks, fresh=fresh).parts(plan)
+    return _Builder(loaded, base.absolute(), say, splits, ranks, fresh).parts(plan)
 
 
+@dataclass
 class _Builder:
-    def __init__(
-        self, loaded: Loaded, base: Path, say: Callable[..., None], splits: Sequence[str], ranks: Ranks, *, fresh: bool
-    ) -> None:
-        self.loaded = loaded
-        self.pipeline = loaded.pipeline
-        self.places = loaded.places
-        self.base = base.absolute()
-        self.say = say
-        self.splits = splits
-        self.ranks = ranks
-        self.fresh = fresh
+    loaded: Loaded
+    base: Path
+    say: Callable[..., None]
+    splits: Sequence[str]
+    ranks: Ranks
+    fresh: bool
+
+    def __post_init__(self) -> None:
+        self.pipeline, self.places = self.loaded.pipeline, self.loaded.places
         self.weights: dict[str, dict[str, Any]] = {}
 
     def parts(self, plan: Plan) -> Parts:
@@ -79,16 +80,20 @@ class _Builder:
             torch.cuda.set_device(device)  # what users put on "cuda", and what is pinned, is for the same one
         if section.compile:
             check_compiler(device, self.places.of("run.compile"))
-        loaders = self._loaders(device)
+        context = DataContext(section.seed, device, section.channels_last, self.say, self.ranks.rank, self.ranks.world)
+        loaders = self._loaders(context)
         seed_everything(section.seed)
         models = {name: self._model(makers, name, device) for name in self.pipeline.models}
         network = nn.ModuleDict(models) if isinstance(self.pipeline.model, dict) else models["model"]
-        trains = {name: self._trained(name, models, network) for name in self.pipeline.optimizers}
+        trained = {name: trained_by(self.pipeline, name) for name in self.pipeline.optimizers}
+        trains = {name: network if of is None else models[of] for name, of in trained.items()}
         task = self._task(makers["task"])
-        strategy = self._strategy(task)
-        strategy.parallelize(
-            network, [*models.values()], device, self.places.of
-        )  # with FSDP the parameters are others from here on
+        own_steps, distributed = steps_itself(task), self.pipeline.distributed
+        if self.ranks.world > 1 and own_steps and distributed.strategy == "fsdp":
+            message = "FSDP cannot train with a task that steps its optimizers itself"
+            raise UserError(Problem(message, self.places.of("distributed.strategy"), 'strategy = "ddp" can'))
+        strategy = choose_strategy(distributed, self.ranks, own_steps=own_steps)
+        strategy.parallelize(network, [*models.values()], device, self.places.of)  # FSDP replaces the parameters
         groups, picked = self._fitting(network, trains, plan)
         parts = Parts(
             section=section,
@@ -109,65 +114,46 @@ class _Builder:
             picked=picked,
             weights=self.weights if plan.at("after_load_checkpoint") else {},
             place=self.places.of,
-            data=self._data(makers, loaders, device),  # last: it may take long, and all else can be wrong in no time
+            data=self._data(makers, loaders, context),  # last: it may take long, and all else can be wrong in no time
         )
         strategy.check_lengths({split: len(source) for split, source in parts.data.items()}, self.places.of)
         if self.ranks.rank:  # all have built the same; what the training draws is each rank's own
             seed_everything(derive_seed(section.seed, RNGStream.RANK, self.ranks.rank))
         return parts
 
-    def _loaders(self, device: torch.device) -> dict[str, LoaderParts]:
+    def _loaders(self, context: DataContext) -> dict[str, LoaderParts]:
         """Return what the data sets of each split are loaded with. Raises UserError with all that is wrong in it."""
         result: dict[str, LoaderParts] = {}
         problems: list[Problem] = []
         for split in ("train", "val", "test"):
             source = getattr(self.pipeline.data, split)
-            if source is not None and source.loader is not None:
-                public = getattr(self.loaded.public.data, split).loader
-                try:
-                    overfits = split == "train" and self.pipeline.run.overfit is not None
-                    result[split] = loader_parts(
-                        overfitted(source.loader) if overfits else source.loader,
-                        f"data.{split}.loader",
-                        self.places,
-                        self.base,
-                        public=public,
-                        seed=self.pipeline.run.seed,
-                        training=split == "train",
-                        device=device,
-                        channels_last=self.pipeline.run.channels_last,
-                        say=self.say,
-                        rank=self.ranks.rank,
-                        world=self.ranks.world,
-                    )
-                except UserError as error:
-                    problems += error.problems
+            if source is None or source.loader is None:
+                continue
+            training, public = split == "train", getattr(self.loaded.public.data, split).loader
+            overfits = training and self.pipeline.run.overfit is not None
+            section, key = overfitted(source.loader) if overfits else source.loader, f"data.{split}.loader"
+            try:
+                result[split] = loader_parts(
+                    section, key, self.places, self.base, context, public=public, training=training
+                )
+            except UserError as error:
+                problems += error.problems
         if problems:
             raise UserError(sorted(problems, key=by_place))
         return result
 
     def _data(
-        self, makers: Mapping[str, Maker], loaders: Mapping[str, LoaderParts], device: torch.device
+        self, makers: Mapping[str, Maker], loaders: Mapping[str, LoaderParts], context: DataContext
     ) -> dict[str, Any]:
-        ranks = self.ranks
-        provided = self.pipeline.run.seed, device, self.say, ranks.rank, ranks.world, self.base
+        provided = context.seed, context.device, self.say, context.rank, context.world, self.base
         offers = dict(zip(OFFERED_TO_DATA, provided, strict=True))
         result = {}
         for split in ("train", "val", "test"):
             if make := makers.get(f"data.{split}"):
                 takes = _taken(make, offers)
                 made = self._call(make, takes | getattr(self.pipeline.data, split).args, f"data.{split}")
-                where, layout = self.places.of(f"data.{split}.use"), self.pipeline.run.channels_last
-                result[split] = as_source(
-                    made,
-                    where,
-                    device,
-                    layout,
-                    self.say,
-                    loaders.get(split),
-                    world=ranks.world,
-                    shards_itself={"rank", "world"} <= takes.keys(),
-                )
+                where, shards_itself = self.places.of(f"data.{split}.use"), {"rank", "world"} <= takes.keys()
+                result[split] = as_source(made, where, context, loaders.get(split), shards_itself=shards_itself)
         return limit(result, self.pipeline, self.say)
 
     def _model(self, makers: Mapping[str, Maker], name: str, device: torch.device) -> nn.Module:
@@ -183,10 +169,6 @@ class _Builder:
         layout = torch.channels_last if self.pipeline.run.channels_last else torch.preserve_format
         model: nn.Module = made.to(device=device, memory_format=layout)  # type: ignore[call-overload]
         return model
-
-    def _trained(self, optimizer: str, models: Mapping[str, nn.Module], network: nn.Module) -> nn.Module:
-        name = trained_by(self.pipeline, optimizer)
-        return network if name is None else models[name]
 
     def _fitting(
         self, network: nn.Module, trains: Mapping[str, nn.Module], plan: Plan
@@ -231,13 +213,6 @@ class _Builder:
             raise UserError(Problem(fault[0], self.places.of("task.use"), fault[1]))
         return task
 
-    def _strategy(self, task: Any) -> Strategy:
-        section, own_steps = self.pipeline.distributed, steps_itself(task)
-        if self.ranks.world > 1 and own_steps and section.strategy == "fsdp":
-            message = "FSDP cannot train with a task that steps its optimizers itself"
-            raise UserError(Problem(message, self.places.of("distributed.strategy"), 'strategy = "ddp" can'))
-        return choose_strategy(section, self.ranks, own_steps=own_steps)
-
     def _checked(self, key: str, made: Any, kind: type[Made]) -> Made:
         if not isinstance(made, kind):
             message = f"{key} must be a {kind.__module__}.{kind.__qualname__}, and this makes a {type(made).__name__}"
@@ -261,7 +236,10 @@ class _Builder:
         if not isinstance(result, type):
             points = {binding.point for binding in plan.bindings if binding.hook == planned.name}
             offered = {name for point in points for name in plan.points[point].offers}
-            return _bound(result, as_annotated(result, args, offered)) if args else result
+            if not args:
+                return result
+            provided = as_annotated(result, args, offered)
+            return partial(result, **provided) if isinstance(provided, Mapping) else partial(result, *provided)
         try:
             hook = self._call(result, as_annotated(result, args), f"hooks.{planned.name}")
         except UserError as error:
@@ -291,8 +269,3 @@ def _taken(make: Maker, offers: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the offered arguments that a class or function takes."""
     takes = {p.name for p in parameters_of(make)}
     return {name: value for name, value in offers.items() if name in takes}
-
-
-def _bound(function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> Callable[..., Any]:
-    """Return a plain function with the arguments of the pipeline file in it."""
-    return partial(function, **args) if isinstance(args, Mapping) else partial(function, *args)

@@ -18,7 +18,7 @@ from hookflow.pipeline.registry import missing_extra, registry_of
 from hookflow.pipeline.schema import Component, Pipeline, RunSection
 from hookflow.pipeline.use import refer
 from hookflow.runner.builder.selectors import Picked
-from hookflow.runner.data.limited import Limited, Repeated
+from hookflow.runner.data.limited import Limited
 from hookflow.runner.distributed.parallel import Strategy
 from hookflow.runner.distributed.rendezvous import Ranks
 from hookflow.writers.base import Writer
@@ -117,7 +117,7 @@ class Parts:
     @property
     def limited(self) -> dict[str, int]:
         """The batches that an epoch of each split would have which is limited."""
-        return {split: data.whole for split, data in self.data.items() if isinstance(data, Limited | Repeated)}
+        return {split: data.whole for split, data in self.data.items() if isinstance(data, Limited)}
 
     @property
     def iters_per_epoch(self) -> int:

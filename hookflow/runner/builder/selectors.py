@@ -42,9 +42,8 @@ def pick(
             except UserError as error:
                 problems += error.problems
                 continue
-            if not chosen and (wrong := _nothing(entry, there)):
-                message, hint = wrong
-                problems.append(Problem(f'hook "{binding.hook}" at {binding.point}: {message}', where, hint))
+            if not chosen and (issue := _no_module(entry, there)):
+                problems.append(Problem(f'hook "{binding.hook}" at {binding.point}: {issue[0]}', where, issue[1]))
             names.update(chosen)
         result[binding.id] = {name: module for name, module in there.items() if name in names}
     return result, problems
@@ -69,16 +68,12 @@ def _of_class(kind: str, modules: Mapping[str, nn.Module]) -> list[str]:
 
 def _is_same(item: type, wanted: type) -> bool:
     """Say whether two classes are one; a file that is both imported and named by its path makes two of each."""
-    file = _file(wanted)
-    return item is wanted or (file is not None and item.__qualname__ == wanted.__qualname__ and _file(item) == file)
+    file, own = (getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in (wanted, item))
+    return item is wanted or (file is not None and item.__qualname__ == wanted.__qualname__ and own == file)
 
 
-def _file(kind: type) -> str | None:
-    return getattr(sys.modules.get(kind.__module__), "__file__", None)
-
-
-def _nothing(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | None:
-    """Return that an entry picks none of the modules, and a hint at what may be meant."""
+def _no_module(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | None:
+    """Return the message that an entry picks no module, and a hint."""
     if not entry.startswith(TYPE):
         return no_match(entry, there, "module of the network")
     kind = entry.removeprefix(TYPE)
@@ -90,10 +85,7 @@ def _nothing(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | No
 def param_groups(
     groups: list[ParamGroup], model: nn.Module, place: Locate
 ) -> tuple[list[dict[str, Any]], list[Problem]]:
-    """Return the file's groups of an optimizer, each with what no earlier one took, and one with all that is left.
-
-    Also what is wrong: patterns that are left with nothing.
-    """
+    """Return an optimizer's groups, each with what no earlier one took, and one of the rest; and empty patterns."""
     left = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
     result: list[dict[str, Any]] = []
     problems = []
@@ -102,7 +94,12 @@ def param_groups(
         for pattern in group.patterns:
             chosen = [left[name] for name in picked(pattern, model, left)]
             if used.keys() >= set(chosen):
-                problems.append(_nothing_left(pattern, model, left, place(f"{k}.match")))
+                message = f'"{pattern}" matches no parameter that trains and that no earlier group has taken'
+                hint = f"there are {first_few(left)}"
+                if pattern.startswith(TYPE):
+                    kinds = sorted({type(module).__name__ for module in model.modules()})
+                    hint = nearest_or_all(pattern.removeprefix(TYPE).strip(), kinds, "there are modules of")
+                problems.append(Problem(message, place(f"{k}.match"), hint))
             used |= dict.fromkeys(chosen)
         left = {name: p for name, p in left.items() if p not in used}
         result.append({"params": [*used], **group.args})
@@ -110,10 +107,7 @@ def param_groups(
 
 
 def picked(pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[str]:
-    """Yield which of these parameters a pattern picks: by a glob over their names, or all those in modules of a type.
-
-    A type is a glob over the names of classes; a module counts by those that its class is derived from, too.
-    """
+    """Yield the names of the parameters that a pattern picks: a glob over names, or over classes of modules."""
     if not pattern.startswith(TYPE):
         yield from (name for name in parameters if fnmatchcase(name, pattern))
         return
@@ -121,15 +115,6 @@ def picked(pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter
     chosen = _of_class(pattern.removeprefix(TYPE).strip(), modules)
     inside = {id(parameter) for name in chosen for parameter in modules[name].parameters()}
     yield from (name for name, parameter in parameters.items() if id(parameter) in inside)
-
-
-def _nothing_left(pattern: str, model: nn.Module, left: Mapping[str, nn.Parameter], where: Where) -> Problem:
-    message = f'"{pattern}" matches no parameter that trains and that no earlier group has taken'
-    if pattern.startswith(TYPE):
-        kinds = {type(module).__name__ for module in model.modules()}
-        hint = nearest_or_all(pattern.removeprefix(TYPE).strip(), sorted(kinds), "there are modules of")
-        return Problem(message, where, hint)
-    return Problem(message, where, f"there are {first_few(left)}")
 
 
 def scale_groups(optimizer: Optimizer, groups: list[ParamGroup], place: Locate) -> None:

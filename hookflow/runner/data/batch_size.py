@@ -29,12 +29,9 @@ class BatchSizes:
     In this order: the task, by a method `batch_size(batch)`; the source, by the methods `batch_size(index)` for this
     rank and `global_batch_size(index)` for all of them; the batch itself, as `size_of` reads it.
 
-    `local(index, batch)` returns how many examples this rank has in the batch that the source has given last, and
-    `total(index, batch)` how many all ranks have together. All ranks must call `total`: where the source does not say
-    it, they sum what each of them has. Where they are unknown, both return None, with one warning; where that would
-    make wrong gradients or means (over ranks, and in gradient accumulation), they raise UserError.
-
-    `exact` says that no size will be None.
+    `local(index, batch)` returns the examples of this rank in the source's latest batch; `total(index, batch)`, those
+    of all ranks, which must all call it. Where they are unknown, both return None, with one warning; over ranks and in
+    gradient accumulation they raise UserError. `exact` says that no size will be None.
     """
 
     def __init__(
@@ -60,10 +57,9 @@ class BatchSizes:
             self.local = lambda index, batch: by_task(batch)
         elif here:
             self.local = lambda index, batch: here(index)
-        elif world > 1 or accumulate > 1:
-            self.local = _required(split, "over several ranks" if world > 1 else "in gradient accumulation")
         else:
-            self.local = _optional(split, say)
+            must = "over several ranks" if world > 1 else "in gradient accumulation" if accumulate > 1 else ""
+            self.local = _of_batch(split, must, say)
         self.total = local = self.local
         if world > 1 and everywhere and not by_task:  # what a task counts need not be what the source counts
             self.total = lambda index, batch: everywhere(index)
@@ -79,10 +75,10 @@ class BatchSizes:
 def size_of(batch: Any) -> int | None:
     """Return how many examples a batch has, where that cannot be mistaken; else None.
 
-    That is the first dimension of a tensor; or of all tensors in a dict or a tuple, if they agree in it. Dicts in
-    these are looked into; lists and tuples in them are not, and tensors of no dimensions do not count. In a list the
-    tensors must also be of unlike numbers of dimensions: `[images (N, C, H, W), classes (N,)]` is a batch of N, and
-    a list of images may be one of any size. Anything else with a length has so many examples.
+    That is the first dimension of a tensor; or of all tensors in a dict or a tuple, if they agree in it, and in dicts
+    within these. In a list the tensors must also be of unlike numbers of dimensions: `[images (N, C, H, W), classes
+    (N,)]` is a batch of N, and a list of images may be one of any size. Anything else with a length has so many
+    examples.
     """
     if isinstance(batch, Tensor):
         return batch.size(0) if batch.ndim else None
@@ -110,33 +106,23 @@ def size_of(batch: Any) -> int | None:
     return None if could_be_examples else size
 
 
-def _required(split: str, where: str) -> Size:
-    def size(index: int, batch: Any) -> int:
-        result = size_of(batch)
-        if result is None:
-            raise UserError(Problem(f"{_unknown(split)}; {where} it must be known", hint=HINT))
-        return result
-
-    return size
-
-
-def _optional(split: str, say: Callable[..., None]) -> Size:
+def _of_batch(split: str, must: str, say: Callable[..., None]) -> Size:
+    """Return `size_of`, which raises UserError where it `must` know, and else warns once."""
     warned = False
 
     def size(index: int, batch: Any) -> int | None:
         nonlocal warned
         size = size_of(batch)
         if size is None and not warned:
+            unknown = f"nothing says how many examples a batch of the {split} data has"
+            if must:
+                raise UserError(Problem(f"{unknown}; {must} it must be known", hint=HINT))
             warned = True
             without = "there is no samples/s" if split == "train" else "each batch counts alike in the means"
-            say(f"{_unknown(split)}: {without}; {HINT}", "warn")
+            say(f"{unknown}: {without}; {HINT}", "warn")
         return size
 
     return size
-
-
-def _unknown(split: str) -> str:
-    return f"nothing says how many examples a batch of the {split} data has"
 
 
 def _method(owner: Any, name: str, takes: str) -> Callable[[Any], int] | None:

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
-from hookflow.events.records import DataInfo
-from hookflow.runner.data.transfer import to_device
+from hookflow.runner.data.base import DataContext, Sized, data_info
 from hookflow.runner.numerics.random_state import random_state, set_random_state
 
 SizeAt = Callable[[int], int]
@@ -20,45 +19,24 @@ Sizes = tuple[SizeAt | None, SizeAt | None]
 """The examples of this rank, and of all ranks together; None where unknown."""
 
 
-class Batches:
+class Batches(Sized):
     """A source out of any iterable of batches with a length, such as a `torch.utils.data.DataLoader`.
 
-    Each epoch iterates anew, after `set_epoch(epoch)` of its sampler if that has one.
-    Its random numbers come from the global generators (or the loader's own), whose state a checkpoint keeps; so
-    every epoch that begins after a resume is the one that it would have been. To resume in the middle of an epoch,
-    the batches before that place are loaded again and thrown away.
+    Each epoch iterates anew, after `set_epoch(epoch)` of its sampler if that has one. Its random numbers come from the
+    global generators or the loader's own, whose state a checkpoint keeps. To resume in the middle of an epoch, the
+    batches before that place are loaded again and thrown away.
     """
 
-    def __init__(
-        self,
-        batches: Any,
-        device: torch.device,
-        channels_last: bool,
-        say: Callable[[str, str], None],
-        world: int = 1,
-    ) -> None:
-        self.batch_size, self.global_batch_size = _sizes_of(batches, world)
+    def __init__(self, batches: Any, context: DataContext) -> None:
+        self.batch_size, self.global_batch_size = _sizes_of(batches, context.world)
         self.loader: Iterable[Any] = batches
-        self._device = device
-        self._channels_last = channels_last
-        self._say = say
+        self._context = context
         self._generator: torch.Generator | None = getattr(batches, "generator", None)
         self._began: dict[str, Any] | None = None
         data = getattr(batches, "dataset", batches)
-        batch_size = getattr(batches, "batch_size", None) or 0
-        examples = len(data) if data is not batches and hasattr(data, "__len__") else len(batches) * batch_size
-        self.info = DataInfo(
-            name=type(data).__name__,
-            examples=examples,
-            batches=len(batches),
-            batch_size=batch_size,
-            synthetic=False,
-            note="",
-        )
-
-    def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
-        return self.info["batches"]
+        size = getattr(batches, "batch_size", None) or 0
+        examples = len(data) if data is not batches and hasattr(data, "__len__") else len(batches) * size
+        self.info = data_info(data, examples, len(batches), size)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
@@ -66,14 +44,14 @@ class Batches:
             set_epoch = getattr(getattr(self.loader, name, None), "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
-        for batch in self._from(start):
-            yield to_device(batch, self._device, self._channels_last)
+        yield from map(self._context.to_device, self._from(start))
 
     def _from(self, start: int) -> Iterator[Any]:
         if not start:
             self._began = self._random()
             return iter(self.loader)
-        self._say(f"{self.info['name']}: loading {start} batches again to find the place in the epoch", "warn")
+        text = f"{self.info['name']}: loading {start} batches again to find the place in the epoch"
+        self._context.say(text, "warn")
         now = self._random()
         if self._began:
             self._set_random(self._began)
@@ -85,26 +63,26 @@ class Batches:
 
     def _random(self) -> dict[str, Any]:
         own = None if self._generator is None else self._generator.get_state()
-        return {"global": random_state(self._device), "own": own}
+        return {"global": random_state(self._context.device), "own": own}
 
     def _set_random(self, state: dict[str, Any]) -> None:
-        set_random_state(state["global"], self._device)
+        set_random_state(state["global"], self._context.device)
         if self._generator is not None and state["own"] is not None:
             self._generator.set_state(state["own"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how the epoch at hand began, and where the loader's own generator is."""
+        """Return the random state at the beginning of the current epoch, and that of the loader's own generator."""
         return {"began": self._began, "own": self._random()["own"]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self._began = state["began"]
         if self._generator is not None and state["own"] is not None:
             self._generator.set_state(state["own"])
 
 
 def _sizes_of(loader: Any, world: int) -> Sizes:
-    """Return the sizes of what a map-style DataLoader gives, if it makes its batches itself: of so many examples each.
+    """Return the batch sizes of a map-style DataLoader that makes its batches itself.
 
     A DistributedSampler gives every rank as many.
     """
@@ -113,7 +91,7 @@ def _sizes_of(loader: Any, world: int) -> Sizes:
     sampler: Any = loader.sampler
     try:
         examples = len(sampler)
-    except TypeError:  # nor is there a number of batches, as reported below
+    except TypeError:  # nor is there a number of batches, which `as_source` reports
         return None, None
     size, drop_last = loader.batch_size, loader.drop_last
     full, rest = divmod(examples, size)

@@ -1,4 +1,4 @@
-"""A source from a map-style dataset, with or without worker processes."""
+"""Sources from a map-style dataset: fetched here or by worker processes, or kept on the device."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
-from hookflow.events.records import DataInfo
+from hookflow.errors import Problem, UserError
+from hookflow.runner.data.base import Sized, data_info, map_parts, prefetch, tensors
 from hookflow.runner.data.loader_parts import BatchSampler, LoaderParts
-from hookflow.runner.data.transfer import Augment, prefetch
 from hookflow.runner.data.workers import Shipped, begin_worker, end_workers, let_be_killed, start_method
-from hookflow.runner.numerics.random_state import ForkRNG, RNGStream, seed_for_batch
+from hookflow.runner.numerics.random_state import ForkRNG, RNGStream, derive_seed, seed_for_batch, seeded
 from hookflow.runner.process.launch import cores
 
 Key = tuple[int, int, Tensor]
 """Key of a batch: its epoch, its index there, and the indices of its examples."""
 
 
-class Loader:
+class Loader(Sized):
     """A source out of a map-style dataset: each batch is a pure function of the run's seed, the epoch and its index.
 
     That holds for the random numbers of the dataset, too: the fetching process seeds the generators of Python, NumPy
@@ -31,32 +31,20 @@ class Loader:
     """
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:
-        self._sampler = parts.batch_sampler(data)
-        self.batch_size, self.global_batch_size = self._sampler.batch_size, self._sampler.global_batch_size
-        self.workers = workers = parts.section.workers
+        sampler = parts.batch_sampler(data)
+        self.batch_size, self.global_batch_size = sampler.batch_size, sampler.global_batch_size
         self._parts = parts
-        self._augment = Augment(parts)
-        self._keys = _Keys(self._sampler)
+        self.workers = workers = parts.section.workers
+        self._keys = _Keys(sampler)
         self._batches: Any = None
         self.dataset = data
-        warn_if_oversubscribed(workers, parts.say)
+        warn_if_oversubscribed(workers, parts.context.say)
         self._draws = may_draw(data) or parts.collate is not default_collate
         fetches = _FetchBatch(data, parts, self._draws)
-        pinned = parts.device.type == "cuda"
+        pinned = parts.context.device.type == "cuda"
         self._loader: Any = _loader(fetches, self._keys, pinned, parts) if workers or pinned else None
         self._fetched = partial(map, fetches.__getitem__, self._keys)
-        self.info = DataInfo(
-            name=type(data).__name__,
-            examples=self._sampler.examples,
-            batches=len(self._sampler),
-            batch_size=parts.section.batch_size,
-            synthetic=False,
-            note=f"fetched by {workers} worker{'s' * (workers > 1)}" if workers else "",
-        )
-
-    def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
-        return self.info["batches"]
+        self.info = data_info(data, sampler.examples, len(sampler), parts.section.batch_size, parts.worker_note)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
@@ -65,14 +53,12 @@ class Loader:
             self._batches = self._fetched() if self._loader is None else iter(self._loader)
         let_be_killed(self._batches)
         fetched = forked(self._batches, len(self._keys)) if self._draws else self._batches
-        batches = prefetch(fetched, self._parts.device, self._parts.channels_last)
-        for index, batch in enumerate(batches, start):
-            yield self._augment(batch, epoch, index)
+        yield from self._parts.augmented(prefetch(fetched, self._parts.context), epoch, start)
 
     def close(self) -> None:
         """End the workers, wherever they are."""
         if self._parts.section.workers and self._batches is not None:
-            end_workers(self._batches, self.info["name"], self._parts.say)
+            end_workers(self._batches, self.info["name"], self._parts.context.say)
             self._batches = self._loader._iterator = None  # its pipes close at once, not at a garbage collection
 
 
@@ -103,8 +89,7 @@ class _FetchBatch(Shipped, Dataset[Any]):
         self.data = data
         self._draws = draws
         self._collate = parts.collate
-        self._seed = parts.seed
-        self._rank = parts.rank
+        self._seed, self._rank = parts.context.seed, parts.context.rank
 
     def __getitem__(self, key: Key) -> Any:
         epoch, index, indices = key
@@ -171,3 +156,43 @@ def no_loader_warnings() -> Iterator[None]:
         warnings.filterwarnings("ignore", "This DataLoader will create")
         warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata calls it
         yield
+
+
+class OnDevice(Sized):
+    """A source out of a map-style dataset that is collated once, as one batch of all its examples, and kept.
+
+    Random draws of the dataset are made once; what should differ from epoch to epoch belongs in `augment`. Raises
+    UserError where what `collate` makes is not tensors with a row for each example.
+    """
+
+    def __init__(self, data: Any, parts: LoaderParts) -> None:
+        self._parts, context = parts, parts.context
+        self._sampler = parts.batch_sampler(data)
+        self.batch_size, self.global_batch_size = self._sampler.batch_size, self._sampler.global_batch_size
+        with seeded(derive_seed(context.seed, RNGStream.EXAMPLES)):
+            full = parts.collate(examples_of(data, list(range(len(data)))))
+        _check_rows(full, len(data), parts)
+        self._full = context.to_device(full)
+        note = f"{sum(tensor.nbytes for tensor in tensors(self._full)) / 2**20:.1f} MiB on {context.device}"
+        self.info = data_info(data, self._sampler.examples, len(self._sampler), parts.section.batch_size, note)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
+        indices = self._sampler.indices(epoch).to(self._parts.context.device)
+        shards = (self._sampler.shard(indices, index) for index in range(start, len(self)))
+        yield from self._parts.augmented((_rows(self._full, shard) for shard in shards), epoch, start)
+
+
+def _rows(batch: Any, rows: Tensor) -> Any:
+    return batch[rows] if isinstance(batch, Tensor) else map_parts(batch, lambda part: _rows(part, rows))
+
+
+def _check_rows(batch: Any, examples: int, parts: LoaderParts) -> None:
+    """Raise UserError for a batch of which some part cannot be indexed by example."""
+    if isinstance(batch, dict | list | tuple):
+        for part in batch.values() if isinstance(batch, dict) else batch:
+            _check_rows(part, examples, parts)
+    elif not isinstance(batch, Tensor) or batch.ndim == 0 or len(batch) != examples:
+        made = f"a tensor of shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else f"a {type(batch).__name__}"
+        message = f"on_device needs tensors with a row for each of the {examples} examples, and collate makes {made}"
+        raise UserError(Problem(message, parts.place("on_device")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from hookflow.hooks.arguments import parameters_of, wrong_arguments
 from hookflow.pipeline.schema import Component, LoaderSection
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.pipeline.use import refer
-from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seeded
+from hookflow.runner.data.base import DataContext
+from hookflow.runner.numerics.random_state import RNGStream, batch_seed, derive_seed, seeded
 from hookflow.sharding import BatchSharding
 
 
@@ -108,26 +109,28 @@ class LoaderParts:
     """How batches are made; `place` gives the place of a key of the section in the pipeline."""
 
     section: LoaderSection
+    context: DataContext
     place: Callable[[str], Where]
-    collate: Callable[[list[Any]], Any]
-    sampler: Callable[[Any], Any] | None
-    augment: Callable[[Any, torch.Generator], Any] | None
-    shuffle: bool
-    seed: int
-    device: torch.device
-    channels_last: bool
-    say: Callable[..., None]
-    rank: int = 0
-    world: int = 1
+    collate: Callable[[list[Any]], Any] = default_collate
+    sampler: Callable[[Any], Any] | None = None
+    augment: Callable[[Any, torch.Generator], Any] | None = None
+    shuffle: bool = False
+
+    @property
+    def worker_note(self) -> str:
+        """The workers, as a note in the description of the data."""
+        workers = self.section.workers
+        return f"fetched by {workers} worker{'s' * (workers > 1)}" if workers else ""
 
     def batch_sampler(self, data: Any) -> BatchSampler:
         """Return which examples of a map-style dataset each batch takes. Raises UserError when that cannot be."""
+        context = self.context
         options: dict[str, Any] = {
             "batch_size": self.section.batch_size,
             "drop_last": self.section.drop_last,
-            "seed": self.seed,
-            "rank": self.rank,
-            "world": self.world,
+            "seed": context.seed,
+            "rank": context.rank,
+            "world": context.world,
             "batches": self.section.batches,
         }
         sampler = (
@@ -135,13 +138,31 @@ class LoaderParts:
             if self.sampler is None
             else CustomBatchSampler(self.sampler(data), len(data), self.place("sampler"), **options)
         )
-        if sampler.examples < self.world:
-            message = f"{sampler.examples} examples cannot be sharded across {self.world} ranks: each needs one"
+        if sampler.examples < context.world:
+            message = f"{sampler.examples} examples cannot be sharded across {context.world} ranks: each needs one"
             raise UserError(Problem(message, self.place("batch_size")))
         if len(sampler) > sampler.available:
             message = f"an epoch of this dataset has {sampler.available} batches, and not {len(sampler)}"
             raise UserError(Problem(message, self.place("batches"), "leave it out to take all of them"))
         return sampler
+
+    def augmented(self, batches: Iterable[Any], epoch: int, start: int) -> Iterable[Any]:
+        """Return the batches, the first of them at index `start` of the epoch, changed by `augment` on the device."""
+        return (
+            batches if self.augment is None else (self.augment_batch(b, epoch, k) for k, b in enumerate(batches, start))
+        )
+
+    def augment_batch(self, batch: Any, epoch: int, index: int) -> Any:
+        """Return a batch changed by `augment`, if there is one, with a generator that is seeded for it."""
+        if self.augment is None:
+            return batch
+        context = self.context
+        seed = batch_seed(context.seed, RNGStream.AUGMENT, epoch, context.rank, batch=index)
+        return context.to_device(self.augment(batch, self._generator.manual_seed(seed)))
+
+    @cached_property
+    def _generator(self) -> torch.Generator:
+        return torch.Generator(self.context.device)
 
 
 def loader_parts(
@@ -149,21 +170,15 @@ def loader_parts(
     key: str,
     places: SourceMap,
     base: Path,
+    context: DataContext,
     *,
     public: LoaderSection,
-    seed: int,
     training: bool,
-    device: torch.device,
-    channels_last: bool,
-    say: Callable[..., None],
-    rank: int = 0,
-    world: int = 1,
 ) -> LoaderParts:
-    """Look up what the section at `key` names; files are relative to `base`.
+    """Import what the section at `key` names; files are relative to `base`.
 
-    `public` is the section with references in the place of what the environment has given.
-    Raises UserError with everything in it that is not there, cannot be called as it will be, or cannot be sharded
-    across `world` ranks.
+    `public` is the section with references in the place of what the environment has given. Raises UserError with
+    everything that is missing, cannot be called as it will be, or cannot be sharded across the ranks.
     """
 
     def place(name: str) -> Where:
@@ -174,28 +189,18 @@ def loader_parts(
     shown = public.named()
     for name, part in section.named().items():
         try:
-            result[name] = _made(name, part, shown[name], refer(part.use, base, place(f"{name}.use")), place, seed)
+            make = refer(part.use, base, place(f"{name}.use"))
+            result[name] = _made(name, part, shown[name], make, place, context.seed)
         except UserError as error:
             problems += error.problems
-    if section.batch_size < world:
-        message = f"batches of {section.batch_size} cannot be sharded across {world} ranks: each needs an example"
+    if section.batch_size < context.world:
+        ranks = f"{context.world} ranks: each needs an example"
+        message = f"batches of {section.batch_size} cannot be sharded across {ranks}"
         problems.append(Problem(message, place("batch_size"), "batch_size counts the examples of all of them together"))
     if problems:
         raise UserError(problems)
-    return LoaderParts(
-        section=section,
-        place=place,
-        collate=result.get("collate", default_collate),
-        sampler=result.get("sampler"),
-        augment=result.get("augment"),
-        shuffle=training if section.shuffle is None else section.shuffle,
-        seed=seed,
-        device=device,
-        channels_last=channels_last,
-        say=say,
-        rank=rank,
-        world=world,
-    )
+    shuffle = training if section.shuffle is None else section.shuffle
+    return LoaderParts(section, context, place, shuffle=shuffle, **result)
 
 
 def _made(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
+from hookflow.runner.data.base import DataContext
 from hookflow.runner.data.batches import Batches
-from hookflow.runner.data.loader import Loader
+from hookflow.runner.data.loader import Loader, OnDevice
 from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.data.on_device import OnDevice
 from hookflow.runner.data.stream import Stateful, stream_source
 
 EXPECTED = (
@@ -50,20 +49,16 @@ class Source(Protocol):
 def as_source(
     made: Any,
     where: Where,
-    device: torch.device,
-    channels_last: bool,
-    say: Callable[[str, str], None],
+    context: DataContext,
     loader: LoaderParts | None = None,
     *,
-    world: int = 1,
     shards_itself: bool = False,
 ) -> Source:
     """Return what `use` at `where` has made as a source; `loader` says how to make batches, where it is a dataset.
 
     A source is taken as it is; batches with a length get an adapter. `shards_itself` says that it was given `rank` and
-    `world`, as it must be over several ranks where no loader shards its examples. Raises
-    UserError when it is none of these, when a loader is lacking or there is nothing to load, or when there are no
-    batches.
+    `world`, as it must be over several ranks where no loader shards its examples. Raises UserError for anything else,
+    for a dataset without a loader, and when there are no batches.
     """
     if loader is not None:
         return _from_dataset(made, where, loader, shards_itself)
@@ -83,11 +78,16 @@ def as_source(
     except TypeError as error:  # a DataLoader always has __len__, which may raise
         raise _not_a_source(made, f"which has no length: {error}", where) from None
     _check_not_empty(batches, where)
-    if world > 1 and not shards_itself:
-        message = f"this makes a {type(made).__name__}, which is not sharded across {world} ranks"
+    if context.world > 1 and not shards_itself:
+        message = f"this makes a {type(made).__name__}, which is not sharded across {context.world} ranks"
         hint = "let it take rank and world and give its rank's share, or give a dataset with a loader beside use"
         raise UserError(Problem(message, where, hint))
-    return made if hasattr(made, "epoch") else _from_batches(made, device, channels_last, say, world)
+    if hasattr(made, "epoch"):
+        return made  # type: ignore[no-any-return]
+    source = Batches(made, context)
+    if hasattr(made, "state_dict") and hasattr(made, "load_state_dict") and hasattr(made, "dataset"):
+        return Stateful(made, source.info, context, (source.batch_size, source.global_batch_size))
+    return source
 
 
 def close(source: Source) -> None:
@@ -105,17 +105,15 @@ def _has_examples(made: Any) -> bool:
 
 
 def _from_dataset(made: Any, where: Where, loader: LoaderParts, shards_itself: bool) -> Source:
-    """Return a dataset as a source."""
     source: Source
     if isinstance(made, DataLoader | list | tuple | str | Mapping) or hasattr(made, "epoch"):
         raise _not_a_source(made, "which is no dataset: it needs no loader", loader.place(""), "leave the loader out")
     if hasattr(made, "__getitem__") and hasattr(made, "__len__") and not isinstance(made, IterableDataset):
         _check_not_empty(len(made), where)
-        if shards_itself and loader.world > 1:
+        if shards_itself and loader.context.world > 1:
             message = "this dataset takes rank and world, and its loader shards the examples already"
-            raise UserError(
-                Problem(message, where, "let it give all examples on every rank, and not take rank and world")
-            )
+            hint = "let it give all examples on every rank, and not take rank and world"
+            raise UserError(Problem(message, where, hint))
         source = OnDevice(made, loader) if loader.section.on_device else Loader(made, loader)
     elif hasattr(made, "__iter__"):
         source = stream_source(made, loader, shards_itself)
@@ -123,16 +121,6 @@ def _from_dataset(made: Any, where: Where, loader: LoaderParts, shards_itself: b
         hint = "a dataset has __getitem__ and __len__, or __iter__"
         raise _not_a_source(made, "which gives no examples", where, hint)
     _check_not_empty(len(source), where)
-    return source
-
-
-def _from_batches(
-    made: Any, device: torch.device, channels_last: bool, say: Callable[[str, str], None], world: int
-) -> Source:
-    source = Batches(made, device, channels_last, say, world)
-    if hasattr(made, "state_dict") and hasattr(made, "load_state_dict") and hasattr(made, "dataset"):
-        sizes = source.batch_size, source.global_batch_size
-        return Stateful(made, source.info, device, channels_last, say, sizes=sizes)
     return source
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from itertools import islice
 from typing import Any
@@ -15,10 +15,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
 from hookflow.pipeline.registry import missing_package
+from hookflow.runner.data.base import DataContext, Sized, data_info
 from hookflow.runner.data.batches import Sizes
 from hookflow.runner.data.loader import identity, no_loader_warnings, warn_if_oversubscribed
 from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.data.transfer import Augment, to_device
 from hookflow.runner.data.workers import Shipped, begin_worker, end_workers, let_be_killed, start_method
 from hookflow.runner.numerics.random_state import (
     ForkRNG,
@@ -45,27 +45,18 @@ class SeededIterable(Shipped, IterableDataset[Any]):
     fewer than `world` examples is left out. A dataset that `shards_itself` gives this rank's examples already.
     """
 
-    def __init__(
-        self,
-        data: Any,
-        seed: int,
-        *,
-        batch_size: int,
-        drop_last: bool,
-        collate: Callable[[list[Any]], Any],
-        rank: int = 0,
-        world: int = 1,
-        shards_itself: bool = False,
-    ) -> None:
+    def __init__(self, data: Any, parts: LoaderParts, *, shards_itself: bool) -> None:
+        context = parts.context
         self.data = data
-        self.seed = seed
-        self.batch_size, self.drop_last, self.collate = batch_size, drop_last, collate
-        self.rank, self.world = (0, 1) if shards_itself else (rank, world)
-        self.seed_suffix = (rank,) if shards_itself and rank else ()
+        self.seed = context.seed
+        self.batch_size = parts.section.batch_size // context.world
+        self.drop_last, self.collate = parts.section.drop_last, parts.collate
+        self.rank, self.world = (0, 1) if shards_itself else (context.rank, context.world)
+        self.seed_suffix = (context.rank,) if shards_itself and context.rank else ()
         self.pass_ = 0
 
     def set_epoch(self, pass_: int) -> None:
-        """Say how many times the dataset has been gone through."""
+        """Set how many times the dataset has been gone through."""
         self.pass_ = pass_
         if set_epoch := getattr(self.data, "set_epoch", None):
             set_epoch(pass_)
@@ -92,7 +83,7 @@ class SeededIterator:
         worker = get_worker_info()
         self._of = of
         self._place = (of.pass_, worker.id if worker else 0)
-        self._examples: Iterator[Any] | None = None  # begun under the seed of the first batch
+        self._examples: Any = None  # begun under the seed of the first batch
         self._batches = self._drawn = 0
         self._over = False
         self._draws_random = True
@@ -148,7 +139,12 @@ class SeededIterator:
             self._examples = iter(())  # a dataset that is through may stand at its beginning again
         elif has_state(state) and state["batches"]:
             self._seed_for(0)
-            self._go_on(state)
+            self._examples = examples = iter(self._of.data)
+            if "examples" in state:
+                examples.load_state_dict(deepcopy(state["examples"]))
+            if state["early"]:
+                for _ in islice(examples, self._of.world):
+                    pass
         else:
             while self._batches < state["batches"]:
                 self._seed_for(self._batches)
@@ -156,15 +152,6 @@ class SeededIterator:
         self._batches, self._drawn, self._over = state["batches"], state["drawn"], state["over"]
         self._draws_random = state["early"] or not state["batches"]
         self._earlier = {key: deepcopy(state[key]) for key in STATES if key in state}
-
-    def _go_on(self, state: dict[str, Any]) -> None:
-        examples: Any = iter(self._of.data)
-        self._examples = examples
-        if "examples" in state:
-            examples.load_state_dict(deepcopy(state["examples"]))
-        if state["early"]:
-            for _ in islice(examples, self._of.world):
-                pass
 
 
 def has_state(state: dict[str, Any]) -> bool:
@@ -181,7 +168,7 @@ def examples_to_reload(state: Any) -> int:
     return sum(examples_to_reload(inner) for inner in state.values())
 
 
-class Stateful:
+class Stateful(Sized):
     """A source out of a loader with `state_dict` and `load_state_dict`, as `StatefulDataLoader` of torchdata is one.
 
     An epoch is so many batches. The stream goes on from epoch to epoch, and begins anew when it is through; it also
@@ -189,32 +176,16 @@ class Stateful:
     receives the number of its passes.
     """
 
-    def __init__(
-        self,
-        loader: Any,
-        info: DataInfo,
-        device: torch.device,
-        channels_last: bool,
-        say: Callable[..., None],
-        augment: Augment | None = None,
-        sizes: Sizes = (None, None),
-    ) -> None:
+    def __init__(self, loader: Any, info: DataInfo, context: DataContext, sizes: Sizes = (None, None)) -> None:
         self.info = info
         self.batch_size, self.global_batch_size = sizes
         self.loader = loader
-        self._say = say
-        self._augment = augment
-        self._device = device
-        self._channels_last = channels_last
+        self._context = context
         self._generator: torch.Generator | None = getattr(loader, "generator", None)
         self._stream: Iterator[Any] | None = None
         self._next = [0, 0]
         self._passes = 0
         self._saved: dict[str, Any] | None = None
-
-    def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
-        return self.info["batches"]
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device.
@@ -233,9 +204,12 @@ class Stateful:
             self._stream = self._restart()
         self._saved = None
         for index in range(start, len(self)):
-            batch = to_device(self._next_batch(), self._device, self._channels_last)
+            batch = self._context.to_device(self._next_batch())
             self._next = [epoch, index + 1] if index + 1 < len(self) else [epoch + 1, 0]
-            yield self._augment(batch, epoch, index) if self._augment else batch
+            yield self._augmented(batch, epoch, index)
+
+    def _augmented(self, batch: Any, epoch: int, index: int) -> Any:
+        return batch
 
     def _next_batch(self) -> Any:
         assert self._stream is not None
@@ -247,30 +221,29 @@ class Stateful:
         raise UserError(Problem(f"the stream {self.info['name']} is empty"))
 
     def _restart(self) -> Iterator[Any]:
-        if set_epoch := getattr(self.loader.dataset, "set_epoch", None):
-            set_epoch(self._passes)
         self._passes += 1
         return self._started()
 
     def _resumed(self, saved: dict[str, Any]) -> Iterator[Any]:
         """Return the stream where it was. The states of the training's generators are restored afterwards."""
+        name, say = self.info["name"], self._context.say
         if count := examples_to_reload(saved["loader"]):
-            self._say(f"{self.info['name']}: loading {count} examples again to find the place in the stream", "warn")
-        own_generators = getattr(self.loader.dataset, "own_generators", list)
-        if names := ", ".join(own_generators()):
-            text = f"{self.info['name']} keeps random generators that no checkpoint holds ({names})"
-            self._say(f"{text}: the resumed run may not be bit-identical, and may repeat or miss examples", "warn")
-        before = random_state(self._device)
-        if set_epoch := getattr(self.loader.dataset, "set_epoch", None):
-            set_epoch(self._passes - 1)
-        self.loader.load_state_dict(saved["loader"])
-        stream = self._started()
+            say(f"{name}: loading {count} examples again to find the place in the stream", "warn")
+        if names := ", ".join(getattr(self.loader.dataset, "own_generators", list)()):
+            text = f"{name} keeps random generators that no checkpoint holds ({names})"
+            say(f"{text}: the resumed run may not be bit-identical, and may repeat or miss examples", "warn")
+        before = random_state(self._context.device)
+        stream = self._started(saved["loader"])
         if self._generator is not None:
             self._generator.set_state(saved["generator"])
-        set_random_state(before, self._device)
+        set_random_state(before, self._context.device)
         return stream
 
-    def _started(self) -> Iterator[Any]:
+    def _started(self, state: Any = None) -> Iterator[Any]:
+        if set_epoch := getattr(self.loader.dataset, "set_epoch", None):
+            set_epoch(self._passes - 1)
+        if state is not None:
+            self.loader.load_state_dict(state)
         with no_loader_warnings():
             stream: Iterator[Any] = iter(self.loader)
         let_be_killed(stream)
@@ -294,7 +267,7 @@ class Stateful:
     def close(self) -> None:
         """End the workers, wherever they are."""
         if hasattr(self._stream, "_shutdown_workers"):
-            end_workers(self._stream, self.info["name"], self._say)
+            end_workers(self._stream, self.info["name"], self._context.say)
             self._stream = self.loader._iterator = None  # its pipes close at once, not at a garbage collection
 
 
@@ -302,14 +275,16 @@ class Stream(Stateful):
     """A stateful loader whose dataset counts the examples: nothing else knows how many are in a batch of a stream."""
 
     def __init__(self, data: SeededIterable, info: DataInfo, parts: LoaderParts) -> None:
-        super().__init__(_loader(data, parts), info, parts.device, parts.channels_last, parts.say, Augment(parts))
+        super().__init__(_loader(data, parts), info, parts.context)
         self._size = 0
         self._fork = ForkRNG()
         self._parts = parts
-        self._world = data.world
-        self.batch_size = self._last_size
-        if data.world == parts.world:  # else each rank takes a share of its own, of whatever size
-            self.global_batch_size = self._last_global_size
+        self.batch_size = lambda index: self._size  # of the batch that was given last
+        if data.world == parts.context.world:  # else each rank takes a share of its own, of whatever size
+            self.global_batch_size = lambda index: self._size * data.world
+
+    def _augmented(self, batch: Any, epoch: int, index: int) -> Any:
+        return self._parts.augment_batch(batch, epoch, index)
 
     def _next_batch(self) -> Any:
         with self._fork:
@@ -327,23 +302,14 @@ class Stream(Stateful):
             raise UserError(Problem(message, self._parts.place("workers"), f"set workers = {then}"))
         super().load_state_dict(state)
 
-    def _last_size(self, index: int) -> int:
-        """Return how many examples this rank has in the batch that was given last, which is the one at `index`."""
-        return self._size
-
-    def _last_global_size(self, index: int) -> int:
-        """Return how many all ranks have together: each as many."""
-        return self._size * self._world
-
 
 def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stream:
     """Return an iterable dataset as a source; where it has workers, by torchdata's loader.
 
     Each rank takes its share of the stream, unless the dataset takes its rank as an argument. Raises UserError when
-    torchdata is needed and not there. It is also raised when the section has a key that a stream cannot have, or when
-    it is not known how long an epoch is.
+    torchdata is missing, for a key that a stream cannot have, and when the length of an epoch is unknown.
     """
-    section = parts.section
+    section, world = parts.section, parts.context.world
     problems = [
         Problem(f"{key} needs a dataset with __getitem__ and __len__; this one is iterable", parts.place(key))
         for key in ("shuffle", "sampler", "on_device")
@@ -352,38 +318,17 @@ def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stream:
     if section.batches is None and not hasattr(data, "__len__"):
         message = f"{type(data).__name__} has no length, so it is not known how many batches make an epoch"
         problems.append(Problem(message, parts.place("batch_size"), "say it: loader = { …, batches = 1000 }"))
-    if section.batch_size % parts.world:
-        message = f"batches of {section.batch_size} cannot be sharded evenly across {parts.world} ranks"
-        near = section.batch_size // parts.world * parts.world or parts.world
-        problems.append(Problem(message, parts.place("batch_size"), f"take a multiple of {parts.world}, e.g. {near}"))
+    if section.batch_size % world:
+        message = f"batches of {section.batch_size} cannot be sharded evenly across {world} ranks"
+        near = section.batch_size // world * world or world
+        problems.append(Problem(message, parts.place("batch_size"), f"take a multiple of {world}, e.g. {near}"))
     if problems:
         raise UserError(problems)
-    shards = 1 if shards_itself else parts.world
-    length = section.batches or _batches(len(data) // shards, section.batch_size // parts.world, section.drop_last)
-    info = DataInfo(
-        name=type(data).__name__,
-        examples=len(data) if hasattr(data, "__len__") else 0,
-        batches=length,
-        batch_size=section.batch_size,
-        synthetic=False,
-        note=f"fetched by {section.workers} worker{'s' * (section.workers > 1)}" if section.workers else "",
-    )
-    seeded = SeededIterable(
-        data,
-        parts.seed,
-        batch_size=section.batch_size // parts.world,
-        drop_last=section.drop_last,
-        collate=parts.collate,
-        rank=parts.rank,
-        world=parts.world,
-        shards_itself=shards_itself,
-    )
-    return Stream(seeded, info, parts)
-
-
-def _batches(examples: int, batch_size: int, drop_last: bool) -> int:
-    full, rest = divmod(examples, batch_size)
-    return full + bool(rest and not drop_last)
+    examples = len(data) if hasattr(data, "__len__") else 0
+    full, rest = divmod(examples if shards_itself else examples // world, section.batch_size // world)
+    length = section.batches or full + bool(rest and not section.drop_last)
+    info = data_info(data, examples, length, section.batch_size, parts.worker_note)
+    return Stream(SeededIterable(data, parts, shards_itself=shards_itself), info, parts)
 
 
 class _InProcess:
@@ -415,14 +360,14 @@ def _loader(data: SeededIterable, parts: LoaderParts) -> Any:
         raise UserError(missing)
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    warn_if_oversubscribed(section.workers, parts.say)
+    warn_if_oversubscribed(section.workers, parts.context.say)
     with no_loader_warnings():
         return StatefulDataLoader(
             data,
             batch_size=None,  # the dataset gives batches: a batch is seeded as a whole
             collate_fn=identity,
             num_workers=section.workers,
-            pin_memory=parts.device.type == "cuda",
+            pin_memory=parts.context.device.type == "cuda",
             worker_init_fn=begin_worker,
             multiprocessing_context=start_method(data, type(data.data).__name__, parts),
             generator=torch.Generator(),

@@ -34,17 +34,12 @@ from hookflow.user_code import FRAME
 
 Result = TypeVar("Result")
 
+# PyTorch's messages: of an exception in a worker; of a killed worker; of one that is gone for an unknown reason; of an
+# exception in the thread that pins memory.
 CAUGHT = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\nOriginal ")
-"""How the message begins of what PyTorch raises in the place of a worker."""
-
 KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]+)")
-"""The error of PyTorch, at any point of the training, after a worker was killed."""
-
 GONE = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
-"""The same, when PyTorch sees that the worker is gone before it hears of what."""
-
 PINNING = "in pin memory thread"
-"""Part of the message of an exception from the thread that pins memory."""
 
 PATIENCE = 10.0
 """Seconds in which a worker has an exit code, where PyTorch has only seen yet that its socket is gone."""
@@ -59,17 +54,14 @@ REMEDIES = {
 
 
 class WorkerError(Exception):
-    """A worker of a loader has raised, or died. The message says which and of what.
-
-    The traceback of one that has raised is a note.
-    """
+    """A worker of a loader has raised, or died. The worker's traceback is a note."""
 
 
 def explaining_worker_errors(train: Callable[[], Result]) -> Result:
     """Call `train`; raise a WorkerError of one line for what a worker of a loader has raised or died of.
 
-    PyTorch raises an exception about a killed worker wherever Python is when SIGCHLD arrives. That may be
-    here, while another exception is being looked at; at the entry of a context manager's exit nothing could catch it.
+    PyTorch raises an exception about a killed worker wherever Python is when SIGCHLD arrives. That may be here, while
+    another exception is being looked at.
     """
     try:
         return train()
@@ -89,7 +81,9 @@ def _explained(error: Exception) -> WorkerError | None:
     if killed := KILLED.search(f"{text}\n{error.__cause__}"):
         return _in_the_place_of(error, _died(*killed.groups()))
     if GONE.match(text) or _is_cut_off(error):
-        return _in_the_place_of(error, _end_of_one(_workers_of(error)))
+        owners = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
+        fetching = (getattr(owner, "_workers", None) for owner in owners)
+        return _in_the_place_of(error, _end_of_one(next(filter(None, fetching), ())))
     if caught := CAUGHT.match(text):
         behind = FRAME.split(text.rstrip())[-1].splitlines()[1:]  # the code of the last frame, what it raised, notes
         message = next((line for line in behind if not line.startswith(" ")), behind[-1] if behind else "")
@@ -104,18 +98,8 @@ def _in_the_place_of(error: Exception, text: str, *notes: str) -> WorkerError:
     return short.with_traceback(error.__traceback__)
 
 
-def _workers_of(error: Exception) -> Sequence[Any]:
-    """Return the processes of the loader that was fetching a batch when this was raised."""
-    owners = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
-    result = (getattr(owner, "_workers", None) for owner in owners)
-    return next(filter(None, result), ())
-
-
 def _end_of_one(workers: Sequence[Any]) -> str:
-    """Wait until one has ended as it should not, and say how.
-
-    PyTorch says so only once, by an exception in the middle of whatever Python does then: it may have got lost.
-    """
+    """Wait until a worker has an exit code other than 0, and say which: PyTorch's exception may have got lost."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         for worker in workers:
@@ -128,9 +112,9 @@ def _end_of_one(workers: Sequence[Any]) -> str:
 
 
 def _is_cut_off(error: Exception) -> bool:
-    """Say whether a worker was gone while the training, or the thread that pins memory for it, fetched a batch of it.
+    """Say whether a worker was gone while the training, or the thread that pins memory, fetched a batch of it.
 
-    A tensor comes over a socket of the worker's, which may be gone from the file system too.
+    A tensor comes over a socket of the worker, which may be gone from the file system too.
     """
     if not isinstance(error, EOFError | ConnectionError | FileNotFoundError):
         return False
@@ -159,12 +143,11 @@ SHM = Path("/dev/shm")  # noqa: S108
 
 
 def start_method(fetches: Shipped, name: str, parts: LoaderParts) -> str | None:
-    """Return how the workers of a loader are started that fetch by `fetches`; None where there are none.
+    """Return the start method of a loader's workers; None where there are none.
 
-    A fork of the training inherits the locks of its threads, which no thread releases: that may hang. A fork server has
-    none. Where `__main__` is not hookflow's own, as for `train()` in a script, the default stays PyTorch's "fork": any
-    other method would run that script again in each worker. Raises UserError where the pipeline chooses a method that
-    must pickle the data, and they cannot be.
+    A fork of the training inherits the locks of its threads, and may hang; a fork server has none. In a script that
+    calls `train()` the default stays PyTorch's "fork": any other method would run that script again in each worker.
+    Raises UserError where the pipeline chooses a method that pickles the data, and they cannot be pickled.
     """
     chosen = parts.section.multiprocessing_context
     if not parts.section.workers:
@@ -181,7 +164,9 @@ def start_method(fetches: Shipped, name: str, parts: LoaderParts) -> str | None:
     elif not chosen and (why := probe.too_big(parts.section.workers)):
         why = f"{name} is too big for workers that are not forked: {why}"
     if why:
-        parts.say(f'{why}; they are forked, which may hang (multiprocessing_context = "fork" accepts that)', "warn")
+        parts.context.say(
+            f'{why}; they are forked, which may hang (multiprocessing_context = "fork" accepts that)', "warn"
+        )
         return "fork"
     probe.share_tensors()
     if chosen != "spawn":
@@ -193,7 +178,7 @@ def _start_fork_server() -> None:
     """Start the process that workers are forked from, with PyTorch imported.
 
     It must outlive a signal to all processes of a job, so it and its workers begin with those signals blocked. Python
-    unblocks them as it starts its resource tracker, which the fork server needs: so that comes first.
+    unblocks them as it starts its resource tracker, so that comes first.
     """
     forkserver.set_forkserver_preload(["hookflow.runner.data.loader"])
     resource_tracker.ensure_running()
@@ -207,23 +192,14 @@ def _start_fork_server() -> None:
 class Shipped:
     """Something that a new process can unpickle: it imports the user's files first, whose modules it would not know."""
 
-    def __getstate__(self) -> Any:
-        return _Files(imported_files()), self.__dict__
-
-    def __setstate__(self, state: Any) -> None:
-        self.__dict__.update(state[1])
-
-
-class _Files(list[str]):
-    """Paths of files that are imported as they are unpickled."""
-
     def __reduce__(self) -> Any:
-        return _import, (list(self),)
+        return _imported, (imported_files(), type(self)), self.__dict__
 
 
-def _import(paths: list[str]) -> None:
+def _imported(paths: list[str], cls: type[Any]) -> Any:
     for path in paths:
         import_file(Path(path), path, None)
+    return object.__new__(cls)
 
 
 class _Probe(pickle.Pickler):
@@ -286,10 +262,10 @@ class _Nowhere(io.RawIOBase):
 
 
 def begin_worker(worker: int) -> None:
-    """Ignore Ctrl-C in a worker, and a SIGTERM to all processes of a job: the training decides what follows.
+    """Ignore Ctrl-C in a worker, and a SIGTERM to all processes of a job: the training may want some more batches.
 
-    It may want some more batches. A worker is killed with the process that has forked it. The fork server ends once its
-    pipe is closed, of which each worker has a copy.
+    A worker is killed with the process that has forked it. The fork server ends once its pipe is closed, of which each
+    worker has a copy.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -313,10 +289,9 @@ def _kill(pid: int) -> None:
 
 
 def end_workers(batches: Any, name: str, say: Callable[..., None]) -> None:
-    """End the workers of an iterator of a DataLoader, wherever they are, and wait for what they leave behind.
+    """End the workers of an iterator of a DataLoader, and wait for the threads that send them their indices.
 
-    PyTorch gives each worker in turn some seconds; here all have GRACE together. It does not wait for the threads that
-    send the workers their indices, each of which closes its pipe in the end.
+    PyTorch gives each worker in turn some seconds; here all have GRACE together.
     """
     alive = {number: worker for number, worker in enumerate(batches._workers) if worker.is_alive()}
     if batches._worker_pids_set:  # else PyTorch raises for each worker that is killed

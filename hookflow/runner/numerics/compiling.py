@@ -23,8 +23,7 @@ HOOKS = {
 
 WITHOUT = "take run.compile out"
 COMPILERS = {"c": ("C", "CC", ("gcc", "clang")), "c++": ("C++", "CXX", ("g++", "clang++"))}
-"""The build tools of the compilers of PyTorch, on CUDA and elsewhere: the variable that names it, and what is looked
-for."""
+"""The build tools of PyTorch's compilers, on CUDA and elsewhere: language, variable that names one, usual names."""
 
 
 def check_compiler(device: torch.device, where: Where) -> None:
@@ -38,30 +37,29 @@ def check_compiler(device: torch.device, where: Where) -> None:
 
 
 class Compiled:
-    """The networks of a run, compiled. Their parameters keep their names.
+    """The networks of a run, compiled in place. Their parameters keep their names.
 
-    Module hooks that are there at the first call are compiled along. `look` returns hooks added since, and a replaced
-    `forward`: each of them makes PyTorch compile anew. (It would never call them, had it put the network into a
-    wrapper; the versions before 2.13 have not been looked at.)
+    Module hooks that are registered before the first call are compiled along. `look` warns of hooks added since, and of
+    a replaced `forward`: each of them makes PyTorch compile anew.
     """
 
     def __init__(self, models: Mapping[str, nn.Module], mode: bool | str, say: Callable[..., None]) -> None:
         self._models = models
         self._say = say
         self._seen: dict[str, tuple[Any, ...]] = {}
-        self._told = False
-        self._told_removed: set[str] = set()
+        self._warned = False
+        self._removed: set[str] = set()
         for model in models.values():
             model.compile(mode=None if mode is True else mode)
         say("the network is compiled: its first iterations take much longer, here and when a batch has another shape")
 
     def look(self) -> None:
-        """Say, once in a run, which modules have been changed since the first look."""
+        """Warn, once in a run, of modules that have been changed since the first look."""
         now = {name: _changeable(module) for name, module in self._modules()}
         changed = [name or "the network itself" for name, what in now.items() if self._seen.get(name, what) != what]
         self._seen = self._seen or now
-        if changed and not self._told:
-            self._told = True
+        if changed and not self._warned:
+            self._warned = True
             self._say(
                 f"{first_few(changed, 3)}: registering a hook (or replacing forward) after compile forces "
                 "recompilation. Declare it as a hook of the pipeline (at forward_pre, forward, …) or register it by "
@@ -70,12 +68,12 @@ class Compiled:
             )
 
     def hook_removed(self, hook: str, module: nn.Module) -> None:
-        """Take note that a hook of the pipeline has been removed from a module; say so once for each hook."""
+        """Note that a hook of the pipeline has been removed from a module; say so once for each hook."""
         for name, other in self._modules():
             if other is module and name in self._seen:
                 self._seen[name] = _changeable(module)
-        if hook not in self._told_removed:
-            self._told_removed.add(hook)
+        if hook not in self._removed:
+            self._removed.add(hook)
             self._say(f'the hook "{hook}" has been removed: the network is recompiled without it')
 
     def _modules(self) -> Iterable[tuple[str, nn.Module]]:
@@ -91,6 +89,6 @@ def _changeable(module: nn.Module) -> tuple[Any, ...]:
 
 
 def hidden(fire: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that compiled code calls as it is: nothing is compiled of it, and of nothing that it calls."""
+    """Return a function that the compiler leaves out, with all that it calls."""
     called: Callable[..., Any] = torch.compiler.disable(fire)  # type: ignore[no-untyped-call]
     return called

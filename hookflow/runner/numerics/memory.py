@@ -24,61 +24,50 @@ def is_oom(error: BaseException) -> bool:
 
 @contextmanager
 def explain_oom(pipeline: Pipeline, has_checkpoint: Callable[[], bool]) -> Iterator[None]:
-    """Raise OutOfMemoryError, which says what to change in the pipeline, for whatever says that memory has run out.
-
-    It has come the same way: its traceback ends where the memory was asked for.
-    """
+    """Raise OutOfMemoryError, which says what to change in the pipeline, where PyTorch or Python run out of memory."""
     try:
         yield
     except Exception as error:
         if not is_oom(error):
             raise
-        raise OutOfMemoryError(advice(pipeline, error, saved=has_checkpoint())).with_traceback(
-            error.__traceback__
-        ) from None
+        explained = OutOfMemoryError(advice(pipeline, error, saved=has_checkpoint()))
+        raise explained.with_traceback(error.__traceback__) from None
 
 
 def advice(pipeline: Pipeline, error: BaseException, *, saved: bool) -> str:
-    """Return what takes less memory, with the pipeline's own numbers; `saved`: the run has a checkpoint."""
+    """Return how to take less memory, with the pipeline's own numbers; `saved`: the run has a checkpoint."""
     run = pipeline.run
     cuda = isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     less = []
-    if (size := batch_size(pipeline)) and size > 1:
+    loader, size = pipeline.data.train.loader, pipeline.data.train.args.get("batch_size")
+    if loader is not None:
+        size = loader.batch_size
+    if isinstance(size, int) and size > 1:
         twice = f" with run.accumulate = {run.accumulate * 2} (now {run.accumulate}), which computes the same but for"
         group = f"{twice} batch norm" if len(pipeline.optimizers) == 1 else ""  # several, a task may step itself
         less.append(f"batch_size = {-(-size // 2)} (now {size}){group}")
     if cuda and run.precision in ("fp32", "tf32"):
         less.append(f'run.precision = "bf16" (now "{run.precision}"), which halves most of the activations')
-    if pipeline.data.train.loader is not None and pipeline.data.train.loader.on_device:
+    if loader is not None and loader.on_device:
         less.append("on_device = false, which leaves the data set in this machine's memory")
     less.append("torch.utils.checkpoint in the model, which computes activations again instead of keeping them")
     requested = str(error).split(". GPU")[0].rstrip(".") or "no more could be had"
     kept = " Existing checkpoints are not affected; --resume continues from the newest." if saved else ""
-    return f"out of memory: {requested}{_held() if cuda else ''}. To reduce it: {'; '.join(less)}.{kept}"
-
-
-def batch_size(pipeline: Pipeline) -> int | None:
-    """Return the batch size of the training, where the pipeline says it."""
-    data = pipeline.data.train
-    if data.loader is not None:
-        return data.loader.batch_size
-    size = data.args.get("batch_size")
-    return size if isinstance(size, int) else None
-
-
-def _held() -> str:
-    _, total = torch.cuda.mem_get_info()
-    held, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-    return (
-        f"; of the device's {total / 2**30:.2f} GiB at most {held / 2**30:.2f} GiB were in tensors, "
-        f"{reserved / 2**30:.2f} GiB reserved by PyTorch"
-    )
+    used = ""
+    if cuda:
+        total = torch.cuda.mem_get_info()[1]
+        held, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        used = (
+            f"; of the device's {total / 2**30:.2f} GiB at most {held / 2**30:.2f} GiB were in tensors, "
+            f"{reserved / 2**30:.2f} GiB reserved by PyTorch"
+        )
+    return f"out of memory: {requested}{used}. To reduce it: {'; '.join(less)}.{kept}"
 
 
 def free_memory(error: BaseException, drop_gradients: Callable[[], None], device: torch.device) -> None:
-    """Free what the iteration held, so that hooks which fire at the end of the run find some memory again.
+    """Free gradients, batch and activations, so that hooks which fire at the end of the run have some memory.
 
-    That is the gradients, and what lies in the frames that the exception has come through: batch and activations.
+    Batch and activations lie in the frames that the exception has come through.
     """
     traceback.clear_frames(error.__traceback__)
     drop_gradients()

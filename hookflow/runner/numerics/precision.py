@@ -53,7 +53,7 @@ def choose_precision(wanted: str, device: torch.device, say: Callable[..., None]
 
 
 def _cpu_has_bf16() -> bool:
-    """Say whether the processor multiplies bf16 itself. Older versions of torch cannot tell; then it does not."""
+    """Say whether the processor multiplies bf16 itself; False where torch cannot tell."""
     asks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, ask, lambda: False)() for ask in asks)
 
@@ -87,24 +87,30 @@ ONLY_HERE = (
 )
 
 
+TO_REPLACE = (
+    "Replace what computes it in the model or the task (the traceback says where), or take run.deterministic out of "
+    "the pipeline"
+)
+
+
 class NondeterministicError(RuntimeError):
     """An operation has no form that gives the same bits each time, and the run is to have no others."""
 
 
 @contextmanager
 def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[None]:
-    """Set threads, determinism, cuDNN's search and the precision of float32 on CUDA; `say` takes lines for people.
+    """Set threads, determinism, cuDNN's search and the precision of float32 on CUDA, before CUDA is used.
 
-    To be entered before anything is computed on CUDA. Raises NondeterministicError, where PyTorch has raised, when the
-    run is deterministic and an operation cannot be.
+    Raises NondeterministicError when the run is deterministic and an operation cannot be.
     """
     with ExitStack() as put_back:
         if section.threads is not None:
             put_back.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(section.threads)
         _set(put_back, torch.backends.cudnn, "benchmark", section.cudnn_benchmark)
-        if section.precision in ("fp32", "tf32"):
-            _set_float32(put_back, section.precision == "tf32")
+        if section.precision in ("fp32", "tf32"):  # PyTorch's default is TF32 in convolutions and nowhere else
+            for owner in (torch.backends.cuda.matmul, torch.backends.cudnn):  # the newer key raises where this is read
+                _set(put_back, owner, "allow_tf32", section.precision == "tf32")
         if section.detect_anomaly:
             put_back.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=True))
         if section.deterministic:
@@ -114,22 +120,15 @@ def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[No
             yield
         except RuntimeError as error:
             if section.deterministic and "use_deterministic_algorithms" in str(error):
-                raise NondeterministicError(_words(error)).with_traceback(error.__traceback__) from None
+                message = str(error).split(", but you set", 1)[0].split(". You can turn off determinism", 1)[0]
+                message = f"{message.rstrip('.')}. {TO_REPLACE}"
+                raise NondeterministicError(message).with_traceback(error.__traceback__) from None
             raise
 
 
 def _set(put_back: ExitStack, owner: Any, name: str, value: object) -> None:
     put_back.callback(setattr, owner, name, getattr(owner, name))
     setattr(owner, name, value)
-
-
-def _set_float32(put_back: ExitStack, tf32: bool) -> None:
-    """Let CUDA multiply float32 as such or as TF32. PyTorch's default is TF32 in convolutions and nowhere else.
-
-    By the older of two interfaces, which all code may read; the newer key raises wherever the older one is read.
-    """
-    for owner in (torch.backends.cuda.matmul, torch.backends.cudnn):
-        _set(put_back, owner, "allow_tf32", tf32)
 
 
 def _set_deterministic(put_back: ExitStack) -> None:
@@ -141,12 +140,3 @@ def _set_deterministic(put_back: ExitStack) -> None:
     if CUBLAS not in os.environ:
         os.environ[CUBLAS] = ":4096:8"  # read when cuBLAS is first used
         put_back.callback(os.environ.pop, CUBLAS, None)
-
-
-def _words(error: RuntimeError) -> str:
-    """Return what PyTorch says, without its advice for who calls it from Python."""
-    what = str(error).split(", but you set", 1)[0].split(". You can turn off determinism", 1)[0]
-    return (
-        f"{what.rstrip('.')}. Replace what computes it in the model or the task (the traceback says where), or take "
-        "run.deterministic out of the pipeline"
-    )

@@ -17,7 +17,7 @@ BLOCK = 256
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """Return the state of every global random generator, as plain values and tensors: a number each is slow to save."""
+    """Return the state of every global random generator, as plain values and tensors."""
     version, own, next_gauss = random.getstate()
     kind, words, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {
@@ -77,9 +77,9 @@ def batch_seed(seed: int, stream: RNGStream, *place: int, batch: int) -> int:
 
 
 @lru_cache(maxsize=16)
-def _seeds_of_block(seed: int, stream: RNGStream, *place: int) -> list[tuple[int, int]]:
+def _seeds_of_block(seed: int, stream: RNGStream, *place: int) -> list[list[int]]:
     words = np.random.SeedSequence((stream, *place, seed)).generate_state(2 * BLOCK, np.uint64)
-    return [(first, second) for first, second in words.reshape(BLOCK, 2).tolist()]
+    return words.reshape(BLOCK, 2).tolist()
 
 
 def _seed_generators(seed: int, numpy_seed: int) -> None:

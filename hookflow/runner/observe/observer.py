@@ -19,7 +19,7 @@ from hookflow.graph.observation import Seen, Slots
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.slots import OFFERED, Verb
 from hookflow.runner.builder.components import Parts
-from hookflow.runner.data.transfer import tensors
+from hookflow.runner.data.base import tensors
 from hookflow.runner.dispatch.dispatcher import Call
 from hookflow.runner.observe.tensors import RunTensors, address, mark, mark_of_random
 from hookflow.runner.observe.watched import Note, WatchedDict, WatchedMapping, WatchedRun

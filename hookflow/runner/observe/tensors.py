@@ -23,8 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from hookflow.graph.slots import Verb
 from hookflow.runner.builder.components import Parts
-from hookflow.runner.data.loader import Loader
-from hookflow.runner.data.on_device import OnDevice
+from hookflow.runner.data.loader import Loader, OnDevice
 from hookflow.runner.numerics.random_state import random_state
 from hookflow.runner.observe.watched import Note, WatchedDict
 

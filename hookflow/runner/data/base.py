@@ -1,31 +1,53 @@
-"""Batches on their way to the device, and augmented there."""
+"""What all sources of batches share: their context, the length of an epoch, and the way to the device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.numerics.random_state import RNGStream, batch_seed
+from hookflow.events.records import DataInfo
 
 
-class Augment:
-    """Calls `augment(batch, generator)`, if there is one, with a generator of the device seeded for that batch."""
+@dataclass(frozen=True)
+class DataContext:
+    """The settings of a run that its data of all splits share; `say` takes lines for people, and their level."""
 
-    def __init__(self, parts: LoaderParts) -> None:
-        self._parts = parts
-        self._generator = torch.Generator(parts.device) if parts.augment else None
+    seed: int
+    device: torch.device
+    channels_last: bool
+    say: Callable[..., None]
+    rank: int = 0
+    world: int = 1
 
-    def __call__(self, batch: Any, epoch: int, index: int) -> Any:
-        """Return the batch of an epoch, changed."""
-        parts = self._parts
-        if parts.augment is None or self._generator is None:
-            return batch
-        self._generator.manual_seed(batch_seed(parts.seed, RNGStream.AUGMENT, epoch, parts.rank, batch=index))
-        return to_device(parts.augment(batch, self._generator), parts.device, parts.channels_last)
+    def to_device(self, batch: Any) -> Any:
+        """Return the batch with every tensor on the device; on CUDA without waiting for the copy."""
+        return to_device(batch, self.device, self.channels_last)
+
+
+class Sized:
+    """A source whose `info` says how many batches an epoch has."""
+
+    info: DataInfo
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch."""
+        return self.info["batches"]
+
+
+def data_info(data: Any, examples: int, batches: int, batch_size: int, note: str = "") -> DataInfo:
+    """Return the description of a user's data, named by their class."""
+    return DataInfo(
+        name=type(data).__name__,
+        examples=examples,
+        batches=batches,
+        batch_size=batch_size,
+        synthetic=False,
+        note=note,
+    )
 
 
 def to_device(batch: Any, device: torch.device, channels_last: bool) -> Any:
@@ -60,21 +82,16 @@ def tensors(batch: Any) -> Iterator[Tensor]:
             yield from tensors(part)
 
 
-def prefetch(batches: Iterable[Any], device: torch.device, channels_last: bool) -> Iterator[Any]:
+def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
     """Yield the batches on the device. On CUDA the next one is copied meanwhile, on a stream of its own."""
-    if device.type == "cuda":
-        yield from _by_side_stream(batches, device, channels_last)
+    if context.device.type != "cuda":
+        yield from map(context.to_device, batches)
         return
-    for batch in batches:
-        yield to_device(batch, device, channels_last)
-
-
-def _by_side_stream(batches: Iterable[Any], device: torch.device, channels_last: bool) -> Iterator[Any]:
-    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side = torch.cuda.Stream(context.device)  # type: ignore[no-untyped-call]
     in_flight: list[tuple[Any, torch.cuda.Event]] = []
     for batch in batches:
         with torch.cuda.stream(side):
-            in_flight.append((to_device(batch, device, channels_last), side.record_event()))
+            in_flight.append((context.to_device(batch), side.record_event()))
         if len(in_flight) > 1:
             yield _after_copy(*in_flight.pop(0))
     for last in in_flight:
