@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import MANIFEST, read_manifest, seal
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import NewRun, Train, Trained, messages, records, strikes
