@@ -11,13 +11,15 @@ from torch import nn
 
 
 class StandIn(SimpleNamespace):
-    """A run of one process; `logged` and `told` are what hooks have said, `saved` the checkpoints asked for."""
+    """A run of one process that keeps what hooks log, say and ask for."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **other: Any) -> None:
+    def __init__(self, model: Any = None, optimizer: torch.optim.Optimizer | None = None, **other: Any) -> None:
         self.logged: dict[str, list[float]] = {}
-        self.told: list[str] = []
+        self.messages: list[str] = []
         self.saved: list[str] = []
+        self.moved: dict[str, int] = {}
         self.stopped: list[str] = []
+        self.skipped = 0
         self.metrics: Mapping[str, float] = {}
         super().__init__(
             **{
@@ -32,11 +34,17 @@ class StandIn(SimpleNamespace):
                 "world": 1,
                 "rank": 0,
                 "data": {},
+                "task": None,
                 **other,
             }
         )
         for group in optimizer.param_groups if optimizer is not None else ():
             group.setdefault("initial_lr", group["lr"])
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The newest number of each name that was logged."""
+        return {name: values[-1] for name, values in self.logged.items()}
 
     def stepped(self, model: str | None = None) -> nn.Module:
         return self.models[model or "model"]  # type: ignore[no-any-return]
@@ -48,13 +56,17 @@ class StandIn(SimpleNamespace):
         self.logged.setdefault(name, []).append(float(value))
 
     def say(self, text: str, level: str = "info") -> None:
-        self.told.append(text)
+        self.messages.append(text)
 
-    def save_checkpoint(self, *names: str, **_: Any) -> None:
+    def save_checkpoint(self, *names: str, moved: Mapping[str, int] | None = None, **_: Any) -> None:
         self.saved += names
+        self.moved |= moved or {}
 
     def stop(self, reason: str) -> None:
         self.stopped.append(reason)
+
+    def skip_step(self) -> None:
+        self.skipped += 1
 
     def evaluate(self, batch: Any) -> Any:
         return self.task.evaluate(self, batch)

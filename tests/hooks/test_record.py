@@ -7,7 +7,6 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,23 +26,10 @@ from hookflow.runner.loop import run as run_module
 from hookflow.runner.loop.evaluation import Evaluation
 from hookflow.runner.loop.loop import SafePoint
 from tests.conftest import NewRun, records
-from tests.hooks.stand_ins import NOW
+from tests.hooks.stand_ins import NOW, StandIn
 from tests.toy import Tied
 
 Train = Callable[..., int]
-
-
-class Recorded(SimpleNamespace):
-    """As much of a run as such hooks look at, which keeps what is logged."""
-
-    def __init__(self, **parts: Any) -> None:
-        super().__init__(rank=0, world=1, iter=0, device=torch.device("cpu"), logged={}, **parts)
-
-    def log(self, name: str, value: Any) -> None:
-        self.logged[name] = float(value)
-
-    def stepped(self, model: str | None = None) -> Any:
-        return self.model if model is None else self.models[model]
 
 
 def net() -> nn.Module:
@@ -55,18 +41,18 @@ class TestLRMonitor:
     def test_logs_the_settings_of_each_group(self) -> None:
         one, two = net().parameters(), net().parameters()
         sgd = torch.optim.SGD([{"params": one}, {"params": two, "lr": 0.5, "name": "norms"}], lr=0.1, momentum=0.9)
-        run = Recorded(optimizers={"optimizer": sgd})
+        run = StandIn(optimizers={"optimizer": sgd})
         LRMonitor(["momentum"]).after_train_iter(run)  # type: ignore[arg-type]
-        assert run.logged == {"lr/0": 0.1, "lr/norms": 0.5, "momentum/0": 0.9, "momentum/norms": 0.9}
+        assert run.last == {"lr/0": 0.1, "lr/norms": 0.5, "momentum/0": 0.9, "momentum/norms": 0.9}
 
     def test_several_optimizers_are_told_apart(self) -> None:
         optimizers = {
             "generator": torch.optim.Adam(net().parameters(), lr=0.1, betas=(0.5, 0.9)),
             "critic": torch.optim.SGD(net().parameters(), lr=0.2, weight_decay=0.01),
         }
-        run = Recorded(optimizers=optimizers)
+        run = StandIn(optimizers=optimizers)
         LRMonitor(["momentum", "weight_decay"]).after_train_iter(run)  # type: ignore[arg-type]
-        assert run.logged == {
+        assert run.last == {
             "lr/generator/0": 0.1,
             "momentum/generator/0": 0.5,
             "weight_decay/generator/0": 0.0,
@@ -77,10 +63,10 @@ class TestLRMonitor:
 
 
 class TestGradNorm:
-    def run(self) -> Recorded:
+    def run(self) -> StandIn:
         model = net()
         model(torch.randn(5, 3)).square().sum().backward()
-        return Recorded(model=model, models={"model": model})
+        return StandIn(model=model, models={"model": model})
 
     def test_the_norms_are_those_by_hand(self) -> None:
         run = self.run()
@@ -91,31 +77,31 @@ class TestGradNorm:
             if list(module.parameters(recurse=False))
         }
         total = float(torch.nn.utils.get_total_norm([p.grad for p in run.model.parameters()]))
-        assert run.logged == pytest.approx({f"grad_norm/{k}": v for k, v in {**by_hand, "total": total}.items()})
+        assert run.last == pytest.approx({f"grad_norm/{k}": v for k, v in {**by_hand, "total": total}.items()})
         assert by_hand.keys() == {"0", "2"}
 
     def test_of_each_parameter(self) -> None:
         run = self.run()
         GradNorm("parameter").before_optimizer_step(run)  # type: ignore[arg-type]
-        assert run.logged.keys() == {f"grad_norm/{name}" for name in ("0.weight", "0.bias", "2.weight", "total")}
-        assert run.logged["grad_norm/0.bias"] == pytest.approx(float(run.model[0].bias.grad.norm()))
+        assert run.last.keys() == {f"grad_norm/{name}" for name in ("0.weight", "0.bias", "2.weight", "total")}
+        assert run.last["grad_norm/0.bias"] == pytest.approx(float(run.model[0].bias.grad.norm()))
 
     def test_what_has_no_gradient_has_no_norm(self) -> None:
         run = self.run()
         run.model[0].requires_grad_(False).zero_grad()
         GradNorm().before_optimizer_step(run)  # type: ignore[arg-type]
-        assert run.logged.keys() == {"grad_norm/2", "grad_norm/total"}
+        assert run.last.keys() == {"grad_norm/2", "grad_norm/total"}
         run.logged.clear()
         run.model.zero_grad()
         GradNorm().before_optimizer_step(run)  # type: ignore[arg-type]
-        assert run.logged == {}
+        assert run.last == {}
 
     def test_sparse_gradients_count(self) -> None:
         model = nn.Embedding(10, 2, sparse=True)
         model(torch.tensor([1, 1, 3])).sum().backward()
-        run = Recorded(model=model, models={"model": model})
+        run = StandIn(model=model, models={"model": model})
         GradNorm().before_optimizer_step(run)  # type: ignore[arg-type]
-        assert run.logged["grad_norm/total"] == pytest.approx((2 * 2**2 + 2 * 1) ** 0.5)
+        assert run.last["grad_norm/total"] == pytest.approx((2 * 2**2 + 2 * 1) ** 0.5)
 
 
 class TestThroughput:
@@ -127,14 +113,14 @@ class TestThroughput:
     def test_the_clock_is_that_of_the_window(self) -> None:
         hook, run = (
             Throughput(2, tokens_per_sample=3),
-            Recorded(batch_size=8, sum=lambda value: value, train_seconds=10, max_iters=9),
+            StandIn(batch_size=8, sum=lambda value: value, train_seconds=10, max_iters=9),
         )
         hook.before_train(run)  # type: ignore[arg-type]
         for seconds in (1, 3):
             run.train_seconds += seconds
             hook.add(run)  # type: ignore[arg-type]
         hook.after_train_iter(run)  # type: ignore[arg-type]
-        assert run.logged == {"samples_per_s": 4, "tokens_per_s": 12}
+        assert run.last == {"samples_per_s": 4, "tokens_per_s": 12}
 
     def test_a_figure_covers_every_iteration_over_epochs_and_no_validation_checkpoint_or_pause(
         self, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
@@ -180,22 +166,23 @@ def test_the_memory_is_that_of_this_process() -> None:
     assert memory(torch.device("cpu"))["rss"] - before["rss"] > 192
 
 
+def commit_in(folder: Path) -> str:
+    """Make a repository with one commit, and return the commit."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-c", "user.name=somebody", "-c", "user.email=somebody@example.com", *words]
+        return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "--quiet", "--initial-branch", "trunk")
+    (folder / "net.py").write_text("one")
+    git("add", "net.py")
+    git("commit", "--quiet", "-m", "it")
+    return git("rev-parse", "HEAD")
+
+
 class TestEnvInfo:
-    def commit(self, folder: Path) -> str:
-        def git(*words: str) -> str:
-            settings = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
-            return subprocess.run(
-                ["git", *settings, *words], cwd=folder, check=True, capture_output=True, text=True
-            ).stdout.strip()
-
-        git("init", "--quiet", "--initial-branch", "trunk")
-        (folder / "net.py").write_text("one")
-        git("add", "net.py")
-        git("commit", "--quiet", "-m", "it")
-        return git("rev-parse", "HEAD")
-
     def test_the_commit_and_what_differs_from_it(self, tmp_path: Path) -> None:
-        commit = self.commit(tmp_path)
+        commit = commit_in(tmp_path)
         assert log.git(tmp_path) == {"commit": commit, "branch": "trunk", "dirty": []}
         (tmp_path / "net.py").write_text("two")
         (tmp_path / "new.py").write_text("new")
@@ -207,18 +194,6 @@ class TestEnvInfo:
 
     def test_without_a_repository(self, tmp_path: Path) -> None:
         assert log.git(tmp_path) is None
-
-    def test_a_run_keeps_it(
-        self, new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        commit = self.commit(tmp_path)
-        run_dir = new_run("run.max_epochs=1", 'hooks.env={use="env_info"}')
-        monkeypatch.chdir(tmp_path)
-        assert train_here(run_dir) == 0
-        kept = json.loads((run_dir.path / log.FILE).read_text())
-        assert kept["git"]["commit"] == commit and kept["packages"]["torch"] and kept["torch"] == torch.__version__
-        (told,) = records(run_dir, "text")
-        assert commit[:12] in str(told["text"]) and torch.__version__ in str(told["text"])
 
 
 class TestProfiler:
@@ -276,24 +251,6 @@ class TestConfusion:
             "     4 × c3 taken for c7",
         ]
 
-    def test_a_run_counts_each_example_of_a_pass_once(self, new_run: NewRun, train_here: Train) -> None:
-        run_dir = new_run("run.max_epochs=2", "run.test=true", 'hooks.confusion={use="confusion_matrix"}')
-        assert train_here(run_dir) == 0
-        told = [(record["name"], str(record["text"])) for record in records(run_dir, "text")]
-        assert [name for name, _ in told] == ["val/confusion_matrix", "val/confusion_matrix", "test/confusion_matrix"]
-        for _, text in told:
-            rows = [list(map(int, line.split()[1:])) for line in text.splitlines()[1:]]
-            assert sum(map(sum, rows)) == 16
-        right = sum(row[k] for k, row in enumerate(rows)) / 16
-        test = next(record for record in records(run_dir, "metrics") if record["split"] == "test")
-        assert test["v"]["accuracy"] == right  # type: ignore[index]
-        assert [record["name"] for record in records(run_dir, "image")] == [name for name, _ in told]
-
-    def test_the_names_must_be_as_many_as_the_classes(self, new_run: NewRun, train_here: Train) -> None:
-        run_dir = new_run('hooks.confusion={use="confusion_matrix", args={classes=["a", "b"]}}')
-        assert train_here(run_dir) == 2
-        assert "names of 2 classes, and the task's logits have 3" in str(records(run_dir, "end")[-1]["reason"])
-
 
 class TestImages:
     def test_the_first_tensor_of_images_is_taken(self) -> None:
@@ -316,25 +273,10 @@ class TestImages:
         found = images.rescaled(torch.stack([torch.linspace(-3, 5, 12).reshape(3, 2, 2), torch.ones(3, 2, 2)]))
         assert (found[0].min(), found[0].max(), found[1].max()) == (0, 1, 0)
 
-    def test_a_run_shows_the_first_batch_of_each_validation(self, new_run: NewRun, train_here: Train) -> None:
-        shows = 'hooks.images={use="images", args={output="image", count=4, columns=2}}'
-        run_dir = new_run("run.max_epochs=2", shows, 'task.use="./own_tasks.py:paints"')
-        assert train_here(run_dir) == 0
-        first, second = records(run_dir, "image")
-        assert (first["it"], second["it"], first["name"]) == (5, 10, "val/image")
-        assert (first["width"], first["height"]) == (5, 5)
-        assert str(first["caption"]).startswith("target ") and "; predicted " in str(first["caption"])
-        assert (run_dir.path / str(second["path"])).stat().st_size
-
-    def test_data_without_images_are_the_users_mistake(self, new_run: NewRun, train_here: Train) -> None:
-        run_dir = new_run('hooks.images={use="images"}')
-        assert train_here(run_dir) == 2
-        assert "the batch has no tensor of images" in str(records(run_dir, "end")[-1]["reason"])
-
 
 class TestParamStats:
     def test_the_statistics_are_those_of_numpy(self) -> None:
-        run = Recorded(model=net())
+        run = StandIn(model=net())
         ParamStats(["0.*"], ["mean", "std", "norm", "min", "max"]).after_train_iter(run)  # type: ignore[arg-type]
         expected = {}
         for name in ("0.weight", "0.bias"):
@@ -342,46 +284,63 @@ class TestParamStats:
             by_hand = {"mean": values.mean(), "std": values.std(), "norm": (values**2).sum() ** 0.5}
             by_hand |= {"min": values.min(), "max": values.max()}
             expected |= {f"param/{name}/{stat}": value for stat, value in by_hand.items()}
-        assert run.logged == pytest.approx(expected, rel=1e-5)
+        assert run.last == pytest.approx(expected, rel=1e-5)
 
     def test_tied_weights_are_logged_by_the_name_that_matches(self) -> None:
-        hook, run = ParamStats(["head.*"], ["norm"]), Recorded(model=Tied())
+        hook, run = ParamStats(["head.*"], ["norm"]), StandIn(model=Tied())
         hook.before_train(run)  # type: ignore[arg-type]
         hook.after_train_iter(run)  # type: ignore[arg-type]
-        assert run.logged.keys() == {"param/head.weight/norm"}
-
-    def test_a_run_keeps_histograms(self, new_run: NewRun, train_here: Train) -> None:
-        args = '{match=["head.*"], histogram=true}'
-        run_dir = new_run("run.max_epochs=1", f'hooks.stats={{use="param_stats", every=5, args={args}}}')
-        assert train_here(run_dir) == 0
-        found = {str(record["name"]): record for record in records(run_dir, "histogram")}
-        assert found.keys() == {"param/head.weight", "param/head.bias"}
-        assert sum(found["param/head.weight"]["counts"]) == 24  # type: ignore[call-overload]
-
-    def test_a_glob_that_matches_nothing_is_the_users_mistake(self, new_run: NewRun, train_here: Train) -> None:
-        run_dir = new_run('hooks.stats={use="param_stats", args={match=["heat.weight"]}}')
-        assert train_here(run_dir) == 2
-        said = str(records(run_dir, "end")[-1]["reason"])
-        assert 'no parameter of the network matches "heat.weight"' in said and "head.weight" in said
+        assert run.last.keys() == {"param/head.weight/norm"}
 
 
 class TestActivationStats:
     def test_the_statistics_are_those_by_hand(self) -> None:
         model, inputs = net(), torch.randn(6, 3)
-        run, hook = Recorded(model=model), ActivationStats()
+        run, hook = StandIn(model=model), ActivationStats()
         hook.before_run(run)  # type: ignore[arg-type]
         hidden = model[1](model[0](inputs))  # type: ignore[index]
         hook.forward(run, model[1], hidden)  # type: ignore[index, arg-type]
         by_hand = hidden.detach().double().numpy()
         expected = {"mean": by_hand.mean(), "std": by_hand.std(), "zeros": (by_hand == 0).mean()}
-        assert run.logged == pytest.approx({f"activation/1/{stat}": value for stat, value in expected.items()})
-        assert 0 < run.logged["activation/1/zeros"] < 1
+        assert run.last == pytest.approx({f"activation/1/{stat}": value for stat, value in expected.items()})
+        assert 0 < run.last["activation/1/zeros"] < 1
 
-    def test_a_run_logs_those_of_the_modules_that_are_named(self, new_run: NewRun, train_here: Train) -> None:
-        run_dir = new_run(
-            "run.max_epochs=1", 'hooks.stats={use="activation_stats", modules=["head", "body.?"], every=5}'
-        )
-        assert train_here(run_dir) == 0
-        names = {name for record in records(run_dir, "scalars") for name in record["v"]}  # type: ignore[attr-defined]
-        layers = {name.split("/")[1] for name in names if name.startswith("activation/")}
-        assert layers == {"head", "body.0", "body.1", "body.2", "body.3"}
+
+def test_a_run_records_what_they_log(
+    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = commit_in(tmp_path)
+    run_dir = new_run(
+        "run.max_epochs=2",
+        "run.test=true",
+        'task.use="./own_tasks.py:paints"',
+        'hooks.env={use="env_info"}',
+        'hooks.confusion={use="confusion_matrix"}',
+        'hooks.images={use="images", args={output="image", count=4, columns=2}}',
+        'hooks.params={use="param_stats", every=5, args={match=["head.*"], histogram=true}}',
+        'hooks.stats={use="activation_stats", modules=["head", "body.?"], every=5}',
+    )
+    monkeypatch.chdir(tmp_path)
+    assert train_here(run_dir) == 0
+    kept = json.loads((run_dir.path / log.FILE).read_text())
+    assert kept["git"]["commit"] == commit and kept["packages"]["torch"] and kept["torch"] == torch.__version__
+    (_, environment), *matrices = [(record["name"], str(record["text"])) for record in records(run_dir, "text")]
+    assert commit[:12] in environment and torch.__version__ in environment
+    assert [name for name, _ in matrices] == ["val/confusion_matrix", "val/confusion_matrix", "test/confusion_matrix"]
+    for _, text in matrices:
+        rows = [list(map(int, line.split()[1:])) for line in text.splitlines()[1:]]
+        assert sum(map(sum, rows)) == 16, "each example of a pass counts once"
+    test = next(record for record in records(run_dir, "metrics") if record["split"] == "test")
+    assert test["v"]["accuracy"] == sum(row[k] for k, row in enumerate(rows)) / 16  # type: ignore[index]
+    images = records(run_dir, "image")
+    assert [image["name"] for image in images if image["name"] != "val/image"] == [name for name, _ in matrices]
+    first, second = (image for image in images if image["name"] == "val/image")
+    assert (first["it"], second["it"], first["width"], first["height"]) == (5, 10, 5, 5)
+    assert str(first["caption"]).startswith("target ") and "; predicted " in str(first["caption"])
+    assert (run_dir.path / str(second["path"])).stat().st_size
+    histograms: Any = {str(record["name"]): record for record in records(run_dir, "histogram")}
+    assert histograms.keys() == {"param/head.weight", "param/head.bias"}
+    assert sum(histograms["param/head.weight"]["counts"]) == 24
+    names = {name for record in records(run_dir, "scalars") for name in record["v"]}  # type: ignore[attr-defined]
+    layers = {name.split("/")[1] for name in names if name.startswith("activation/")}
+    assert layers == {"head", "body.0", "body.1", "body.2", "body.3"}

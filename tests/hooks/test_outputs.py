@@ -1,0 +1,259 @@
+"""Hooks on what a task returns and a run leaves: `metrics`, `predict`, `tta` and `export`; and their mistakes."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hookflow.errors import UserError, Where
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.arguments import wrong_arguments
+from hookflow.hooks.builtin.metrics import Accuracy, Metrics
+from hookflow.hooks.builtin.predict import TTA, Predict, views
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from tests.conftest import TESTS, TOY, NewRun, records
+from tests.hooks.stand_ins import StandIn
+from tests.runner.same import assert_same, curve, final_state
+from tests.toy import Net, Points
+
+Train = Callable[..., int]
+
+F1 = '{use="torchmetrics.classification:MulticlassF1Score", args={num_classes=3}}'
+MICRO = '{use="MulticlassAccuracy", args={num_classes=3, average="micro"}}'
+
+
+def exported(run_dir: RunDir, pattern: str) -> Path:
+    (path,) = (run_dir.path / "export").glob(pattern)
+    return path
+
+
+def test_a_run_has_metrics_of_torchmetrics_predictions_and_exports(new_run: NewRun, train_here: Train) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    run_dir = new_run(
+        f'hooks.metrics={{use="metrics", args={{metrics={{right={MICRO}, f1={F1}}}}}}}',
+        'hooks.checkpoint.args={monitor="f1", mode="max"}',
+        'hooks.predict={use="predict", args={outputs=["logits", "target"]}}',
+        'hooks.looks={use="activation_stats"}',  # bound inside the network that is exported
+        'hooks.export={use="export", args={formats=["state_dict", "safetensors", "torch_export"]}}',
+        "run.test=true",
+    )
+    assert train_here(run_dir) == 0, records(run_dir, "error")
+    found = records(run_dir, "metrics")
+    assert [record["split"] for record in found] == ["val"] * 3 + ["test"]
+    for record in found:
+        values: Any = record["v"]
+        assert values["right"] == pytest.approx(values["accuracy"])
+        assert 0 < values["f1"] <= 1
+    with np.load(run_dir.path / "predictions.npz") as file:
+        logits, target = file["logits"], file["target"]
+    expected = [target for _, target in Points(0, torch.device("cpu"), examples=16, split=2).epoch(0)]
+    assert target.tolist() == torch.cat(expected).tolist()
+    assert (logits.argmax(1) == target).mean() == pytest.approx(values["accuracy"])
+    weights: Any = final_state(run_dir)["model"]
+    path = exported(run_dir, "*.pt")
+    assert path.name == f"last-model-{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}.pt"
+    assert_same(torch.load(path, weights_only=True), dict(weights))
+    messages = [str(record["text"]) for record in records(run_dir, "message")]
+    assert "predictions are in predictions.npz" in messages and f"exported {path}" in messages
+    assert_same(safetensors.load_file(exported(run_dir, "last-model-*.safetensors")), dict(weights))
+    program = torch.export.load(exported(run_dir, "last-model-*.pt2")).module()
+    net = Net().eval()
+    net.load_state_dict(weights)
+    for size in (1, 3, 100):
+        inputs = torch.randn(size, 4)
+        assert torch.allclose(program(inputs), net(inputs), atol=1e-6)
+
+
+def test_the_average_of_the_best_is_exported_to_a_folder_of_ones_own(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    args = f'{{checkpoint="best", weights="model_ema", out_dir="{tmp_path / "mine"}"}}'
+    for _ in range(2):
+        run_dir = new_run(f'hooks.export={{use="export", args={args}}}')
+        assert train_here(run_dir) == 0
+    (path,) = (tmp_path / "mine").iterdir()  # the same weights twice
+    assert path.name.startswith("best-model_ema-")
+    best = torch.load(run_dir.checkpoints / "best" / "model_ema.pt", weights_only=True)
+    assert_same(torch.load(path, weights_only=True), dict(best))
+
+
+def test_without_the_checkpoint_nothing_is_exported(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run('hooks.export={use="export", args={checkpoint="best-2"}}')
+    assert train_here(run_dir) == 0
+    assert any('no checkpoint "best-2"' in str(record["text"]) for record in records(run_dir, "message"))
+
+
+def test_checkpoints_begin_with_their_trigger_and_what_was_better_before_is_no_best(
+    new_run: NewRun, train_here: Train
+) -> None:
+    run_dir = new_run('hooks.checkpoint.args={monitor="loss", mode="max", keep=9}', 'hooks.checkpoint.from="2ep"')
+    assert train_here(run_dir) == 0
+    assert sorted(path.name for path in run_dir.checkpoints.glob("it*")) == ["it00000010", "it00000015"]
+    losses = [record["v"]["loss"] for record in records(run_dir, "metrics")]  # type: ignore[index]
+    assert losses[0] > max(losses[1:]), "the first would be the best"
+    assert (run_dir.checkpoints / "best").resolve().name in ("it00000010", "it00000015")
+
+
+@pytest.mark.parametrize(
+    ("hook", "message", "iteration"),
+    [
+        ('use="predict", args={outputs=["logit"]}', 'the task\'s outputs have no "logit"', 5),
+        ('use="export", args={weights="model_ena"}', 'has no weights "model_ena"\n    did you mean "model_ema"', 5),
+        ('use="export", args={out_dir="FILE/mine"}', "cannot be made: Not a directory", 0),
+        ('use="lr_finder", args={iters=40}', "sweeps over 40 iterations, and the run has only 5", 0),
+        ('use="images"', "the batch has no tensor of images", 5),
+        ('use="param_stats", args={match=["heat.weight"]}', 'matches "heat.weight"\n    did you mean "head.weight"', 0),
+        (
+            'use="confusion_matrix", args={classes=["a", "b"]}',
+            "names of 2 classes, and the task's logits have 3",
+            5,
+        ),
+        ('use="scheduler", args={chain=[{use="LinerLR"}]}', 'did you mean "LinearLR"?', 0),
+    ],
+)
+def test_a_mistake_that_only_the_run_shows_is_the_users(
+    new_run: NewRun, train_here: Train, hook: str, message: str, iteration: int, tmp_path: Path
+) -> None:
+    (tmp_path / "FILE").touch()
+    hook = hook.replace("FILE", str(tmp_path / "FILE"))
+    run_dir = new_run(f"hooks.mine={{{hook}}}", "run.test=true", "run.max_epochs=1")
+    assert train_here(run_dir) == 2
+    (end,) = records(run_dir, "end")
+    assert (end["it"], message in str(end["reason"])) == (iteration, True), end
+
+
+class TestMetrics:
+    def test_each_pass_begins_anew_and_counts_all_batches(self) -> None:
+        hook = Metrics(metrics={"f1": {"use": "MulticlassF1Score", "args": {"num_classes": 2}}})  # type: ignore[dict-item]
+        run: Any = StandIn(Net())
+        for _ in range(2):
+            hook.before_val_epoch(run)
+            for answers, target in [([0, 0, 1], [0, 1, 1]), ([1, 0], [1, 0])]:
+                logits = torch.nn.functional.one_hot(torch.tensor(answers), 2).float()
+                hook.after_val_iter({"logits": logits, "target": torch.tensor(target)})
+            metrics: dict[str, Any] = {}
+            hook.after_val_epoch(metrics)
+            assert float(metrics["f1"]) == pytest.approx(4 / 5)
+
+    @pytest.mark.parametrize(
+        ("metric", "message"),
+        [
+            ({"use": "MulticlasF1Score"}, 'did you mean "MulticlassF1Score"?'),
+            ({"use": "MulticlassF1Score", "args": {"classes": 3}}, 'the metric "f1" needs the argument "num_classes"'),
+            ({"use": "MulticlassF1Score", "args": {"num_classes": 3, "average": "all"}}, 'the metric "f1": '),
+        ],
+    )
+    def test_an_invalid_metric_is_reported_before_the_run(self, metric: Any, message: str) -> None:
+        with pytest.raises(UserError) as raised:
+            Metrics({"f1": metric})
+        assert message in str(raised.value)
+
+    def test_outputs_that_are_missing_and_results_that_are_no_number_are_reported(self) -> None:
+        each: Any = {"each": {"use": "MulticlassAccuracy", "args": {"num_classes": 3, "average": None}}}
+        hook = Metrics(each)
+        hook.before_val_epoch(StandIn(Net()))  # type: ignore[arg-type]
+        with pytest.raises(UserError, match='metrics needs the output "target" of the task, which gives "logits"'):
+            hook.after_val_iter({"logits": torch.zeros(2, 3)})
+        hook.after_val_iter({"logits": torch.zeros(2, 3), "target": torch.tensor([0, 1])})
+        with pytest.raises(UserError, match=r'the metric "each" gives a tensor of shape \(3,\), and not one number'):
+            hook.after_val_epoch({})
+        with pytest.raises(UserError, match=r'needs the outputs "logits" .* and "target" .*, which gives "loss"'):
+            Accuracy().after_val_iter({"loss": 1.0})
+
+    @pytest.mark.parametrize(
+        ("hook", "package", "extra"),
+        [
+            ('use = "metrics"\nargs = { metrics = { f1 = { use = "F1Score" } } }', "torchmetrics", "metrics"),
+            ('use = "export"\nargs = { formats = ["state_dict", "safetensors"] }', "safetensors", "safetensors"),
+        ],
+    )
+    def test_check_reports_a_missing_package_with_what_to_install(
+        self, monkeypatch: pytest.MonkeyPatch, hook: str, package: str, extra: str
+    ) -> None:
+        loaded = parse(TOY.read_text() + f"\n[hooks.mine]\n{hook}\n", TOY)
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(UserError, match=f"the package {package}, which is not installed") as raised:
+            compile_pipeline(loaded, TESTS)
+        (problem,) = raised.value.problems
+        assert problem.where is not None and problem.where.line == len(TOY.read_text().splitlines()) + 4
+        assert problem.hint == f"pip install 'hookflow[{extra}]'"
+
+
+def test_outputs_without_rows_are_no_predictions() -> None:
+    with pytest.raises(UserError, match='outputs are "loss", a Tensor without rows'):
+        Predict(["loss"]).after_test_iter({"loss": torch.tensor(1.0)})
+
+
+@pytest.mark.parametrize(
+    ("make", "args"),
+    [
+        *((Predict, {"outputs": ["logits"], "file": file}) for file in ("rows.txt", "../rows.npz", "rows")),
+        *((TTA, {"transforms": [transform]}) for transform in ("flip", "shift(0)", "shift(-1)", "shift", 3)),
+    ],
+)
+def test_an_invalid_argument_is_refused_before_the_run(make: Any, args: dict[str, Any]) -> None:
+    (problem,) = wrong_arguments(make, args, "hook", lambda _: Where(""))
+    assert "file" in problem.message or "transform" in problem.message
+
+
+class TestTTA:
+    def test_views_are_those_by_hand(self) -> None:
+        image = torch.arange(9.0).reshape(1, 1, 3, 3)
+        expected: dict[str, list[Any]] = {
+            "hflip": [[[2, 1, 0], [5, 4, 3], [8, 7, 6]]],
+            "vflip": [[[6, 7, 8], [3, 4, 5], [0, 1, 2]]],
+            "shift(1)": [[[4, 3, 4], [1, 0, 1], [4, 3, 4]], [[4, 5, 4], [7, 8, 7], [4, 5, 4]]],
+        }
+        for transform, others in expected.items():
+            assert [view[0, 0].tolist() for view in views(image, [transform])] == [image[0, 0].tolist(), *others]
+        assert views(image, ["rot90"])[1][0, 0].tolist() == [[2, 5, 8], [1, 4, 7], [0, 3, 6]]
+
+    def test_transforms_are_composed(self) -> None:
+        image = torch.randn(2, 3, 4, 4)
+        result = views(image, ["hflip", "shift(2)"])
+        assert len(result) == 6
+        assert torch.equal(result[1], image.flip(3))
+        (_, *shifted) = views(image.flip(3), ["shift(2)"])
+        assert all(map(torch.equal, result[4:], shifted))
+
+    def test_outputs_are_the_mean_over_all_views_and_the_network_is_restored(self) -> None:
+        net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+        images = torch.randn(5, 3, 2, 2)
+        alone = net(images)
+        inside = TTA(["hflip", "vflip"]).around_val(StandIn(net))  # type: ignore[arg-type]
+        next(inside)
+        both = net(images)
+        list(inside)
+        expected = (alone + net(images.flip(3)) + net(images.flip(2)) + net(images.flip(3).flip(2))) / 4
+        torch.testing.assert_close(both, expected)
+        assert "forward" not in vars(net)
+        assert torch.equal(net(images), alone)
+
+    def test_a_run_is_validated_by_the_views_and_trained_without(self, new_run: NewRun, train_here: Train) -> None:
+        splits = [f'data.{split}={{use="./loaders.py:images"}}' for split in ("train", "val", "test")]
+        images = 'model.use="./loaders.py:ConvNet"', *splits, "run.max_epochs=2"
+        flips = 'task={use="hookflow.zoo.tasks:Classification", args={flip_at_test=true}}'  # which does that alone
+        one, other = new_run('hooks.tta={use="tta", args={transforms=["hflip"]}}', *images), new_run(flips, *images)
+        assert train_here(one) == train_here(other) == 0, records(one, "error")
+        assert curve(one) == curve(other)
+        assert_same(final_state(one)["model"], final_state(other)["model"])
+
+    def test_an_output_without_a_mean_is_reported(self) -> None:
+        class Two(nn.Module):
+            def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+                return images, images
+
+        net = Two()
+        around = TTA(["hflip"]).around_test(StandIn(net))  # type: ignore[arg-type]
+        next(around)
+        with pytest.raises(UserError, match="the network must return one tensor, not a tuple"):
+            net(torch.zeros(1, 1, 2, 2))

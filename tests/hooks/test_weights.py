@@ -1,0 +1,377 @@
+"""Hooks on weights and buffers: `ema`, `swa`, `precise_bn`, `freeze` and `activation_checkpoint`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import SWALR, AveragedModel, get_swa_multi_avg_fn
+
+from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
+from hookflow.graph.why import ambiguities
+from hookflow.hooks.builtin.averaging import EMA, SWA, Average
+from hookflow.hooks.builtin.batch_norm import PreciseBN, moments
+from hookflow.hooks.builtin.freeze import Freeze, frozen_norms, frozen_parameters
+from hookflow.hooks.builtin.memory import ActivationCheckpoint, outermost
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.hooks.globs import named_parameters
+from hookflow.pipeline.load import load
+from hookflow.runner.checkpoint.store import read
+from hookflow.runner.process.launch import prepare
+from hookflow.zoo.tasks import Classification
+from tests.conftest import TESTS, NewRun, records
+from tests.hooks.stand_ins import StandIn
+from tests.runner.same import assert_same, curve, final_state
+from tests.toy import Net, Points, Tied
+
+Train = Callable[..., int]
+
+
+def trained(hook: Average, model: nn.Module, steps: int = 20) -> Iterator[Any]:
+    """Let a hook watch a training of noise, and yield the run after each step."""
+    torch.manual_seed(0)
+    run: Any = StandIn(model, torch.optim.SGD(model.parameters(), 0.5), max_iters=steps)
+    hook.name = "averaged"
+    hook.before_train(run)
+    for _ in range(steps):
+        if isinstance(hook, SWA):
+            hook.before_train_iter(run)
+        with torch.no_grad():
+            for tensor in model.state_dict().values():
+                if tensor.is_floating_point():
+                    tensor += torch.randn_like(tensor)
+        if isinstance(hook, EMA):
+            hook.after_optimizer_step(run)
+        run.iter += 1
+        if isinstance(hook, SWA):
+            hook.after_train_iter(run)
+        yield run
+
+
+def floats(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+
+
+class TestEMA:
+    @pytest.mark.parametrize(("begin", "first"), [(0, 0), ("4it", 4), ("1ep", 5), ("50%", 10)])
+    def test_it_is_the_formula_from_begin_on(self, begin: int | str, first: int) -> None:
+        model, hook = Net(), EMA(decay=0.9, begin=begin, gamma=3.0)
+        expected = floats(model) if first == 0 else {}
+        updates = 0
+        for run in trained(hook, model):
+            if run.iter == first:
+                expected = floats(model)
+            elif run.iter > first:
+                updates += 1
+                share = max(0.1, 3 / (3 + updates))
+                expected = {name: (1 - share) * expected[name] + share * new for name, new in floats(model).items()}
+            assert hook.average.keys() == expected.keys()
+            torch.testing.assert_close(hook.average, expected)
+        assert hook.updates == 20 - first
+
+    def test_without_annealing_the_momentum_is_constant(self) -> None:
+        model, hook = Net(), EMA(decay=0.75, gamma=0)
+        before = floats(model)["head.bias"]
+        run = next(trained(hook, model))
+        torch.testing.assert_close(hook.average["head.bias"], 0.75 * before + 0.25 * floats(run.model)["head.bias"])
+
+    def test_its_best_is_the_best_of_the_average_not_of_the_weights_before_it(self) -> None:
+        EMA.check_arguments({"monitor": None})
+        hook = EMA(begin=3, monitor="accuracy")
+        for run, value in zip(trained(hook, Net(), 5), [0.9, 0.8, 0.5, float("nan"), 0.6], strict=True):
+            validation = hook.around_val(run)
+            with torch.no_grad():
+                next(validation)
+                run.metrics = {"accuracy": value}
+                list(validation)
+                list(hook.around_val(run))  # a pass that was cut short has no metrics of its own
+        assert run.saved == ["best-averaged", "best-averaged"]
+        assert hook.best == 0.6
+
+    def test_tied_weights_come_back_from_a_validation(self) -> None:
+        model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+        model[1].weight = model[0].weight
+        hook = EMA(decay=0.5, gamma=0)
+        (run,) = trained(hook, model, 1)
+        kept, average = model[0].weight.clone(), hook.average["0.weight"].clone()
+        inside = hook.around_val(run)
+        with torch.no_grad():
+            next(inside)
+            assert torch.equal(model[1].weight, average)
+            list(inside)
+        assert torch.equal(model[0].weight, kept)
+        checkpoint: dict[str, Any] = {}
+        hook.before_save_checkpoint(run, checkpoint)
+        assert all(torch.equal(checkpoint["model_averaged"][f"{k}.weight"], average) for k in (0, 1))
+
+
+class TestSWA:
+    def test_the_mean_is_that_of_torch_to_the_bit(self) -> None:
+        model, hook = Net(), SWA(begin="1ep", every="3it")
+        oracle = AveragedModel(model, multi_avg_fn=get_swa_multi_avg_fn())  # which is torch's default on a GPU
+        for run in trained(hook, model):
+            if run.iter > 5 and run.iter % 3 == 0:
+                oracle.update_parameters(run.model)
+        state = oracle.module.state_dict()
+        assert hook.updates == 5
+        assert all(torch.equal(tensor, state[name]) for name, tensor in hook.average.items())
+        assert hook.average.keys() == floats(model).keys()
+
+    @pytest.mark.parametrize(("shape", "torchs"), [("cosine", "cos"), ("linear", "linear")])
+    @pytest.mark.parametrize("anneal", [0, 4, 10])
+    def test_the_rates_are_those_of_torch(self, shape: Any, torchs: Any, anneal: int) -> None:
+        model, hook = Net(), SWA(begin=0, lr=0.05, anneal=anneal, shape=shape)
+        optimizer = torch.optim.SGD(Net().parameters(), 0.5)
+        scheduler = SWALR(optimizer, 0.05, anneal, torchs)
+        optimizer.step()
+        rates, expected = [], []
+        for run in trained(hook, model):
+            rates.append(run.optimizers["optimizer"].param_groups[0]["lr"])
+            expected.append(optimizer.param_groups[0]["lr"])
+            scheduler.step()
+        assert rates == pytest.approx(expected, rel=1e-6)
+
+    def test_it_takes_the_rate_over_from_a_schedule_and_is_validated(self, new_run: NewRun, train_here: Train) -> None:
+        swa = 'hooks.swa={use="swa", args={begin="2ep", every="2it", lr=0.03, anneal="2it", monitor="accuracy"}}'
+        whole = new_run("hooks.ema.enabled=false", "hooks.log.points=['after_train_iter']", swa)
+        assert train_here(whole) == 0
+        rates: Any = {r["it"]: r["v"]["lr"] for r in records(whole, "scalars") if "lr" in r["v"]}  # type: ignore[index,operator]
+        assert rates[11] == rates[10] + (rates[10] - rates[9])  # the last one of the schedule
+        assert rates[12] == pytest.approx((rates[11] + 0.03) / 2)
+        assert [rates[k] for k in (13, 14, 15)] == [0.03] * 3
+        assert "model_swa" in final_state(whole)
+        assert [r for r in records(whole, "checkpoint") if "best-swa" in r["names"]]  # type: ignore[operator]
+
+
+def given_to_the_norm(net: Net, epoch: int, batches: int) -> Tensor:
+    """Return the inputs of the toy net's norm in so many batches of an epoch, (examples, channels)."""
+    points = Points(0, torch.device("cpu")).epoch(epoch)
+    with torch.no_grad():
+        return torch.cat([net.body[0](next(points)[0]) for _ in range(batches)])
+
+
+class TestPreciseBN:
+    @pytest.mark.parametrize("batches", [3, None])
+    def test_the_statistics_are_the_moments_of_one_pass(self, batches: int | None) -> None:
+        net = Net().train()
+        points = Points(0, torch.device("cpu"))
+        run: Any = StandIn(net, data={"train": points}, task=Classification(), batch_idx=0)
+        before = net.body[1].num_batches_tracked.clone()
+        random = torch.get_rng_state()
+        with torch.no_grad():
+            PreciseBN(batches).before_val(run)
+        given = given_to_the_norm(net, 0, batches or len(points))
+        torch.testing.assert_close(net.body[1].running_mean, given.mean(0))
+        torch.testing.assert_close(net.body[1].running_var, given.var(0))
+        assert net.body[1].num_batches_tracked == before
+        assert net.training and net.body[3].training and torch.equal(torch.get_rng_state(), random)
+        assert not net.body[1]._forward_pre_hooks
+
+    @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+    def test_it_computes_in_the_precision_of_the_run(
+        self, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, precision: str, dtype: torch.dtype
+    ) -> None:
+        seen: list[torch.dtype] = []
+        forward: Any = nn.BatchNorm1d.forward
+
+        def kept(self: nn.BatchNorm1d, inputs: Tensor) -> Tensor:
+            seen.append(inputs.dtype)
+            return forward(self, inputs)  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(nn.BatchNorm1d, "forward", kept)
+        run_dir = new_run(f'run.precision="{precision}"', "run.max_epochs=1", 'hooks.precise={use="precise_bn"}')
+        assert train_here(run_dir) == 0
+        assert {*seen} == {dtype}
+
+    def test_images_have_their_moments_by_channel(self) -> None:
+        norm = nn.BatchNorm2d(3).train()
+        images = 2 + 3 * torch.randn(8, 3, 5, 5)
+        data = type("Data", (), {"epoch": lambda self, epoch: iter(images.split(3)), "__len__": lambda self: 3})()
+        task = type("Task", (), {"evaluate": lambda self, run, batch: run.model(batch), "step": None})()
+        run: Any = StandIn(norm, data={"train": data}, task=task, batch_idx=0)
+        with torch.no_grad():
+            PreciseBN().before_val(run)
+        torch.testing.assert_close(norm.running_mean, images.mean((0, 2, 3)))
+        torch.testing.assert_close(norm.running_var, images.transpose(0, 1).flatten(1).var(1))
+
+    def test_far_from_zero_the_variance_is_still_one(self) -> None:
+        values = 1000 + torch.randn(1000, 1, dtype=torch.float64)
+        count = torch.tensor(1000.0, dtype=torch.float64)
+        _, variance = moments(count, values.sum(0), values.square().sum(0))
+        torch.testing.assert_close(variance, values.var(0))
+
+    def test_norms_that_are_frozen_are_left_alone(self) -> None:
+        net = Net().train()
+        net.body[1].eval()
+        mean = net.body[1].running_mean.clone()
+        run: Any = StandIn(net, data={"train": Points(0, torch.device("cpu"))}, batch_idx=0)
+        PreciseBN().before_val(run)
+        assert torch.equal(net.body[1].running_mean, mean)
+
+    def test_an_average_has_its_own_and_the_weights_are_trained_as_without_it(
+        self, new_run: NewRun, train_here: Train
+    ) -> None:
+        run_dir, without = new_run('hooks.precise={use="precise_bn", args={batches=4}}'), new_run()
+        assert train_here(run_dir) == train_here(without) == 0, records(run_dir, "error")
+        state: Any = final_state(run_dir)
+        net = Net()
+        net.load_state_dict(state["model_ema"])
+        given = given_to_the_norm(net, 3, 4)
+        torch.testing.assert_close(state["model_ema"]["body.1.running_mean"], given.mean(0))
+        torch.testing.assert_close(state["model_ema"]["body.1.running_var"], given.var(0))
+        assert not torch.equal(state["model"]["body.1.running_mean"], state["model_ema"]["body.1.running_mean"])
+        for part in ("optimizer", "random"):
+            assert_same(state[part], final_state(without)[part])
+
+    def test_within_an_epoch_it_takes_no_batch_from_the_training(self, new_run: NewRun, train_here: Train) -> None:
+        common = "run.val_every='4it'", "run.max_epochs=1"
+        runs = new_run(*common, 'hooks.precise={use="precise_bn"}'), new_run(*common)
+        assert [train_here(run_dir) for run_dir in runs] == [0, 0]
+        for part in ("optimizer", "random"):
+            assert_same(*(final_state(run_dir)[part] for run_dir in runs))
+
+
+def body_after(run_dir: RunDir, it: int) -> list[Any]:
+    """Return the weights and statistics of the net's body in a checkpoint."""
+    state: Any = read(run_dir.checkpoints / f"it{it:08d}", torch.device("cpu"))["model"]
+    return [tensor for name, tensor in state.items() if name.startswith("body")]
+
+
+def changed(run_dir: RunDir, first: int, then: int) -> list[bool]:
+    pairs = zip(body_after(run_dir, first), body_after(run_dir, then), strict=True)
+    return [not torch.equal(*pair) for pair in pairs]
+
+
+def frozen_run(new_run: NewRun, args: str, *overrides: str) -> RunDir:
+    """Return a run of 15 iterations of which every state is saved."""
+    saves = "hooks.checkpoint.points=['after_train_iter']", "hooks.checkpoint.args.keep=99"
+    return new_run(f'hooks.freeze={{use="freeze", args={{{args}}}}}', *saves, *overrides)
+
+
+class TestFreeze:
+    @pytest.mark.parametrize(
+        "optimizer",
+        [[], ['optimizer={use="torch.optim:AdamW", args={lr=0.01, weight_decay=0.5}}']],
+        ids=["SGD with momentum", "AdamW"],
+    )
+    def test_frozen_parameters_stay_and_train_afterwards_also_when_the_run_is_resumed_there(
+        self, new_run: NewRun, train_here: Train, tmp_path: Path, optimizer: list[str]
+    ) -> None:
+        run_dir = frozen_run(new_run, 'params=["body.*"], begin="1ep", end="10it"', *optimizer)
+        assert train_here(run_dir) == 0, records(run_dir, "error")
+        assert any(changed(run_dir, 1, 5)) and not any(changed(run_dir, 5, 10))
+        after = changed(run_dir, 10, 15)
+        assert [after[0], *after[2:]] == [True] * 6  # the statistics too; a bias before a norm hardly matters
+        copy = RunDir(Path(shutil.copytree(run_dir.path, tmp_path / "copy", symlinks=True)))
+        for path in copy.checkpoints.glob("it*"):
+            if int(path.name[2:]) > 10:
+                shutil.rmtree(path)
+        assert train_here(copy, resume=True) == 0
+        assert_same(body_after(copy, 15), body_after(run_dir, 15))
+
+    def test_norms_may_go_on_counting(self, new_run: NewRun, train_here: Train) -> None:
+        run_dir = frozen_run(new_run, 'params=["body.*"], end="50%", norms=false')
+        assert train_here(run_dir) == 0
+        assert changed(run_dir, 1, 6) == [False] * 4 + [True] * 3  # the mean, the variance, the number of batches
+
+    def test_one_of_two_models_may_be_frozen_as_a_whole(self, tmp_path: Path, train_here: Train) -> None:
+        freeze = 'hooks.freeze={use="freeze", args={params=["discriminator.*"], begin=5, end=15}}'
+        loaded = load(TESTS / "gan.toml", [freeze, "hooks.checkpoint.args.keep=9", "run.threads=1"])
+        run_dir = RunDir.create(tmp_path, "gan")
+        prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
+        assert train_here(run_dir) == 0, records(run_dir, "error")
+        states: Any = [read(run_dir.checkpoints / f"it{it:08d}", torch.device("cpu")) for it in (5, 10, 20)]
+        for state, other, trains in [(*states[:2], False), (*states[1:], True)]:
+            pairs = [(state["model_discriminator"][n], weight) for n, weight in other["model_discriminator"].items()]
+            assert [not torch.equal(*pair) for pair in pairs] == [trains] * 4
+        generators = [state["model_generator"]["0.weight"] for state in states]
+        assert not torch.equal(*generators[:2])
+
+    def test_several_unfreeze_a_net_part_by_part(self, new_run: NewRun, train_here: Train) -> None:
+        norm = 'hooks.norm={use="freeze", args={params=["body.1.*"], end="1ep"}}'
+        run_dir = frozen_run(new_run, 'params=["body.0.*"], end="2ep"', norm)
+        loaded = load(run_dir.pipeline, recorded=True)
+        assert not [a for a in ambiguities(compile_pipeline(loaded, TESTS)) if {"freeze", "norm"} & {a.first.hook}]
+        assert train_here(run_dir) == 0, records(run_dir, "error")
+        for first, then, trains in [(1, 5, []), (5, 10, [2, 3]), (10, 15, [0, 2, 3])]:
+            differs = changed(run_dir, first, then)
+            assert [k for k in (0, 2, 3) if differs[k]] == trains
+
+    def test_a_norm_is_frozen_with_all_of_its_parameters(self) -> None:
+        net = Net()
+        assert [*frozen_norms(net, ["body.*"])] == ["body.1"]
+        assert [*frozen_norms(net, ["*.weight"])] == []
+        assert [*frozen_norms(nn.Sequential(nn.BatchNorm1d(2, affine=False)), ["0.*"])] == ["0"]
+
+    def test_globs_pick_some_but_not_all_and_tied_weights_by_either_name(self) -> None:
+        parameters = dict(Net().named_parameters())
+        names = ["body.1.weight", "head.weight", "head.bias"]
+        assert [*frozen_parameters(parameters, ["head.*", "*.1.weight"])] == names
+        with pytest.raises(UserError, match='no parameter that trains matches "boddy'):
+            frozen_parameters(parameters, ["boddy.*"])
+        tied = named_parameters(Tied())
+        assert frozen_parameters(tied, ["head.*"]) == {"head.weight": tied["embed.weight"]}
+        for several, globs in [(parameters, ["*"]), (tied, ["head.*", "middle.*"])]:
+            with pytest.raises(UserError, match="every parameter of the network would be frozen"):
+                frozen_parameters(several, globs)
+
+    def test_after_the_run_the_network_can_be_trained_by_others(self) -> None:
+        net = Net()
+        run: Any = StandIn(net, torch.optim.SGD(net.parameters(), 0.1))
+        hook = Freeze(["body.*"])
+        hook.before_train(run)
+        assert not net.body[0].weight.requires_grad
+        assert not net.body[1].training
+        hook.after_run(run)
+        assert all(parameter.requires_grad for parameter in net.parameters())
+        assert net.body[1].training
+
+
+class TestActivationCheckpoint:
+    def test_a_run_ends_with_the_same_bits(self, new_run: NewRun, train_here: Train) -> None:
+        """The net has dropout and a batch norm."""
+        other = new_run('hooks.recompute={use="activation_checkpoint", args={match=["body"]}}')
+        plain = new_run()
+        assert train_here(plain) == train_here(other) == 0, records(other, "error")
+        assert curve(plain) == curve(other)
+        for part in ("model", "model_ema", "optimizer", "random"):
+            assert_same(final_state(plain)[part], final_state(other)[part], part)
+
+    def test_gradients_are_the_same_and_activations_are_computed_again(self) -> None:
+        results: list[Any] = []
+        calls: list[int] = []
+        for match in ([], ["0"]):
+
+            def called(*_: Any, hooked: int = len(match)) -> None:
+                calls.append(hooked)
+
+            torch.manual_seed(1)
+            net = nn.Sequential(
+                nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Tanh()), nn.Linear(4, 1)
+            )
+            net[0][0].register_forward_hook(called)
+            hook, run = ActivationCheckpoint(match), StandIn(net)
+            hook.before_run(run)  # type: ignore[arg-type]
+            loss = net(torch.randn(8, 4)).square().mean()
+            loss.backward()
+            with torch.no_grad():
+                net(torch.randn(8, 4))
+            hook.after_run()
+            assert "forward" not in vars(net[0])
+            gradients = {name: p.grad for name, p in net.named_parameters()}
+            results.append({"loss": loss.detach(), **gradients, **net.state_dict()})
+        assert_same(*results)
+        assert calls == [0, 0, 1, 1, 1]
+
+    def test_of_modules_inside_one_another_the_outermost_is_wrapped(self) -> None:
+        net = Net()
+        assert outermost(net, ["body*"]) == [net.body]
+        assert outermost(net, ["body.?", "head"]) == [*net.body, net.head]
+        with pytest.raises(UserError, match='no module of the network matches "boddy"'):
+            outermost(net, ["boddy"])
