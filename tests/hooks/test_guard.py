@@ -1,4 +1,4 @@
-"""Hooks that guard a run: when they stop it, and what they leave behind."""
+"""Hooks that judge a run by its metrics, its losses or its time: `checkpoint`, `early_stop`, `spike_guard`, and others."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ import torch
 from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.arguments import wrong_arguments
+from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.builtin.early_stop import EarlyStop
+from hookflow.hooks.builtin.lr_finder import LRFinder, steepest, swept
 from hookflow.hooks.builtin.spike_guard import SpikeGuard, is_spike
 from hookflow.hooks.builtin.time_limit import TimeLimit, seconds
 from hookflow.runner.checkpoint.store import read
 from tests.conftest import NewRun, records
+from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, assert_same_end, final_state
 from tests.runner.test_resume import strikes as interrupts
+from tests.toy import Counts
 
 Train = Callable[..., int]
 
@@ -79,6 +83,46 @@ class TestTimeLimit:
         assert_same_end(alone, broken)
 
 
+class TestTheBestCheckpoint:
+    @pytest.mark.parametrize(
+        ("metric", "mode", "values", "best_at"),
+        [
+            ("score", "max", [1, 2, 2, 1, 3], [0, 1, 4]),
+            ("score", "min", [3, 2, 2, 4, 1], [0, 1, 4]),
+            ("score", "max", [math.nan, 1, math.nan, 2], [1, 3]),
+            ("score", "min", [math.nan, math.nan], []),
+            ("loss", None, [3, 2, 2, 4, 1], [0, 1, 4]),
+            ("mae", None, [3, 2, 2, 4, 1], [0, 1, 4]),
+        ],
+    )
+    def test_of_a_metric(self, metric: str, mode: Any, values: list[float], best_at: list[int]) -> None:
+        run: Any = StandIn()
+        hook, saved_at = Checkpoint(metric, mode), []
+        for k, value in enumerate(values):
+            run.metrics, run.saved = {metric: value}, []
+            hook.after_val(run)
+            saved_at += [k] * len(run.saved)
+        assert saved_at == best_at
+
+    def test_of_several_metrics_have_ranks(self) -> None:
+        run: Any = StandIn()
+        hook, requests = Checkpoint({"score": "max", "val/loss": "min"}, top=2), []
+        for k, (score, loss) in enumerate([(1, 1), (3, 2), (2, 0.5), (0, 3), (3, 0.7)], 1):
+            run.iter, run.saved, run.moved, run.metrics = k, [], {}, {"score": score, "val/loss": loss}
+            hook.after_val(run)
+            requests.append((run.saved, run.moved))
+        assert requests == [
+            (["best-score", "best-val_loss"], {}),
+            (["best-score", "best-val_loss-2"], {"best-score-2": 1}),
+            (["best-score-2", "best-val_loss"], {"best-val_loss-2": 1}),
+            ([], {}),
+            (["best-score-2", "best-val_loss-2"], {}),
+        ]
+        again = Checkpoint({"score": "max", "val/loss": "min"}, top=2)
+        again.load_state_dict(hook.state_dict())
+        assert again.best == hook.best == {"score": [(3, 2), (3, 5)], "val/loss": [(0.5, 3), (0.7, 5)]}
+
+
 class TestEarlyStop:
     @pytest.mark.parametrize(
         ("mode", "args", "value", "said"),
@@ -96,19 +140,30 @@ class TestEarlyStop:
             ("min", {}, math.nan, ""),
         ],
     )
-    def test_thresholds(self, mode: str, args: dict[str, float], value: float, said: str) -> None:
-        class Judged:
-            stopped = ""
+    def test_thresholds(self, mode: Any, args: dict[str, Any], value: float, said: str) -> None:
+        run: Any = StandIn()
+        run.metrics = {"score": value}
+        EarlyStop("score", mode, patience=5, **args).after_val(run)
+        assert run.stopped == ([said] if said else [])
 
-            def metric(self, name: str) -> float:
-                return value
-
-            def stop(self, reason: str) -> None:
-                self.stopped = reason
-
-        run = Judged()
-        EarlyStop("score", mode, patience=5, **args).after_val(run)  # type: ignore[arg-type]
-        assert run.stopped == said
+    @pytest.mark.parametrize(
+        ("mode", "values", "stops_at"),
+        [
+            ("max", [1, 2, 2, 2], 3),
+            ("min", [2, 1, 1.5, 0.5, 1, 1], 5),
+            ("max", [math.nan, 1, 2, 2, 2], 4),
+            ("max", [math.nan, math.nan], 1),
+            ("max", [1, 1.05, 1.09], 2),
+        ],
+    )
+    def test_patience(self, mode: Any, values: list[float], stops_at: int) -> None:
+        run: Any = StandIn()
+        hook, stopped = EarlyStop("score", mode, patience=2, min_delta=0.1), []
+        for value in values:
+            run.metrics = {"score": value}
+            hook.after_val(run)
+            stopped.append(bool(run.stopped))
+        assert stopped.index(True) == stops_at
 
     def test_a_threshold_ends_a_run(self, new_run: NewRun, train_here: Train) -> None:
         run_dir = new_run('hooks.early_stop.args={monitor="accuracy", stopping_threshold=0.0}')
@@ -166,24 +221,83 @@ class TestSpikeGuard:
 
     def test_the_batches_of_an_iteration_are_one_spike(self) -> None:
         """However many of them jump, and be the last one as good as ever: the iteration takes no step."""
-        asked = {"skip": 0, "say": 0, "stop": 0}
-        count = lambda call: lambda *_: asked.update({call: asked[call] + 1})  # noqa: E731
-        calls = {"skip_step": count("skip"), "say": count("say"), "stop": count("stop")}
-        run: Any = SimpleNamespace(world=1, iter=0, batch_size=1, device=torch.device("cpu"), **calls)
+        run: Any = StandIn(batch_size=1)
         guard = SpikeGuard(window=2, patience=3)
         for iteration, losses in enumerate([[1, 1, 1], [9, 9, 9], [9, 1, 1], [1, 1, 1], [9, 9, 1], [1, 9, 1]]):
             run.iter = iteration
             for loss in losses:
                 guard.after_forward(run, {"loss": torch.tensor(float(loss))})
             guard.after_train_iter(run)
-        assert asked == {"skip": 7, "say": 4, "stop": 0}
+        assert (run.skipped, len(run.messages), run.stopped) == (7, 4, [])
         assert guard.in_a_row == 2
         guard.after_forward(run, {"loss": torch.tensor(9.0)})
         guard.after_train_iter(run)
-        assert asked["stop"] == 1
+        assert len(run.stopped) == 1
 
     def test_a_task_with_a_loss_for_each_optimizer_is_refused(self) -> None:
         """A step that is skipped would be the wrong one, and a window would hold losses of both."""
-        run: Any = SimpleNamespace(task=SimpleNamespace(steps_itself=True), optimizers={"a": None, "b": None})
+        run: Any = StandIn(task=SimpleNamespace(steps_itself=True), optimizers={"a": None, "b": None})
         with pytest.raises(UserError, match="knows one loss"):
             SpikeGuard().before_train(run)
+
+    def test_the_loss_of_several_ranks_is_weighted_by_their_examples(self) -> None:
+        def summed(mine: torch.Tensor) -> torch.Tensor:
+            return mine + torch.tensor([9.0, 1.0])  # the other rank has a loss of 9, of one example
+
+        run: Any = StandIn(world=2, batch_size=3, sum=summed)
+        finder, guard = LRFinder(), SpikeGuard()
+        for hook, after in [(finder, finder.after_train_iter), (guard, guard.after_forward)]:
+            after(run, {"loss": torch.tensor(1.0)})
+            assert [*hook.losses] == pytest.approx([3.0])  # type: ignore[attr-defined]
+            with pytest.raises(UserError, match='needs the output "loss" of the task'):
+                after(run, {})
+
+
+FINDER = 'hooks.finder={use="lr_finder", args={start=1e-4, end=1.0, iters=12}}'
+
+
+class TestLRFinder:
+    def test_it_suggests_where_the_loss_falls_fastest(self) -> None:
+        assert [swept(1e-4, 1.0, step, 5) for step in range(5)] == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1.0])
+        rates = [10.0**k for k in range(-6, 2)]
+        assert steepest(rates, [3, 3, 2.9, 2, 1, 0.9, 2, 9]) == pytest.approx(1e-3)
+        assert steepest(rates, [1, 1, 1, 2, 3, 4, 5, 6]) is None
+        assert steepest(rates, [3, 2, 1, math.inf, math.nan, 1, 1, 1]) == pytest.approx(1e-5)
+
+    def test_the_noise_of_the_first_losses_suggests_nothing(self) -> None:
+        rates = [swept(1e-6, 1.0, step, 40) for step in range(40)]
+        best = steepest(rates, [9.0, 6.0, 3.0] + [2.5] * 27 + [1.5] * 10)
+        assert best is not None
+        assert rates[27] < best < rates[32]
+
+    def test_a_sweep_is_logged_and_reported_and_leaves_no_trace(self, new_run: NewRun, train_here: Train) -> None:
+        groups = 'optimizer.groups=[{match="head.*", args={lr=0.02}}]'
+        counts = 'model.use="./toy.py:Counts"'  # which has extra state
+        run_dir = new_run(FINDER, groups, counts, "hooks.log.points=['after_train_iter']", "hooks.ema.enabled=false")
+        assert train_here(run_dir) == 0, records(run_dir, "error")
+        logged: Any = {}
+        for record in records(run_dir, "scalars"):
+            logged.setdefault(record["it"], {}).update(record["v"])
+        rates = [logged[it]["lr_finder/lr"] for it in range(1, 13)]
+        assert rates == pytest.approx([10 ** (-4 + k * 4 / 11) for k in range(12)])
+        assert logged[12]["lr"] == pytest.approx(1.0)
+        (message,) = (str(r["text"]) for r in records(run_dir, "message") if "learning rate" in str(r["text"]))
+        assert message.startswith(("suggested learning rate", "no learning rate to suggest"))
+        assert message.endswith("the sweep ended at 1.000")
+        assert records(run_dir, "end")[0]["it"] == 12
+        state: Any = final_state(run_dir)
+        torch.manual_seed(0)
+        assert_same(dict(state["model"]), dict(Counts().state_dict()))
+        assert not state["optimizer"]["state"]
+        assert [group["initial_lr"] for group in state["optimizer"]["param_groups"]] == [0.02, 0.1]
+
+    def test_it_stops_where_the_loss_diverges(self, new_run: NewRun, train_here: Train) -> None:
+        run_dir = new_run(FINDER, "hooks.finder.args.end=1e8", "hooks.clip.enabled=false", "run.on_nan='ignore'")
+        assert train_here(run_dir) == 0, records(run_dir, "error")
+        (message,) = (str(r["text"]) for r in records(run_dir, "message") if "learning rate" in str(r["text"]))
+        assert "the sweep diverged at" in message
+        assert records(run_dir, "end")[0]["it"] < 12  # type: ignore[operator]
+
+    def test_it_sweeps_upwards(self, new_run: NewRun) -> None:
+        with pytest.raises(UserError, match="start must be below end"):
+            new_run(FINDER, "hooks.finder.args.end=1e-5")
