@@ -126,11 +126,6 @@ def hook_class(name: str) -> type[Hook]:
     return found
 
 
-def with_state() -> list[str]:
-    """Return the hooks that say what must survive a resume."""
-    return [name for name in SAMPLES if hook_class(name).state_dict is not Hook.state_dict]
-
-
 @pytest.fixture(autouse=True)
 def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
     """Keep the trainers of a test, the latest last: they have the hooks that were trained with."""
@@ -240,12 +235,18 @@ class TestEverySample:
     def test_its_state_holds_nothing_that_would_execute_code(self, name: str) -> None:
         file = io.BytesIO()
         torch.save(hook_class(name)(**SAMPLES[name]).state_dict(), file)
-        file.seek(0)
-        torch.load(file, weights_only=True)
+        torch.load(io.BytesIO(file.getvalue()), weights_only=True)
 
-    def test_never_waits_for_the_device_within_an_iteration(
-        self, name: str, alone: Callable[[str], RunDir], monkeypatch: pytest.MonkeyPatch
+    def test_never_waits_for_the_device_within_an_iteration_and_is_resumed_as_if_left_alone(
+        self,
+        name: str,
+        alone: Callable[[str], RunDir],
+        trainers: list[Trainer],
+        train_here: Train,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        """And where it has a state, it would be noticed if it forgot that."""
         hook, fetched = hook_class(name), []
 
         class Fetches(TorchDispatchMode):
@@ -262,35 +263,20 @@ class TestEverySample:
 
             return call
 
-        for method in methods(hook, POINTS)[0]:
-            if POINTS.in_iteration(method.point):
-                monkeypatch.setattr(hook, method.name, watched(getattr(hook, method.name)))
-        alone(name)
+        with monkeypatch.context() as patch:
+            for method in methods(hook, POINTS)[0]:
+                if POINTS.in_iteration(method.point):
+                    patch.setattr(hook, method.name, watched(getattr(hook, method.name)))
+            run_dir = alone(name)
         assert bool(fetched) == (name in WAITS), fetched[:1]
-
-    def test_a_run_that_is_saved_and_resumed_ends_as_if_left_alone(
-        self,
-        name: str,
-        alone: Callable[[str], RunDir],
-        trainers: list[Trainer],
-        train_here: Train,
-        tmp_path: Path,
-    ) -> None:
-        run_dir = alone(name)
         assert_same_end(run_dir, rest_of(run_dir, tmp_path / "resumed", train_here))
-        one, other = (attributes(name, trainer) for trainer in trainers)
-        assert one == other
-
-
-@pytest.mark.parametrize("name", with_state())
-def test_a_hook_that_forgets_its_state_would_be_noticed(
-    name: str, alone: Callable[[str], RunDir], train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_dir = alone(name)
-    monkeypatch.setattr(hook_class(name), "load_state_dict", lambda self, state: None)
-    forgetful = rest_of(run_dir, tmp_path / "resumed", train_here)
-    with pytest.raises(AssertionError):
-        assert_same_end(run_dir, forgetful)
+        whole, resumed = (attributes(name, trainer) for trainer in trainers)
+        assert whole == resumed
+        if hook.state_dict is not Hook.state_dict:
+            monkeypatch.setattr(hook, "load_state_dict", lambda self, state: None)
+            forgetful = rest_of(run_dir, tmp_path / "forgetful", train_here)
+            with pytest.raises(AssertionError):
+                assert_same_end(run_dir, forgetful)
 
 
 def test_no_hook_imports_torch_before_it_is_used() -> None:

@@ -1,4 +1,4 @@
-"""Hooks that judge a run by its metrics, its losses or its time: `checkpoint`, `early_stop`, `spike_guard`, and others."""
+"""Hooks that judge a run: `checkpoint`, `early_stop`, `spike_guard`, `time_limit`, `lr_finder`."""
 
 from __future__ import annotations
 

@@ -148,32 +148,30 @@ def test_torch_compile_does_not_honour_always_call() -> None:
     assert told == '9: hook "a": torch.compile does not honour always_call (take it out, or take run.compile out)'
 
 
-@pytest.mark.parametrize("method", ["module, input, output", "self, module, args, kwargs, output", "module, input"])
-def test_methods_have_the_usual_signatures_too(tmp_path: Path, method: str) -> None:
-    point = "forward" if "output" in method else "forward_pre"
-    names = method.removeprefix("self, ")
-    (tmp_path / "own.py").write_text(f"class Own:\n    modules = ('*',)\n    def {point}(self, {names}): ...\n")
-    text = HEAD + '[hooks.a]\nuse = "./own.py:Own"\n'
-    (binding,) = compile_pipeline(parse(text, tmp_path / "keys.toml")).bindings
-    assert binding.takes == tuple(names.split(", "))
-
-
-def test_methods_may_have_names_of_their_own_too(tmp_path: Path) -> None:
-    methods = (
-        "    def forward(self, m, i, o): ...\n",
-        "    def parameter_grad(self, g): ...\n",
-        "    def optimizer_step_pre(self, opt, args, kwargs): ...\n",
-    )
+def test_methods_have_the_usual_signatures_or_names_of_their_own(tmp_path: Path) -> None:
+    methods = {
+        "forward": "m, i, o",
+        "forward_pre": "module, input",
+        "full_backward": "module, grad_input, grad_output",
+        "parameter_grad": "g",
+        "optimizer_step_pre": "opt, args, kwargs",
+    }
+    body = "".join(f"    def {point}(self, {names}): ...\n" for point, names in methods.items())
     (tmp_path / "own.py").write_text(
-        f"class Own:\n    modules = ('*',)\n    parameters = ('*',)\n{''.join(methods)}"
-        "class Called:\n    def __call__(self, m, i, o): ...\n"
+        f"class Own:\n    modules = ('*',)\n    parameters = ('*',)\n{body}"
+        "class Called:\n    def __call__(self, module, args, kwargs, output): ...\n"
     )
     called = '[hooks.b]\nuse = "./own.py:Called"\npoints = ["forward"]\nmodules = ["*"]\n'
     compiled = compile_pipeline(parse(f'{HEAD}[hooks.a]\nuse = "./own.py:Own"\n{called}', tmp_path / "keys.toml"))
-    found = {(binding.hook, binding.point): binding.takes for binding in compiled.bindings}
-    assert found["a", "forward"] == found["b", "forward"] == ("module", "input", "output")
-    assert found["a", "parameter_grad"] == ("grad",)
-    assert found["a", "optimizer_step_pre"] == ("optimizer", "args", "kwargs")
+    takes = {(binding.hook, binding.point): " ".join(binding.takes) for binding in compiled.bindings}
+    assert takes == {
+        ("a", "forward"): "module input output",
+        ("b", "forward"): "module args kwargs output",
+        ("a", "forward_pre"): "module input",
+        ("a", "full_backward"): "module grad_input grad_output",
+        ("a", "parameter_grad"): "grad",
+        ("a", "optimizer_step_pre"): "optimizer args kwargs",
+    }
 
 
 def test_the_plan_holds_them_and_every_drawing_says_them() -> None:

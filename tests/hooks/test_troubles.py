@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,13 @@ from hookflow.errors import UserError
 from hookflow.graph.plan import Plan
 from hookflow.graph.why import ambiguities
 from hookflow.hooks.compile import compile_pipeline
+from hookflow.hooks.inspect import Inspection
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import parse
+from hookflow.service.pipelines import read_pipeline, valid_plan
 
+ROOT = Path(__file__).parents[2]
+SHIPPED = [*sorted((ROOT / "pipelines").glob("*.toml")), ROOT / "tests/gan.toml", ROOT / "tests/toy.toml"]
 HEAD = """
 run = { name = "troubles", max_epochs = 1 }
 model.use = "torch.nn:Identity"
@@ -44,27 +49,51 @@ def order(compiled: Plan, point: str) -> list[str]:
     return [binding.hook for binding in compiled.at(point)]
 
 
-@pytest.mark.parametrize("uses", list(itertools.permutations(("checkpoint", "early_stop", "ema", "accuracy"))))
-class TestWhateverTheFilesOrder:
-    def test_the_average_is_swapped_out_before_anyone_judges_or_saves(self, uses: tuple[str, ...]) -> None:
-        assert order(plan(*uses), "after_val") == ["ema", "early_stop", "checkpoint"]
-
-    def test_metrics_are_there_before_who_reads_them(self, uses: tuple[str, ...]) -> None:
-        report = '[hooks.report]\nuse = "builtins:print"\npoints = ["after_val_epoch"]\nreads = ["metrics"]\n'
-        compiled = plan(*uses, more=report + 'phase = "first"\n')
-        assert order(compiled, "after_val_epoch") == ["accuracy", "report"], "data flow is stronger than a phase"
-
-    def test_what_changes_the_weights_comes_before_their_average(self, uses: tuple[str, ...]) -> None:
-        table = '[hooks.renormalise]\nuse = "builtins:print"\npoints = ["after_optimizer_step"]\n'
-        compiled = plan(*uses, more=table + 'reads = ["model"]\nwrites = ["model"]\n')
-        assert order(compiled, "after_optimizer_step") == ["renormalise", "ema"]
+@pytest.mark.parametrize("uses", [*itertools.permutations(("checkpoint", "early_stop", "ema", "accuracy"))])
+def test_whatever_the_files_order_data_flow_orders_them(uses: tuple[str, ...]) -> None:
+    report = '[hooks.report]\nuse = "builtins:print"\npoints = ["after_val_epoch"]\nreads = ["metrics"]\n'
+    table = '[hooks.renormalise]\nuse = "builtins:print"\npoints = ["after_optimizer_step"]\n'
+    more = f'{report}phase = "first"\n{table}reads = ["model"]\nwrites = ["model"]\n'
+    compiled = plan(*uses, more=more)
+    assert order(compiled, "after_val") == ["ema", "early_stop", "checkpoint"], "the average is swapped out first"
+    assert order(compiled, "after_val_epoch") == ["accuracy", "report"], "data flow is stronger than a phase"
+    assert order(compiled, "after_optimizer_step") == ["renormalise", "ema"]
 
 
-def test_no_two_built_in_hooks_are_ambiguous_in_any_order_of_the_file() -> None:
-    lots = random.Random(0)
-    for other in ("lr_schedule", "scheduler") * 10:
-        uses = [use for use in BUILT_IN if use not in (other, "lr_finder")]  # which has a run of its own
-        assert not list(ambiguities(plan(*lots.sample(uses, len(uses)))))
+def alarms(compiled: Plan) -> list[object]:
+    return [*compiled.warnings, *compiled.notes, *ambiguities(compiled)]
+
+
+@pytest.mark.parametrize("pipeline", SHIPPED, ids=lambda path: path.stem)
+def test_the_shipped_pipelines_raise_no_alarm(pipeline: Path) -> None:
+    assert alarms(valid_plan(read_pipeline(pipeline))) == []
+
+
+@pytest.mark.parametrize("other", ["lr_schedule", "scheduler"])
+def test_the_built_in_hooks_raise_none_in_any_order_of_the_file(other: str) -> None:
+    """Two take each other's place, one has a run of its own, and one a metric that is given to it."""
+    generator = random.Random(0)
+    uses = [use for use in BUILT_IN if use not in (other, "lr_finder", "early_stop")]
+    for shuffled in (uses, uses[::-1], generator.sample(uses, len(uses)), generator.sample(uses, len(uses))):
+        assert alarms(plan(*shuffled)) == []
+
+
+def test_a_class_is_inspected_once_however_many_hooks_are_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("class It:\n    reads = ('model',)\n    def after_train(self): ...\n")
+    inspected: list[Any] = []
+
+    class Counted(Inspection):
+        def __init__(self, hook: Any, points: Any) -> None:
+            inspected.append(hook)
+            super().__init__(hook, points)
+
+    monkeypatch.setattr("hookflow.hooks.compile.Inspection", Counted)
+    tables = "".join(f'[hooks.h{k}]\nuse = "./mine.py:It"\n' for k in range(50))
+    compiled = compile_pipeline(parse(HEAD + tables, tmp_path / "p.toml"))
+    assert len(compiled.at("after_train")) == 50
+    assert len(inspected) == len({hook.use for hook in compiled.hooks})
 
 
 def test_two_schedules_of_one_rate_are_ambiguous() -> None:

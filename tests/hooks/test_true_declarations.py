@@ -72,7 +72,9 @@ def assert_declared(plan: Plan, found: Observed) -> None:
     assert not list(ambiguities(with_observed(plan, found.seen)))
 
 
-@pytest.mark.parametrize("hooks", [TOGETHER, TOGETHER[::-1]], ids=["in order", "backwards"])
+@pytest.mark.parametrize(
+    "hooks", [TOGETHER, pytest.param(TOGETHER[::-1], marks=pytest.mark.long)], ids=["in order", "backwards"]
+)
 def test_what_built_in_hooks_touch_is_declared_and_orders_them(hooks: Sequence[str], tmp_path: Path) -> None:
     plan, found = observed(hooks, tmp_path)
     assert_declared(plan, found)
