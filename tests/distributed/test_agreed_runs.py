@@ -23,8 +23,8 @@ OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=2}, "after_val"]
 
 
 def acts(name: str, call: str, rank: int, at: int, point: str, args: str = "", more: str = "") -> str:
-    given = f'call="{call}", rank={rank}, at={at}, point="{point}", args=[{args}]'
-    return f'hooks.{name}={{use="./actors.py:Acts", args={{{given}}}{more}}}'
+    provided = f'call="{call}", rank={rank}, at={at}, point="{point}", args=[{args}]'
+    return f'hooks.{name}={{use="./actors.py:Acts", args={{{provided}}}{more}}}'
 
 
 def ended(run_dir: RunDir) -> tuple[int, str]:

@@ -54,37 +54,37 @@ def _all_walks(rank: int, folder: Path) -> None:
     """Walk over safe points as one rank, once for each of WALKS, and write down what was agreed on."""
     init = f"file://{folder / 'meeting'}"
     dist.init_process_group("gloo", init, timedelta(seconds=LIMIT), world_size=WORLD, rank=rank)
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     for name, (every, arrivals, waits, _) in WALKS.items():
         consensus.iterations_between = lambda iteration, exchange, every=every: every  # type: ignore[misc]
-        told[name] = _walk(rank, arrivals[rank], waits)
-    told["evaluation"] = _evaluate(rank)
-    (folder / f"rank{rank}").write_text(json.dumps(told))
+        reported[name] = _walk(rank, arrivals[rank], waits)
+    reported["evaluation"] = _evaluate(rank)
+    (folder / f"rank{rank}").write_text(json.dumps(reported))
     dist.destroy_process_group()
 
 
 def _walk(rank: int, arrivals: Arrivals, waits: set[int]) -> tuple[Any, ...]:
     agreed = Consensus(Ranks(rank, WORLD, rank), timeout=LIMIT)
-    wants, told, clock, calls = 0, [], [agreed.seconds()], []
+    wishes, reported, clock, calls = 0, [], [agreed.seconds()], []
     for point in range(POINTS):
-        wants |= arrivals.get(point, 0)
-        heard = agreed.settle(wants) if point in waits else agreed.step(point, wants)
-        wants &= ~heard
-        told.append(heard)
+        wishes |= arrivals.get(point, 0)
+        heard = agreed.settle(wishes) if point in waits else agreed.step(point, wishes)
+        wishes &= ~heard
+        reported.append(heard)
         clock.append(agreed.seconds())
         calls.append(agreed.next_iteration)
     shared = agreed.all_gather_object(rank), agreed.broadcast_object(rank), agreed.any_rank(rank == 1)
-    return told, (*shared, agreed.any_rank(False)), clock, calls
+    return reported, (*shared, agreed.any_rank(False)), clock, calls
 
 
 def _evaluate(rank: int) -> list[int]:
     """Evaluate a few batches between two iterations; rank 1 is asked for one thing before, and for another in it."""
     consensus.iterations_between = lambda iteration, exchange: 1  # type: ignore[misc]
     agreed = Consensus(Ranks(rank, WORLD, rank), timeout=LIMIT)
-    told = [agreed.step(7, SAVE if rank == 1 else 0)]
+    reported = [agreed.step(7, SAVE if rank == 1 else 0)]
     with agreed.evaluation():
-        told += [agreed.step(batch, STOP if (rank, batch) == (1, 1) else 0) for batch in range(4)]
-    return [*told, agreed.settle(0), agreed.step(8, 0), agreed.step(9, 0)]
+        reported += [agreed.step(batch, STOP if (rank, batch) == (1, 1) else 0) for batch in range(4)]
+    return [*reported, agreed.settle(0), agreed.step(8, 0), agreed.step(9, 0)]
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +103,8 @@ def walks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 def test_what_happens_where(walks: list[dict[str, Any]], name: str) -> None:
     one, *others = (walk[name] for walk in walks)
     assert others == [one, one], "the same on all ranks: what happens where, the clock, and where they call next"
-    told, shared, clock, calls = one
-    assert told == [WALKS[name][3].get(point, 0) for point in range(POINTS)]
+    reported, shared, clock, calls = one
+    assert reported == [WALKS[name][3].get(point, 0) for point in range(POINTS)]
     assert shared == [[0, 1, 2], 0, True, False]
     assert clock == sorted(clock)
     assert clock[0] == 0

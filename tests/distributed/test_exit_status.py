@@ -52,7 +52,7 @@ GONE = "; the others were ended"
 
 
 @pytest.mark.parametrize(
-    ("said", "failed", "code", "reason"),
+    ("expected", "failed", "code", "reason"),
     [
         ({0: 0, 1: 0}, {}, 0, "rank 0 says"),
         ({0: 1}, {0: 1, 1: -signal.SIGKILL}, 1, "rank 0 says"),  # the launcher has killed what did not end
@@ -65,17 +65,17 @@ GONE = "; the others were ended"
     ],
 )
 def test_why_a_run_has_ended(
-    run_dir: RunDir, said: dict[int, int], failed: dict[int, int], code: int, reason: str
+    run_dir: RunDir, expected: dict[int, int], failed: dict[int, int], code: int, reason: str
 ) -> None:
     says(run_dir, 0, 1, "an attempt before", t=1.0)
-    for rank, exit_code in said.items():
+    for rank, exit_code in expected.items():
         says(run_dir, rank, exit_code, f"rank {rank} says")
     stop = exit_status(run_dir, 5.0, failed)
     assert (stop.exit, stop.reason) == (code, reason)
 
 
 @pytest.mark.parametrize(
-    ("said", "failed", "code", "reason"),
+    ("expected", "failed", "code", "reason"),
     [
         ({1: 130}, {0: 1, 1: 130}, 130, "rank 1 says"),  # rank 0 knows only that rank 1 is gone
         ({}, {0: 1, 1: 130}, 130, "SIGINT received"),
@@ -86,9 +86,9 @@ def test_why_a_run_has_ended(
     ],
 )
 def test_a_run_that_the_user_interrupts_has_been_interrupted(
-    run_dir: RunDir, said: dict[int, int], failed: dict[int, int], code: int, reason: str
+    run_dir: RunDir, expected: dict[int, int], failed: dict[int, int], code: int, reason: str
 ) -> None:
-    for rank, exit_code in said.items():
+    for rank, exit_code in expected.items():
         says(run_dir, rank, exit_code, f"rank {rank} says")
     stop = exit_status(run_dir, 5.0, failed, Stop("SIGINT received", "interrupted", 130, save=False))
     assert (stop.exit, stop.reason) == (code, reason)
@@ -189,17 +189,17 @@ def test_who_waits_too_long_says_where_and_where_the_others_are(run_dir: RunDir)
     recorder = Recorder(run_dir, lambda command: None, Ranks(0, 3, 0))
     recorder.failure(late, hook="ozm", point="after_train_iter")
     recorder.flush()
-    said = (
+    expected = (
         'waited 8 s for the others, in hook "ozm" at after_train_iter; '
         'rank 1 is in hook "hang" at after_train_iter, rank 2 is in no hook, at iteration 4'
     )
-    assert recorder.why == said
+    assert recorder.why == expected
     (record,) = Tail(run_dir.events).read_all()
-    assert (record["k"], record["hook"], record["text"]) == ("error", "ozm", said)
+    assert (record["k"], record["hook"], record["text"]) == ("error", "ozm", expected)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (["--nproc=0"], '"0" is neither a number of processes nor auto'),
         (["--nproc=2x"], '"2x" is neither a number of processes nor auto'),
@@ -209,12 +209,12 @@ def test_who_waits_too_long_says_where_and_where_the_others_are(run_dir: RunDir)
     ],
 )
 def test_options_that_do_not_go_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], expected: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     done = hookflow_here("run", "some.toml", *options, cwd=tmp_path)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert expected in done.stderr
 
 
 @pytest.fixture

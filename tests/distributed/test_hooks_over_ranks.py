@@ -49,11 +49,11 @@ def test_built_in_hooks_record_what_they_do_in_one_process(train_both: TrainBoth
     assert two == pytest.approx(one, rel=1e-4, abs=1e-5)
     assert {name.split("/")[0] for _, _, name in one} >= {"lr", "momentum", "grad_norm", "param"}
     for kind in ("text", "histogram"):
-        found = [
+        result = [
             [(r["it"], r["name"], r.get("text")) for r in records(run, kind) if r["name"] != "environment"]
             for run in (alone, together)
         ]
-        assert found[0] == found[1], kind
+        assert result[0] == result[1], kind
     for run in (alone, together):
         assert [r["it"] for r in records(run, "message") if "has spiked" in str(r["text"])] == [7]
     (path,) = (together.path / "export").iterdir()
@@ -97,9 +97,9 @@ def test_statistics_are_those_of_all_ranks(train_both: TrainBoth) -> None:
     net = Normed()
     net.load_state_dict(state)
     with torch.no_grad():
-        given = net.body[:3](Clouds(44, seed=0).inputs)  # an epoch has every example; its seed is that of the run
-    torch.testing.assert_close(state["body.3.running_mean"], given.mean(0), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(state["body.3.running_var"], given.var(0), rtol=1e-4, atol=1e-5)
+        provided = net.body[:3](Clouds(44, seed=0).inputs)  # an epoch has every example; its seed is that of the run
+    torch.testing.assert_close(state["body.3.running_mean"], provided.mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(state["body.3.running_var"], provided.var(0), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("task", [(), ('task.use="./clouds.py:OwnSteps"',)], ids=["DDP", "DDP at the step"])

@@ -116,8 +116,8 @@ def test_ranks_do_not_outlive_an_agent_that_is_killed_while_they_start(new_cloud
     agent.kill()
 
     def left() -> list[psutil.Process]:
-        found = psutil.process_iter(["cmdline"])
-        return [process for process in found if str(run_dir.path) in (process.info["cmdline"] or ())]
+        result = psutil.process_iter(["cmdline"])
+        return [process for process in result if str(run_dir.path) in (process.info["cmdline"] or ())]
 
     agent.wait()
     wait_for(lambda: not left(), "the ranks to end")

@@ -127,7 +127,7 @@ def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> Non
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "expected"),
     [
         (
             ['hooks.sums={use="./clouds.py:sums", points=["after_train_iter"], ranks="zero"}'],
@@ -152,11 +152,11 @@ def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> Non
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_is_told(new_clouds: NewClouds, overrides: list[str], said: str) -> None:
+def test_what_cannot_be_is_told(new_clouds: NewClouds, overrides: list[str], expected: str) -> None:
     surgeon = 'hooks.surgeon.use="./../surgeons.py:Surgeon"', "hooks.ema.enabled=false"
     run_dir = new_clouds(*(surgeon if "surgeon" in str(overrides) else ()), *overrides)
     assert carry_out(run_dir, 2) == [2, 2], printed(run_dir, 0)
-    assert said in reason(run_dir)
+    assert expected in reason(run_dir)
 
 
 def test_a_parameter_without_a_gradient_is_told_of(new_clouds: NewClouds) -> None:

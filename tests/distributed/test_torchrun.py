@@ -47,7 +47,7 @@ def test_the_ranks_of_two_machines_share_a_run_and_go_on_in_it_when_they_are_sta
         assert first["resumed_from"] is None
         assert second["resumed_from"] is not None
     assert [end["exit"] for end in records_of(run_dir, "end")] == [0], "a restart is no end"
-    shown = [json.loads(line) for said, _ in printed for line in said.splitlines()]
+    shown = [json.loads(line) for output, _ in printed for line in output.splitlines()]
     assert {record["rank"] for record in shown if record["k"] == "run"} == {0}, "the first rank alone shows anything"
     assert len([record for record in shown if record["k"] == "end"]) == 1
     assert not any("Traceback" in errors for _, errors in printed)
@@ -63,8 +63,8 @@ def test_a_mistake_is_told_by_one_rank(tmp_path: Path, monkeypatch: pytest.Monke
         done = hookflow_here("run", str(CLOUDS), "--detach", "--in-process", cwd=tmp_path)
         assert done.returncode == 2
         for option in ("--detach", "--in-process"):
-            said = f"{option}: cannot be given here: torchrun has started this process"
-            assert done.stderr.count(said) == (rank == 0)
+            expected = f"{option}: cannot be given here: torchrun has started this process"
+            assert done.stderr.count(expected) == (rank == 0)
     assert not (tmp_path / "runs").exists()
 
 
@@ -75,13 +75,13 @@ def test_a_machine_that_does_not_see_the_run_directory_is_named(
     run_dir.sign(id=run_dir.id)
     store = HashStore()
     monkeypatch.setattr(rank_commands.socket, "gethostname", lambda: "far")
-    found: list[set[str]] = []
+    result: list[set[str]] = []
     elsewhere = RunDir(tmp_path / "elsewhere" / run_dir.id)
-    far = Thread(target=lambda: found.append(rank_commands._blind(store, elsewhere, Ranks(1, 2, 0))))
+    far = Thread(target=lambda: result.append(rank_commands._blind(store, elsewhere, Ranks(1, 2, 0))))
     far.start()
-    found.append(rank_commands._blind(store, run_dir, Ranks(0, 2, 0)))
+    result.append(rank_commands._blind(store, run_dir, Ranks(0, 2, 0)))
     far.join()
-    assert found == [{"far"}, {"far"}]
+    assert result == [{"far"}, {"far"}]
 
 
 def test_ranks_started_again_without_their_store_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,16 +69,16 @@ def test_the_second_signal_ends_a_run_that_listens(process: Start, monkeypatch: 
     monkeypatch.setattr(stop, "STEPS", [stop.STEPS[0], *((number, LIMIT) for number, _ in stop.STEPS[1:])])
     run, started, out = process(HEARS)
     assert out.readline() == b"ready\n"
-    said: list[str] = []
+    texts: list[str] = []
 
     def say(text: str) -> None:
-        if said:
+        if texts:
             assert out.readline() in (b"heard\n", b""), "a signal that comes before the last one was heard is lost"
-        said.append(text)
+        texts.append(text)
 
     assert stop.stop_now(run, say)
     assert started.wait() == 7
-    assert said == [*[f"SIGTERM sent to process {started.pid}"] * 2, "the process has ended"]
+    assert texts == [*[f"SIGTERM sent to process {started.pid}"] * 2, "the process has ended"]
 
 
 def test_one_that_does_not_listen_is_killed_with_those_it_has_started(
@@ -105,9 +105,9 @@ def test_a_process_that_does_not_hold_the_lock_is_left_alone(process: Start, tmp
         release(claim(other))
         other.sign_process(started.pid)
     assert other.life() == "alive", "by its pid and start time"
-    said: list[str] = []
-    assert not stop.stop_now(other, said.append)
-    assert said == [
+    texts: list[str] = []
+    assert not stop.stop_now(other, texts.append)
+    assert texts == [
         f"process {started.pid}, which run.json names, does not hold the lock of this run: it is left alone"
     ]
     assert started.poll() is None
@@ -118,6 +118,6 @@ def test_a_process_that_does_not_hold_the_lock_is_left_alone(process: Start, tmp
 def test_one_that_has_ended_is_left_alone(process: Start) -> None:
     run, started, _ = process("print()")
     started.wait()
-    said: list[str] = []
-    assert stop.stop_now(run, said.append)
-    assert said == ["the process has ended"]
+    texts: list[str] = []
+    assert stop.stop_now(run, texts.append)
+    assert texts == ["the process has ended"]

@@ -25,10 +25,10 @@ EACH = 'hooks.each={use="./killers.py:each", points=["after_train_iter"]}'
 
 
 @pytest.mark.parametrize(
-    ("by", "said"), [(-HOUR, "set back by 3600 s"), (HOUR, "set forward by 3600 s, or the machine slept")]
+    ("by", "expected"), [(-HOUR, "set back by 3600 s"), (HOUR, "set forward by 3600 s, or the machine slept")]
 )
 def test_a_clock_that_is_set_while_a_run_trains(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by: float, said: str
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by: float, expected: str
 ) -> None:
     mark = tmp_path / "mark"
     alone = new_run(EACH)
@@ -48,8 +48,8 @@ def test_a_clock_that_is_set_while_a_run_trains(
     person.start()
     assert train_here(run) == 0
     person.join()
-    (told,) = [text for text in messages(run) if "the clock was set" in text]
-    assert said in told
+    (reported,) = [text for text in messages(run) if "the clock was set" in text]
+    assert expected in reported
     assert_same_end(alone, run)
     assert_each_once(run, "each", until=15)
     state = RunState()

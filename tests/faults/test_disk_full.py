@@ -53,10 +53,12 @@ def fill(run: RunDir, begin: int | str, train_here: Train, printed: pytest.Captu
         disk = Disk(run.path, patch, begin)
         code = train_here(run)
     if disk.begun:
-        told = printed.readouterr().err + "".join(str(end["reason"]) for end in records(run, "end"))
+        reported = printed.readouterr().err + "".join(str(end["reason"]) for end in records(run, "end"))
         signs_off = records(run, "end") and all("run.json" in now for now in disk.struck)  # the run was over by then
-        assert signs_off or any(words in told for words in TOLD), disk.operations[-1]
-        assert code == 1 or records(run, "checkpoint") or "event log" in told, "it ends, or has lost of its log alone"
+        assert signs_off or any(words in reported for words in TOLD), disk.operations[-1]
+        assert code == 1 or records(run, "checkpoint") or "event log" in reported, (
+            "it ends, or has lost of its log alone"
+        )
     return disk.begun
 
 
@@ -121,8 +123,8 @@ def test_disks_that_are_too_small(trained: Trained, tmp_path: Path) -> None:
             output = f"../../../printed{len(codes)}"
             codes.append(Training(run, output=output).wait())
             resize(1000)
-            told = (run.path / output).read_text() + "".join(str(end["reason"]) for end in records(run, "end"))
-            assert not codes[-1] or any(words in told for words in TOLD), told
+            reported = (run.path / output).read_text() + "".join(str(end["reason"]) for end in records(run, "end"))
+            assert not codes[-1] or any(words in reported for words in TOLD), reported
             resumed_with_room(run, alone, lambda run, **options: Training(run, **options).wait())
     assert set(codes) == {0, 1}
     print(f"full at {len(codes) - 1} sizes")
@@ -135,15 +137,16 @@ def test_a_disk_that_takes_not_even_the_end_is_told_by_who_started_the_run(
     usage = shutil.disk_usage(tmp_path)
     codes = iter([None, 1, 1])
 
-    def told() -> str:
+    def reported() -> str:
         out = io.StringIO()
         plain.follow(run, out, child_exit=lambda: next(codes))
         return out.getvalue()
 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
     assert (
-        "lost       exited with code 1 and no end record: no space is left on the disk of its run directory" in told()
+        "lost       exited with code 1 and no end record: no space is left on the disk of its run directory"
+        in reported()
     )
     monkeypatch.undo()
     codes = iter([None, 1, 1])
-    assert " lost       exited with code 1 and no end record\n" in told()
+    assert " lost       exited with code 1 and no end record\n" in reported()

@@ -52,13 +52,13 @@ class Disk:
 
     def flushed(self, descriptor: int) -> None:
         self.kept.append(descriptor)  # so that no other file is given the number of this one
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
+        result = os.fstat(descriptor)
+        if stat.S_ISDIR(result.st_mode):
             entries = [*os.scandir(descriptor)]
             links = {each.name: os.readlink(each.name, dir_fd=descriptor) for each in entries if each.is_symlink()}
-            self.names[found.st_ino] = [(each.name, each.inode(), links.get(each.name, "")) for each in entries]
+            self.names[result.st_ino] = [(each.name, each.inode(), links.get(each.name, "")) for each in entries]
         else:
-            self.bytes[found.st_ino] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+            self.bytes[result.st_ino] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
 
     def write(self, number: int, left: Path) -> None:
         """Write what would be left if the power went now."""

@@ -50,8 +50,8 @@ def test_a_run_directory_that_is_deleted_is_told_by_who_started_the_run(
     out = io.StringIO()
     codes = iter([None, 1, 1])
     assert plain.follow(run, out, child_exit=lambda: next(codes)) == 1
-    told = "exited with code 1 and no end record: its run directory is gone: it was moved or deleted\n"
-    assert told in out.getvalue()
+    reported = "exited with code 1 and no end record: its run directory is gone: it was moved or deleted\n"
+    assert reported in out.getvalue()
     assert "hookflow watch" not in out.getvalue(), "there is nothing to look at"
 
 
@@ -74,8 +74,8 @@ def test_who_watches_tells_where_a_run_directory_was_moved(tmp_path: Path, start
 
     how: dict[str, Any] = {"child_exit": child_exit} if starter else {"interrupts": interrupts}
     assert plain.follow(run, out, **how) == 1
-    (told,) = [line for line in out.getvalue().splitlines() if " lost  " in line]
-    assert f"its run directory was moved to {moved}" in told
+    (reported,) = [line for line in out.getvalue().splitlines() if " lost  " in line]
+    assert f"its run directory was moved to {moved}" in reported
     assert out.getvalue().endswith(f"  the run goes on; watch it: hookflow watch {moved}\n")
 
 
@@ -93,9 +93,9 @@ def test_a_file_system_that_was_made_read_only_is_told(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "open", refuse)
     out, codes = io.StringIO(), iter([None, 1, 1])
     assert plain.follow(run, out, child_exit=lambda: next(codes)) == 1
-    told = "the file system of its run directory is read-only\n"
-    assert f"exited with code 1 and no end record: {told}" in out.getvalue()
-    assert f"or the machine went down; now {told}" in out.getvalue()
+    reported = "the file system of its run directory is read-only\n"
+    assert f"exited with code 1 and no end record: {reported}" in out.getvalue()
+    assert f"or the machine went down; now {reported}" in out.getvalue()
 
 
 @pytest.mark.parametrize("begin", [r"mkdir checkpoints/\.it00000010", r"fsync .*it00000010.*/model\.pt"])

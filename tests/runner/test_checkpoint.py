@@ -144,7 +144,7 @@ def test_killed_at_any_line_there_is_a_good_one(store: CheckpointStore, tmp_path
         sys.settrace(before)
     assert store.all() == [third]
     assert len(copies) > 50
-    found = set()
+    result = set()
     for copy in copies:
         left = CheckpointStore(copy)
         left.clear_leftovers()
@@ -152,12 +152,12 @@ def test_killed_at_any_line_there_is_a_good_one(store: CheckpointStore, tmp_path
         assert good is not None
         assert not passed_over, "what is not whole bears no name of a checkpoint"
         assert all(not damage(path) for path in left.names().values())
-        found.add(good.name)
+        result.add(good.name)
         newest = save(left, 4, "last")
         left.prune(keep=1)
         assert left.all()[0] == newest
         assert not list(copy.glob(".it*"))
-    assert found == {"it00000002", "it00000003"}
+    assert result == {"it00000002", "it00000003"}
 
 
 def test_a_name_that_was_half_given_is_given_again(store: CheckpointStore) -> None:
@@ -190,7 +190,7 @@ def test_a_name_that_no_checkpoint_can_go_by_is_refused(trained: Trained, name: 
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected"),
     [
         ({"best": np.float64(1)}, "['best'] is a numpy.float64"),
         ([1, {"a": (Path("x"),)}], "[1]['a'][0] is a pathlib"),
@@ -204,11 +204,11 @@ def test_a_name_that_no_checkpoint_can_go_by_is_refused(trained: Trained, name: 
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 @pytest.mark.parametrize("entry", ["hooks", "model", "optimizer_d"])
-def test_what_could_not_be_read_back_is_refused(store: CheckpointStore, entry: str, value: Any, said: str) -> None:
+def test_what_could_not_be_read_back_is_refused(store: CheckpointStore, entry: str, value: Any, expected: str) -> None:
     store.save({"model": {}, "hooks": {}}, [], {"it": 1, "ep": 0})
     with pytest.raises(TypeError) as caught:
         store.save({"model": {}, "hooks": {}, entry: value}, [], {"it": 2, "ep": 0})
-    assert f"checkpoint['{entry}']{said}" in str(caught.value)
+    assert f"checkpoint['{entry}']{expected}" in str(caught.value)
     assert [path.name for path in store.all()] == ["it00000001"], "the one before stands"
 
 

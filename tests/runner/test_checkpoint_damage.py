@@ -47,7 +47,7 @@ def loop(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("harm", "expected"),
     [
         (lambda path: (path / "model.pt").write_bytes((path / "model.pt").read_bytes()[:-9]), "bytes instead of"),
         (lambda path: flip(path / "model.pt"), "model.pt is not what was written"),
@@ -77,14 +77,14 @@ def loop(path: Path) -> None:
         (lambda path: changed(path, version=99), f"in format 99, this one reads format {VERSION} alone"),
     ],
 )
-def test_it_is_named_and_passed_over(store: CheckpointStore, harm: Callable[[Path], object], said: str) -> None:
+def test_it_is_named_and_passed_over(store: CheckpointStore, harm: Callable[[Path], object], expected: str) -> None:
     older, newest = save(store, 1), save(store, 2)
     harm(newest)
-    assert said in damage(newest)
+    assert expected in damage(newest)
     good, passed_over = store.newest_good()
     assert good == older
     assert len(passed_over) == 1
-    assert said in passed_over[0]
+    assert expected in passed_over[0]
     with pytest.raises(UserError, match="cannot be used"):
         read(newest, CPU)
 

@@ -47,11 +47,11 @@ def test_the_commands_find_them(trained: Trained, tmp_path: Path) -> None:
     listed = hookflow_here("checkpoints", str(run.path), "--verify", cwd=tmp_path)
     assert listed.returncode == 0 and "best" in listed.stdout, listed.stdout
     for named in (f"{run.path}:best", str(run.checkpoints / "best"), str(run.checkpoints / "it00000005")):
-        found, checkpoint = find_checkpoint(named, tmp_path / "runs")
-        assert (found.path, checkpoint.resolve().name) == (run.path, "it00000005")
+        result, checkpoint = find_checkpoint(named, tmp_path / "runs")
+        assert (result.path, checkpoint.resolve().name) == (run.path, "it00000005")
     there = tmp_path / "big/toy" / run.id
-    found, _ = find_checkpoint(str(there / "best"), tmp_path / "runs")
-    assert found.path.samefile(run.path)
+    result, _ = find_checkpoint(str(there / "best"), tmp_path / "runs")
+    assert result.path.samefile(run.path)
     (there / RUN).unlink()
     with pytest.raises(UserError, match="is a checkpoint without its run"):
         find_checkpoint(str(there / "best"), tmp_path / "runs")
@@ -108,8 +108,8 @@ def test_a_run_that_was_moved_is_resumed(
     done = run_here("--resume", str(moved.path), cwd=Path.cwd())
     assert done.returncode == 0, done.stderr
     assert_same_end(alone, moved)
-    found, _ = find_checkpoint(str(moved.checkpoints.resolve() / "best"), tmp_path / "runs")
-    assert found.path.samefile(moved.path)
+    result, _ = find_checkpoint(str(moved.checkpoints.resolve() / "best"), tmp_path / "runs")
+    assert result.path.samefile(moved.path)
 
 
 def test_a_copy_of_a_run_does_not_write_into_its_checkpoints(trained: Trained, tmp_path: Path) -> None:

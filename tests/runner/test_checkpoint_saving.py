@@ -59,9 +59,9 @@ def test_the_training_does_not_wait_for_the_disk(
     trace = tmp_path / "trace"
     at_manifest(monkeypatch, 1, lambda: wait_for(lambda: "after_train_iter iter=8 " in trace.read_text()))
     assert train_here(new_run(TRACER % trace)) == 0
-    told = [line for line in trace.read_text().splitlines() if line.startswith("after_save_checkpoint")]
-    assert 8 <= int(told[0].split("iter=")[1].split()[0]) <= 10, "behind the write, and before the next one begins"
-    assert told[-1].startswith("after_save_checkpoint iter=15"), "it has ended before the run does"
+    reported = [line for line in trace.read_text().splitlines() if line.startswith("after_save_checkpoint")]
+    assert 8 <= int(reported[0].split("iter=")[1].split()[0]) <= 10, "behind the write, and before the next one begins"
+    assert reported[-1].startswith("after_save_checkpoint iter=15"), "it has ended before the run does"
 
 
 def test_what_is_written_is_reported_at_the_next_safe_point(
@@ -202,8 +202,8 @@ def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(tra
     unstorable = 'hooks.fails={use="./watchers.py:Fails", args={place="state_dict"}}'
     run_dir = trained("hooks.checkpoint.points=['on_exception']", raises, unstorable, code=1)
     assert "as told" in str(end(run_dir)[1])
-    (said,) = [text for text in messages(run_dir) if "no checkpoint could be saved after the error" in text]
-    assert "['fails']['kinds'] is a builtins.frozenset" in said
+    (failure,) = [text for text in messages(run_dir) if "no checkpoint could be saved after the error" in text]
+    assert "['fails']['kinds'] is a builtins.frozenset" in failure
 
 
 def test_what_is_swapped_for_a_save_is_back_before_the_next_iteration(trained: Trained) -> None:
@@ -249,17 +249,17 @@ def test_whoever_asked_is_woken_once_the_write_has_ended(tmp_path: Path, failing
     assert saving.thread.daemon, "a process need not wait for it"
 
 
-def of_two_ranks(saving: Saving | None, said: list[str]) -> CheckpointManager:
+def of_two_ranks(saving: Saving | None, texts: list[str]) -> CheckpointManager:
     """Return what one of two ranks has when it has raised: nothing but itself, and what it says."""
     made = object.__new__(CheckpointManager)
-    recorder = SimpleNamespace(say=lambda text, _: said.append(text))
+    recorder = SimpleNamespace(say=lambda text, _: texts.append(text))
     vars(made).update(_ranks=Ranks(world=2), _saving=saving, _log=recorder)
     return made
 
 
 @pytest.mark.parametrize("write", ["none", "of another rank", "well", "failing"])
 def test_a_rank_that_has_raised_waits_for_its_own_write(tmp_path: Path, write: str) -> None:
-    said = list[str]()
+    texts = list[str]()
 
     def written() -> Saved:
         if write == "failing":
@@ -269,14 +269,14 @@ def test_a_rank_that_has_raised_waits_for_its_own_write(tmp_path: Path, write: s
     saving = None if write == "none" else Saving({}, ["last"], {"it": 3}, 0.0)
     if saving and write in ("well", "failing"):
         begin(saving, written, lambda: None)
-    of_two_ranks(saving, said).report_if_possible()
+    of_two_ranks(saving, texts).report_if_possible()
     assert saving is None or saving.ended == (saving.thread is not None)
     why = "no checkpoint could be saved after the error: "
     failed = [f"{why}the checkpoint of iteration 3 could not be saved: No space left on device"]
-    assert said == failed * (write == "failing")
-    said.clear()
-    of_two_ranks(None, said).save_after_error(RuntimeError("as told"))
-    assert said == [f"{why}that takes all ranks, and this one has raised"]
+    assert texts == failed * (write == "failing")
+    texts.clear()
+    of_two_ranks(None, texts).save_after_error(RuntimeError("as told"))
+    assert texts == [f"{why}that takes all ranks, and this one has raised"]
 
 
 def test_a_copy_is_made_where_the_last_one_was() -> None:
@@ -300,10 +300,10 @@ def test_who_is_given_the_copy_may_keep_it(trained: Trained, tmp_path: Path) -> 
 
 def test_what_fires_around_a_save_is_what_the_plan_says(trained: Trained, tmp_path: Path) -> None:
     out = tmp_path / "told"
-    said = ["run.max_epochs=1"]
+    overrides = ["run.max_epochs=1"]
     for name, more in (("w", ""), ("s", ', before=["w"]')):
-        said.append(f'hooks.{name}={{use="./savers.py:Told", args={{path="{out}"}}{more}}}')
-    run_dir = trained(*said)
+        overrides.append(f'hooks.{name}={{use="./savers.py:Told", args={{path="{out}"}}{more}}}')
+    run_dir = trained(*overrides)
     plan = Plan.from_json(json.loads(run_dir.plan.read_text()))
     words = {
         ("around_save_checkpoint", "enter"): "around enters",

@@ -67,25 +67,25 @@ class OnGpu(torch.Tensor):
 
 
 def test_what_is_gathered_from_the_ranks_lies_in_the_host_s_memory() -> None:
-    given: list[Any] = []
+    provided: list[Any] = []
 
     class Seen(Alone):
         def all_gather_object(self, mine: Any) -> list[Any]:
-            given.append(mine)
-            return [mine, {} if len(given) == 1 else mine]  # the other rank's hooks look unlike
+            provided.append(mine)
+            return [mine, {} if len(provided) == 1 else mine]  # the other rank's hooks look unlike
 
     tensor = torch.ones(2).as_subclass(OnGpu)
     hooks = {"own": OrderedDict(held=[tensor], number=1)}
     own: dict[str, Any] = {key: {} for key in OWN} | {"random": {"torch": torch.ones(1)}}
     state = own | {"scalars": {"loss": tensor}, "hooks": hooks}
-    found = full_state({**state, "gradients": {"optimizer": [tensor, None]}}, Seen())
-    mine = given[1]
+    result = full_state({**state, "gradients": {"optimizer": [tensor, None]}}, Seen())
+    mine = provided[1]
     for sent in (mine["scalars"]["loss"], mine["gradients"]["optimizer"][0], mine["hooks"]["own"]["held"][0]):
         assert type(sent) is torch.Tensor
         assert sent.tolist() == [1, 1]
     assert type(mine["hooks"]["own"]) is OrderedDict
     assert mine["hooks"]["own"]["number"] == 1
-    assert found["scalars"]["loss"] is tensor, "its own goes with all that is copied at once"
+    assert result["scalars"]["loss"] is tensor, "its own goes with all that is copied at once"
 
 
 class Meeting(Alone):
@@ -120,8 +120,8 @@ def test_what_a_hook_holds_on_each_rank_is_told_apart_by_its_values_however_larg
     with ThreadPoolExecutor(2) as pool:
         state, _ = pool.map(saved, range(2))
     for rank in range(2):
-        found = local_state(state, Ranks(rank, 2))["hooks"]
-        assert torch.equal(found["log"]["total"], hooks[rank]["log"]["total"])
+        result = local_state(state, Ranks(rank, 2))["hooks"]
+        assert torch.equal(result["log"]["total"], hooks[rank]["log"]["total"])
     assert list(state["ranks"][0]["hooks"]) == ["log"]
 
 
@@ -142,7 +142,7 @@ def test_without_gpus_ranks_compute_on_the_cpu(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_backend_fits_the_device() -> None:
-    asked = {said: DistributedSection(backend=said) for said in ("auto", "gloo", "nccl")}  # type: ignore[arg-type]
+    asked = {backend: DistributedSection(backend=backend) for backend in ("auto", "gloo", "nccl")}  # type: ignore[arg-type]
     assert [backend_of(asked["auto"], device, here) for device in (CPU, GPU)] == ["gloo", "nccl"]
     assert [backend_of(asked["gloo"], device, here) for device in (CPU, GPU)] == ["gloo", "gloo"]
     assert backend_of(asked["nccl"], GPU, here) == "nccl"

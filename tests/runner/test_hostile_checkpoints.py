@@ -55,12 +55,12 @@ def forge(store: CheckpointStore, seed: int) -> None:
     newest = store.all()[0]
     manifest = newest / MANIFEST
     whole = manifest.read_bytes()
-    found: Any = json.loads(other_value(whole, random.Random(seed)))
-    if isinstance(found, dict):
-        manifest.write_text(seal(found))
+    result: Any = json.loads(other_value(whole, random.Random(seed)))
+    if isinstance(result, dict):
+        manifest.write_text(seal(result))
         if not damage(newest):
-            said = read_manifest(newest)
-            names = (*said["files"], *said.get("names", {}))
+            forged = read_manifest(newest)
+            names = (*forged["files"], *forged.get("names", {}))
             assert all(name and "/" not in name and not name.startswith(".") for name in names), f"seed {seed}"
             store.rewind(newest)
         store.newest_good()

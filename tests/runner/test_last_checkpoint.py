@@ -88,8 +88,8 @@ def test_a_checkpoint_says_of_which_iteration_its_metrics_are(
     keep = "hooks.checkpoint.args.keep=9"
     run_dir = trained(EVERY_3, keep, *val_every, swap=("max_epochs = 3", "max_iters = 9"))
     manifests = map(read_manifest, CheckpointStore(run_dir.checkpoints).all())
-    found = {manifest["it"]: manifest["metrics_it"] for manifest in manifests if manifest["metrics"]}
-    assert {it: at for it, at in found.items() if it in expected} == expected
+    result = {manifest["it"]: manifest["metrics_it"] for manifest in manifests if manifest["metrics"]}
+    assert {it: at for it, at in result.items() if it in expected} == expected
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(None, 2), (1, 2), (3, 3)])

@@ -18,8 +18,8 @@ ONE_EPOCH = "run.max_epochs=1"
 
 
 def disturber(name: str, **args: object) -> str:
-    given = ", ".join(f"{key}={value!r}" for key, value in args.items())
-    return f'hooks.disturber={{use="./disturbers.py:{name}", args={{{given}}}}}'
+    provided = ", ".join(f"{key}={value!r}" for key, value in args.items())
+    return f'hooks.disturber={{use="./disturbers.py:{name}", args={{{provided}}}}}'
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def test_a_hook_may_change_the_working_directory(
 def test_a_thread_that_never_ends_is_named_and_left(new_run: NewRun) -> None:
     run_dir = new_run(ONE_EPOCH, disturber("LeavesThread"))
     assert start(run_dir).wait(LIMIT) == 0
-    (said,) = warnings(run_dir)
-    assert '"uploader"' in said
-    assert "wait_forever" in said
-    assert "disturbers.py:" in said
+    (warning,) = warnings(run_dir)
+    assert '"uploader"' in warning
+    assert "wait_forever" in warning
+    assert "disturbers.py:" in warning
     assert records(run_dir, "end")[0]["status"] == "finished"
-    assert said in run_dir.output.read_text()
+    assert warning in run_dir.output.read_text()
 
 
 def test_threads_that_end_by_themselves_are_not_worth_a_word(new_run: NewRun) -> None:

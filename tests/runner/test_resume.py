@@ -135,8 +135,8 @@ def test_hooks_that_are_gone_or_new(new_run: NewRun, train_here: Train) -> None:
         ],
     )
     assert train_here(run_dir, resume=True, allow_changed_hooks=True) == 0
-    (said,) = [text for text in messages(run_dir) if "that this pipeline does not have" in text]
-    assert '"early_stop"' in said, "and not the one without a state"
+    (missed,) = [text for text in messages(run_dir) if "that this pipeline does not have" in text]
+    assert '"early_stop"' in missed, "and not the one without a state"
     assert not [text for text in messages(run_dir) if '"plain": it starts anew' in text]
     logged = [record["it"] for record in records(run_dir, "scalars") if "train/iter" in record["v"]]  # type: ignore[operator]
     assert logged == [8, 12]

@@ -20,7 +20,7 @@ from tests.runner.test_resume import with_checkpoints
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ("hooks.clip.enabled=false", 'the hook "clip" is gone, and what it knew with it'),
         ('hooks.more={use="./watchers.py:slow", points=["after_train"]}', 'the hook "more" is new: it starts anew'),
@@ -30,19 +30,19 @@ from tests.runner.test_resume import with_checkpoints
         ("hooks.throughput.before=['ema']", "at before_train the order was ema → throughput, and is throughput → ema"),
     ],
 )
-def test_each_change_is_told_and_may_be_allowed(new_run: NewRun, train_here: Train, change: str, said: str) -> None:
+def test_each_change_is_told_and_may_be_allowed(new_run: NewRun, train_here: Train, change: str, expected: str) -> None:
     other = with_checkpoints(new_run, train_here, [], ["run.max_epochs=2", change])
     assert train_here(other, resume=True) == 2
     reason = str(records(other, "refused")[-1]["reason"])
-    assert "since the checkpoint it00000005: " in reason and said in reason
+    assert "since the checkpoint it00000005: " in reason and expected in reason
     assert reason.endswith("--allow-changed-hooks")
     assert train_here(other, resume=True, allow_changed_hooks=True) == 0
-    assert any(said in text for text in messages(other))
+    assert any(expected in text for text in messages(other))
     assert records(other, "end")[-1]["it"] == 10
 
 
 @pytest.mark.parametrize(
-    ("change", "may", "said"),
+    ("change", "may", "expected"),
     [
         ('hooks.log.points=[{at="after_train_iter", every=3, after=["throughput"]}]', May.YES, ["hooks.log.points"]),
         (
@@ -53,11 +53,11 @@ def test_each_change_is_told_and_may_be_allowed(new_run: NewRun, train_here: Tra
         ('run.dir="müll"', May.YES, ['and is "müll"']),
     ],
 )
-def test_what_may_change_by_itself(new_run: NewRun, change: str, may: May, said: list[str]) -> None:
+def test_what_may_change_by_itself(new_run: NewRun, change: str, may: May, expected: list[str]) -> None:
     then, now = (recorded(run.path) for run in (new_run(), new_run(change)))
     changes = changes_between((then[0].pipeline, then[1]), (now[0].pipeline, now[1]))
     assert {one.may for one in changes} == {may}
-    assert [any(words in one.text for one in changes) for words in said] == [True] * len(said)
+    assert [any(words in one.text for one in changes) for words in expected] == [True] * len(expected)
 
 
 def test_all_that_must_be_allowed_is_told_and_once_how() -> None:

@@ -47,8 +47,8 @@ def files(run: RunDir) -> dict[str, bytes | str]:
     """Return all that stands in the run directory, but for who trains and what was printed and recorded."""
     apart = ("run.json", "events.jsonl", "now.bin", "lock")
     paths = [path for path in run.path.rglob("*") if path.name not in apart and path.suffix != ".log"]
-    found = {path for path in paths if path.is_file() or path.is_symlink()}
-    return {str(path): str(path.readlink()) if path.is_symlink() else path.read_bytes() for path in found}
+    result = {path for path in paths if path.is_file() or path.is_symlink()}
+    return {str(path): str(path.readlink()) if path.is_symlink() else path.read_bytes() for path in result}
 
 
 @pytest.mark.parametrize(

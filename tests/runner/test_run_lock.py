@@ -50,7 +50,7 @@ def test_nor_one_that_holds_no_lock_at_all(endless: RunDir) -> None:
 
 
 def test_nor_where_the_file_system_knows_no_locks(endless: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*given: object) -> None:
+    def unknown(*provided: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", unknown)
@@ -113,6 +113,6 @@ def test_what_a_living_process_writes_is_left_alone(new_run: NewRun, train_here:
         assert train_here(run_dir) == 0
         child.kill()
     assert [path for path in (living, given_again, dead, own, gone) if path.exists()] == [living]
-    (told,) = (said["text"] for said in records(run_dir, "message") if "left alone" in str(said["text"]))
-    assert str(living.name) in str(told)
+    (reported,) = (record["text"] for record in records(run_dir, "message") if "left alone" in str(record["text"]))
+    assert str(living.name) in str(reported)
     assert CheckpointStore(run_dir.checkpoints).clear_leftovers() == []

@@ -50,8 +50,8 @@ def with_secrets(tmp_path: Path) -> Callable[..., RunDir]:
         file = tmp_path / "toy.toml"
         text = TOY.read_text().replace("max_epochs = 3", 'max_epochs = "${env:HOOKFLOW_EPOCHS}"') + HOLDS
         file.write_text(text.replace("./", f"{TESTS}/").replace("NOTES", str(tmp_path / "notes")))
-        said = ("run.threads=1", "task.use=${env:HOOKFLOW_NO_TASK:-hookflow.zoo.tasks:Classification}", *overrides)
-        loaded = parse(file.read_text(), file, said)
+        given = ("run.threads=1", "task.use=${env:HOOKFLOW_NO_TASK:-hookflow.zoo.tasks:Classification}", *overrides)
+        loaded = parse(file.read_text(), file, given)
         run_dir = RunDir.create(tmp_path / "runs", "toy")
         prepare(loaded, compile_pipeline(loaded), run_dir, tmp_path)
         return run_dir
@@ -75,7 +75,7 @@ def test_no_file_of_a_run_holds_a_secret(
 ) -> None:
     run_dir = with_secrets(*WRITERS)
     assert train_here(run_dir) == 0, records(run_dir, "error")
-    assert "it is what it should be" in [said["text"] for said in records(run_dir, "message")]
+    assert "it is what it should be" in [record["text"] for record in records(run_dir, "message")]
     assert (tmp_path / "notes").stat().st_size
     assert list(run_dir.writers.rglob("*tfevents*"))
     assert len(list(run_dir.checkpoints.glob("it*"))) == 1
@@ -141,7 +141,7 @@ def test_no_text_that_quotes_a_secret_is_recorded_or_shown(
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "reported"),
     [
         (leaking("check"), "refused: {"),
         ("hooks.ema.args.decay='x ${env:HOOKFLOW_TOKEN}'", '"decay" must be a number'),
@@ -150,10 +150,10 @@ def test_no_text_that_quotes_a_secret_is_recorded_or_shown(
         ("run.precision='${env:HOOKFLOW_TOKEN}'", "run.precision"),
     ],
 )
-def test_no_problem_of_a_pipeline_quotes_a_secret(tmp_path: Path, override: str, told: str) -> None:
+def test_no_problem_of_a_pipeline_quotes_a_secret(tmp_path: Path, override: str, reported: str) -> None:
     done = hookflow_here("check", str(TOY), "--set", override, cwd=tmp_path)
     assert done.returncode == 2
-    assert told in done.stdout + done.stderr
+    assert reported in done.stdout + done.stderr
     assert TOKEN not in done.stdout + done.stderr
     as_json = hookflow_here("check", str(TOY), "--set", override, "-f", "json", cwd=tmp_path)
     assert TOKEN not in as_json.stdout + as_json.stderr
@@ -194,7 +194,7 @@ def test_what_the_schema_holds_to_a_form_is_recorded_as_its_value(with_secrets: 
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "expected"),
     [
         ("run.max_epochs=${env:HOOKFLOW_TOKEN}", "run.max_epochs must be an integer, not the value of ${env:HOOKFLOW"),
         ("run.name=x ${env:HOOKFLOW_TOKEN}", "run.name cannot be the value of x ${env:HOOKFLOW_TOKEN}"),
@@ -220,10 +220,10 @@ def test_what_the_schema_holds_to_a_form_is_recorded_as_its_value(with_secrets: 
         ),
     ],
 )
-def test_errors_name_the_reference(override: str, said: str) -> None:
+def test_errors_name_the_reference(override: str, expected: str) -> None:
     with pytest.raises(UserError) as caught:
         loaded = parse(TOY.read_text(), TOY, (override,))
-        build(loaded, compile_pipeline(loaded), TESTS, lambda *told: None)
-    assert said in str(caught.value)
+        build(loaded, compile_pipeline(loaded), TESTS, lambda *reported: None)
+    assert expected in str(caught.value)
     assert TOKEN not in str(caught.value)
     assert PIN not in str(caught.value)

@@ -55,7 +55,7 @@ class Evil:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         (None, "there is no file"),
         (b"", "is no file that torch.save has written"),
@@ -67,7 +67,7 @@ class Evil:
     ids=["missing", "empty", "text", "pickle", "list", "evil"],
 )
 def test_what_is_no_state_dict_is_refused_in_words(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: object, said: str
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: object, expected: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({}, "wieghts.pt")
@@ -76,7 +76,7 @@ def test_what_is_no_state_dict_is_refused_in_words(
     elif content is not None:
         torch.save(content, "weights.pt")
     run_dir = trained(f'model.weights="{tmp_path / "weights.pt"}"', code=2)
-    assert said in reason(run_dir)
+    assert expected in reason(run_dir)
     assert content is not None or 'did you mean "wieghts.pt"?' in reason(run_dir)
     assert not Path("pwned").exists(), "nothing of it has run"
     assert not records(run_dir, "error")
@@ -107,16 +107,16 @@ def put_before(prefix: str, weights: Mapping[str, torch.Tensor]) -> dict[str, to
 def loaded(model: nn.Module, tmp_path: Path, content: object, **section: Any) -> list[str]:
     """Load weights into a model, and return the messages about it."""
     torch.save(content, tmp_path / "weights.pt")
-    said: list[str] = []
+    texts: list[str] = []
     load_weights(
         model,
         WeightsSection(file="weights.pt", **section),
         tmp_path,
         "model",
         lambda key: Where("p.toml", 1, 1),
-        lambda text, level: said.append(f"{level}: {text}"),
+        lambda text, level: texts.append(f"{level}: {text}"),
     )
-    return said
+    return texts
 
 
 @pytest.mark.parametrize("kind", ["state_dict", "model", "model_state_dict", "lightning", "ddp", "compiled under ddp"])
@@ -136,17 +136,17 @@ def test_usual_wrappings_are_recognised(tmp_path: Path, kept: dict[str, torch.Te
 def test_a_new_head_on_an_old_body(tmp_path: Path, kept: dict[str, torch.Tensor]) -> None:
     body = {name: value for name, value in put_before("backbone.", kept).items() if "head" not in name}
     old, model = body | {"fc.weight": torch.zeros(10, 8), "fc.bias": torch.zeros(10)}, Net()
-    (said,) = loaded(model, tmp_path, old, rename={"backbone.": "", "fc.": "head."}, exclude=["head.*"])
+    (summary,) = loaded(model, tmp_path, old, rename={"backbone.": "", "fc.": "head."}, exclude=["head.*"])
     assert torch.equal(model.body[0].weight, kept["body.0.weight"])
     assert model.head.weight.shape == (3, 8)
-    assert said.startswith("info: ") and said.endswith("excluded: 2 (head.bias, head.weight)")
+    assert summary.startswith("info: ") and summary.endswith("excluded: 2 (head.bias, head.weight)")
 
 
 def test_not_strict_it_takes_what_fits_and_says_what_does_not(tmp_path: Path, kept: dict[str, torch.Tensor]) -> None:
     old = kept | {"head.weight": torch.zeros(10, 8), "more": torch.zeros(1)}
     del old["head.bias"]
-    (said,) = loaded(Net(), tmp_path, old, strict=False)
-    assert said.startswith("warn: ") and said.endswith(
+    (summary,) = loaded(Net(), tmp_path, old, strict=False)
+    assert summary.startswith("warn: ") and summary.endswith(
         "missing: 1 (head.bias); unexpected: 1 (more); of another shape: 1 (head.weight (10, 8) instead of (3, 8))"
     )
 
@@ -156,10 +156,10 @@ def test_of_many_that_do_not_fit_the_first_are_named_and_all_are_counted(
 ) -> None:
     with pytest.raises(UserError) as refused:
         loaded(Net(), tmp_path, {f"block{k}.weight": torch.zeros(1) for k in range(100)} | kept)
-    said, fit = str(refused.value), len(kept)
-    assert said.count("and the model does not") == 3
-    assert f"{fit} of {fit} fit; unexpected: 100 (block0.weight, block1.weight, block2.weight, …)" in said
-    assert 'exclude = ["block0.*"]' in said
+    problem, fit = str(refused.value), len(kept)
+    assert problem.count("and the model does not") == 3
+    assert f"{fit} of {fit} fit; unexpected: 100 (block0.weight, block1.weight, block2.weight, …)" in problem
+    assert 'exclude = ["block0.*"]' in problem
 
 
 class Counts(nn.Linear):
@@ -195,17 +195,17 @@ class Holder(nn.Module):
 def test_a_wrapper_is_found_though_the_network_has_such_names_itself(tmp_path: Path, prefix: str) -> None:
     ours, theirs = Holder(), Holder().state_dict()
     content = put_before(prefix, theirs) | {"loss.weight": torch.ones(1)}
-    (said,) = loaded(ours, tmp_path, content, strict=False)
+    (summary,) = loaded(ours, tmp_path, content, strict=False)
     assert torch.equal(ours.model.weight, theirs["model.weight"])
     without = [f"without the prefix {prefix}"] if prefix else []
-    assert said.split("; ")[1:] == [*without, "unexpected: 1 (loss.weight)"]
+    assert summary.split("; ")[1:] == [*without, "unexpected: 1 (loss.weight)"]
 
 
 ONE = torch.ones(1)
 
 
 @pytest.mark.parametrize(
-    ("content", "section", "said"),
+    ("content", "section", "expected"),
     [
         ({0: ONE}, {}, "holds no state_dict, but a dict"),
         ({"weight": ONE, 0: ONE}, {}, "holds no state_dict, but a dict"),
@@ -228,11 +228,11 @@ ONE = torch.ones(1)
         ({"weight": ONE, "module.weight": ONE}, {}, 'have "module.weight", and the model does not'),
     ],
 )
-def test_what_does_not_fit_in_words(tmp_path: Path, content: Any, section: dict[str, Any], said: str) -> None:
+def test_what_does_not_fit_in_words(tmp_path: Path, content: Any, section: dict[str, Any], expected: str) -> None:
     with pytest.raises(UserError) as refused:
         loaded(nn.Linear(1, 1), tmp_path, content, **section)
     lines = "\n".join(f"{problem.message}\n{problem.hint}" for problem in refused.value.problems)
-    assert said in lines
+    assert expected in lines
     assert "n8" not in lines
 
 
@@ -265,9 +265,9 @@ def test_weights_are_offered_to_hooks_and_what_these_change_is_copied_in(
     trained: Trained, tmp_path: Path, kept: dict[str, torch.Tensor]
 ) -> None:
     run_dir = trained(*begins(tmp_path, kept), SEES % "", 'hooks.guard={use="spike_guard",args={rollback=true}}')
-    told = {record["name"]: record["text"] for record in records(run_dir, "text")}
-    assert told["before_run"] == str(float(kept["head.bias"].sum())), "the model has them already"
-    assert told["offered"] == f"['model'] {sorted(kept)}"
+    reported = {record["name"]: record["text"] for record in records(run_dir, "text")}
+    assert reported["before_run"] == str(float(kept["head.bias"].sum())), "the model has them already"
+    assert reported["offered"] == f"['model'] {sorted(kept)}"
     weights = ended(run_dir)
     assert weights["head.bias"].tolist() == [7.0] * 3
     assert weights["head.weight"].unique().tolist() == [5.0]
