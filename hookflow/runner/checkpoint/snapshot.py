@@ -26,23 +26,11 @@ class Snapshot:
     """The state of every part of a run's context that has one."""
 
     def __init__(self, context: Context, update: Update) -> None:
-        parts = context.parts
+        self.context = context
+        self.parts = context.parts
         self.plan = context.plan
-        self.ranks = parts.ranks
-        self.device = parts.device
-        self.model = parts.model
-        self.models = parts.models
-        self.optimizers = parts.optimizers
-        self.hooks = parts.hooks
-        self.task = parts.task
-        self.data = {split: source for split, source in parts.data.items() if split != "test"}
-        self.state = context.state
-        self.engine = context.engine
-        self.module_hooks = context.module_hooks
-        self.requests = context.requests
         self.update = update
-        self.scalars = context.scalars
-        self.triggers = context.triggers
+        self.data = {split: source for split, source in context.parts.data.items() if split != "test"}
         self.say = context.log.say
 
     def capture(self, *, validation_due: bool = False) -> dict[str, Any]:
@@ -52,26 +40,31 @@ class Snapshot:
         """
         guard = self.update.guard
         return {
-            **{state_key("model", name): model.state_dict() for name, model in self.models.items()},
-            **{state_key("optimizer", name): optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-            "modes": [name for name, module in self.model.named_modules() if not module.training],
+            **{state_key("model", name): model.state_dict() for name, model in self.parts.models.items()},
+            **{
+                state_key("optimizer", name): optimizer.state_dict()
+                for name, optimizer in self.parts.optimizers.items()
+            },
+            "modes": [name for name, module in self.parts.model.named_modules() if not module.training],
             "gradients": self.update.state_dict(),
             "step_guard": guard.state_dict() if guard else {},
-            "position": self.state.state_dict() | {"validation_due": validation_due},
-            "requests": self.requests.state_dict(),
-            "engine": self.engine.state_dict(),
-            "module_hooks": self.module_hooks.state_dict(),
-            "scalars": self.scalars.state_dict(),
-            "hooks": {name: hook.state_dict() for name, hook in self.hooks.items() if hasattr(hook, "state_dict")},
-            "task": self.task.state_dict() if hasattr(self.task, "state_dict") else {},
-            "triggers": {self._key(id_): trigger.state_dict() for id_, trigger in self.triggers.items()},
+            "position": self.context.state.state_dict() | {"validation_due": validation_due},
+            "requests": self.context.requests.state_dict(),
+            "engine": self.context.engine.state_dict(),
+            "module_hooks": self.context.module_hooks.state_dict(),
+            "scalars": self.context.scalars.state_dict(),
+            "hooks": {
+                name: hook.state_dict() for name, hook in self.parts.hooks.items() if hasattr(hook, "state_dict")
+            },
+            "task": self.parts.task.state_dict() if hasattr(self.parts.task, "state_dict") else {},
+            "triggers": {self._key(id_): trigger.state_dict() for id_, trigger in self.context.triggers.items()},
             "data": {split: data.state_dict() for split, data in self.data.items() if hasattr(data, "state_dict")},
-            "random": random_state(self.device),
+            "random": random_state(self.parts.device),
         }
 
     def nonfinite_weights(self, state: Mapping[str, Any]) -> Iterator[str]:
         """Yield the names of parameters and running statistics in a captured state that are not finite."""
-        parameters = {name for model in self.models.values() for name, _ in model.named_parameters()}
+        parameters = {name for model in self.parts.models.values() for name, _ in model.named_parameters()}
         for key in [key for key in state if key.startswith("model")]:
             for name, value in state[key].items():
                 counts = name in parameters or name.rpartition(".")[2].startswith("running_")
@@ -83,38 +76,38 @@ class Snapshot:
 
         Raises UserError when the checkpoint is that of another model or optimizer.
         """
-        if (before := 1 + len(state.get("ranks", []))) != self.ranks.world:
-            self.say(f"saved by {before} ranks, resumed on {self.ranks.world}: not bit-identical", "warn")
-        state = local_state(state, self.ranks)
+        if (before := 1 + len(state.get("ranks", []))) != self.parts.ranks.world:
+            self.say(f"saved by {before} ranks, resumed on {self.parts.ranks.world}: not bit-identical", "warn")
+        state = local_state(state, self.parts.ranks)
         self._restore_weights(state)
         self.update.load_state_dict(state["gradients"])
         if self.update.guard and state["step_guard"]:
             self.update.guard.load_state_dict(state["step_guard"])
-        self.state.load_state_dict(state["position"])
-        self.requests.load_state_dict(state["requests"])
-        self.scalars.load_state_dict(state["scalars"])
+        self.context.state.load_state_dict(state["position"])
+        self.context.requests.load_state_dict(state["requests"])
+        self.context.scalars.load_state_dict(state["scalars"])
         self._restore_hooks(state["hooks"])
         self._restore_task(state.get("task", {}))
-        for id_, trigger in self.triggers.items():
+        for id_, trigger in self.context.triggers.items():
             if self._key(id_) in state["triggers"]:
                 trigger.load_state_dict(state["triggers"][self._key(id_)])
             else:
                 trigger.begin_here()
-        for hook in self.engine.load_state_dict(state["engine"]):  # after the triggers, which it may switch off
+        for hook in self.context.engine.load_state_dict(state["engine"]):  # after the triggers, which it may switch off
             self.say(f'the hook "{hook}" stays switched off: it raised before this run was resumed', "warn")
-        for hook in self.module_hooks.load_state_dict(state["module_hooks"]):
+        for hook in self.context.module_hooks.load_state_dict(state["module_hooks"]):
             self.say(f'the hook "{hook}" remains removed from its modules, as before the resume')
         for split, data in self.data.items():
             if split in state["data"] and hasattr(data, "load_state_dict"):
                 data.load_state_dict(state["data"][split])
         if state["random"] is not None:
-            set_random_state(state["random"], self.device)
+            set_random_state(state["random"], self.parts.device)
 
     def _restore_weights(self, state: Mapping[str, Any]) -> None:
         try:
-            for name, model in self.models.items():
+            for name, model in self.parts.models.items():
                 load_model(model, state[state_key("model", name)])
-            for name, optimizer in self.optimizers.items():
+            for name, optimizer in self.parts.optimizers.items():
                 load_optimizer(optimizer, state[state_key("optimizer", name)])
         except KeyError as error:
             message = f"the checkpoint does not fit this pipeline: it has no {error.args[0]}"
@@ -122,25 +115,25 @@ class Snapshot:
         except (RuntimeError, ValueError) as error:
             raise UserError(Problem(f"the checkpoint does not fit this pipeline: {error}", hint=OTHER)) from error
         in_eval = frozenset(state["modes"])
-        for name, module in self.model.named_modules():
+        for name, module in self.parts.model.named_modules():
             module.training = name not in in_eval
 
     def _restore_hooks(self, saved: dict[str, Any]) -> None:
-        for name, hook in self.hooks.items():
+        for name, hook in self.parts.hooks.items():
             if name in saved:
                 with only_showable(f'raised while the hook "{name}" was given back its state'):
                     hook.load_state_dict(saved[name])
             elif hasattr(hook, "state_dict") and hook.state_dict():
                 self.say(f'the checkpoint does not know the hook "{name}": it starts anew', "warn")
-        for name in saved.keys() - self.hooks.keys():
+        for name in saved.keys() - self.parts.hooks.keys():
             if saved[name]:
                 self.say(f'the checkpoint knows a hook "{name}" that this pipeline does not have', "warn")
 
     def _restore_task(self, saved: Any) -> None:
-        if hasattr(self.task, "load_state_dict") and saved:
+        if hasattr(self.parts.task, "load_state_dict") and saved:
             with only_showable("raised while the task was given back its state"):
-                self.task.load_state_dict(saved)
-        elif saved or (hasattr(self.task, "state_dict") and self.task.state_dict()):
+                self.parts.task.load_state_dict(saved)
+        elif saved or (hasattr(self.parts.task, "state_dict") and self.parts.task.state_dict()):
             lacks = "the task has no load_state_dict()" if saved else "the checkpoint has no state of the task"
             self.say(f"{lacks}: the task starts anew", "warn")
 
