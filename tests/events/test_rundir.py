@@ -67,19 +67,13 @@ def test_runs_that_begin_in_one_second_have_directories_of_their_own(
     assert names == ["20261122-212129-c5f6", "20261122-212129-0a1b"]
 
 
-def test_of_runs_of_one_second_the_one_that_was_made_last_is_the_newest(tmp_path: Path) -> None:
-    for digits, created in (("b", 0.1), ("c", 0.3), ("a", 0.2)):
-        run = RunDir(tmp_path / "toy" / f"20261122-212129-000{digits}")
+def test_runs_are_listed_newest_first_also_those_of_one_second(tmp_path: Path) -> None:
+    names = {"20261122-212129-000b": 0.1, "20261122-212129-000c": 0.3, "20261122-212129-000a": 0.2}
+    for name, created in {**names, "20260101-000000-aaaa": 0.9, "20270201-000000-aaaa": 0.0}.items():
+        run = RunDir(tmp_path / "toy" / name)
         run.path.mkdir(parents=True)
         run.sign(created=1795382489 + created)
-    assert [run.id[-1] for run in all_runs(tmp_path)] == ["c", "a", "b"]
-
-
-def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
-    for name in ("20260101-000000-aaaa", "20260301-000000-aaaa", "20260201-000000-aaaa"):
-        RunDir(tmp_path / "toy" / name).path.mkdir(parents=True)
-        RunDir(tmp_path / "toy" / name).sign(id=name)
-    assert [run.id[4:6] for run in all_runs(tmp_path)] == ["03", "02", "01"]
+    assert [run.id[3] + run.id[-1] for run in all_runs(tmp_path)] == ["7a", "6c", "6a", "6b", "6a"]
 
 
 def test_a_command_is_one_line_with_an_id_and_an_author(tmp_path: Path) -> None:

@@ -59,6 +59,13 @@ def test_one_gpu_is_not_for_several() -> None:
     assert device_of("cpu", Ranks(1, 2, local=1), here) == CPU
 
 
+def test_without_gpus_ranks_compute_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_of("auto", Ranks(1, 2, local=1), here) == CPU
+    with pytest.raises(UserError, match="there is no such device here"):
+        device_of("cuda", Ranks(1, 2, local=1), here)
+
+
 class OnGpu(torch.Tensor):
     """A tensor that is to lie on a GPU: as such it must not be pickled."""
 
@@ -132,13 +139,6 @@ def test_a_sum_is_taken_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in (torch.ones(2), 1.0):  # nccl refuses what lies in the host's memory
         assert strategy.all_reduce(value, torch.device("meta")).device.type == "meta"
     assert all(tensor.is_meta for tensor in reduced)
-
-
-def test_without_gpus_ranks_compute_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert device_of("auto", Ranks(1, 2, local=1), here) == CPU
-    with pytest.raises(UserError, match="there is no such device here"):
-        device_of("cuda", Ranks(1, 2, local=1), here)
 
 
 def test_the_backend_fits_the_device() -> None:

@@ -107,23 +107,6 @@ def test_a_hook_within_a_hook(clock: Clock) -> None:
     assert bench.now[0] == NOWHERE
 
 
-def test_three_deep(clock: Clock) -> None:
-    def first() -> None:
-        clock.spend(1)
-        bench.dispatcher.fire_within("before_work")
-        clock.spend(2)
-
-    def second() -> None:
-        clock.spend(10)
-        bench.dispatcher.fire_within("mine")
-        clock.spend(20)
-
-    bench = Bench(("1", "before_run", first), ("2", "before_work", second), ("3", "mine", lambda: clock.spend(300)))
-    bench.dispatcher.fire("before_run")
-    assert bench.spent == [3, 30, 300]
-    assert bench.phases(ITERATION) == {"hooks": 333}
-
-
 def test_in_the_middle_of_a_phase(clock: Clock) -> None:
     bench = Bench(("hook", "mine", lambda: clock.spend(100)))
     clock.spend(5)
