@@ -1,10 +1,10 @@
-from hypothesis import provided
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hookflow.events.histogram import BINS, bin_of, bounds, percentile
 
 
-@provided(st.integers(min_value=0, max_value=2**62))
+@given(st.integers(min_value=0, max_value=2**62))
 def test_a_duration_lies_in_its_bin_which_is_at_most_a_quarter_wide_and_touches_the_next(ns: int) -> None:
     index = bin_of(ns)
     low, high = bounds(index)
@@ -13,7 +13,7 @@ def test_a_duration_lies_in_its_bin_which_is_at_most_a_quarter_wide_and_touches_
     assert index < BINS
 
 
-@provided(st.lists(st.integers(min_value=8, max_value=10**10), min_size=1, max_size=50), st.floats(0.01, 1))
+@given(st.lists(st.integers(min_value=8, max_value=10**10), min_size=1, max_size=50), st.floats(0.01, 1))
 def test_a_percentile_is_right_to_a_bins_width(seen: list[int], share: float) -> None:
     counts: dict[int, int] = {}
     for ns in seen:
