@@ -1,16 +1,13 @@
 """How many Python functions of hookflow's own an iteration calls: a figure that no busy machine changes.
 
-How to read it. A call costs 0.05 to 0.1 µs where caches are warm and two to four times that in a training, so the bound
-of twelve stands for about 2 µs an iteration. Counted is every call in the training thread of a function that hookflow
-has written or generated, from one request for a batch to the next; each time that a generator goes on counts as one,
-and so does a property. Not counted: what PyTorch, the task, the data and the hooks do themselves, C functions, and
-other threads. The median of many iterations is taken: what happens now and then (by the clock, or every so many
-iterations) is left out.
+A call costs 0.05 to 0.1 µs where caches are warm and two to four times that in a training, so twelve are about 2 µs an
+iteration. Counted is every call in the training thread of a function that hookflow has written or generated, from one
+request for a batch to the next; each resumption of a generator counts, and so does a property. Not counted is what
+PyTorch, the task, the data and the hooks do themselves. The median of many iterations is taken.
 
-When it fails, the message lists the functions and how often each was called in an iteration; the ones that are new
-there are what a change has brought in. A question that has the same answer all through the run belongs before the
-loop; what is only asked when something has happened belongs behind the attention flag; a wrapper that only passes its
-arguments on is not needed. Raise a bound only with a figure of `make bench` that says what it buys.
+When it fails, the message lists the functions and how often each was called in an iteration. A question that has the
+same answer all through the run belongs before the loop; one that is rarely asked belongs behind the attention flag.
+Raise a bound only with a figure of `make bench` that says what it buys.
 """
 
 from __future__ import annotations

@@ -13,13 +13,10 @@ from torch import Tensor
 
 from hookflow.events.rundir import RunDir
 from hookflow.graph.points import POINTS
-from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import parse
 from hookflow.runner.loop import trainer
 from hookflow.runner.loop.iteration import Accumulated, Iterate, choose
-from hookflow.runner.process.launch import prepare
 from hookflow.zoo.tasks import Classification
-from tests.conftest import TESTS, TOY, Train, Trained, messages, records
+from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, records
 from tests.runner.same import assert_same_end, curve
 from tests.toy import Points
 
@@ -155,14 +152,10 @@ def one_loss() -> str:
     return text[: text.index("[data.val]")] + text[text.index("[hooks.clip]") :]
 
 
-def ended(folder: Path, text: str, train: Train, override: str) -> tuple[RunDir, str, list[object]]:
+def ended(new_run: NewRun, train: Train, trace: Path, text: str, override: str) -> tuple[RunDir, str, list[object]]:
     """Train, and return the run, its trace, and how it ended."""
-    folder.mkdir()
-    trace = folder / "trace"
     see = f'hooks.sees={{use="{MAIN}:Sees", phase="last", args={{file="{trace}"}}}}'
-    loaded = parse(text, TOY, ("run.threads=1", see, override))
-    run_dir = RunDir.create(folder / "runs", loaded.pipeline.run.name)
-    prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
+    run_dir = new_run(see, override, swap=(TOY.read_text(), text))
     code = train(run_dir)
     (end,) = records(run_dir, "end")
     return run_dir, trace.read_text(), [code, end["status"], end["reason"]]
@@ -186,11 +179,11 @@ def ended(folder: Path, text: str, train: Train, override: str) -> tuple[RunDir,
     ],
 )
 def test_the_two_forms_do_the_same(
-    tmp_path: Path, train_here: Train, monkeypatch: pytest.MonkeyPatch, text: str, override: str
+    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, override: str
 ) -> None:
-    plain, trace, end = ended(tmp_path / "plain", text, train_here, override)
+    plain, trace, end = ended(new_run, train_here, tmp_path / "plain", text, override)
     monkeypatch.setattr(trainer, "choose", forced)
-    general, general_trace, general_end = ended(tmp_path / "general", text, train_here, override)
+    general, general_trace, general_end = ended(new_run, train_here, tmp_path / "general", text, override)
     assert trace == general_trace
     assert end == general_end
     assert curve(plain) == curve(general)

@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import parse
-from hookflow.runner.process.launch import prepare
-from tests.conftest import TESTS, Train, messages, reason, strike
+from tests.conftest import TESTS, TOY, Train, Trained, messages, reason, strike
 from tests.gan import Discriminator, Generator
 from tests.golden_files import check_golden
 from tests.runner.same import assert_same_end, curve
 
-NewGan = Callable[..., RunDir]
+GAN = (TOY.read_text(), (TESTS / "gan.toml").read_text())
 
 
 @pytest.fixture
-def new_gan(tmp_path: Path) -> NewGan:
-    def make(*overrides: str) -> RunDir:
-        source = TESTS / "gan.toml"
-        loaded = parse(source.read_text(), source, ("run.threads=1", *overrides))
-        run_dir = RunDir.create(tmp_path / "runs", "gan")
-        prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
-        return run_dir
-
-    return make
+def gan(trained: Trained) -> Trained:
+    """Train a new run of two models with optimizers of their own."""
+    return partial(trained, swap=GAN)
 
 
 def weights(run_dir: RunDir, name: str) -> dict[str, torch.Tensor]:
     return torch.load(run_dir.checkpoints / "last" / f"{name}.pt", weights_only=True)  # type: ignore[no-any-return]
 
 
-def test_it_trains_and_each_model_has_a_file_of_its_own(new_gan: NewGan, train_here: Train) -> None:
-    run_dir = new_gan()
-    assert train_here(run_dir) == 0, reason(run_dir)
+def test_it_trains_and_each_model_has_a_file_of_its_own(gan: Trained) -> None:
+    run_dir = gan()
     logged = {name for *_, name in curve(run_dir)}
     assert logged == {
         "discriminator_loss", "generator_loss", "grad_norm/generator", "lr/generator", "lr/discriminator", "told_apart",
@@ -51,25 +41,21 @@ def test_it_trains_and_each_model_has_a_file_of_its_own(new_gan: NewGan, train_h
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_a_step_is_seen_by_the_next_forward_pass(new_gan: NewGan, train_here: Train, precision: str) -> None:
+def test_a_step_is_seen_by_the_next_forward_pass(gan: Trained, precision: str) -> None:
     """What autocast keeps of the weights in half precision must not outlive a step."""
     looks = 'task={use="./gan.py:Looks"}', 'model.discriminator={use="./gan.py:Plain"}'
-    run_dir = new_gan(*looks, f"run.precision='{precision}'", "run.device='cpu'", "optimizer.discriminator.args.lr=1.0")
-    assert train_here(run_dir) == 0, reason(run_dir)
+    gan(*looks, f"run.precision='{precision}'", "run.device='cpu'", "optimizer.discriminator.args.lr=1.0")
 
 
-def test_it_resumes_to_the_bit(new_gan: NewGan, train_here: Train, tmp_path: Path) -> None:
+def test_it_resumes_to_the_bit(gan: Trained, train_here: Train, tmp_path: Path) -> None:
     often = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}]'
-    alone, cut = new_gan(often), new_gan(often, strike(tmp_path, 8))
-    assert train_here(alone) == 0
-    assert train_here(cut) == 143
+    alone, cut = gan(often), gan(often, strike(tmp_path, 8), code=143)
     assert train_here(cut, resume=True) == 0
     assert_same_end(alone, cut)
 
 
-def test_a_loss_reaches_the_parameters_of_its_optimizer_alone(new_gan: NewGan, train_here: Train) -> None:
-    run_dir = new_gan('hooks.norms={use="./gan.py:Norms"}', "run.max_epochs=1", "hooks.clip.enabled=false")
-    assert train_here(run_dir) == 0
+def test_a_loss_reaches_the_parameters_of_its_optimizer_alone(gan: Trained) -> None:
+    run_dir = gan('hooks.norms={use="./gan.py:Norms"}', "run.max_epochs=1", "hooks.clip.enabled=false")
     said = messages(run_dir)
     assert said[:4] == [
         "0 discriminator discriminator",
@@ -79,11 +65,10 @@ def test_a_loss_reaches_the_parameters_of_its_optimizer_alone(new_gan: NewGan, t
     ]
 
 
-def test_the_trace(new_gan: NewGan, train_here: Train, tmp_path: Path) -> None:
+def test_the_trace(gan: Trained, tmp_path: Path) -> None:
     tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{tmp_path / "trace"}"}}, '
     picked = 'modules=["generator.1"], parameters=["generator.1.bias"]}'
-    run_dir = new_gan(tracer + picked, "data.train.args={examples=16}", "run.max_epochs=1")
-    assert train_here(run_dir) == 0
+    gan(tracer + picked, "data.train.args={examples=16}", "run.max_epochs=1")
     check_golden("trace_steps_itself.txt", (tmp_path / "trace").read_text())
 
 
@@ -99,37 +84,30 @@ def test_the_trace(new_gan: NewGan, train_here: Train, tmp_path: Path) -> None:
         ('optimizer.generator.groups=[{match="*.weigth"}]', '"*.weigth" matches no parameter'),
     ],
 )
-def test_mistakes(new_gan: NewGan, train_here: Train, override: str, said: str) -> None:
-    run_dir = new_gan(override)
-    assert train_here(run_dir) == 2
+def test_mistakes(gan: Trained, override: str, said: str) -> None:
+    run_dir = gan(override, code=2)
     assert all(part in reason(run_dir) for part in said.split("; ")), "the line that is at fault stands between them"
 
 
-def test_a_model_called_like_something_of_pytorch(new_gan: NewGan, train_here: Train) -> None:
-    run_dir = new_gan('model.train={use="./gan.py:Generator"}')
-    assert train_here(run_dir) == 2
+def test_a_model_called_like_something_of_pytorch(gan: Trained) -> None:
+    run_dir = gan('model.train={use="./gan.py:Generator"}', code=2)
     assert 'no model can be called "train"' in reason(run_dir)
 
 
-def test_each_of_several_steps_has_norms_of_its_own(new_gan: NewGan, train_here: Train) -> None:
+def test_each_of_several_steps_has_norms_of_its_own(gan: Trained) -> None:
     both = 'hooks.clip={use="grad_clip", args={max_norm=0.5}}'
-    run_dir = new_gan(both, 'hooks.norms={use="grad_norm"}', "run.max_epochs=1")
-    assert train_here(run_dir) == 0, reason(run_dir)
+    run_dir = gan(both, 'hooks.norms={use="grad_norm"}', "run.max_epochs=1")
     logged = Counter(name for *_, name in curve(run_dir))
     for model in ("generator", "discriminator"):
         assert logged[f"grad_norm/{model}"] == logged[f"grad_norm/{model}.total"] > 0
     assert not {"grad_norm", "grad_norm/total"} & {*logged}
 
 
-def test_one_optimizer_of_several_models_steps_them_together(new_gan: NewGan, train_here: Train) -> None:
-    source = TESTS / "gan.toml"
-    text = source.read_text()
+def test_one_optimizer_of_several_models_steps_them_together(trained: Trained) -> None:
+    toy, text = GAN
     models, rest = text.split("[optimizer.generator]")
     data = rest[rest.index("[data.train]") : rest.index("[hooks.clip]")]
     one = '[optimizer]\nuse = "torch.optim:SGD"\nargs = { lr = 0.01 }\n[task]\nuse = "./gan.py:both"\n'
     clip = '[hooks.clip]\nuse = "grad_clip"\nargs = { max_norm = 0.5 }\n'
-    loaded = parse(models + one + data + clip, source)
-    run_dir = new_gan()
-    prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
-    assert train_here(run_dir) == 0, reason(run_dir)
+    run_dir = trained(swap=(toy, models + one + data + clip))
     assert "grad_norm" in {name for *_, name in curve(run_dir)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from hookflow.errors import UserError
-from hookflow.events.rundir import RunDir
 from hookflow.graph.forecast import Length, forecast
 from hookflow.graph.plan import Plan
 from hookflow.graph.render.text import marks
@@ -21,22 +20,10 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.process.state import RunState
-from tests.conftest import TOY, NewRun, Train, Trained, firings, reason, records
-from tests.runner.by_hand import (
-    CALLS,
-    SHORT,
-    SWAP,
-    ByHand,
-    assert_same_weights,
-    calls_of,
-    hook,
-    interrupted,
-    left,
-    plainly,
-    weights,
-)
+from tests.conftest import TOY, NewRun, Train, Trained, firings, reason, records, strike
+from tests.runner.by_hand import CALLS, SHORT, SWAP, Ran, assert_same_weights, hook, ran, weights
 
-__all__ = ["left", "plainly"]
+__all__ = ["ran"]
 
 
 def halves(name: str, grad: torch.Tensor, param: nn.Parameter) -> torch.Tensor:
@@ -65,24 +52,19 @@ def on_parameters(parts: Parts, state: RunState) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_on_parameters_as_by_hand(
-    new_run: NewRun, train_here: Train, plainly: Callable[[RunDir, ByHand], list[Any]], accumulate: int
-) -> None:
+def test_on_parameters_as_by_hand(ran: Ran, accumulate: int) -> None:
     more = (*SHORT, f"run.accumulate={accumulate}")
-    ours = new_run(
+    ours, seen = ran(
         hook("halves", halves, "parameter_grad", parameters=["*.weight"], after=["adds"]),
         hook("adds", adds, "parameter_grad", parameters=["*.weight"]),
         hook("sees", sees, "post_accumulate_grad", parameters=["head.weight", "*.weight"]),
         *more,
-        swap=SWAP,
     )
-    plain, untouched = (new_run(*more, swap=SWAP) for _ in range(2))
-    seen = calls_of(train_here, ours)
-    assert seen == plainly(plain, on_parameters)
+    plain, expected = ran(*more, by_hand=on_parameters)
+    assert seen == expected
     assert len(seen) == 2 * 3 * accumulate * len([name for name in weights(plain) if name.endswith("weight")])
     assert {call[3] for call in seen if call[0] == "halves"} == ({True} if accumulate == 1 else {True, False})
-    assert train_here(untouched) == 0
-    assert_same_weights(ours, plain, but=untouched)
+    assert_same_weights(ours, plain, but=ran(*more)[0])
     counts = firings(ours)
     assert counts["halves", "parameter_grad"] == counts["sees", "post_accumulate_grad"] == len(seen) // 3
 
@@ -91,14 +73,14 @@ def says_iter(run: Any, name: str) -> None:
     CALLS.append((run.iter, name))
 
 
-def test_a_trigger_is_asked_once_an_iteration(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_a_trigger_is_asked_once_an_iteration(new_run: NewRun, train_here: Train, ran: Ran, tmp_path: Path) -> None:
     """Also of a run that is resumed in between, and of gradients that add up over several batches."""
     probe = hook("says", says_iter, "parameter_grad", parameters=["body.*.bias"], every=2)
     length = ("run.max_iters=6", "run.accumulate=2", "hooks.checkpoint.points=[{at='after_train_iter',every=1}]")
     expected = [(it, name) for it in (0, 2, 4) for _ in range(1 if it == 2 else 2) for name in ("body.1", "body.0")]
-    whole = calls_of(train_here, new_run(probe, *length, swap=SWAP))
+    _, whole = ran(probe, *length)
     assert whole == [(it, f"{name}.bias") for it, name in expected]
-    broken = new_run(probe, interrupted(tmp_path, 3), *length, swap=SWAP)
+    broken = new_run(probe, strike(tmp_path, 3), *length, swap=SWAP)
     CALLS.clear()
     assert train_here(broken) == 143
     assert train_here(broken, resume=True) == 0
@@ -123,11 +105,10 @@ def frozen_net() -> nn.Module:
     return net
 
 
-def test_on_a_frozen_parameter_they_fire_once_it_trains(new_run: NewRun, train_here: Train) -> None:
+def test_on_a_frozen_parameter_they_fire_once_it_trains(ran: Ran) -> None:
     model = f'model.use="{__name__}:frozen_net"'
     says = hook("says", says_iter, "parameter_grad", parameters=["head.bias", "body.0.*"])
-    run_dir = new_run(model, says, hook("thaws", Thaws), *SHORT, swap=SWAP)
-    assert calls_of(train_here, run_dir) == [(1, "head.bias")]
+    assert ran(model, says, hook("thaws", Thaws), *SHORT)[1] == [(1, "head.bias")]
 
 
 class Tied(nn.Module):
@@ -144,11 +125,11 @@ class Tied(nn.Module):
         return self.head(self.second(self.first(inputs)))  # type: ignore[no-any-return]
 
 
-def test_a_shared_parameter_goes_by_the_name_that_matches(new_run: NewRun, train_here: Train) -> None:
+def test_a_shared_parameter_goes_by_the_name_that_matches(ran: Ran) -> None:
     model = f'model.use="{__name__}:Tied"'
     says = hook("says", says_iter, "post_accumulate_grad", parameters=["second.weight"])
     both = hook("both", says_iter, "parameter_grad", parameters=["*t.weight", "second.weight"])
-    seen = calls_of(train_here, new_run(model, says, both, *SHORT, swap=SWAP))
+    _, seen = ran(model, says, both, *SHORT)
     assert seen == [(it, name) for it in (0, 1) for name in ("first.weight", "second.weight")]
 
 

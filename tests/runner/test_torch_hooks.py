@@ -13,25 +13,13 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.utils.data import Dataset
 
-from hookflow.events.rundir import RunDir
 from hookflow.runner.builder.components import Parts
+from hookflow.runner.dispatch.torch_hooks import register_hooks
 from hookflow.runner.process.state import RunState
-from tests.conftest import TOY, NewRun, Train, Trained, records
-from tests.runner.by_hand import (
-    CALLS,
-    SHORT,
-    SWAP,
-    ByHand,
-    assert_same_weights,
-    calls_of,
-    hook,
-    interrupted,
-    left,
-    plainly,
-    weights,
-)
+from tests.conftest import TOY, NewRun, Train, Trained, records, strike
+from tests.runner.by_hand import CALLS, SHORT, SWAP, Ran, assert_same_weights, hook, ran, weights
 
-__all__ = ["left", "plainly"]
+__all__ = ["ran"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")  # it is what they do
 
@@ -84,20 +72,14 @@ def globally(parts: Parts, state: RunState) -> Iterator[Any]:
 GLOBAL = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_backward_pre_hooks", "_global_backward_hooks")
 
 
-def test_on_every_module_as_by_hand(
-    new_run: NewRun, train_here: Train, plainly: Callable[[RunDir, ByHand], list[Any]]
-) -> None:
+def test_on_every_module_as_by_hand(ran: Ran) -> None:
     """They come before those of a module, whatever order they were registered in, and are gone afterwards."""
     one = hook("one", instance, "forward_pre", modules=["head"])
-    ours, plain, untouched = (
-        new_run(hook("all", Everywhere), one, *SHORT, swap=SWAP),
-        *(new_run(*more, *SHORT, swap=SWAP) for more in ([one], [])),
-    )
-    seen = calls_of(train_here, ours)
-    assert seen == plainly(plain, globally)
+    ours, seen = ran(hook("all", Everywhere), one, *SHORT)
+    plain, expected = ran(one, *SHORT, by_hand=globally)
+    assert seen == expected
     assert seen[seen.index("forward_pre of one") - 1] == ("pre", "Linear")
-    assert train_here(untouched) == 0
-    assert_same_weights(ours, plain, but=untouched)
+    assert_same_weights(ours, plain, but=ran(*SHORT)[0])
     assert not any(getattr(torch_module, hooks) for hooks in GLOBAL)
 
 
@@ -119,11 +101,11 @@ def with_outsider(run: Any, batch: Any) -> dict[str, torch.Tensor]:
     return {"loss": nn.MSELoss()(run.model(batch[0]), torch.zeros(len(batch[0]), 3))}
 
 
-def test_they_are_told_the_name_in_the_network(new_run: NewRun, train_here: Train) -> None:
+def test_they_are_told_the_name_in_the_network(ran: Ran) -> None:
     off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "checkpoint")]
     task = [f'task.use="{__name__}:with_outsider"', "data={train={use='./toy.py:Points'}}"]
-    run_dir = new_run(hook("names", names, "global_forward"), *off, *task, "run.max_iters=1", swap=SWAP)
-    assert calls_of(train_here, run_dir) == ["body.0", "body.1", "body.2", "body.3", "body", "head", "", None]
+    _, seen = ran(hook("names", names, "global_forward"), *off, *task, "run.max_iters=1")
+    assert seen == ["body.0", "body.1", "body.2", "body.3", "body", "head", "", None]
 
 
 class Transformed(Dataset[Any]):
@@ -194,13 +176,10 @@ GAN = (TOY.read_text(), (TOY.parent / "gan.toml").read_text())
 
 
 @pytest.mark.parametrize("swap", [SWAP, GAN], ids=["one", "two that a task steps"])
-def test_in_an_optimizers_step_as_by_hand(
-    new_run: NewRun, train_here: Train, plainly: Callable[[RunDir, ByHand], list[Any]], swap: tuple[str, str]
-) -> None:
+def test_in_an_optimizers_step_as_by_hand(ran: Ran, swap: tuple[str, str]) -> None:
     ends = "run.max_epochs=1" if swap is GAN else "run.max_iters=2"
-    ours, plain = new_run(hook("steps", Steps), ends, swap=swap), new_run(ends, swap=swap)
-    seen = calls_of(train_here, ours)
-    assert seen == plainly(plain, in_steps)
+    _, seen = ran(hook("steps", Steps), ends, swap=swap)
+    assert seen == ran(ends, swap=swap, by_hand=in_steps)[1]
     names = ["discriminator", "discriminator", "generator"] if swap is GAN else ["optimizer"] * 2
     assert [call[1] for call in seen if call[0] == "closure"][: len(names)] == names
 
@@ -221,11 +200,11 @@ class Direct:
         return {"loss": run.model(batch[0]).square().mean()}
 
 
-def test_they_fire_within_the_points_of_a_step_and_where_those_do_not(new_run: NewRun, train_here: Train) -> None:
+def test_they_fire_within_the_points_of_a_step_and_where_those_do_not(ran: Ran) -> None:
     off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "clip", "checkpoint")]
     task = f'task={{use="{__name__}:Direct"}}'
-    run_dir = new_run(hook("steps", Steps), hook("around", Around), task, *off, "run.max_iters=1", swap=SWAP)
-    seen = [call if isinstance(call, str) else call[0] for call in calls_of(train_here, run_dir)]
+    _, calls = ran(hook("steps", Steps), hook("around", Around), task, *off, "run.max_iters=1")
+    seen = [call if isinstance(call, str) else call[0] for call in calls]
     step = ["pre", "closure", "post"]
     assert seen == ["before_optimizer_step", *step, "after_optimizer_step", *step]
 
@@ -248,10 +227,9 @@ class Closes:
         return (*args, closure), kwargs
 
 
-def test_lbfgs_has_its_closure_from_a_hook(new_run: NewRun, train_here: Train) -> None:
+def test_lbfgs_has_its_closure_from_a_hook(ran: Ran) -> None:
     optimizer = 'optimizer={use="torch.optim:LBFGS", args={max_iter=4}}'
-    run_dir = new_run(optimizer, hook("closes", Closes), *SHORT, "hooks.schedule.enabled=false", swap=SWAP)
-    first, *_, last = calls_of(train_here, run_dir)
+    _, (first, *_, last) = ran(optimizer, hook("closes", Closes), *SHORT, "hooks.schedule.enabled=false")
     assert last < first
 
 
@@ -293,27 +271,28 @@ def around_states(parts: Parts, state: RunState) -> Iterator[Any]:
 
 
 def test_around_states_as_by_hand(
-    trained: Trained,
-    new_run: NewRun,
-    train_here: Train,
-    plainly: Callable[[RunDir, ByHand], list[Any]],
-    left: list[Parts],
-    tmp_path: Path,
+    ran: Ran, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Also where a run is resumed: what is loaded is what was saved, as the hooks have made it."""
+    heads: list[Any] = []
+
+    def register(parts: Parts, *more: Any) -> Any:
+        heads.append(parts.model.head)
+        return register_hooks(parts, *more)
+
     plain_net = "hooks.ema.enabled=false"  # which has a copy of the network of its own
     often = "hooks.checkpoint.points=[{at='after_train_iter',every=1}]"
-    ours, plain = (new_run(*more, plain_net, often, *SHORT, swap=SWAP) for more in ([hook("all", States)], []))
-    seen = calls_of(train_here, ours)
-    assert seen == plainly(plain, around_states)
+    ours, seen = ran(hook("all", States), plain_net, often, *SHORT)
+    plain, expected = ran(plain_net, often, *SHORT, by_hand=around_states)
+    assert seen == expected
     assert "head.doubled" in weights(ours)
     assert_same_weights(ours, plain)
-    broken = trained(hook("all", States), plain_net, interrupted(tmp_path, 1), often, *SHORT, swap=SWAP, code=143)
+    monkeypatch.setattr("hookflow.runner.loop.trainer.register_hooks", register)
+    broken = new_run(hook("all", States), plain_net, strike(tmp_path, 1), often, *SHORT, swap=SWAP)
+    assert train_here(broken) == 143
     CALLS.clear()
     assert train_here(broken, resume=True) == 0
     assert_same_weights(ours, broken)
     assert ("load", "head.") in CALLS and ("loaded", "Linear", []) in CALLS
-    head = left[0].model.head
-    hooks = [head._state_dict_pre_hooks, head._state_dict_hooks]
-    hooks += [head._load_state_dict_pre_hooks, head._load_state_dict_post_hooks]
-    assert not any(hooks)
+    left = ("_state_dict_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
+    assert not any(getattr(head, hooks) for head in heads for hooks in left)
