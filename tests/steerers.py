@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.watchers import at_every_point
 
+
+@at_every_point
 class Steers:
     """Makes one call on the run, at one point and one iteration; `writes` in the file says what it may."""
-
-    modules = ("head",)
-    parameters = ("head.weight",)
 
     def __init__(self, call: str, point: str, at: int = 1) -> None:
         self.call, self.point, self.at = call, point, at
 
-    def steer(self, point: str, run: Any) -> None:
+    def visit(self, point: str, run: Any) -> None:
         if point == self.point and run.iter == self.at:
             getattr(run, self.call)(*["as told"] * self.call.startswith("stop"))
 
@@ -62,20 +62,6 @@ class StopsUndeclared:
     def after_val_iter(self, run: Any) -> None:
         if run.iter > 5:
             run.stop("validated often enough")
-
-
-def _steers(point: str) -> Any:
-    return lambda self, run: self.steer(point, run)
-
-
-def _all_points() -> list[str]:
-    from tests.watchers import POINTS
-
-    return [point.name for point in POINTS]
-
-
-for _point in _all_points():
-    setattr(Steers, _point, _steers(_point))
 
 
 class Skips:

@@ -19,35 +19,39 @@ POINTS = [point for point in points.POINTS if point.kind not in ("global", "stat
 """All but those that PyTorch comes to whoever computes, or over several ranks alone: these have tests of their own."""
 
 
-def _watch(point: str) -> Any:
-    def method(self: Tracer, run: Any) -> None:
-        with self.file.open("a") as file:
-            file.write(f"{point} iter={run.iter} epoch={run.epoch}\n")
+def at_every_point(cls: type[Any]) -> type[Any]:
+    """Give a class a method for every point, which calls its `visit` with the name of the point and the run."""
+    for point in POINTS:
+        setattr(cls, point.name, _visit(point.name))
+    cls.modules, cls.parameters = ("head",), ("head.weight",)
+    return cls
+
+
+def _visit(point: str) -> Any:
+    def method(self: Any, run: Any) -> None:
+        self.visit(point, run)
 
     return method
 
 
-class Tracer:
-    """Writes down every point that fires, with the counters as they stand there."""
+@at_every_point
+class OwnTracer:
+    """Writes down every point that fires, with the counters as they stand there; also those that Densifies fires."""
 
-    modules = ("head",)
-    parameters = ("head.weight",)
+    before_grow, after_densify, after_grow = map(_visit, ("before_grow", "after_densify", "after_grow"))
 
     def __init__(self, file: str) -> None:
         self.file = Path(file)
 
-
-for _point in POINTS:
-    if _point.kind != "log":
-        setattr(Tracer, _point.name, _watch(_point.name))
-
-
-class OwnTracer(Tracer):
-    """Does so at the points that Densifies fires, too, and at each number that is logged."""
+    def visit(self, point: str, run: Any) -> None:
+        with self.file.open("a") as file:
+            file.write(f"{point} iter={run.iter} epoch={run.epoch}\n")
 
 
-for _name in ("on_log", "before_grow", "after_densify", "after_grow"):
-    setattr(OwnTracer, _name, _watch(_name))
+class Tracer(OwnTracer):
+    """Does so at the run's own points, and not at each number that is logged."""
+
+    on_log = before_grow = after_densify = after_grow = None  # type: ignore[assignment]
 
 
 class Nothing:
@@ -100,31 +104,21 @@ class AroundVal(Around):
             self.mark("left")
 
 
+@at_every_point
 class Interrupts:
     """Sends its own process a signal, so many times, at one point; never twice for one mark.
 
     That is at the first firing from iteration `at` on: when a checkpoint is told of, only the disk knows.
     """
 
-    modules = ("head",)
-    parameters = ("head.weight",)
-
     def __init__(self, mark: str, point: str, at: int, number: int = 15, times: int = 1) -> None:
         self.mark, self.point, self.at, self.number, self.times = Path(mark), point, at, number, times
 
-    def strike(self, point: str, run: Any) -> None:
+    def visit(self, point: str, run: Any) -> None:
         if point == self.point and run.iter >= self.at and not self.mark.exists():
             self.mark.touch()
             for _ in range(self.times):
                 os.kill(os.getpid(), self.number)
-
-
-def _strikes(point: str) -> Any:
-    return lambda self, run: self.strike(point, run)
-
-
-for _point in POINTS:
-    setattr(Interrupts, _point.name, _strikes(_point.name))
 
 
 class NoTextError(RuntimeError):
@@ -186,41 +180,31 @@ class CannotBeMade:
     def after_val(self) -> None: ...
 
 
+@at_every_point
 class Fails:
     """Raises at one place: a point, a half of an `around_X`, or a method of its state."""
-
-    modules = ("head",)
-    parameters = ("head.weight",)
 
     def __init__(self, place: str, kind: str = "RuntimeError") -> None:
         self.place, self.kind = place, kind
 
-    def fail(self, place: str) -> None:
+    def visit(self, place: str, run: Any = None) -> None:
         if place == self.place:
             raise KINDS[self.kind]("as told")
 
     def around_val(self) -> Iterator[None]:
-        self.fail("around_val first")
+        self.visit("around_val first")
         yield
-        self.fail("around_val second")
+        self.visit("around_val second")
 
     def around_run(self) -> Iterator[None]:
         yield
-        self.fail("around_run second")
+        self.visit("around_run second")
 
     def state_dict(self) -> dict[str, Any]:
         return {"kinds": frozenset() if self.place == "state_dict" else []}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.fail("load_state_dict")
-
-
-def _fails(point: str) -> Any:
-    return lambda self: self.fail(point)
-
-
-for _point in POINTS:
-    setattr(Fails, _point.name, _fails(_point.name))
+        self.visit("load_state_dict")
 
 
 class BadTask:
@@ -256,27 +240,17 @@ class BadTask:
                 return {"loss": loss.detach()}
 
 
+@at_every_point
 class Asks:
     """Asks for a checkpoint the first time that a point fires."""
-
-    modules = ("head",)
-    parameters = ("head.weight",)
 
     def __init__(self, point: str, by: str = "mine") -> None:
         self.point, self.by, self.asked = point, by, False
 
-    def ask(self, point: str, run: Any) -> None:
+    def visit(self, point: str, run: Any) -> None:
         if point == self.point and not self.asked:
             self.asked = True
             run.save_checkpoint(self.by)
-
-
-def _asks(point: str) -> Any:
-    return lambda self, run: self.ask(point, run)
-
-
-for _point in POINTS:
-    setattr(Asks, _point.name, _asks(_point.name))
 
 
 class Sees:

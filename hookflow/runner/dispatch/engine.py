@@ -257,10 +257,7 @@ class Engine:
         return self.dispatcher.at.get(point, ())
 
     def fire_own(self, point: str, *offered: Any) -> None:
-        """Fire a point that the pipeline declares for itself.
-
-        Raises UserError when there is no such point, or it offers more or less.
-        """
+        """Fire a point that the pipeline declares. Raises UserError for another, and for a wrong number of values."""
         offers = self._own.get(point)
         if offers is None:
             if point in self.plan.points:
@@ -285,10 +282,7 @@ class Engine:
         self.arounds.resumed = frozenset()
 
     def leave(self, entered: int) -> None:
-        """Run the second halves of all that was entered when `entered` had been, the latest first.
-
-        For a pass that is cut short: its closing points do not fire.
-        """
+        """Run the second halves of all but the first `entered` open arounds, the latest first."""
         while len(self.arounds) > entered:
             closing = self._closings[key_of(self.arounds.latest)]
             self.dispatcher.call_within(closing, ())
@@ -306,16 +300,13 @@ class Engine:
         return disabled
 
     def cut(self, entered: int) -> None:
-        """Leave an epoch that is cut short, as `leave` does; a run that is resumed in it will be inside of the same."""
+        """Leave an epoch that is cut short, as `leave` does; a run resumed in it will be inside of the same hooks."""
         inside = frozenset(self.arounds.at("before_train_epoch"))
         self.leave(entered)
         self.arounds.resumed = inside
 
     def unwind(self, error: BaseException) -> None:
-        """Throw an exception into all arounds that are open, the latest first: the run ends.
-
-        From here on no hook that raises keeps others from their turn.
-        """
+        """Throw an exception into all open arounds, the latest first, and ignore those that hooks raise from here on."""
         self.dispatcher.end()
         self.arounds.error = error
         self.leave(0)

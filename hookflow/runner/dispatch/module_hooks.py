@@ -227,10 +227,7 @@ class ModuleHooks:
 
 
 class Idling:
-    """A binding that is idle at times. Its trigger decides once an iteration, for all its modules.
-
-    If it `stays`, it is registered in any case.
-    """
+    """A binding that is idle at times: its trigger decides once an iteration. One that `stays` is always registered."""
 
     def __init__(self, firing: Firing, *, stays: bool) -> None:
         self.registrations: list[Registration] = []

@@ -107,10 +107,7 @@ class Trigger:
         return {"last": self._last, "visits": self._visits, "every": list(astuple(every)) if every else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned, maybe of a run that had another `every` here, or none.
-
-        Seconds count from the start of this process.
-        """
+        """Take back what `state_dict` returned, maybe with another `every`. Seconds begin anew with this process."""
         self._visits = state["visits"]
         every = self._scheduled().every
         if every is not None and every.counter != "s":

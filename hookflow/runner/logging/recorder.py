@@ -250,10 +250,9 @@ class Recorder:
         return [_warning(text, time.time(), *self._place())] if self._lost else []
 
     def _read_scalars(self) -> list[Record]:
-        """Return the numbers logged since the last time, a record for each iteration, and at an epoch's end two.
+        """Return a record of the newly logged numbers for each iteration and epoch; this waits for the device.
 
-        A message names those that cannot be read, each once in a run. This waits for the device where a number is still
-        being computed.
+        A message names those that cannot be read, each once in a run.
         """
         used = _take(self._scalars)
         values = _fetched([value for *_, value in used])

@@ -154,10 +154,7 @@ class Timeline:
 
 
 class Cell:
-    """The durations of one thing, in nanoseconds: how many, their sum, the last, the longest, and a histogram.
-
-    `longest` counts since its reader last set it to zero.
-    """
+    """The durations of one thing, in ns: number, sum, last, longest since the reader reset it, and a histogram."""
 
     __slots__ = ("bins", "last", "longest", "n", "total")
 
@@ -188,7 +185,7 @@ def bins_of(ns: Array) -> Array:
 class Books:
     """The cost of everything so far: a cell for each binding, one for iterations, and the nanoseconds of each phase.
 
-    `update` is for the recorder's thread alone. Durations come as seconds and are kept as whole nanoseconds.
+    Only the recorder's thread calls `update`.
     """
 
     def __init__(self, bindings: int, timeline: Timeline) -> None:

@@ -112,10 +112,7 @@ class Evaluation:
         self._context.log.put("metrics", split=split, v=metrics, seconds=time.perf_counter() - began)
 
     def _means(self, split: Split) -> dict[str, float] | None:
-        """Evaluate every batch; return the mean of each single number over the examples of all ranks.
-
-        Return None when a signal has come: the current batch was the last.
-        """
+        """Evaluate every batch; return the means over the examples of all ranks, or None when a signal has come."""
         means = Means(self._context.sizes[split].exact)
         try:
             for index, batch in self._batches(split):

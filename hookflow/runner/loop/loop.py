@@ -73,10 +73,7 @@ class SafePoint:
             self._stop_as_agreed()
 
     def should_abort(self, batches: int) -> bool:
-        """Say whether a signal ends the current evaluation, of which so many batches are done.
-
-        Other requests wait for the next safe point: it is still wanted there.
-        """
+        """Return whether a signal ends the current evaluation, of which so many batches are done."""
         wishes = STOP if self._signal else 0
         if self._consensus.step(batches, wishes) & STOP:
             self._stop_as_agreed()
@@ -139,10 +136,7 @@ class SafePoint:
         return saves
 
     def _next_commands(self) -> tuple[list[CommandRecord], bool, bool]:
-        """Return new commands, whether a finished checkpoint must be reported, and whether a pause is over.
-
-        In a pause it waits a little for something to come; of several ranks the first one does.
-        """
+        """Return new commands, whether a checkpoint was written, and whether a pause, in which it waits, is over."""
         signals, checkpoints = self.signals, self._checkpoints
         if self._state.stage == "paused" and self._consensus.ranks.first:
             until = time.monotonic() + 0.5
@@ -311,10 +305,7 @@ class Loop:
         return int(min(stops))
 
     def _validation_due(self, unit: str, done: int) -> bool:
-        """Say whether validation is due: every `val_every` and at the end of the training, never twice at one place.
-
-        `done` is how many iterations ("it") or epochs ("ep") are.
-        """
+        """Return whether validation is due after so many iterations ("it") or epochs ("ep"); never twice in a place."""
         state, every = self._state, self._section.validates
         if not self._validates:
             return False

@@ -25,10 +25,10 @@ Step = Callable[[Any, Any], dict[str, Any]]
 
 
 def diagnose(parts: Parts, state: RunState, run: Run, step: Step, batch: Any) -> Iterator[str]:
-    """Yield sentences about the cause of a loss that is not finite, and where the batch is saved.
+    """Yield sentences about the cause of a loss that is not finite, and where the batch, if there is one, is saved.
 
-    `batch` is None where the loss was read too late and the batch is gone. The model is not called again over several
-    ranks, nor in a task that steps its optimizers itself. A part that raises becomes a sentence.
+    The model is not called again over several ranks, nor in a task that steps its optimizers itself. A part that raises
+    becomes a sentence.
     """
     looks: list[Callable[[], Iterator[str]]] = [lambda: _of_parameters(parts.model)]
     if batch is None:

@@ -152,7 +152,7 @@ class Requests:
     def check(self, call: str, points: Collection[str]) -> None:
         """Raise UserError where the call is not allowed, or its hook has not declared the slot that it writes.
 
-        The task and the runner declare nothing; but a batch and a loss are the task's own to change.
+        The task and the runner declare nothing.
         """
         here = self._current()
         if here is None:

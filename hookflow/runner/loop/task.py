@@ -93,10 +93,7 @@ def prediction_of(task: Any) -> Callable[[Any, Any], Any]:
 
 
 def wrong_task(task: Any, evaluated: bool) -> tuple[str, str] | None:
-    """Return what keeps an object from being a task, and a hint; None when nothing does.
-
-    `evaluated` says whether there are data to evaluate it on.
-    """
+    """Return what keeps an object from being a task, and a hint; `evaluated` says whether there are data for that."""
     kind = type(task).__name__
     if not callable(getattr(task, "step", None)):
         return f"a task needs a method step(run, batch); {kind} has none", ""
@@ -127,10 +124,7 @@ def _takes_two(method: Any) -> bool:
 
 
 def check_outputs(outputs: Any, method: str, own_steps: bool = False) -> None:
-    """Check the values that the task's `method` ("step" or "evaluate") returned; a task with `own_steps` needs no loss.
-
-    Raises UserError.
-    """
+    """Check what the task's `method` ("step" or "evaluate") returned; with `own_steps` it needs no loss. Raises UserError."""
     wrong = ""
     if not isinstance(outputs, Mapping):
         wrong = f"a {type(outputs).__name__}"

@@ -95,8 +95,8 @@ class Trainer:
     ) -> Stop | None:
         """Run to the end and return why it ended early, if it did.
 
-        `resume` is the checkpoint to resume from, and `begin` is called once it has been read; `test` runs the test
-        after training. Exceptions propagate, after `on_exception`, the second halves of arounds, and `after_run`.
+        `begin` is called once the checkpoint to `resume` from has been read. Exceptions propagate, after `on_exception`,
+        the second halves of arounds, and `after_run`.
         """
         with self._running():
             if resume is not None:
@@ -139,7 +139,7 @@ class Trainer:
     def evaluate(self, checkpoint: Path, split: Split) -> Mapping[str, float]:
         """Validate or test what a checkpoint holds, and return the metrics; nothing is trained, and nothing saved.
 
-        Fires the points of a run that is resumed, without those of training. Exceptions propagate as in `train`.
+        Fires the points of a resumed run, without those of training.
         """
         with self._running():
             self._load(checkpoint)
@@ -147,10 +147,7 @@ class Trainer:
         return self.state.metrics
 
     def predict(self, checkpoint: Path, split: Split) -> dict[str, Tensor]:
-        """Return what the task predicts for a split with what a checkpoint holds; else as `evaluate`.
-
-        Raises UserError when the task says nothing of how to predict.
-        """
+        """Return what the task predicts for a split with a checkpoint. Raises UserError where it cannot predict."""
         predict = prediction_of(self._parts.task)
         with self._running():
             self._load(checkpoint)

@@ -72,9 +72,9 @@ class Update:
         self._left_out: tuple[int, list[Tensor | bool]] = (-1, [])
 
     def backward(self, offered: tuple[Any, ...], names: Collection[str], weight: float) -> None:
-        """Add the gradients of a loss, times `weight`, to the parameters of the optimizers that are named.
+        """Add the gradients of a loss, times `weight`, to the parameters of the named optimizers.
 
-        `offered` is what the points are: the batch, its index, and the outputs with the loss.
+        `offered` is the batch, its index, and the outputs with the loss.
         """
         batch, _, outputs = offered
         self._engine.fire("after_forward", *offered)
@@ -201,10 +201,7 @@ class Update:
         return (p for name in names for group in self._optimizers[name].param_groups for p in group["params"])
 
     def state_dict(self) -> dict[str, list[Tensor | None]]:
-        """Return the gradients that no step has used yet, by the optimizer's name.
-
-        Between two iterations there are none, unless a task that steps its optimizers itself has left some.
-        """
+        """Return the gradients that no step has used yet, by optimizer: a task that steps by itself may leave some."""
         return {name: [p.grad for p in self._parameters([name])] for name in self.every if name not in self._used}
 
     def load_state_dict(self, state: Mapping[str, list[Tensor | None]]) -> None:
@@ -223,10 +220,7 @@ def _no_optimizer(names: Sequence[str]) -> str:
 
 
 def clears_gradients(optimizers: Sequence[Optimizer]) -> Callable[[], None]:
-    """Return what drops the gradients of these optimizers.
-
-    `Optimizer.zero_grad` costs 6 µs for what two loops do in 0.1; one that has been overridden is called.
-    """
+    """Return a function that drops the gradients of these optimizers, 60 times as fast as a plain `zero_grad`."""
     overridden = any(getattr(each.zero_grad, "__func__", None) is not Optimizer.zero_grad for each in optimizers)
 
     def clear() -> None:
