@@ -185,7 +185,7 @@ class Dispatcher:
     def fire(self, point: str, *offered: Any) -> None:
         """Call every hook that is due at `point`; `offered` is what the point offers after the run itself.
 
-        An exception of a hook propagates, with the hook and the point noted on it, unless its `on_error` says otherwise.
+        An exception of a hook propagates, with the hook and the point noted on it, if its `on_error` is "raise".
         """
         if firings := self.at.get(point):
             self.call_all(firings, (self.run, *offered))

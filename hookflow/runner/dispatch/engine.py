@@ -306,7 +306,7 @@ class Engine:
         self.arounds.resumed = inside
 
     def unwind(self, error: BaseException) -> None:
-        """Throw an exception into all open arounds, the latest first, and ignore those that hooks raise from here on."""
+        """Throw an exception into all open arounds, the latest first, and ignore those of hooks from here on."""
         self.dispatcher.end()
         self.arounds.error = error
         self.leave(0)

@@ -95,8 +95,8 @@ class Trainer:
     ) -> Stop | None:
         """Run to the end and return why it ended early, if it did.
 
-        `begin` is called once the checkpoint to `resume` from has been read. Exceptions propagate, after `on_exception`,
-        the second halves of arounds, and `after_run`.
+        `begin` is called once the checkpoint to `resume` from has been read. Exceptions propagate, after the second
+        halves of arounds, `on_exception` and `after_run`.
         """
         with self._running():
             if resume is not None:
