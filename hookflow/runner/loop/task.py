@@ -124,7 +124,7 @@ def _takes_two(method: Any) -> bool:
 
 
 def check_outputs(outputs: Any, method: str, own_steps: bool = False) -> None:
-    """Raise UserError where the task's `method` ("step" or "evaluate") broke its contract; `own_steps` needs no loss."""
+    """Raise UserError for a wrong result of the task's `method`, "step" or "evaluate"; `own_steps` needs no loss."""
     wrong = ""
     if not isinstance(outputs, Mapping):
         wrong = f"a {type(outputs).__name__}"
