@@ -9,9 +9,9 @@ import pytest
 from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from tests.conftest import NewRun
+from tests.conftest import NewRun, Train
 from tests.hooks.test_inspect_troubles import HEAD
-from tests.runner.test_when import Train, iterations, told
+from tests.runner.test_triggered import iterations, told
 
 
 def compiled(folder: Path, logs: str, when: str, more: str = "") -> Plan:
