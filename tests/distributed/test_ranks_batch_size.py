@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.conftest import NewRun, reason
 from tests.distributed.conftest import assert_alike
 from tests.distributed.several import carry_out, messages_of, printed
-from tests.runner.test_batch_size import BY_HAND, NewDetection, new_detection, reason
+from tests.runner.test_batch_size import BY_HAND, new_detection
 
 __all__ = ["new_detection"]
 
@@ -27,7 +28,7 @@ OWN_LOADER = [BY_HAND % ("train", "own_loader"), BY_HAND % ("val", "SaysItsOwn")
     ],
 )
 def test_lists_weigh_by_their_examples(
-    new_detection: NewDetection, train_here: Callable[..., int], overrides: list[str]
+    new_detection: NewRun, train_here: Callable[..., int], overrides: list[str]
 ) -> None:
     """The last batch of three examples is not shared evenly."""
     alone, together = new_detection(*overrides), new_detection(*overrides)
@@ -39,7 +40,7 @@ def test_lists_weigh_by_their_examples(
             assert messages_of(together, rank, "size") == [f"size {size}" for size in (5, 5, 5, 5, last)] * 2
 
 
-def test_over_ranks_it_must_be_known(new_detection: NewDetection) -> None:
+def test_over_ranks_it_must_be_known(new_detection: NewRun) -> None:
     run_dir = new_detection(BY_HAND % ("train", "Silent"))
     assert carry_out(run_dir, 2) == [2, 2], printed(run_dir, 0)
     assert "nothing says how many examples a batch of the train data has" in reason(run_dir)
