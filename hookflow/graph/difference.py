@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hookflow.graph.plan import Binding, Edge, Plan
+from hookflow.graph.plan import Binding, Plan
 from hookflow.pipeline.schema import Pipeline
 
 
@@ -66,8 +66,10 @@ def difference(old: tuple[Pipeline, Plan], new: tuple[Pipeline, Plan]) -> Differ
     before, after = old[1], new[1]
     names = [[hook.name for hook in plan.hooks] for plan in (before, after)]
     common = set(names[0]) & set(names[1])
+    was, now = _keys(*old, common), _keys(*new, common)
+    changed = (key for key in dict.fromkeys((*was, *now)) if was.get(key) != now.get(key))
     return Difference(
-        keys=tuple(_changes(_keys(*old, common), _keys(*new, common))),
+        keys=tuple(Change(key, was.get(key), now.get(key)) for key in changed),
         hooks_added=tuple(name for name in names[1] if name not in common),
         hooks_removed=tuple(name for name in names[0] if name not in common),
         bound=_bound_here(after, before, common),
@@ -97,12 +99,6 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
-    for key in dict.fromkeys((*old, *new)):
-        if old.get(key) != new.get(key):
-            yield Change(key, old.get(key), new.get(key))
-
-
 def _bound_here(here: Plan, there: Plan, common: set[str]) -> dict[str, tuple[str, ...]]:
     elsewhere = {_stand(binding) for binding in there.bindings}
     result: dict[str, list[str]] = {}
@@ -114,17 +110,17 @@ def _bound_here(here: Plan, there: Plan, common: set[str]) -> dict[str, tuple[st
 
 def _arrows_here(here: Plan, there: Plan, common: set[str]) -> tuple[Arrow, ...]:
     """Return the edges between common hooks that one plan has alone; the place in the file does not count."""
-    elsewhere = {_bounds(edge) for edge in there.every_edge()}
+    elsewhere = {(edge.first, edge.then, edge.point) for edge in there.every_edge()}
     result: dict[tuple[str, str], list[str]] = {}
     for edge in here.every_edge():
-        if {edge.first, edge.then} <= common and _bounds(edge) not in elsewhere:
+        if {edge.first, edge.then} <= common and (edge.first, edge.then, edge.point) not in elsewhere:
             result.setdefault((edge.first, edge.then), []).append(edge.point)
     return tuple(Arrow(first, then, tuple(points)) for (first, then), points in result.items())
 
 
 def _turned(old: Plan, new: Plan) -> Iterator[Turned]:
     """Yield the points at which hooks that fire there in both plans fire in another order."""
-    for point in dict.fromkeys(binding.point for binding in old.bindings):
+    for point in old.order:
         common = {_stand(binding) for binding in old.at(point)} & {_stand(binding) for binding in new.at(point)}
         before, after = (tuple(b.hook for b in plan.at(point) if _stand(b) in common) for plan in (old, new))
         if before != after:
@@ -133,7 +129,3 @@ def _turned(old: Plan, new: Plan) -> Iterator[Turned]:
 
 def _stand(binding: Binding) -> tuple[str, str, str]:
     return binding.hook, binding.point, binding.half
-
-
-def _bounds(edge: Edge) -> tuple[str, str, str]:
-    return edge.first, edge.then, edge.point

@@ -62,29 +62,29 @@ class Forecast:
 
 def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
     """Return a forecast for each binding of the plan, by the binding's id."""
-    entered = {(b.hook, b.method): b for b in plan.bindings if b.half == "enter"}
-    known: dict[tuple[Trigger, str, str], Forecast] = {}
+    entered = {(b.hook, b.method): plan.points[b.point] for b in plan.bindings if b.half == "enter"}
+    known: dict[tuple[Trigger, str, Point], Forecast] = {}
     result: dict[int, Forecast] = {}
     for binding in plan.bindings:
         if binding.stages and "train" not in binding.stages:
             result[binding.id] = _evaluated(binding, length)
             continue
+        here = plan.points[binding.point]
         # the second half fires where the first one has: the trigger is evaluated there
-        requested = entered[binding.hook, binding.method] if binding.half == "exit" else binding
-        key = requested.trigger, binding.point, requested.point
+        start = entered[binding.hook, binding.method] if binding.half == "exit" else here
+        key = binding.trigger, binding.point, start
         if key not in known:
-            known[key] = _forecast(requested.trigger, plan.points[binding.point], plan.points[requested.point], length)
+            known[key] = _forecast(binding.trigger, here, start, length)
         result[binding.id] = known[key]
     return result
 
 
 def _evaluated(binding: Binding, length: Length) -> Forecast:
     """Return the forecast of a binding inside the network that fires in no training: their batches are unknown."""
-    stages = {"val": length.validates, "test": length.tests}
-    there = [stage for stage in binding.stages if stages[stage]]
-    if not there or window_is_empty(binding.trigger, POINTS[binding.point]):
+    stages = {"val": ("in validation", length.validates), "test": ("in the test", length.tests)}
+    first = " and ".join(words for words, comes in map(stages.__getitem__, binding.stages) if comes)
+    if not first or window_is_empty(binding.trigger, POINTS[binding.point]):
         return Forecast("never", 0, "never")
-    first = " and ".join({"val": "in validation", "test": "in the test"}[stage] for stage in there)
     return Forecast(first, None, _conditional(f"{first}, at each module", binding.trigger))
 
 
@@ -201,7 +201,7 @@ _AT_EACH: dict[Kind, str] = {
 
 
 def _forecast(trigger: Trigger, point: Point, requested: Point, length: Length) -> Forecast:
-    """Return the forecast of a trigger, evaluated at point `asked` for a firing at `point`."""
+    """Return the forecast of a trigger, evaluated at point `start` for a firing at `point`."""
     visits = _visits(requested, length)
     if visits.count == 0 or window_is_empty(trigger, requested):
         return Forecast("never", 0, "never")

@@ -219,7 +219,7 @@ def check_random(count: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_random_graphs_are_the_same_with_bundles_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_random(200, 3, monkeypatch)
+    check_random(120, 3, monkeypatch)
 
 
 @pytest.mark.long

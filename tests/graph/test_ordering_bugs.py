@@ -51,6 +51,9 @@ MENDED = {
 """What each file has to say. Exits that are not reversed are mended by `around_val`, and impossible with it."""
 
 
+QUICK = {"nequip_590", "lightning_1592", "lightning_9950"}
+
+
 def loaded(name: str, *overrides: str) -> Loaded:
     return read_pipeline(BUGS / f"{name}.toml", overrides)
 
@@ -95,7 +98,9 @@ def test_with_the_edges_that_were_missing_no_pair_differs(name: str) -> None:
     assert not commuted.untried
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in FOUND]
+)
 def test_after_observe_write_no_bug_stands_in_silence(name: str, tmp_path: Path) -> None:
     """What is written down decides a pair the right way, or leaves it as loud as it was."""
     for file in (*BUGS.glob("*.*"), *(TESTS).glob("*.py")):
