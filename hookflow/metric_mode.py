@@ -34,23 +34,22 @@ NEGATED = {"neg", "negative", "minus"}
 """Words that turn a mode round: what is meant then must be said."""
 
 
+_MODES: dict[str, Mode] = {word: mode for mode, words in WORDS.items() for word in words.split()}
+
+
 def mode_by_name(metric: str) -> Mode | None:
     """Return the mode that the words of a name say (`val/loss`, `loss_cls`, `accuracy@5`); None where it is not plain.
 
     A word may end in a number (`map50`).
     """
     words = set(re.findall(r"[a-z0-9]+", metric.lower().replace("_", " ")))
-    modes: set[Mode] = {mode for word in words if (mode := _mode_of_word(word))}
+    modes: set[Mode] = set()
+    for word in words:
+        if mode := _MODES.get(word) or _MODES.get(word.rstrip("0123456789")):
+            modes.add(mode)
+        else:
+            modes.update(mode for mode, endings in ENDINGS.items() if word.endswith(endings))
     return modes.pop() if len(modes) == 1 and not words & NEGATED else None
-
-
-_MODES: dict[str, Mode] = {word: mode for mode, words in WORDS.items() for word in words.split()}
-
-
-def _mode_of_word(word: str) -> Mode | None:
-    if mode := _MODES.get(word) or _MODES.get(word.rstrip("0123456789")):
-        return mode
-    return next((mode for mode, endings in ENDINGS.items() if word.endswith(endings)), None)
 
 
 def mode_of(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:

@@ -65,7 +65,10 @@ def _set(values: dict[str, str]) -> None:
     global _values, _references, _pattern
     _values = values
     _references = {form: f"${{env:{name}}}" for name, value in values.items() for form in _forms(value)}
-    parts = [_bounded(form) for form in sorted(_references, key=len, reverse=True)]
+    parts = []
+    for form in sorted(_references, key=len, reverse=True):
+        pattern = re.escape(form)
+        parts.append(pattern if len(form) >= LONG else rf"(?<!\w){pattern}(?!\w)")
     _pattern = re.compile("|".join(parts)) if parts else None
 
 
@@ -73,16 +76,8 @@ def _forms(value: str) -> Iterator[str]:
     """Yield the forms in which texts quote a value, and each of its lines where it has several."""
     for part in {value, *value.splitlines()}:
         quoted = {repr(part)[1:-1], json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1]}
-        yield from (form for form in quoted | {part, quote(part), quote(part, ""), quote_plus(part)} if _masks(form))
-
-
-def _masks(form: str) -> bool:
-    return len(form.strip()) >= SHORTEST
-
-
-def _bounded(form: str) -> str:
-    pattern = re.escape(form)
-    return pattern if len(form) >= LONG else rf"(?<!\w){pattern}(?!\w)"
+        forms = quoted | {part, quote(part), quote(part, ""), quote_plus(part)}
+        yield from (form for form in forms if len(form.strip()) >= SHORTEST)
 
 
 def _is_path(value: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,7 +93,9 @@ class RecordedRun:
         logged = dict.fromkeys(row.name for row in every)
         if unknown := [name for name in names if name not in logged]:
             message = f"the run {self.id} has never logged"
-            raise UserError(Problem(f'{message} "{name}"', hint=_nearest(name, logged)) for name in unknown)
+            metric = {full.rpartition("/")[2]: f'did you mean "{full}"?' for full in reversed(logged)}
+            hints = {name: metric.get(name) or nearest_or_all(name, logged) for name in unknown}
+            raise UserError(Problem(f'{message} "{name}"', hint=hint) for name, hint in hints.items())
         rows = [row for row in every if not names or row.name in names]
         return {column: [getattr(row, column) for row in rows] for column in ScalarRow._fields}
 
@@ -124,12 +126,6 @@ class RecordedRun:
 
     def __repr__(self) -> str:
         return f"<Run {self.name} {self.id}: {self.status}>"
-
-
-def _nearest(name: str, logged: Collection[str]) -> str:
-    """Return which of the logged names may be meant, a metric of a validation also by its name alone."""
-    metric = next((full for full in logged if full.rpartition("/")[2] == name), None)
-    return f'did you mean "{metric}"?' if metric else nearest_or_all(name, logged)
 
 
 @dataclass(frozen=True, slots=True)

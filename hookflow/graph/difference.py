@@ -8,6 +8,7 @@ from typing import Any
 
 from hookflow.graph.plan import Binding, Plan
 from hookflow.pipeline.schema import Pipeline
+from hookflow.pipeline.values import flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +85,7 @@ def _keys(pipeline: Pipeline, plan: Plan, hooks: set[str]) -> dict[str, Any]:
     """Return every key that is set, dotted; of hooks, those of `hooks` alone."""
     tree = pipeline.model_dump(by_alias=True)
     tree["hooks"] = {name: hook for name, hook in tree["hooks"].items() if name in hooks}
-    return {**dict(_leaves(tree)), "--shuffle": plan.shuffle}
-
-
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the plain values of a tree by their dotted keys; a list of plain values is one."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _leaves(inner, f"{key}.{name}".lstrip("."))
-    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-        for k, item in enumerate(value):
-            yield from _leaves(item, f"{key}.{k}")
-    else:
-        yield key, value
+    return {**dict(flat(tree)), "--shuffle": plan.shuffle}
 
 
 def _bound_here(here: Plan, there: Plan, common: set[str]) -> dict[str, tuple[str, ...]]:

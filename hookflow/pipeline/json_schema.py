@@ -90,15 +90,13 @@ def _table(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
                 plain[key] = {name: _value(value, definitions) for name, value in inner.items()}
             case (("items" | "additionalProperties"), {"type": _} | {"$ref": _} | {"oneOf": _}):
                 plain[key] = _value(inner, definitions)
-            case "oneOf" | "anyOf", list() if all(isinstance(_type(option, definitions), str) for option in inner):
+            case "oneOf" | "anyOf", list() if all(
+                isinstance(_table(option, definitions).get("type"), str) for option in inner
+            ):
                 plain = _united([_table(option, definitions) for option in inner]) | plain
             case _:
                 plain[key] = inner
     return plain | ({"additionalProperties": False} if "patternProperties" in plain else {})
-
-
-def _type(schema: Schema, definitions: Mapping[str, Schema]) -> object:
-    return _table(schema, definitions).get("type")
 
 
 def _united(options: list[Schema]) -> Schema:

@@ -209,14 +209,11 @@ def _take_away(key: Key, tree: Any, where: Where) -> Problem | None:
     return None
 
 
-class _Step(NamedTuple):
-    """A file that extends another one, and where it says so."""
-
-    file: Path
-    where: Where
+Route = tuple[tuple[Path, Where], ...]
+"""Files that each extend the next one, and where they say so."""
 
 
-def extended(text: str, source: Path, on_the_way: tuple[_Step, ...] = ()) -> tuple[dict[str, Any], SourceMap]:
+def extended(text: str, source: Path, on_the_way: Route = ()) -> tuple[dict[str, Any], SourceMap]:
     """Return the tables of a file merged over those that it extends, and the position of each key.
 
     Tables are merged key by key, and anything else is replaced; so is a table that `use`s something else than the
@@ -226,7 +223,7 @@ def extended(text: str, source: Path, on_the_way: tuple[_Step, ...] = ()) -> tup
 
 
 def over_base(
-    tree: dict[str, Any], places: SourceMap, source: Path, on_the_way: tuple[_Step, ...] = ()
+    tree: dict[str, Any], places: SourceMap, source: Path, on_the_way: Route = ()
 ) -> tuple[dict[str, Any], SourceMap]:
     """Do what `extended` does, for the tables of a file and where their keys stand."""
     if "extends" not in tree:
@@ -235,7 +232,7 @@ def over_base(
     if not isinstance(named, str) or "\0" in named:
         hint = "one file; what that one extends, it says itself"
         raise UserError(Problem("extends must be the name of a file, in quotes", where, hint))
-    route = (*on_the_way, _Step(source, where))
+    route = (*on_the_way, (source, where))
     base = _shortest(source.parent / named)
     _refuse_circle(base, route)
     whole, base_places = extended(read(base, where), base, route)
@@ -259,14 +256,14 @@ def _shortest(path: Path) -> Path:
     return short if os.path.realpath(short) == os.path.realpath(path) else path
 
 
-def _refuse_circle(base: Path, route: tuple[_Step, ...]) -> None:
-    files = [os.path.realpath(step.file) for step in route]
+def _refuse_circle(base: Path, route: Route) -> None:
+    files = [os.path.realpath(file) for file, _ in route]
     if os.path.realpath(base) in files:
         circle = route[files.index(os.path.realpath(base)) :]
-        names = " → ".join(str(step.file) for step in (*circle, circle[0]))
-        lines = "\n    ".join(f"{step.where}" for step in circle[1:])
+        names = " → ".join(str(file) for file, _ in (*circle, circle[0]))
+        lines = "\n    ".join(str(where) for _, where in circle[1:])
         hint = f"it goes on at {lines}" if lines else ""
-        raise UserError(Problem(f"a pipeline cannot be built on itself: {names}", circle[0].where, hint))
+        raise UserError(Problem(f"a pipeline cannot be built on itself: {names}", circle[0][1], hint))
 
 
 def _aimed(value: Any, declared: Any, folder: str) -> Any:

@@ -101,7 +101,10 @@ def explain(
                 message, hint = _missing(key, tree)
             case _:
                 message, hint = wrong_value(details, dotted(key), written.get(key, ""))
-        hint = hint or ("" if key in written else _as_table(details, key))
+        value = details["input"]
+        named = details["type"] == "model_type" and isinstance(value, str) and key not in written
+        if named and "use" in _keys_of(_model_at(key)):
+            hint = hint or f'write {{ use = "{value}" }}'
         result.append((key, Problem(message, places.of(key), hint)))
     return result
 
@@ -211,12 +214,4 @@ def _mend(kind: str, value: Any) -> str:
         return f"without the quotes: {value}"
     if kind == "list_type" and isinstance(value, str):
         return f'write ["{value}"]'
-    return ""
-
-
-def _as_table(details: ErrorDetails, key: Key) -> str:
-    """Return how to write a component of which only the name was written."""
-    value = details["input"]
-    if details["type"] == "model_type" and isinstance(value, str) and "use" in _keys_of(_model_at(key)):
-        return f'write {{ use = "{value}" }}'
     return ""

@@ -102,7 +102,9 @@ class _Resolver:
         outermost = not self._within
         try:
             if path in self._within:
-                self._fail_circle(path)
+                circle = self._within[self._within.index(path) :]
+                names = " → ".join(".".join(key) for key in (*circle, path))
+                self._fail(circle[0], f"{names} refers to itself")
             self._within.append(path)
             try:
                 whole = _REFERENCE.fullmatch(text)
@@ -159,10 +161,6 @@ class _Resolver:
         if self._made > MOST_MADE:
             self._fail(path, f"the references of this pipeline put more than {MOST_MADE:,} characters and entries")
 
-    def _fail_circle(self, path: Key) -> None:
-        circle = self._within[self._within.index(path) :]
-        self._fail(circle[0], f"{' → '.join('.'.join(key) for key in (*circle, path))} refers to itself")
-
     def _fail(self, path: Key, message: str, hint: str = "") -> None:
         problem = Problem(message, self.places.of(path), hint)
         for key in (path, *self._within):
@@ -188,7 +186,8 @@ def public(resolved: dict[str, Any], written: dict[str, Any]) -> Pipeline:
                 raise
             for key in refused:
                 del left[key]
-                _put(written, key, escape(_get(resolved, key)))
+                table = _get(written, key[:-1])
+                table[int(key[-1]) if isinstance(table, list) else key[-1]] = escape(_get(resolved, key))
 
 
 def environment_keys(tree: Any) -> Iterator[tuple[Key, str]]:
@@ -204,8 +203,3 @@ def _get(tree: Any, key: Key) -> Any:
     for part in key:
         tree = tree[int(part) if isinstance(tree, list) else part]
     return tree
-
-
-def _put(tree: Any, key: Key, value: Any) -> None:
-    table = _get(tree, key[:-1])
-    table[int(key[-1]) if isinstance(table, list) else key[-1]] = value

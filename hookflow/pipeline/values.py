@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, time
 from fractions import Fraction
@@ -86,28 +86,26 @@ def walk(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
         waiting += [((*key, str(name)), below) for name, below in inner][::-1]
 
 
-def flat(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested tables by their dotted keys; a list is one value."""
-    for name, value in tables.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
+def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the plain values of a tree by their dotted keys; a list of plain values is one."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from flat(inner, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for k, item in enumerate(value):
+            yield from flat(item, f"{key}.{k}")
+    else:
+        yield key, value
 
 
-def _amount(written: Any) -> int | str:
-    parse_amount(written)
-    return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
+def _as_written(check: Callable[..., object], *args: object) -> PlainValidator:
+    """Return a validator that keeps a value as it is written if `check` takes it; it raises ValueError if not."""
 
+    def validate(written: Any) -> Any:
+        check(written, *args)
+        return written
 
-def _interval(written: Any) -> int | str:
-    parse_amount(written, ("", "it", "ep"))
-    return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
-
-
-def _limit(written: Any) -> int | float | str:
-    limited_batches(written, 1)
-    return written  # type: ignore[no-any-return]  # limited_batches raises for all but numbers and strings
+    return PlainValidator(validate)
 
 
 def limited_batches(limit: int | float | str, batches: int) -> int:
@@ -173,7 +171,7 @@ class BesidePipeline:
 
 AmountField = Annotated[
     int | str,
-    PlainValidator(_amount),
+    _as_written(parse_amount),
     WithJsonSchema(
         {"type": ["integer", "string"], "minimum": 1, "pattern": PATTERN, "examples": [100, "2ep", "30s", "10%"]}
     ),
@@ -182,7 +180,7 @@ AmountField = Annotated[
 
 ValEvery = Annotated[
     int | str,
-    PlainValidator(_interval),
+    _as_written(parse_amount, ("", "it", "ep")),
     WithJsonSchema(
         {
             "type": ["integer", "string"],
@@ -194,7 +192,7 @@ ValEvery = Annotated[
 ]
 Limit = Annotated[
     int | float | str,
-    PlainValidator(_limit),
+    _as_written(limited_batches, 1),
     WithJsonSchema({"type": ["number", "string"], "exclusiveMinimum": 0, "pattern": r"^\s*\d+(\.\d+)?\s*%\s*$"}),
 ]
 """How many batches of an epoch to use: 10 of them, or a share: 0.1, "10%"."""

@@ -53,7 +53,10 @@ class CSVWriter(Writer):
     def resume_at(self, iteration: int) -> bool:
         """Write the file anew with what stands up to the iteration; a row that a kill has torn is left out."""
         self._file.close()
-        _cut_torn_row(self._path)
+        with self._path.open("r+b") as file:
+            length = file.seek(0, os.SEEK_END)
+            file.seek(start := max(length - LONGEST_ROW, 0))
+            file.truncate(start + file.read().rfind(b"\n") + 1)
         aside = self._path.with_name(f"{self._path.name}.tmp")
         with self._path.open(encoding="utf-8", newline="") as old, aside.open("w", encoding="utf-8", newline="") as new:
             rows = csv.writer(new, lineterminator="\n")
@@ -68,10 +71,3 @@ class CSVWriter(Writer):
 
     def close(self) -> None:
         self._file.close()
-
-
-def _cut_torn_row(path: Path) -> None:
-    with path.open("r+b") as file:
-        length = file.seek(0, os.SEEK_END)
-        file.seek(start := max(length - LONGEST_ROW, 0))
-        file.truncate(start + file.read().rfind(b"\n") + 1)

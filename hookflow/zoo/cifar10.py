@@ -96,7 +96,9 @@ def cifar10(
             say(f"no CIFAR-10 in {at} ({why}): synthetic images take its place, and accuracies on them mean little")
             return synthetic(limit=limit, say=say, **options)
         if why:
-            raise UserError(_missing(at, why))
+            message = f"no CIFAR-10: neither {at} nor {at / FOLDER} holds its binary version, and {why}"
+            hint = f"put {URL} into {at} by hand, name the root of a copy that you have,"
+            raise UserError(Problem(message, hint=f'{hint} or allow synthetic images with on_missing = "synthetic"'))
     folder = _folder(at) or at / FOLDER
     images, classes = _read(folder, split, limit)
     say(f"CIFAR-10 {split}: {len(classes):,} images from {folder}")
@@ -172,14 +174,6 @@ def _unpack(archive: Path, root: Path) -> None:
                 with (aside / Path(member.name).name).open("wb") as file:
                     shutil.copyfileobj(source, file)
     aside.rename(root / FOLDER)
-
-
-def _missing(root: Path, why: str) -> Problem:
-    return Problem(
-        f"no CIFAR-10: neither {root} nor {root / FOLDER} holds its binary version, and {why}",
-        hint=f"put {URL} into {root} by hand, name the root of a copy that you have,"
-        ' or allow synthetic images with on_missing = "synthetic"',
-    )
 
 
 def _read(folder: Path, split: str, limit: int | None) -> tuple[Tensor, Tensor]:
