@@ -75,14 +75,10 @@ class Canvas(Widget):
         if len(before) != len(rows):
             self.refresh()
             return
-        changed = [
-            Region(start, y, end - start, 1)
-            for y, (old, new) in enumerate(zip(before, rows, strict=True))
-            for start, end in [_difference(old, new)]
-            if start < end
-        ]
-        if changed:
-            self.refresh(*changed)
+        for y, (old, new) in enumerate(zip(before, rows, strict=True)):
+            start, end = _difference(old, new)
+            if start < end:
+                self.refresh(Region(start, y, end - start, 1))
 
     def render_line(self, y: int) -> Strip:
         return self._rows[y] if y < len(self._rows) else row(self.size.width)
@@ -127,10 +123,9 @@ class Player:
 
     @property
     def badge(self) -> str:
-        first, last = self._recording.first, self._recording.last
+        at, whole = self.moment - self._recording.first, self._recording.last - self._recording.first
         sign = "▶" if self._playing else "‖"
-        at = self.moment - first
-        return f"REPLAY {self._speed:g}x {sign} {span(at)}.{int(at * 10) % 10} / {span(last - first)}"
+        return f"REPLAY {self._speed:g}x {sign} {span(at)}.{int(at * 10) % 10} / {span(whole)}"
 
     def tick(self) -> None:
         """Move on by the time that has passed."""

@@ -10,9 +10,10 @@ import weakref
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 from hookflow.events.log import Tail, command_log, event_log, whole_lines
 from hookflow.events.reading import read_record
@@ -77,14 +78,8 @@ class Logs:
         """The logs of ranks that cannot be read, in words."""
 
     @property
-    def passed_over(self) -> int:
-        """How many lines were no records."""
-        return sum(tail.passed_over for tail in self._tails.values())
-
-    @property
-    def complaint(self) -> str:
-        """Where one of them is, and why it cannot be read; "" where there is none."""
-        return next((tail.complaint for tail in self._tails.values() if tail.complaint), "")
+    def tails(self) -> Collection[Tail[Record]]:
+        return self._tails.values()
 
     def read(self) -> Iterator[tuple[int, Record]]:
         """Yield what is new with the rank that has written it; of what is there, what is oldest first."""
@@ -137,12 +132,18 @@ class Live:
         self._logs = Logs(run)
         self._refused: set[int] = set()
         self._commands = command_log(run.commands)
-        self._folder = _Folder(run.path)
+        self._folder: int | None = None  # held open, to find it again after it was moved
+        with suppress(OSError):
+            self._folder = os.open(run.path, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._folder)
 
     def moved(self) -> RunDir | None:
         """Return the run where its directory was moved to; None if it was not, or the system does not say."""
-        path = None if self._run.path.exists() else self._folder.path()
-        return RunDir(path) if path else None
+        if self._folder is not None and not self._run.path.exists():
+            with suppress(OSError):
+                path = Path(f"/proc/self/fd/{self._folder}").readlink()
+                return RunDir(path) if os.path.samestat(path.stat(), os.fstat(self._folder)) else None
+        return None
 
     def poll(self, budget: float = 0.05) -> bool:
         """Fold what is new, for about `budget` seconds; return whether there may be more than that."""
@@ -172,30 +173,14 @@ class Live:
         for rank in self._logs.refused.keys() - self._refused:
             self._refused.add(rank)
             self.state.warn(self._logs.refused[rank])
-        self.state.unreadable = self._logs.passed_over + self._commands.passed_over
-        self.state.complaint = self._logs.complaint or self._commands.complaint
+        tails: list[Tail[Any]] = [*self._logs.tails, self._commands]
+        self.state.unreadable = sum(tail.passed_over for tail in tails)
+        self.state.complaint = next((tail.complaint for tail in tails if tail.complaint), "")
 
     def _read_plan(self, attempt: int) -> None:
         self.plan = read_plan(self._run, attempt)
         if self.plan is UNREADABLE:
             self.state.warn("plan.json cannot be read: firings have no names")
-
-
-class _Folder:
-    """Keeps a folder open, to find it again after it was moved."""
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor: int | None = None
-        with suppress(OSError):
-            self._descriptor = os.open(path, os.O_RDONLY)
-            weakref.finalize(self, os.close, self._descriptor)
-
-    def path(self) -> Path | None:
-        """Return where the folder is now; None where it was deleted, or the system does not say."""
-        with suppress(OSError):
-            path = Path(f"/proc/self/fd/{self._descriptor}").readlink()
-            return path if os.path.samestat(path.stat(), os.fstat(self._descriptor or 0)) else None
-        return None
 
 
 class Recording:

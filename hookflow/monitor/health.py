@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 from hookflow.events import now
 from hookflow.events.now import NOWHERE
@@ -136,18 +136,7 @@ Condition = Literal[
     "starting", "running", "paused", "stalled", "lost", "finished", "stopped", "interrupted", "failed", "unreadable"
 ]
 
-GLYPHS: dict[Condition, str] = {
-    "starting": "○",
-    "running": "●",
-    "paused": "‖",
-    "stalled": "◐",
-    "lost": "?",
-    "finished": "✓",
-    "stopped": "■",
-    "interrupted": "■",
-    "failed": "✗",
-    "unreadable": "?",
-}
+GLYPHS: dict[Condition, str] = dict(zip(get_args(Condition), "○●‖◐?✓■■✗?", strict=True))
 
 PATIENCE = 10.0
 PATIENCE_AT_FIRST = 120.0

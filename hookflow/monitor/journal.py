@@ -14,17 +14,7 @@ from hookflow.text import ESCAPE
 
 Kind = Literal["info", "warn", "error", "checkpoint", "command", "metrics", "image", "text", "histogram"]
 
-GLYPHS: dict[Kind, str] = {
-    "info": "·",
-    "warn": "▲",
-    "error": "✗",
-    "checkpoint": "◆",
-    "command": "◉",
-    "metrics": "◇",
-    "image": "▣",
-    "text": "¶",
-    "histogram": "▟",
-}
+GLYPHS: dict[Kind, str] = dict(zip(get_args(Kind), "·▲✗◆◉◇▣¶▟", strict=True))
 
 BECAME = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}
 """The consequences of an error, in words."""
@@ -106,8 +96,7 @@ class Journal:
 
     def since(self, number: int) -> list[Entry]:
         """Return the entries from a number on, as far as they are still held."""
-        fresh = list(takewhile(lambda entry: entry.number >= number, reversed(self._entries)))
-        return fresh[::-1]
+        return [*takewhile(lambda entry: entry.number >= number, reversed(self._entries))][::-1]
 
 
 Logged = Image | Text | Histogram
@@ -143,9 +132,8 @@ class Gallery:
 
     def forget_after(self, it: int) -> None:
         """Forget what a resumed run will log again."""
-        for key, held in self._of.items():
-            self._of[key] = deque((shown for shown in held if shown.record["it"] <= it), KEPT)
-        self._of = {key: held for key, held in self._of.items() if held}
+        kept = {key: [shown for shown in held if shown.record["it"] <= it] for key, held in self._of.items()}
+        self._of = {key: deque(held, KEPT) for key, held in kept.items() if held}
 
     @property
     def keys(self) -> list[Key]:

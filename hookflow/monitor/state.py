@@ -177,10 +177,6 @@ class RunState:
     def minute(self) -> Minute:
         return self.first.minute
 
-    @property
-    def bindings(self) -> dict[int, Timing]:
-        return self.first.bindings
-
     def timing(self, binding: int) -> Timing:
         """Return the timing of a binding; of one that has not fired yet, an empty one."""
         return self.first.timing(binding)

@@ -111,17 +111,13 @@ def print_summary(run: RunDir, out: TextIO) -> None:
 
 def print_folded(lines: Iterable[str], out: TextIO) -> None:
     """Print lines, on a terminal broken between words alone, and not in a command: what is to be copied stays whole."""
-    if out.isatty():
-        width = shutil.get_terminal_size().columns
-        lines = [part for line in lines for part in _folded(line, width)]
-    print("\n".join(lines), file=out, flush=True)
-
-
-def _folded(line: str, width: int) -> list[str]:
-    inner = " " * (len(line) - len(line.lstrip()) + 2)
-    kept = COMMAND.sub(lambda result: result[0].replace(" ", "\0"), line)  # as one word, for no line has a \0
-    parts = textwrap.wrap(kept, width, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False)
-    return [part.replace("\0", " ") for part in parts]
+    width = shutil.get_terminal_size().columns if out.isatty() else 1 << 16
+    for line in lines:
+        inner = " " * (len(line) - len(line.lstrip()) + 2)
+        kept = COMMAND.sub(lambda result: result[0].replace(" ", "\0"), line)  # as one word, for no line has a \0
+        parts = textwrap.wrap(kept, width, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False)
+        print("\n".join(parts).replace("\0", " "), file=out)
+    out.flush()
 
 
 def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:

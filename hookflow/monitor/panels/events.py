@@ -13,16 +13,8 @@ from hookflow.monitor.view import Page, Scene, charts
 from hookflow.numbers import clock, number, size, span
 from hookflow.text import fit, wrapped
 
-STYLES = {
-    "info": "dim",
-    "warn": "warn",
-    "error": "error",
-    "checkpoint": "checkpoint",
-    "command": "command",
-    "image": "command",
-    "text": "good",
-    "histogram": "checkpoint",
-}
+STYLES = {"info": "dim", "warn": "warn", "error": "error", "command": "command", "image": "command", "text": "good"}
+STYLES |= dict.fromkeys(("checkpoint", "histogram"), "checkpoint")
 
 
 def events(scene: Scene, width: int, height: int) -> list[Strip]:

@@ -13,17 +13,11 @@ from hookflow.numbers import age, many, number, out_of, span
 from hookflow.text import fit, wrapped
 
 CONDITION_STYLES = {
-    "starting": "warn",
-    "running": "good",
-    "finished": "good",
-    "stalled": "alarm",
-    "lost": "alarm",
-    "failed": "error",
-    "unreadable": "error",
-    "paused": "warn",
-    "stopped": "warn",
-    "interrupted": "warn",
+    **dict.fromkeys(("running", "finished"), "good"),
+    **dict.fromkeys(("stalled", "lost"), "alarm"),
+    **dict.fromkeys(("failed", "unreadable"), "error"),
 }
+"""The style of a condition, where it is no warning."""
 
 
 def title(scene: Scene, width: int) -> Strip:
@@ -37,7 +31,7 @@ def title(scene: Scene, width: int) -> Strip:
         (8, (scene.path.parent.name, "strong")),
         (5, (f"#{scene.short_id}", "dim")),
         (6, (f"SHUFFLED {scene.plan.shuffle}" if scene.plan.shuffle is not None else "", "warn")),
-        (9, (f"{health.glyph} {health.condition.upper()}", CONDITION_STYLES.get(health.condition, "strong"))),
+        (9, (f"{health.glyph} {health.condition.upper()}", CONDITION_STYLES.get(health.condition, "warn"))),
         (6, (span(state.elapsed), "")),
         (6, (f"{state.ranks.world} ranks" if scene.several else "", "")),
         (5 if wide else 2, (next(scores, ""), "good")),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 from textual.strip import Strip
@@ -75,35 +74,14 @@ def _enter_point(scene: Scene) -> None:
     scene.view.focus = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of figures: the lower the rank, the longer it stays when the room shrinks."""
+WIDTHS = {"count": 6, "last": 5, "p50": 5, "p95": 5, "max": 5, "%it": 5}
+"""The columns of figures, and the cells of each."""
 
-    head: str
-    width: int
-    rank: int
-    text: Callable[[Scene, Binding, Timing], str]
+BY_WORTH = ("p50", "%it", "p95", "trend", "last", "max", "count")
+"""The columns in the order in which they get their room."""
 
-
-COLUMNS = (
-    Column("count", 6, 7, lambda scene, binding, timing: many(timing.count) if timing.count else "·"),
-    Column("last", 5, 5, lambda scene, binding, timing: _ms(timing, timing.last)),
-    Column("p50", 5, 1, lambda scene, binding, timing: _ms(timing, timing.percentile(0.5))),
-    Column("p95", 5, 3, lambda scene, binding, timing: _ms(timing, timing.percentile(0.95))),
-    Column("max", 5, 6, lambda scene, binding, timing: _ms(timing, timing.longest)),
-    Column("%it", 5, 2, lambda scene, binding, timing: _share(scene, binding)),
-)
-TREND_RANK, TRENDS = 4, (60, 30, 20, 15, 12, 10, 6, 5)
-"""The rank of the trend, and how many cells it may have."""
-
-
-def _ms(timing: Timing, ns: float) -> str:
-    return ms(ns) if timing.count else "·"
-
-
-def _share(scene: Scene, binding: Binding) -> str:
-    used = scene.share(binding)
-    return percent(used) if used else "·"
+TRENDS = (60, 30, 20, 15, 12, 10, 6, 5)
+"""The cells that the trend may have."""
 
 
 def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
@@ -113,7 +91,7 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
     lead = max((len(prefix) + 1 for prefix in lanes if prefix), default=0)
     name = min(max([4, *(cell_len(binding.hook) for binding in bound)]), 24 if inner >= 60 else 12)
     columns, stretches = _choose(inner - 3 - lead - name)
-    head = " " * (1 + lead) + fit("hook", name) + "".join(f" {column.head:>{column.width}}" for column in columns)
+    head = " " * (1 + lead) + fit("hook", name) + "".join(f" {column:>{WIDTHS[column]}}" for column in columns)
     head += f" {fit('trend 60 s' if stretches > 9 else '60 s', stretches)}"
     lines = [row(inner, (head, "dim"))]
     part = window(len(bound), height - 3, bound.index(scene.picked) if scene.picked else 0)
@@ -121,9 +99,10 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
         timing, picked = scene.state.timing(binding.id), binding is scene.picked and focused
         parts: list[Part] = [("▸" if picked else " ", "focus"), (prefix + " " * bool(lead), "edge")]
         parts.append((fit(binding.hook, name), "picked" if picked else "" if timing.count else "dim"))
+        figures = _figures(scene, binding)
         for column in columns:
-            quiet = not timing.count or column.head in ("last", "count", "max")
-            parts.append((f" {column.text(scene, binding, timing):>{column.width}}", "dim" if quiet else ""))
+            quiet = not timing.count or column in ("last", "count", "max")
+            parts.append((f" {figures[column]:>{WIDTHS[column]}}", "dim" if quiet else ""))
         if stretches:
             parts += [" ", (trend(timing, scene.state.now, stretches), "train")]
         line = row(inner, *parts, mark(scene, binding))
@@ -136,21 +115,23 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
     return boxed(f"[2] hooks @ {scene.point}" if scene.point else "[2] hooks", lines, width, height, focused, hint)
 
 
-def _choose(room: int) -> tuple[list[Column], int]:
+def _choose(room: int) -> tuple[list[str], int]:
     """Return the columns that have room, and how many cells the trend gets (none where there is no room)."""
-    by_rank = {column.rank: column for column in COLUMNS}
-    chosen: list[Column] = []
-    stretches = 0
-    for rank in range(1, 8):
-        if rank == TREND_RANK:
-            stretches = next((count for count in reversed(TRENDS) if count + 1 <= room), 0)
-            room -= stretches + 1 if stretches else 0
-        elif by_rank[rank].width + 1 <= room:
-            chosen.append(by_rank[rank])
-            room -= by_rank[rank].width + 1
-    if stretches:
-        stretches = next(count for count in TRENDS if count <= stretches + room)
-    return [column for column in COLUMNS if column in chosen], stretches
+    chosen = set()
+    for name in BY_WORTH:
+        if (wide := WIDTHS.get(name, TRENDS[-1])) < room:
+            chosen.add(name)
+            room -= wide + 1
+    stretches = next(count for count in TRENDS if count <= TRENDS[-1] + room) if "trend" in chosen else 0
+    return [name for name in WIDTHS if name in chosen], stretches
+
+
+def _figures(scene: Scene, binding: Binding) -> dict[str, str]:
+    timing = scene.state.timing(binding.id)
+    used = scene.share(binding)
+    ns = {"last": timing.last, "p50": timing.percentile(0.5), "p95": timing.percentile(0.95), "max": timing.longest}
+    figures = {name: ms(value) if timing.count else "·" for name, value in ns.items()}
+    return figures | {"count": many(timing.count) if timing.count else "·", "%it": percent(used) if used else "·"}
 
 
 def trend(timing: Timing, now: float, stretches: int) -> str:
@@ -184,8 +165,8 @@ def slowest(scene: Scene, width: int, height: int) -> list[Strip]:
     ranked = sorted(scene.plan.bindings, key=lambda binding: -state.timing(binding.id).spent(state.now))
     for binding in ranked[: height - 1]:
         timing = state.timing(binding.id)
-        figures = [_ms(timing, timing.percentile(part)) for part in ((0.5, 0.95) if wide else (0.95,))]
-        figures.append(_share(scene, binding))
+        known = _figures(scene, binding)
+        figures = [known[name] for name in (("p50", "p95", "%it") if wide else ("p95", "%it"))]
         style = "" if timing.spent(state.now) else "dim"
         label = f"{fit(binding.hook, min(cell_len(binding.hook), max(name - 14, 6)))} {binding.point}"
         parts: list[Part] = [" ", (fit(label, name), style), ("".join(f" {figure:>5}" for figure in figures), style)]
