@@ -5,10 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tomli
 
@@ -18,13 +19,13 @@ from hookflow.events.reading import read_record
 from hookflow.events.regular_file import open_regular
 from hookflow.events.rundir import all_runs
 from hookflow.graph.forecast import Forecast, Length, forecast
-from hookflow.graph.plan import GivenWay, Plan
+from hookflow.graph.plan import Plan
 from hookflow.graph.turning import Pair, meeting_points, pair_of
 from hookflow.graph.why import Ambiguity, Reason, ambiguities, neighbours, ways_to_state
 from hookflow.numbers import counted
 from hookflow.pipeline.layers import read
 from hookflow.pipeline.load import Loaded, dump
-from hookflow.pipeline.schema import Component, Pipeline
+from hookflow.pipeline.schema import Pipeline
 
 if TYPE_CHECKING:
     from hookflow.trials.commute import Commuted, Step
@@ -47,7 +48,7 @@ def commuted_lines(plan: Plan, commuted: Commuted, settled: Sequence[Ambiguity])
     """Yield what trials have shown, under the names of the lines of `check`; `settled` are alarms that they lift."""
     for step in commuted.steps:
         yield "differs", f"{_named(step.pairs)}: {step.difference}"
-        yield "", f"({'; '.join(ways(plan, step))})"
+        yield "", f"({'; '.join(_ways(plan, step))})"
     same, differing = len(commuted.same), len({pair for step in commuted.steps for pair in step.pairs})
     if tried := same + differing + len(commuted.leaking):
         took = f"{counted(commuted.trials, 'trial')} of {commuted.seconds / commuted.trials:.1f} s"
@@ -59,8 +60,8 @@ def commuted_lines(plan: Plan, commuted: Commuted, settled: Sequence[Ambiguity])
     if settled:
         pairs = _named(pair_of(item.point, item.first, item.then) for item in settled)
         yield "", f"(so these need no edge, though they touch the same: {pairs})"
-    for why, untried in _by_reason(commuted.untried).items():
-        yield "", f"not tried, since {why}: {_named(untried)}"
+    for why in dict.fromkeys(why for _, why in commuted.untried):
+        yield "", f"not tried, since {why}: {_named(pair for pair, reason in commuted.untried if reason == why)}"
     if commuted.leaking:
         yield "", f"not judged, since {LEAKS}: {_named(commuted.leaking)}"
     if commuted.unlooked:
@@ -73,7 +74,7 @@ def commuted_lines(plan: Plan, commuted: Commuted, settled: Sequence[Ambiguity])
 def commuted_to_json(plan: Plan, commuted: Commuted) -> dict[str, Any]:
     """Return the same as plain lists, mappings and values."""
     return {
-        "differ": [step_to_json(plan, step) for step in commuted.steps],
+        "differ": [_step_to_json(plan, step) for step in commuted.steps],
         "same": [_pair(pair) for pair in commuted.same],
         "not_judged": [_pair(pair) for pair in commuted.leaking],
         "untried": [_pair(pair) | {"why": why} for pair, why in commuted.untried],
@@ -84,24 +85,20 @@ def commuted_to_json(plan: Plan, commuted: Commuted) -> dict[str, Any]:
     }
 
 
-def step_to_json(plan: Plan, step: Step) -> dict[str, Any]:
-    """Return the pairs of a step, what differs, and how a file says which order is right."""
-    result = step.difference
-    parts = [
-        {"of": part.name, "differing": part.differing, "total": part.total, "names": part.names, "source": part.source}
-        for part in result.parts
-    ]
+def _step_to_json(plan: Plan, step: Step) -> dict[str, Any]:
+    """Return the pairs of a step, the difference, and how a file states the right order."""
+    parts = [asdict(part) for part in step.difference.parts]
     return {
         "pairs": [_pair(pair) for pair in step.pairs],
-        "at": result.point,
-        "parts": parts,
-        "later": list(result.later),
-        "text": str(result),
-        "hint": "; ".join(ways(plan, step)),
+        "at": step.difference.point,
+        "parts": [{"of": part.pop("name"), **part} for part in parts],
+        "later": list(step.difference.later),
+        "text": str(step.difference),
+        "hint": "; ".join(_ways(plan, step)),
     }
 
 
-def ways(plan: Plan, step: Step) -> Sequence[str]:
+def _ways(plan: Plan, step: Step) -> Sequence[str]:
     """Return how a file says which order is right, or that either is.
 
     Of hooks that meet at several points, the edge is one of this point alone.
@@ -137,13 +134,6 @@ def _named(pairs: Iterable[Pair]) -> str:
     return "; ".join(f"{first} and {then} at {', '.join(at)}" for (first, then), at in points.items())
 
 
-def _by_reason(untried: Iterable[tuple[Pair, str]]) -> Mapping[str, list[Pair]]:
-    reasons: dict[str, list[Pair]] = {}
-    for pair, why in untried:
-        reasons.setdefault(why, []).append(pair)
-    return reasons
-
-
 COUNTED = 1000
 """How many ambiguous pairs are looked for; where thousands of hooks write one slot, so are the pairs."""
 
@@ -151,33 +141,27 @@ SHOWN = 6
 """How many entries of one kind are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """How many iterations an epoch had in a run; the data alone knows, and is not opened to tell."""
+class Epoch(NamedTuple):
+    """The iterations of an epoch, as recorded by a run: only the data knows, and `check` opens no data."""
 
     iters: int
     run: str
 
-    @classmethod
-    def of_newest(cls, loaded: Loaded) -> Epoch | None:
-        """Ask the newest run of the pipeline's name that made its batches as the pipeline does; None without one.
 
-        A run that cannot be read, or did not get as far as to its data, is passed over.
-        """
-        section = loaded.pipeline.run
-        runs = [run for run in all_runs(Path(section.dir)) if run.path.parent.name == section.name]
-        wanted = _batches(dump(loaded.public, Where(str(loaded.source)))) if runs else ()
-        for run in runs:
-            try:
-                iters = _iters_per_epoch(run.events) if _batches(read(run.pipeline, recorded=True)) == wanted else 0
-            except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                continue
+def recorded_epoch(loaded: Loaded) -> Epoch | None:
+    """Return the epoch of the newest run with the pipeline's name and batches; None where there is no such run.
+
+    A run that cannot be read, or has no record of its data, is passed over.
+    """
+    section = loaded.pipeline.run
+    runs = [run for run in all_runs(Path(section.dir)) if run.path.parent.name == section.name]
+    wanted = _batches(dump(loaded.public, Where(str(loaded.source)))) if runs else ()
+    for run in runs:
+        with suppress(UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            iters = _iters_per_epoch(run.events) if _batches(read(run.pipeline, recorded=True)) == wanted else 0
             if iters > 0:
-                return cls(iters, run.id)
-        return None
-
-    def __str__(self) -> str:
-        return f"with {counted(self.iters, 'iteration')} an epoch, as in the run {self.run}"
+                return Epoch(iters, run.id)
+    return None
 
 
 def _batches(pipeline: str) -> tuple[Any, ...]:
@@ -213,7 +197,7 @@ class Findings:
     @classmethod
     def of(cls, loaded: Loaded, plan: Plan) -> Findings:
         """Look for everything; `plan` is a `valid_plan`."""
-        epoch = Epoch.of_newest(loaded)
+        epoch = recorded_epoch(loaded)
         forecasts = forecast(plan, Length.of(loaded.pipeline, epoch.iters if epoch else None))
         return cls(loaded, plan, list(islice(ambiguities(plan), COUNTED)), forecasts, epoch)
 
@@ -261,7 +245,7 @@ class Findings:
                 | self._ambiguity(alarm).to_json()
                 for alarm in self.alarms
             ],
-            "epoch": {"iters": self.epoch.iters, "run": self.epoch.run} if self.epoch else None,
+            "epoch": self.epoch._asdict() if self.epoch else None,
             "given_way": _gave_way(self.plan),
             "default_hooks": [hook.name for hook in self.plan.hooks if hook.default],
             "firings": [
@@ -298,22 +282,22 @@ class Findings:
             settled = [pair for pair in self.ambiguous if pair not in self.alarms]
             yield from commuted_lines(self.plan, self.commuted, settled)
         yield from _first_few("gave way", _gave_way(self.plan))
-        firings = self._firings()
+        firings = [
+            f"{binding.hook} at {binding.point}: {self.forecasts[binding.id].text}"
+            for binding in self.plan.bindings
+            if str(binding.trigger) and binding.half != "exit"
+        ]
         yield from _first_few("fires", firings)
         if firings and self.epoch:
-            yield "", f"({self.epoch})"
-
-    def _firings(self) -> list[str]:
-        """Return when those bindings fire that do not always."""
-        limited = [binding for binding in self.plan.bindings if str(binding.trigger) and binding.half != "exit"]
-        return [f"{binding.hook} at {binding.point}: {self.forecasts[binding.id].text}" for binding in limited]
+            iters = counted(self.epoch.iters, "iteration")
+            yield "", f"(with {iters} an epoch, as in the run {self.epoch.run})"
 
 
 def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     yield pipeline.run.name, _length(pipeline)
-    yield "model", _part(pipeline.models)
-    yield "task", pipeline.task.use
-    yield "optimizer", _part(pipeline.optimizers)
+    for label, parts in (("model", pipeline.models), ("task", {"": pipeline.task}), ("optimizer", pipeline.optimizers)):
+        named = (f"{name} {part.use}" if len(parts) > 1 else part.use for name, part in parts.items())
+        yield label, ", ".join(named)
     data = {"train": pipeline.data.train, "val": pipeline.data.val, "test": pipeline.data.test}
     yield "data", ", ".join(f"{split} {part.use}" if part else f"no {split}" for split, part in data.items())
     keys = ("limit_train", "limit_val", "limit_test", "overfit")
@@ -331,11 +315,6 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     reasons = Counter(link.reason for point in plan.bound_points for link in neighbours(plan, point.name))
     if reasons:
         yield "order", _order(reasons, plan.shuffle)
-
-
-def _part(parts: Mapping[str, Component]) -> str:
-    """Return what is used, each with its name where there are several."""
-    return ", ".join(f"{name} {part.use}" if len(parts) > 1 else part.use for name, part in parts.items())
 
 
 def _length(pipeline: Pipeline) -> str:
@@ -366,30 +345,26 @@ def _folded(ambiguous: Iterable[Ambiguity]) -> dict[str, None]:
 
 
 def _gave_way(plan: Plan) -> list[str]:
-    """Return what gave way, and to what; a circle of flows, of which none is the stronger, once."""
+    """Return the flows that gave way, and to what; a cycle of flows, of which none is the stronger, once."""
     lines = []
-    for provided in plan.given_way:
-        edge = provided.edge
-        if circle := plan.circle(provided):
+    for passed in plan.given_way:
+        edge, path = passed.edge, passed.against
+        if cycle := plan.circle(passed):
             flows = ", ".join(
                 f"{item.first} → {item.then} ({', '.join(item.slots)})"
                 + f" at {item.point}" * (item.point != edge.point)
-                for item in circle
+                for item in cycle
             )
             lines.append(f"{flows}: a circle of flows, so none of them counts; at {edge.point}")
-        else:
-            lines.append(f"{edge.first} → {edge.then} ({', '.join(edge.slots)}), to {_path(provided)}; at {edge.point}")
+            continue
+        if all(step.point == edge.point for step in path):
+            stronger = " → ".join([*(step.first for step in path), edge.first])
+        else:  # edges of two points make no one way
+            stronger = " and ".join(f"{step.first} → {step.then} at {step.point}" for step in path)
+        lines.append(f"{edge.first} → {edge.then} ({', '.join(edge.slots)}), to {stronger}; at {edge.point}")
     for point, count in plan.given_way_more.items():
         lines.append(f"{counted(count, 'more flow')}, to others; at {point}")
     return list(dict.fromkeys(lines))
-
-
-def _path(given_way: GivenWay) -> str:
-    """Return what is stronger: the hooks on the way, or edges of two points, which make no one way."""
-    edge, path = given_way.edge, given_way.against
-    if all(step.point == edge.point for step in path):
-        return " → ".join([*(step.first for step in path), edge.first])
-    return " and ".join(f"{step.first} → {step.then} at {step.point}" for step in path)
 
 
 def _first_few(name: str, entries: Iterable[str], more: bool = False) -> Iterator[tuple[str, str]]:

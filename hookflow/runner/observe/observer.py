@@ -5,8 +5,8 @@ A firing within a firing (a hook inside the network during another hook) is obse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -24,9 +24,6 @@ from hookflow.runner.dispatch.dispatcher import Call
 from hookflow.runner.observe.tensors import RunTensors, address, mark, mark_of_random
 from hookflow.runner.observe.watched import Note, WatchedDict, WatchedMapping, WatchedRun
 
-Noted = Callable[[Verb, int], None]
-"""Takes what has become of the memory at an address."""
-
 OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "set_", "resize_",
              "_foreach_copy_", "_foreach_zero_"}  # fmt: skip
 """Operators that write a tensor and do not look at what was in it."""
@@ -35,16 +32,10 @@ TAKE_OUT = {"numpy", "tolist", "__array__", "__reduce_ex__", "storage", "untyped
 """Methods that give the contents away without an operator."""
 
 
-def watched_operators(note: Noted) -> ExitStack:
-    """Note what operators do until what is returned is closed."""
-    with ExitStack() as stack:
-        stack.enter_context(_TakenOut(note))
-        stack.enter_context(_Operators(note))
-        return stack.pop_all()
-
-
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, note: Noted) -> None:
+    """Notes the memory that operators read and write, by its address."""
+
+    def __init__(self, note: Callable[[Verb, int], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._note = note
 
@@ -63,7 +54,9 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _TakenOut(TorchFunctionMode):
-    def __init__(self, note: Noted) -> None:
+    """Notes the memory whose contents are taken out without an operator."""
+
+    def __init__(self, note: Callable[[Verb, int], None]) -> None:
         super().__init__()
         self._note = note
 
@@ -142,12 +135,17 @@ class Observer:
         names = self._plan.points[binding.point].offers
 
         def watched(offered: Sequence[Any]) -> object:
-            provided = [self._given(binding, name, value) for name, value in zip(names, offered, strict=True)]
+            provided = [
+                self.watch(name, value)
+                if name in KEYED and name in binding.takes and isinstance(value, dict | MappingProxyType)
+                else value
+                for name, value in zip(names, offered, strict=True)
+            ]
             self._enter(Frame(binding, dict(zip(names, provided, strict=True))))
             try:
                 if len(self._frames) > 1:
                     return call(provided)
-                with watched_operators(self._operated):
+                with _TakenOut(self._operated), _Operators(self._operated):
                     return call(provided)
             finally:
                 self._leave()
@@ -162,8 +160,6 @@ class Observer:
             for result in [self._touched[binding.id]]
         ]
 
-    # Notifications of the watched objects.
-
     def note(self, verb: Verb, slot: str) -> None:
         """Take that the hook that is being called has read or written a slot."""
         if self._frames:
@@ -172,19 +168,17 @@ class Observer:
 
     def watch(self, root: str, mapping: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a mapping that notes who touches it; of metrics the same for the same, since hooks compare them."""
+        made: WatchedDict | WatchedMapping
+        if isinstance(mapping, dict) and root != "hook":
+            made = WatchedDict(mapping, self._noting(root), mapping)
+        else:
+            made = WatchedMapping(mapping, self._noting(root))
         if root != "metrics":
-            return self._watching(root, mapping)
-        if id(mapping) not in self._metrics:
-            self._metrics[id(mapping)] = mapping, self._watching(root, mapping)
-        made = self._metrics[id(mapping)][1]
+            return made
+        _, made = self._metrics.setdefault(id(mapping), (mapping, made))
         if isinstance(made, WatchedDict):
             made.take_over()
         return made
-
-    def _watching(self, root: str, mapping: Mapping[str, Any]) -> WatchedDict | WatchedMapping:
-        if isinstance(mapping, dict) and root != "hook":
-            return WatchedDict(mapping, self._noting(root), mapping)
-        return WatchedMapping(mapping, self._noting(root))
 
     def _noting(self, root: str) -> Note:
         def note(verb: Verb, key: str | None) -> None:
@@ -194,28 +188,17 @@ class Observer:
 
         return note
 
-    def _slot_noting(self, slot: str) -> Callable[[Verb], None]:
-        return lambda verb: self.note(verb, slot)
-
     def _operated(self, verb: Verb, at: int) -> None:
         """Take that an operator has read or written the memory at an address."""
         if not self._looking and self._frames and at:
             for slot in self._frames[-1].at.get(at, ()):
                 self.note(verb, slot)
 
-    # A firing.
-
-    def _given(self, binding: Binding, name: str, value: Any) -> Any:
-        """Return what a hook is given as an argument of its point."""
-        if name in KEYED and name in binding.takes and isinstance(value, dict | MappingProxyType):
-            return self.watch(name, value)
-        return value
-
     def _enter(self, frame: Frame) -> None:
         with self._look():
             if self._frames:
                 self._settle(self._frames[-1])
-            self._tensors.watch_groups(self._slot_noting)
+            self._tensors.watch_groups(self.note)
             self._touched[frame.binding.id].firings += 1
             self._frames.append(frame)
             self._begin(frame)
@@ -262,43 +245,36 @@ class Observer:
                 yield f"hook.{name}", mark(vars(hook), frame.opaque)
         for name, value in getattr(self._task, "__dict__", {}).items():
             yield f"task.{name}", mark(value, frame.opaque)
-        for name in self._slots_taken(frame):
-            value = frame.offered[name]
-            if isinstance(value, WatchedDict):
-                for key, inner in value.quietly().items():
-                    yield f"{name}.{key}", mark(inner, frame.opaque)
-            elif not isinstance(value, WatchedMapping):
-                yield name, mark(value, frame.opaque)
+        for slot, value in _arguments(frame):
+            yield slot, mark(value, frame.opaque)
 
     def _given_tensors(self, frame: Frame) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors among the arguments, each with its slot."""
-        for name in self._slots_taken(frame):
-            value = frame.offered[name]
-            if isinstance(value, WatchedDict):
-                for key, inner in value.quietly().items():
-                    for tensor in _tensors_in(inner):
-                        yield f"{name}.{key}", tensor
-            else:
-                for tensor in _tensors_in(value):
-                    yield name, tensor
-        if isinstance(parameter := frame.offered.get("param"), Tensor) and isinstance(
-            gradient := frame.offered.get("grad"), Tensor
-        ):
+        for slot, value in _arguments(frame):
+            yield from ((slot, tensor) for tensor in _tensors_in(value))
+        parameter, gradient = frame.offered.get("param"), frame.offered.get("grad")
+        if isinstance(parameter, Tensor) and isinstance(gradient, Tensor):
             yield self._tensors.grads_of(parameter), gradient
 
-    def _slots_taken(self, frame: Frame) -> Collection[str]:
-        return [name for name in OFFERED if name in frame.offered and name in frame.binding.takes]
+
+def _arguments(frame: Frame) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments of a firing by their slots, those in a mapping by their keys."""
+    for name in OFFERED:
+        if name in frame.offered and name in frame.binding.takes:
+            value = frame.offered[name]
+            if isinstance(value, WatchedDict):
+                yield from ((f"{name}.{key}", inner) for key, inner in value.quietly().items())
+            elif not isinstance(value, WatchedMapping):
+                yield name, value
 
 
 def _tensors_in(value: Any, depth: int = 4) -> Iterator[Tensor]:
-    """Yield the tensors in nested mappings, lists and tuples, and in the attributes of what else is there."""
+    """Yield the tensors in nested mappings, lists and tuples, and in the attributes of other objects."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, Mapping) and depth:
-        for inner in value.values():
-            yield from _tensors_in(inner, depth - 1)
-    elif isinstance(value, list | tuple) and depth:
-        for inner in value:
-            yield from _tensors_in(inner, depth - 1)
-    elif hasattr(value, "__dict__") and depth:
-        yield from _tensors_in(vars(value), depth - 1)
+        return
+    inner: Iterable[Any] = value if isinstance(value, list | tuple) else getattr(value, "__dict__", {}).values()
+    if isinstance(value, Mapping):
+        inner = value.values()
+    for item in inner if depth else ():
+        yield from _tensors_in(item, depth - 1)

@@ -6,9 +6,10 @@ import random
 import threading
 import zlib
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import PurePath
@@ -25,7 +26,7 @@ from hookflow.graph.slots import Verb
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.loader import Loader, OnDevice
 from hookflow.runner.numerics.random_state import random_state
-from hookflow.runner.observe.watched import Note, WatchedDict
+from hookflow.runner.observe.watched import WatchedDict
 
 Path = tuple[str, ...]
 """Where a value is: an attribute, a key or a place in a list, step by step."""
@@ -185,7 +186,8 @@ def _mark(value: Any, opaque: Set[int], depth: int, left: Iterator[int]) -> Hash
     if isinstance(value, Tensor):
         return id(value) if address(value) in opaque else mark_of_tensor(value)
     if isinstance(value, np.ndarray):
-        return id(value), value.shape, zlib.crc32(np.ascontiguousarray(value).data.cast("B")) if _small(value) else 0
+        small = not value.dtype.hasobject and value.nbytes <= BYTES
+        return id(value), value.shape, zlib.crc32(np.ascontiguousarray(value).data.cast("B")) if small else 0
     if isinstance(value, torch.Generator):
         return zlib.crc32(value.get_state().numpy().data)
     if isinstance(value, random.Random):
@@ -193,12 +195,8 @@ def _mark(value: Any, opaque: Set[int], depth: int, left: Iterator[int]) -> Hash
     return type(value), tuple(_inside(value, opaque, depth - 1, left))
 
 
-def _small(array: np.ndarray[Any, Any]) -> bool:
-    return not array.dtype.hasobject and array.nbytes <= BYTES
-
-
 def _inside(value: Any, opaque: Set[int], depth: int, left: Iterator[int]) -> Iterator[Hashable]:
-    """Yield the marks of what a value consists of."""
+    """Yield the marks of the parts of a value."""
     if isinstance(value, nn.Module):
         yield value.training
         for name, tensor in (*value.named_parameters(), *value.named_buffers()):
@@ -212,11 +210,10 @@ def _inside(value: Any, opaque: Set[int], depth: int, left: Iterator[int]) -> It
         yield len(value)
         for inner in islice(reversed(value) if isinstance(value, list | deque) else value, VALUES):
             yield _mark(inner, opaque, depth, left)
-    elif hasattr(value, "__dict__"):
-        yield id(value)
-        yield _mark(vars(value), opaque, depth, left)
     else:
         yield id(value)
+        if hasattr(value, "__dict__"):
+            yield _mark(vars(value), opaque, depth, left)
 
 
 def mark_of_random(device: torch.device) -> Hashable:
@@ -270,7 +267,8 @@ class RunTensors:
 
     def marks(self) -> Marks:
         """Return the marks of all tensors, and of the settings of the optimizers."""
-        result: Marks = {slot: {} for slot in self._slots()}
+        result: Marks = {slot_of(kind, name, "model"): {} for name in self._models for kind in ("model", "grads")}
+        result |= {slot_of(kind, name, "optimizer"): {} for name in self._optimizers for kind in ("optimizer", RATE)}
         for slot, name, tensor in self:
             result[slot][name] = mark_of_tensor(tensor, content=self.by_content)
         for name, optimizer in self._optimizers.items():
@@ -282,21 +280,13 @@ class RunTensors:
             settings |= {key: mark(value) for key, value in _state_of(optimizer) if not isinstance(value, Tensor)}
         return result
 
-    def _slots(self) -> Iterator[str]:
-        for name in self._models:
-            yield slot_of("model", name, "model")
-            yield slot_of("grads", name, "model")
-        for name in self._optimizers:
-            yield slot_of("optimizer", name, "optimizer")
-            yield slot_of(RATE, name, "optimizer")
-
-    def watch_groups(self, noted: Any) -> None:
-        """Let every parameter group note who reads and writes it: `noted(slot)` creates its notification."""
+    def watch_groups(self, note: Callable[[Verb, str], None]) -> None:
+        """Let every parameter group note the slots that are read and written in it."""
         for name, optimizer in self._optimizers.items():
             groups = optimizer.param_groups
             for k, group in enumerate(groups):
                 if not isinstance(group, WatchedDict):
-                    groups[k] = WatchedDict(group, _by_key(name, noted))
+                    groups[k] = WatchedDict(group, partial(_note_key, note, name))
 
     def unwatch_groups(self) -> None:
         """Leave the parameter groups as they were: plain dicts."""
@@ -313,17 +303,12 @@ def _state_of(optimizer: Optimizer) -> Iterator[tuple[Hashable, Any]]:
             yield (id(parameter), key), value
 
 
-def _by_key(optimizer: str, noted: Any) -> Note:
-    rate = noted(slot_of(RATE, optimizer, "optimizer"))
-    settings = noted(slot_of("optimizer", optimizer, "optimizer"))
-
-    def note(verb: Verb, key: str | None) -> None:
-        if key in RATES or key is None:
-            rate(verb)
-        if key not in RATES and (key != "params" or verb == "writes"):
-            settings(verb)
-
-    return note
+def _note_key(note: Callable[[Verb, str], None], optimizer: str, verb: Verb, key: str | None) -> None:
+    """Note the slots of a key of a parameter group; None stands for all keys."""
+    if key in RATES or key is None:
+        note(verb, slot_of(RATE, optimizer, "optimizer"))
+    if key not in RATES and (key != "params" or verb == "writes"):
+        note(verb, slot_of("optimizer", optimizer, "optimizer"))
 
 
 def _is_object(thing: Any) -> bool:
