@@ -1,49 +1,44 @@
-"""`hookflow check`: what a valid pipeline amounts to, in a few lines."""
+"""`hookflow check`: a valid pipeline in a few lines, its warnings, its mistakes; old runs, odd files, odd terminals."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
 from hookflow.errors import UserError
-from hookflow.pipeline.load import load
+from hookflow.events.log import encode
+from hookflow.pipeline.load import dump, load
 from hookflow.service.pipelines import valid_plan
+from tests.cli.conftest import SMALL, invoke
 
-SOUND = """\
-[run]
-name = "small"
-default_hooks = false
-max_iters = 3_000
-val_every = 200
-[model]
-use = "torch.nn:Flatten"
-[optimizer]
-use = "torch.optim:SGD"
-[data.train]
-use = "cifar10"
+PRINT = '[hooks.print]\nuse = "builtins:print"\npoints = ["after_train_iter"]\n'
+SOUND = f"""\
+{SMALL.replace("max_iters = 10", "max_iters = 3_000; val_every = 200").replace("; ", chr(10))}\
 [data.val]
 use = "cifar10"
 [hooks.clip]
 use = "grad_clip"
-args = { max_norm = 1.0 }
+args = {{ max_norm = 1.0 }}
 [hooks.log]
 use = "log"
-[hooks.print]
-use = "builtins:print"
-args = { sep = "" }
-points = ["after_train_iter"]
+{PRINT}\
+args = {{ sep = "" }}
 [hooks.ema]
 use = "ema"
 enabled = false
 """
-
 SUMMARY = """\
 p.toml is valid
-  small      3,000 iterations, validation after every 200 iterations
+  p          3,000 iterations, validation after every 200 iterations
   model      torch.nn:Flatten
   task       hookflow.zoo.tasks:Classification
   optimizer  torch.optim:SGD
@@ -51,106 +46,128 @@ p.toml is valid
   hooks      3 hooks at 2 points; switched off: ema
   order      1 pair of neighbours: ordered 1 by phase
 """
+SHORT = SMALL.replace("max_iters = 10", "max_iters = 40") + PRINT
+CLASH = "hooks.clip2={use='grad_clip', args={max_norm=2.0}}"
+NO_VAL = "data={train={use='cifar10'}}"
+KEEPS = "hooks.keeps={use='checkpoint', args={monitor='x', mode='max', top=3}}"
+OFTEN = "hooks.print.points=['after_train_epoch', 'after_val', 'after_run']"
+NEVER = "hooks.print.from='5ep'"
 
 
-@pytest.fixture
-def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A valid pipeline, p.toml in the current directory."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    (tmp_path / "p.toml").write_text(SOUND)
-    return tmp_path / "p.toml"
+@pytest.fixture(autouse=True)
+def pipelines(here: Path) -> None:
+    """Two valid pipelines, p.toml and short.toml, in the current folder."""
+    (here / "p.toml").write_text(SOUND)
+    (here / "short.toml").write_text(SHORT)
 
 
-def check(*arguments: str, exit_code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["check", "p.toml", *arguments], catch_exceptions=False)
-    assert result.exit_code == exit_code
-    return result.stdout
+def check(*overrides: str, file: str = "p.toml", options: tuple[str, ...] = (), code: int = 0) -> str:
+    sets = [part for override in overrides for part in ("--set", override)]
+    return invoke("check", file, *sets, *options, code=code, columns=200 if file == "short.toml" else 100)
 
 
-def test_a_sound_pipeline_is_summed_up(pipeline: Path) -> None:
-    assert check() == SUMMARY
-    assert check("--strict") == SUMMARY
+STRICT = ("--strict",)
+JSON = ("--format", "json")
 
 
-CLASH = ("--set", "hooks.clip2={use='grad_clip', args={max_norm=2.0}}")
+def test_a_sound_pipeline_is_summed_up() -> None:
+    assert check() == check(options=STRICT) == SUMMARY
 
 
-def test_an_ambiguous_order_is_named_and_is_not_strict(pipeline: Path) -> None:
-    told = check(*CLASH, "--strict", exit_code=1)
-    assert told == check(*CLASH)
+def test_an_ambiguous_order_is_named_and_is_not_strict() -> None:
+    told = check(CLASH, options=STRICT, code=1)
+    assert told == check(CLASH)
     assert told.startswith("p.toml is valid, with 1 ambiguous pair\n")
     assert (
         "  ambiguous  clip and clip2 touch grads, at before_optimizer_step\n"
         "             (state which fires first, by after or before; or that either may, by ambiguous_with)\n"
     ) in told
-    allowed = check(*CLASH, "--set", "hooks.clip.ambiguous_with=['clip2']", "--strict")
+    allowed = check(CLASH, "hooks.clip.ambiguous_with=['clip2']", options=STRICT)
     assert allowed.startswith("p.toml is valid\n")
 
 
-def test_the_hint_of_an_ambiguous_pair_takes_no_side(pipeline: Path) -> None:
-    (pair,) = json.loads(check(*CLASH, "--format", "json"))["ambiguities"]
-    assert pair["hint"] == (
-        'state which is right. clip first, as now: after = ["clip"] in [hooks.clip2]; '
-        'clip2 first: after = ["clip2"] in [hooks.clip]; either: ambiguous_with = ["clip"] in [hooks.clip2]'
-    )
-
-
-def test_an_edge_between_the_copy_of_a_save_and_its_end_on_disk_is_doubted(pipeline: Path) -> None:
-    (pipeline.parent / "saves.py").write_text(
-        "class Copies:\n    def around_save_checkpoint(self):\n        yield\n\n\n"
-        "class Uploads:\n    def after_save_checkpoint(self, path): ...\n"
-    )
-    hooks = ("hooks.w={use='./saves.py:Copies'}", "hooks.s={use='./saves.py:Uploads', before=['w']}")
-    told = check(*(part for hook in hooks for part in ("--set", hook)), "--strict", exit_code=1)
-    assert 'the edge between "s" and "w" can never matter: they share no point' in told
-
-
-def test_thousands_of_ambiguous_pairs_are_counted_as_far_as_anybody_reads(pipeline: Path) -> None:
+def test_thousands_of_ambiguous_pairs_are_counted_as_far_as_anybody_reads() -> None:
     many = [f"hooks.h{k}={{use='builtins:print', points=['after_train_iter'], writes=['lr']}}" for k in range(60)]
-    told = check(*(part for one in many for part in ("--set", one)))
+    told = check(*many)
     assert told.startswith("p.toml is valid, with at least 1,000 ambiguous pairs\n")
     assert "             and 994 or more\n" in told
 
 
-def test_what_has_given_way_is_told(pipeline: Path) -> None:
-    told = check("--set", "hooks.print.reads=['lr']", "--set", "hooks.print.before=['sched']",
-                 "--set", "hooks.sched={use='builtins:print', points=['after_train_iter'], writes=['lr']}")  # fmt: skip
+def test_what_has_given_way_is_told() -> None:
+    sched = "hooks.sched={use='builtins:print', points=['after_train_iter'], writes=['lr']}"
+    told = check("hooks.print.reads=['lr']", "hooks.print.before=['sched']", sched)
     assert "  gave way   sched → print (lr), to print → sched; at after_train_iter\n" in told
 
 
-def test_a_hook_that_never_fires_is_warned_of(pipeline: Path) -> None:
-    told = check(
-        "--set",
-        "hooks.stop={use='early_stop', args={monitor='x', mode='max'}}",
-        "--set",
-        "data={train={use='cifar10'}}",
-    )
-    assert "p.toml is valid, with 1 warning\n" in told
-    assert 'hook "stop" never fires\n    there is no [data.val]\n' in told
-    late = check("--set", "hooks.log.from='9000it'", "--strict", exit_code=1)
-    assert 'hook "log" never fires' in late
-    assert "the run ends before its trigger lets it" in late
+SAVES = (
+    "class Copies:\n    def around_save_checkpoint(self):\n        yield\n\n\n"
+    "class Uploads:\n    def after_save_checkpoint(self, path): ...\n"
+)
+WARNED = {
+    "no validation": (
+        ["hooks.stop={use='early_stop', args={monitor='x', mode='max'}}", NO_VAL],
+        'hook "stop" never fires\n    there is no [data.val]\n',
+    ),
+    "too late": (["hooks.log.from='9000it'"], 'hook "log" never fires\n    the run ends before its trigger lets it\n'),
+    "no validation for its metric": (
+        [KEEPS, NO_VAL],
+        'hook "keeps" never fires at after_val\n    it reads metrics.x there, and there is no [data.val]\n',
+    ),
+    "a point of its own": (
+        [OFTEN, "hooks.print.every=10"],  # 15 validations are enough, and of epochs nobody knows
+        'hook "print" never fires at after_run\n    every 10: the run ends before that\n',
+    ),
+    "an edge between the copy of a save and its end on disk": (
+        ["hooks.w={use='./saves.py:Copies'}", "hooks.s={use='./saves.py:Uploads', before=['w']}"],
+        'the edge between "s" and "w" can never matter: they share no point',
+    ),
+    "constant": (["hooks.print.when='1 > 2'"], '"1 > 2" never holds\n    the condition is constant'),
+    "constant, too": (["hooks.print.when='2 > 1'"], '"2 > 1" always holds\n    the condition is constant'),
+    "case": (["hooks.print.when='Epoch > 5'"], 'names a scalar called "Epoch"\n    did you mean "epoch"?'),
+    "run": (["hooks.print.when='run.iter > 5'"], 'names a scalar called "run.iter"\n    did you mean "iter"?'),
+    "window": (
+        [NEVER, "hooks.print.until='2ep'"],
+        'hook "print" never fires at after_train_iter\n    from = 5ep is not',
+    ),
+    "requires": (["hooks.print.requires=['print']"], 'hook "print" names itself in requires\n    that says nothing'),
+    "either": (["hooks.print.ambiguous_with=['print']"], 'hook "print" names itself in ambiguous_with'),
+    "ranks": (
+        ["hooks.mean={use='ema', ranks='zero'}"],
+        'hook "mean" fires on rank 0 alone and writes model: several ranks would drift apart',
+    ),
+}
 
 
-def test_a_hook_that_is_to_choose_by_a_metric_of_no_validation_is_warned_of(pipeline: Path) -> None:
-    no_val = "--set", "data={train={use='cifar10'}}"
-    keeps = "--set", "hooks.keeps={use='checkpoint', args={monitor='x', mode='max', top=3}}"
-    told = check(*keeps, *no_val)
-    assert "p.toml is valid, with 1 warning\n" in told
-    hint = "it reads metrics.x there, and there is no [data.val]"
-    assert f'hook "keeps" never fires at after_val\n    {hint}\n' in told
-    check(*keeps, "--strict")
-    check("--set", "hooks.keeps={use='checkpoint'}", *no_val, "--strict")
+@pytest.mark.parametrize("case", WARNED)
+def test_what_nobody_can_have_meant_is_warned_of(case: str, here: Path) -> None:
+    (here / "saves.py").write_text(SAVES)
+    overrides, warning = WARNED[case]
+    told = check(*overrides, options=STRICT, code=1)
+    assert told.startswith("p.toml is valid, with 1 warning\n")
+    assert warning in re.sub(r"^ +\d* *\|.*\n", "", told, flags=re.MULTILINE)
 
 
-def test_a_point_where_a_hook_never_fires_is_warned_of(pipeline: Path) -> None:
-    often = "--set", "hooks.print.points=['after_train_epoch', 'after_val', 'after_run']"
-    told = check(*often, "--set", "hooks.print.every=10", "--strict", exit_code=1)
-    assert 'hook "print" never fires at after_run\n' in told
-    assert "every 10: the run ends before that\n" in told
-    assert "p.toml is valid, with 1 warning\n" in told, "15 validations are enough, and of epochs nobody knows"
-    check(*often, "--set", "hooks.print.every=10it", "--strict")
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [KEEPS],
+        ["hooks.keeps={use='checkpoint'}", NO_VAL],
+        [OFTEN, "hooks.print.every=10it"],
+        ["hooks.print.when='value(\"Epoch\") > 5'"],
+        ["hooks.print.when='metrics.epoch > 5'"],
+        ["hooks.print.when='rank == 0'"],
+        ["hooks.print.from='2ep'", "hooks.print.until='2ep'"],
+        ["hooks.print.from='5it'", "hooks.print.until='2ep'"],
+    ],
+)
+def test_what_may_be_meant_is_not_warned_of(overrides: list[str]) -> None:
+    assert check(*overrides, options=STRICT).startswith("p.toml is valid\n")
+
+
+def test_a_doubtful_condition_has_its_own_place(here: Path) -> None:
+    text = SHORT.replace('["after_train_iter"]', '["before_run", { at = "after_train_iter", when = "ITER > 3" }]')
+    (here / "short.toml").write_text(text)
+    assert "warning: short.toml:13:52: " in check(file="short.toml")
 
 
 @pytest.mark.parametrize(
@@ -161,24 +178,12 @@ def test_a_point_where_a_hook_never_fires_is_warned_of(pipeline: Path) -> None:
         ('modules=["*"], points=["after_run"]', "modules has no effect", "it is at after_run"),
     ],
 )
-def test_a_key_of_a_hook_that_holds_nowhere_is_a_mistake(pipeline: Path, hook: str, said: str, hint: str) -> None:
+def test_a_key_of_a_hook_that_holds_nowhere_is_a_mistake(hook: str, said: str, hint: str) -> None:
     with pytest.raises(UserError, match=said) as raised:
-        valid_plan(load(pipeline, [f'hooks.print={{use="builtins:print", {hook}}}']))
+        valid_plan(load(Path("p.toml"), [f'hooks.print={{use="builtins:print", {hook}}}']))
     assert hint in str(raised.value)
-    valid_plan(load(pipeline, ['hooks.print={use="builtins:print", every=9, points=["after_run", "after_val"]}']))
-
-
-def test_a_bare_hook_wide_number_counts_iterations_and_elsewhere_the_hook_fires_each_time(pipeline: Path) -> None:
-    points = "hooks.print.points=['after_train_iter', 'after_val_iter', 'after_train_epoch', 'after_val', 'after_run']"
-    told = json.loads(check("--set", points, "--set", "hooks.print.every=10", "--strict", "--format=json"))
-    when = {one["point"]: one["trigger"] for one in told["firings"] if one["hook"] == "print"}
-    assert when == {
-        "after_train_iter": "every 10",
-        "after_val_iter": "every 10",
-        "after_train_epoch": "",
-        "after_val": "",
-        "after_run": "",
-    }
+    held = 'hooks.print={use="builtins:print", every=9, points=["after_run", "after_val"]}'
+    valid_plan(load(Path("p.toml"), [held]))
 
 
 @pytest.mark.parametrize(
@@ -189,30 +194,164 @@ def test_a_bare_hook_wide_number_counts_iterations_and_elsewhere_the_hook_fires_
         'use="scheduler", args={metric="score", chain=[{use="ReduceLROnPlateau"}]}',
     ],
 )
-def test_a_metric_whose_name_does_not_say_what_is_better_needs_a_mode(pipeline: Path, hook: str) -> None:
+def test_a_metric_whose_name_does_not_say_what_is_better_needs_a_mode(hook: str) -> None:
     with pytest.raises(UserError, match='"score" does not say whether less or more of it is better') as raised:
-        valid_plan(load(pipeline, [f"hooks.judge={{{hook}}}"]))
+        valid_plan(load(Path("p.toml"), [f"hooks.judge={{{hook}}}"]))
     assert 'write mode = "min" or mode = "max"' in str(raised.value)
 
 
-def test_it_says_when_what_does_not_always_fire_does(pipeline: Path) -> None:
-    told = check("--set", "hooks.print.every=500")
+def test_a_bare_hook_wide_number_counts_iterations_and_elsewhere_the_hook_fires_each_time() -> None:
+    often = ["after_train_iter", "after_val_iter"]
+    each = ["after_train_epoch", "after_val", "after_run"]
+    told = json.loads(check(f"hooks.print.points={[*often, *each]}", "hooks.print.every=10", options=JSON))
+    when = {firing["point"]: firing["trigger"] for firing in told["firings"] if firing["hook"] == "print"}
+    assert when == dict.fromkeys(often, "every 10") | dict.fromkeys(each, "")
+
+
+def test_it_says_when_what_does_not_always_fire_does() -> None:
+    told = check("hooks.print.every=500")
     assert "  fires      print at after_train_iter: every 500 iterations, first after iteration 500: 6 times\n" in told
 
 
-def test_hooks_can_be_left_out_and_shuffled(pipeline: Path) -> None:
-    assert "  hooks      2 hooks at 2 points; switched off: log, ema\n" in check("--without", "log")
-    assert "  hooks      1 hook at 1 point; switched off: clip, print, ema\n" in check("--only", "log")
-    assert "1 by the shuffle with seed 3 alone" in check("--set", "hooks.log.phase=normal", "--shuffle", "3")
+def test_hooks_can_be_left_out_and_shuffled() -> None:
+    assert "  hooks      2 hooks at 2 points; switched off: log, ema\n" in check(options=("--without", "log"))
+    assert "  hooks      1 hook at 1 point; switched off: clip, print, ema\n" in check(options=("--only", "log"))
+    assert "1 by the shuffle with seed 3 alone" in check("hooks.log.phase=normal", options=("--shuffle", "3"))
 
 
-def test_an_editor_is_told_in_json(pipeline: Path) -> None:
-    told = json.loads(check(*CLASH, "--format", "json"))
+def test_an_editor_is_told_in_json() -> None:
+    told = json.loads(check(CLASH, options=JSON))
     assert (told["valid"], told["problems"], told["warnings"]) == (True, [], [])
     (pair,) = told["ambiguities"]
     assert (pair["first"], pair["then"], pair["slots"]) == ("clip", "clip2", ["grads"])
+    assert pair["hint"] == (
+        'state which is right. clip first, as now: after = ["clip"] in [hooks.clip2]; '
+        'clip2 first: after = ["clip2"] in [hooks.clip]; either: ambiguous_with = ["clip"] in [hooks.clip2]'
+    ), "the hint takes no side"
     assert {firing["hook"] for firing in told["firings"]} == {"clip", "clip2", "log", "print"}
-    wrong = json.loads(check("--set", "hooks.log.afer=[]", "--format", "json", exit_code=2))
+    wrong = json.loads(check("hooks.log.afer=[]", options=JSON, code=2))
     assert wrong["valid"] is False
     (problem,) = wrong["problems"]
     assert (problem["source"], problem["hint"]) == ("--set hooks.log.afer=[]", 'did you mean "after"?')
+
+
+def recorded(id_: str, iters: object, *overrides: str) -> Path:
+    """Write down a run of the short pipeline, with so many iterations an epoch; return its folder."""
+    run = Path("runs/p") / id_
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    (run / "pipeline.toml").write_text(dump(load(Path("short.toml"), overrides).pipeline))
+    (run / "events.jsonl").write_text(encode({"k": "run", "t": 1.0, "iters_per_epoch": iters}) + "\n")
+    return run
+
+
+FROM_EPOCH_3 = "hooks.print.from='3ep'"
+
+
+def test_the_newest_run_with_this_data_knows_how_long_an_epoch_is() -> None:
+    recorded("20260101-000000-aaaa", 5)
+    recorded("20260102-000000-bbbb", 4)
+    recorded("20260103-000000-cccc", 16, "data.train.args={batch_size=2}")
+    recorded("20260104-000000-dddd", 16, "run.accumulate=4")
+    told = check(FROM_EPOCH_3, file="short.toml")
+    assert "print at after_train_iter: every iteration, first after iteration 12: 29 times\n" in told
+    assert "             (with 4 iterations an epoch, as in the run 20260102-000000-bbbb)\n" in told
+    found = json.loads(check(FROM_EPOCH_3, file="short.toml", options=JSON))
+    assert found["epoch"] == {"iters": 4, "run": "20260102-000000-bbbb"}
+    assert found["firings"][0]["times"] == 29
+
+
+def test_no_run_makes_a_warning() -> None:
+    recorded("20260101-000000-aaaa", 16)
+    assert "print at after_train_iter: never\n" in check(FROM_EPOCH_3, file="short.toml", options=STRICT)
+
+
+def test_a_run_that_cannot_be_read_is_passed_over() -> None:
+    recorded("20260101-000000-aaaa", 4)
+    torn = '{"iters_per_epoch": ', '["iters_per_epoch"]\n', '{"k":"run","t":1.0,"iters_per_epoch":null}\n'
+    for k, damage in enumerate(torn):
+        (recorded(f"20260102-000000-aaa{k}", 5) / "events.jsonl").write_text(damage)
+    recorded("20260103-000000-aaaa", 0)
+    (recorded("20260104-000000-aaaa", 5) / "pipeline.toml").write_text("[data")
+    (recorded("20260105-000000-aaaa", 5) / "pipeline.toml").write_text("data = 3")
+    folder = recorded("20260106-000000-aaaa", 5) / "events.jsonl"
+    folder.unlink()
+    folder.mkdir()
+    told = check(FROM_EPOCH_3, file="short.toml")
+    assert "(with 4 iterations an epoch, as in the run 20260101-000000-aaaa)\n" in told
+
+
+def test_what_a_hook_file_prints_is_no_part_of_the_output(here: Path) -> None:
+    (here / "loud.py").write_text("print('hello')\ndef hook(run): ...\n")
+    loud = "--set=hooks.loud={use='./loud.py:hook', points=['before_run']}"
+    told = CliRunner().invoke(app, ["check", "p.toml", loud, *JSON])
+    assert json.loads(told.stdout)["valid"]
+    assert told.stderr == "hello\n"
+
+
+OWN = """
+class Odd(BaseException): ...
+
+class Speaks:
+    ranks = "zero"
+    def after_train_epoch(self, run): ...
+
+class Wrong(Speaks):
+    ranks = "zeor"
+"""
+
+
+def test_hooks_on_rank_0_alone_say_so_and_a_wrong_name_of_ranks_is_a_mistake(here: Path) -> None:
+    (here / "own.py").write_text(OWN)
+    lines = invoke("graph", "p.toml", "--set", "hooks.speaks.use='./own.py:Speaks'").splitlines()
+    (line,) = (line.split() for line in lines if "speaks" in line)
+    assert line == ["after_train_epoch", "speaks", "rank", "0", "alone"]
+    described = invoke("explain", "./own.py:Speaks").splitlines()
+    assert [line.split() for line in described if line.startswith("ranks")] == [["ranks", "zero"]]
+    with pytest.raises(UserError, match=r"Wrong\.ranks must be one of zero, all, not 'zeor'") as raised:
+        check("hooks.speaks.use='./own.py:Wrong'")
+    assert 'did you mean "zero"?' in str(raised.value)
+
+
+def test_a_hook_file_may_raise_whatever_it_likes(here: Path) -> None:
+    (here / "odd.py").write_text(OWN + "raise Odd('no')\n")
+    with pytest.raises(UserError, match=r'"\./odd\.py" cannot be imported: odd_.*Odd: no'):
+        check("hooks.odd={use='./odd.py:hook'}")
+
+
+@pytest.mark.parametrize("command", [("graph", "p.toml"), ("why", "print", "log", "p.toml")])
+def test_around_a_point_is_two_points(command: tuple[str, ...]) -> None:
+    with pytest.raises(UserError) as raised:
+        invoke(*command, "--point", "around_val")
+    (problem,) = raised.value.problems
+    assert (problem.message, problem.hint) == ("around_val is two points", "name one of them: before_val or after_val")
+    with pytest.raises(UserError, match='there is no point "around_vale"'):
+        invoke(*command, "--point", "around_vale")
+
+
+def ascii_only(*arguments: str, stdout: int | IO[str] = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    """Run the command as a process of its own, whose output takes nothing but ASCII."""
+    command = [sys.executable, "-m", "hookflow", *arguments]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+
+
+def test_where_nothing_but_ascii_is_taken_the_rest_is_question_marks() -> None:
+    done = ascii_only("graph", "p.toml", "--set", "hooks.log.before=['print']")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "?" in done.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has such a device")
+def test_a_full_disk_is_told_without_a_traceback() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = ascii_only("graph", "p.toml", stdout=full)
+    assert (done.returncode, done.stderr) == (2, "cannot be written: No space left on device\n")
+
+
+def test_no_name_steers_the_terminal(here: Path) -> None:
+    written = 'writes = ["lr\\u001b[31m"]\nwhen = """value("\\u001b[31mx") > 1"""\n'
+    reader = '[hooks.other]\nuse = "builtins:print"\npoints = ["after_train_iter"]\nreads = ["lr\\u001b[31m"]\n'
+    (here / "short.toml").write_text(SHORT + written + reader)
+    assert 'where value("·[31mx") > 1\n' in check(file="short.toml")
+    assert "lr·[31m: print writes, other reads" in invoke("why", "print", "other", "short.toml")

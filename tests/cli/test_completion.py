@@ -29,21 +29,20 @@ Tab = Callable[[str], list[str]]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a pipeline and two runs, which is the current one."""
-    (tmp_path / "p.toml").write_text(PIPELINE)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/q.toml").write_text('[run]\n[hooks.only_here]\nuse = "ema"\n')
+def filled(here: Path) -> Path:
+    """The current folder, with a pipeline and two runs."""
+    (here / "p.toml").write_text(PIPELINE)
+    (here / "other").mkdir()
+    (here / "other/q.toml").write_text('[run]\n[hooks.only_here]\nuse = "ema"\n')
     for id_ in ("20260101-000000-aaaa", "20260102-000000-bbbb"):
-        run = tmp_path / "runs" / "cifar" / id_
+        run = here / "runs" / "cifar" / id_
         run.mkdir(parents=True)
         (run / "run.json").write_text("{}")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return here
 
 
 @pytest.fixture
-def tab(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tab:
+def tab(filled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tab:
     """Return what bash is offered at the end of a line; nothing else may be said."""
 
     def press(line: str) -> list[str]:
@@ -60,38 +59,37 @@ def tab(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     return press
 
 
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("hookflow wh", ["why"]),
-        ("hookflow why e", ["ema", "early"]),
-        ("hookflow why ema ea", ["early"]),
-        ("hookflow why ema early --point after_de", ["after_dense"]),
-        ("hookflow why ema early --point after_train_e", ["after_train_epoch"]),
-        ("hookflow graph p.toml --without ea", ["early"]),
-        ("hookflow run p.toml --only em", ["ema"]),
-        ("hookflow run p.toml --set hooks.ema.args.", ["hooks.ema.args.decay="]),
-        ("hookflow graph other/q.toml --hook ", ["only_here"]),
-        ("hookflow graph --hook only", []),
-        ("hookflow check other/q.toml --without o", ["only_here"]),
-        ("hookflow run other/q.toml --set hooks.", ["hooks.only_here.use="]),
-        ("hookflow explain grad", ["grad_clip", "grad_norm"]),
-        ("hookflow watch 2026", ["20260102-000000-bbbb", "20260101-000000-aaaa"]),
-        ("hookflow watch --dir runs ci", ["cifar"]),
-        ("hookflow stop ci", ["cifar"]),
-        ("hookflow show 20260102", ["20260102-000000-bbbb"]),
-        ("hookflow explain run.prec", ["run.precision"]),
-        ("hookflow diff p", ["p.toml"]),
-        ("hookflow diff p.toml ci", ["cifar"]),
-    ],
-)
-def test_tab_offers(line: str, offered: list[str], tab: Tab) -> None:
-    assert tab(line) == offered
+OFFERED = {
+    "hookflow wh": ["why"],
+    "hookflow why e": ["ema", "early"],
+    "hookflow why ema ea": ["early"],
+    "hookflow why ema early --point after_de": ["after_dense"],
+    "hookflow why ema early --point after_train_e": ["after_train_epoch"],
+    "hookflow graph p.toml --without ea": ["early"],
+    "hookflow run p.toml --only em": ["ema"],
+    "hookflow run p.toml --set hooks.ema.args.": ["hooks.ema.args.decay="],
+    "hookflow graph other/q.toml --hook ": ["only_here"],
+    "hookflow graph --hook only": [],
+    "hookflow check other/q.toml --without o": ["only_here"],
+    "hookflow run other/q.toml --set hooks.": ["hooks.only_here.use="],
+    "hookflow explain grad": ["grad_clip", "grad_norm"],
+    "hookflow watch 2026": ["20260102-000000-bbbb", "20260101-000000-aaaa"],
+    "hookflow watch --dir runs ci": ["cifar"],
+    "hookflow stop ci": ["cifar"],
+    "hookflow show 20260102": ["20260102-000000-bbbb"],
+    "hookflow explain run.prec": ["run.precision"],
+    "hookflow diff p": ["p.toml"],
+    "hookflow diff p.toml ci": ["cifar"],
+}
+
+
+def test_tab_offers(tab: Tab) -> None:
+    assert {line: tab(line) for line in OFFERED} == OFFERED
 
 
 @pytest.mark.parametrize("text", ["[hooks.ema", "hooks = 3", '[hooks]\nema = "ema"'])
-def test_a_pipeline_that_is_none_yet_offers_nothing_and_says_nothing(text: str, here: Path, tab: Tab) -> None:
-    (here / "p.toml").write_text(f"[run]\n{text}")
+def test_a_pipeline_that_is_none_yet_offers_nothing_and_says_nothing(text: str, filled: Path, tab: Tab) -> None:
+    (filled / "p.toml").write_text(f"[run]\n{text}")
     assert tab("hookflow why -p p.toml e") == []
     assert tab("hookflow run p.toml --without e") == []
     assert tab("hookflow run missing.toml --without e") == []

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from hookflow.events.rundir import RunDir
-from tests.conftest import TOY, hookflow, records, wait_for
+from tests.conftest import TOY, hookflow, hookflow_here, records, wait_for
 
-ONE = ("--set", "run.threads=1")
+ONE = "--set=run.threads=1"
+NEVER = '--set=hooks.late={use="./watchers.py:slow", points=["after_val"], from="9ep"}'
 
 
-def dry(*options: str, cwd: Path) -> tuple[int, str, str]:
-    done = hookflow("run", str(TOY), "--dry-run", *ONE, *options, cwd=cwd)
-    return done.returncode, done.stdout, done.stderr
+def dry(*options: str, cwd: Path, code: int = 0) -> CompletedProcess[str]:
+    done = hookflow_here("run", str(TOY), "--dry-run", ONE, *options, cwd=cwd)
+    assert done.returncode == code, done.stderr
+    assert [*cwd.iterdir()] == []
+    return done
 
 
 def test_it_says_what_the_run_would_train_and_keeps_nothing(tmp_path: Path) -> None:
-    code, out, err = dry("--test", cwd=tmp_path)
-    assert (code, err) == (0, "")
-    first, *facts, last = out.splitlines()
+    done = hookflow("run", str(TOY), "--dry-run", ONE, "--test", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *facts, last = done.stdout.splitlines()
     assert first.startswith(f"{TOY}: dry run passed in ")
     assert last.startswith("  checkpoint written and read back, ")
     assert facts == [
@@ -34,16 +38,14 @@ def test_it_says_what_the_run_would_train_and_keeps_nothing(tmp_path: Path) -> N
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize("option", ["--dry-run", "--detach"])
-def test_warnings_of_the_pipeline_are_printed_where_no_run_is_shown(tmp_path: Path, option: str) -> None:
-    never = 'hooks.late={use="./watchers.py:slow", points=["after_val"], from="9ep"}'
-    done = hookflow("run", str(TOY), option, *ONE, "--set", never, "--set", "run.max_epochs=1", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "warning: --set " in done.stderr
-    assert done.stderr.count('hook "late" never fires') == 1
-    if option == "--detach":
-        [run_dir] = (tmp_path / "runs" / "toy").iterdir()
-        wait_for(lambda: records(RunDir(run_dir), "end"))
+def test_warnings_of_the_pipeline_are_printed_where_no_run_is_shown(tmp_path: Path) -> None:
+    detached = hookflow("run", str(TOY), "--detach", ONE, NEVER, "--set", "run.max_epochs=1", cwd=tmp_path)
+    [run_dir] = (tmp_path / "runs" / "toy").iterdir()
+    (tmp_path / "empty").mkdir()
+    for done in (detached, dry(NEVER, cwd=tmp_path / "empty")):
+        assert "warning: --set " in done.stderr
+        assert done.stderr.count('hook "late" never fires') == 1
+    wait_for(lambda: records(RunDir(run_dir), "end"))
 
 
 def test_every_hook_fires_whatever_its_trigger_and_the_rest_is_told_with_the_reason(tmp_path: Path) -> None:
@@ -57,8 +59,7 @@ def test_every_hook_fires_whatever_its_trigger_and_the_rest_is_told_with_the_rea
         'hooks.inside={use="./watchers.py:slow", points=["forward"], modules=["head"], stages=["test"], every=3}',
         'hooks.judged={use="./watchers.py:slow", points=["forward"], modules=["head"], stages=["val"], every=3}',
     )
-    code, out, _ = dry(*(part for hook in hooks for part in ("--set", hook)), cwd=tmp_path)
-    assert code == 0
+    out = dry(*(f"--set={hook}" for hook in hooks), cwd=tmp_path).stdout
     silent = [line.removeprefix("  not fired ").strip() for line in out.splitlines() if ": " in line and " at " in line]
     assert silent == [
         "run.test is off: inside at forward, ema at before_test, accuracy at before_test_epoch, "
@@ -66,18 +67,25 @@ def test_every_hook_fires_whatever_its_trigger_and_the_rest_is_told_with_the_rea
         "nobody has fired this point in the first iteration: own at after_grow",
         "nothing has raised: rescue at on_exception",
     ]
-    assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize("length", [("run.max_iters=100", "run.val_every='50it'"), ("run.accumulate=2",)])
-def test_the_run_has_its_own_length_in_it(tmp_path: Path, length: tuple[str, ...]) -> None:
+def test_a_hook_that_raises_and_may_is_told(tmp_path: Path) -> None:
+    bad = '--set=hooks.bad={use="./watchers.py:Fails", args={place="after_val"}, on_error="ignore"}'
+    assert "raised RuntimeError: as told: bad at after_val" in dry(bad, cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("length", "said"),
+    [
+        (("run.max_iters=100", "run.val_every='50it'"), "length     100 iterations"),
+        (("run.accumulate=2",), "3 epochs of 3 iterations: 9 iterations"),
+    ],
+)
+def test_the_run_has_its_own_length_in_it(tmp_path: Path, length: tuple[str, ...], said: str) -> None:
     """A chain of schedules that needs the whole run finds it."""
     chain = '{use="LinearLR", length="1ep"}, {use="CosineAnnealingLR"}'
     schedule = f'hooks.schedule={{use="scheduler", args={{chain=[{chain}]}}}}'
-    code, out, err = dry("--set", schedule, *(part for key in length for part in ("--set", key)), cwd=tmp_path)
-    assert code == 0, err
-    assert ("length     100 iterations" in out) == (len(length) == 2)
-    assert ("3 epochs of 3 iterations: 9 iterations" in out) == (len(length) == 1)
+    assert said in dry(*(f"--set={key}" for key in (schedule, *length)), cwd=tmp_path).stdout
 
 
 @pytest.mark.parametrize(
@@ -89,23 +97,11 @@ def test_the_run_has_its_own_length_in_it(tmp_path: Path, length: tuple[str, ...
     ],
 )
 def test_what_is_wrong_is_told_as_in_a_run(tmp_path: Path, change: str, code: int, said: str) -> None:
-    found, out, err = dry("--set", change, cwd=tmp_path)
-    assert found == code, err
-    assert said in err
-    assert "passed" not in out
-    assert [*tmp_path.iterdir()] == []
-
-
-def test_a_hook_that_raises_and_may_is_told(tmp_path: Path) -> None:
-    bad = 'hooks.bad={use="./watchers.py:Fails", args={place="after_val"}, on_error="ignore"}'
-    code, out, _ = dry("--set", bad, cwd=tmp_path)
-    assert code == 0
-    assert "raised " in out
-    assert "bad at after_val" in out
+    done = dry("--set", change, cwd=tmp_path, code=code)
+    assert said in done.stderr
+    assert "passed" not in done.stdout
 
 
 @pytest.mark.parametrize("option", [["--detach"], ["--resume"], ["--nproc", "2"], ["--in-process"]])
 def test_it_goes_with_nothing_that_starts_a_run(tmp_path: Path, option: list[str]) -> None:
-    code, _, err = dry(*option, cwd=tmp_path)
-    assert code == 2
-    assert f"{option[0]}: cannot be given here" in err
+    assert f"{option[0]}: cannot be given here" in dry(*option, cwd=tmp_path, code=2).stderr

@@ -6,74 +6,43 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from hookflow.cli.app import app
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.process.launch import prepare
+from tests.cli.conftest import SMALL, invoke
 
-OLD = """\
-[run]
-name = "p"
-default_hooks = false
-max_epochs = 8
-[model]
-use = "torch.nn:Flatten"
-[optimizer]
-use = "torch.optim:SGD"
-[data.train]
-use = "cifar10"
-[hooks.ema]
-use = "ema"
-args = { decay = 0.97 }
-[hooks.print]
-use = "builtins:print"
-points = ["before_train", "after_val"]
-[hooks.count]
-use = "builtins:print"
-points = [{ at = "before_train", every = 5 }]
+START = SMALL.replace("max_iters = 10", "max_epochs = 8")
+PRINT = '[hooks.print]\nuse = "builtins:print"\n'
+COUNT = '[hooks.count]\nuse = "builtins:print"\n'
+EMA = '[hooks.ema]\nuse = "ema"\nargs = { decay = 0.97 }\n'
+OLD = f"""\
+{START}{EMA}{PRINT}points = ["before_train", "after_val"]
+{COUNT}points = [{{ at = "before_train", every = 5 }}]
 after = ["print"]
 """
-NEW = """\
-[run]
-name = "p"
-default_hooks = false
-max_iters = 500
-[model]
-use = "torch.nn:Flatten"
-[optimizer]
-use = "torch.optim:SGD"
-[data.train]
-use = "cifar10"
+NEW = f"""\
+{SMALL.replace("max_iters = 10", "max_iters = 500")}\
 [hooks.speed]
 use = "throughput"
-args = { window = 5 }
-[hooks.print]
-use = "builtins:print"
-points = ["before_train", "after_run"]
+args = {{ window = 5 }}
+{PRINT}points = ["before_train", "after_run"]
 after = ["count"]
-[hooks.count]
-use = "builtins:print"
-points = [{ at = "before_train", every = 10, from = "1ep" }]
+{COUNT}points = [{{ at = "before_train", every = 10, from = "1ep" }}]
 """
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two pipelines."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "old.toml").write_text(OLD)
-    (tmp_path / "new.toml").write_text(NEW)
-    return tmp_path
+def pipelines(here: Path) -> None:
+    """Two pipelines in the current folder."""
+    (here / "old.toml").write_text(OLD)
+    (here / "new.toml").write_text(NEW)
 
 
 def diff(*arguments: str, exit_code: int = 1) -> str:
-    result = CliRunner().invoke(app, ["diff", *arguments], catch_exceptions=False)
-    assert result.exit_code == exit_code
-    return result.stdout
+    return invoke("diff", *arguments, code=exit_code)
 
 
 def record(file: str, shuffle: int | None = None) -> RunDir:
@@ -127,7 +96,7 @@ def test_what_amounts_to_the_same_is_no_difference() -> None:
 
 
 def test_hooks_that_moved_for_one_that_is_gone_are_not_in_another_order() -> None:
-    Path("less.toml").write_text(OLD.replace('[hooks.ema]\nuse = "ema"\nargs = { decay = 0.97 }\n', ""))
+    Path("less.toml").write_text(OLD.replace(EMA, ""))
     told = json.loads(diff("old.toml", "less.toml", "--format", "json"))
     assert told["hooks_removed"] == ["ema"]
     assert [name for name, value in told.items() if value] == ["hooks_removed"]
@@ -148,7 +117,7 @@ def test_a_shuffle_is_a_difference_of_its_own() -> None:
     plain, shuffled = record("free.toml"), record("free.toml", seed)
     told = diff(str(plain.path), str(shuffled.path))
     assert f"keys\n  --shuffle  nothing → {seed}\n\norder\n  before_train\n    - ema → " in told
-    why = CliRunner().invoke(app, ["why", "ema", "print", shuffled.id, "--point", "before_train"]).stdout
+    why = invoke("why", "ema", "print", shuffled.id, "--point", "before_train")
     assert f"nothing says so but the shuffle with seed {seed}\n" in why
 
 

@@ -1,0 +1,85 @@
+"""The command line in this process, and what it is called with: a folder, a small pipeline, a run that has ended."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hookflow.cli.app import app
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from hookflow.runner.process.launch import prepare
+from tests.conftest import TESTS, TOY, hookflow_here
+
+SMALL = """\
+[run]
+name = "p"
+default_hooks = false
+max_iters = 10
+[model]
+use = "torch.nn:Flatten"
+[optimizer]
+use = "torch.optim:SGD"
+[data.train]
+use = "cifar10"
+"""
+"""A pipeline without hooks, which nothing trains."""
+
+
+def invoke(*arguments: object, code: int = 0, columns: int = 100) -> str:
+    """Return what a command prints to stdout, and check its exit code. A UserError is raised."""
+    environment = {"COLUMNS": str(columns)}
+    result = CliRunner().invoke(app, [*map(str, arguments)], env=environment, catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def called(*arguments: str) -> tuple[int, str]:
+    """Return the exit code of a command line and all that it prints, which is no traceback."""
+    done = hookflow_here(*arguments, cwd=Path.cwd())
+    text = done.stdout + done.stderr
+    assert "Traceback" not in text, (arguments, text)
+    return done.returncode, text
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, an empty one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def train_toy(folder: Path, *overrides: str) -> RunDir:
+    """Train the toy pipeline in this process, below a folder; the handlers of signals are put back."""
+    from hookflow.runner.process.main import train
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    loaded = parse(TOY.read_text(), TOY, ("run.threads=1", *overrides))
+    run = RunDir.create(folder / "runs", "toy")
+    prepare(loaded, compile_pipeline(loaded), run, TESTS)
+    assert train(run) == 0
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+    return run
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of runs with one of the toy pipeline: two epochs, a test, and a command in its log."""
+    keeps = "hooks.checkpoint.args={monitor='accuracy', keep=2, top=2}"
+    run = train_toy(tmp_path_factory.mktemp("trained"), "run.max_epochs=2", "run.test=true", keeps)
+    run.commands.write_text('{"id":"01234567","cmd":"pause","t":1.0,"by":"me"}\n')
+    return run.path.parents[1]
+
+
+@pytest.fixture
+def run(trained: Path, here: Path) -> RunDir:
+    """A copy of the run that has ended, in the current folder."""
+    shutil.copytree(trained, here / "runs", symlinks=True)
+    return RunDir(next((here / "runs").glob("*/*")))

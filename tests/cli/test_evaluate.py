@@ -1,0 +1,191 @@
+"""`hookflow val`, `test` and `predict`: a checkpoint is evaluated, and its run is left as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.builtin.predict import WRITERS, Predictions
+from tests.cli.conftest import invoke
+from tests.conftest import NewRun, records
+from tests.golden_files import check_golden
+from tests.runner.same import final_state
+from tests.toy import Net, Points
+
+Train = Callable[..., int]
+
+
+def refused(constant: str) -> None:
+    raise AssertionError(f"{constant} is no JSON")
+
+
+def found(*arguments: str) -> dict[str, Any]:
+    text = invoke(*arguments, "--format", "json")
+    return json.loads(text, parse_constant=refused)  # type: ignore[no-any-return]
+
+
+def everything(run: RunDir) -> dict[Path, bytes]:
+    """Return the files of a run but for now.bin, which the end of its process removes."""
+    return {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file() and path != run.now}
+
+
+def test_the_metrics_are_those_of_the_run_itself(run: RunDir) -> None:
+    before = everything(run)
+    recorded = {record["split"]: record["v"] for record in records(run, "metrics")}
+    by_run = found("val", run.id)
+    assert by_run["metrics"] == recorded["val"], "of the average, which the hook swaps in by itself"
+    assert (by_run["split"], by_run["it"], by_run["ep"]) == ("val", 10, 2)
+    assert found("test", f"{run.id}:last")["metrics"] == recorded["test"]
+    assert found("test", str(run.checkpoints / "it00000010"))["metrics"] == recorded["test"]
+    assert found("val", str(run.path), "--set", "data.val.args.examples=8")["data"]["examples"] == 8
+    assert everything(run) == before
+
+
+def test_in_words(run: RunDir) -> None:
+    head, on, *metrics = invoke("val", run.path).splitlines()
+    assert head == f"val of toy {run.id}, it00000010 (iteration 10, epoch 2)"
+    assert on == "on 16 examples of SYNTHETIC points"
+    assert [line.split()[0] for line in metrics] == ["loss", "accuracy"]
+    assert invoke("val", run.checkpoints / "it00000005").splitlines()[0].endswith("(iteration 5, epoch 1)")
+    head, on, file = invoke("predict", run.path, "--out", "rows.npz", "--split", "val").splitlines()
+    assert head == f"val of toy {run.id}, it00000010 (iteration 10, epoch 2)"
+    assert file == "  rows.npz: logits 16 × 3, predicted 16"
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("{id}:lst", 'has no checkpoint "lst"; did you mean "last"?'),
+        ("{id}:it00000001", 'has no checkpoint "it00000001"'),
+        ("{path}/checkpoints/lst", 'has no checkpoint "lst"; did you mean "last"?'),
+        ("{name}y", 'no run "toyy"'),
+    ],
+)
+def test_what_is_not_there(run: RunDir, named: str, said: str) -> None:
+    with pytest.raises(UserError) as told:
+        invoke("val", named.format(path=run.path, id=run.id, name="toy"))
+    assert said in str(told.value).replace("\n    ", "; ")
+
+
+def test_what_is_not_finite_is_null(new_run: NewRun, train_here: Train) -> None:
+    hook = '{use="tests.callables:puts", args={value=nan}, points=["after_val_epoch"]}'
+    run_dir = new_run("run.max_epochs=1", f"hooks.puts={hook}")
+    assert train_here(run_dir) == 0
+    assert found("val", str(run_dir.path))["metrics"]["put"] is None
+    assert found("checkpoints", str(run_dir.path))
+    hooks = {hook["name"]: hook for hook in found("graph", str(run_dir.path))["hooks"]}
+    assert hooks["puts"]["args"] == {"value": None}, "the plan is read back"
+
+
+def test_the_trace(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{trace}"}}}}'
+    run_dir = new_run(tracer, "run.max_epochs=1", "data.test.args={examples=8, split=2}")
+    assert train_here(run_dir) == 0
+    for split in ("val", "test"):
+        trace.unlink()
+        found(split, str(run_dir.path))
+        check_golden(f"trace_{split}_only.txt", trace.read_text())
+
+
+def test_without_such_data(new_run: NewRun, train_here: Train) -> None:
+    text = '[data.test]\nuse = "./toy.py:Points"\nargs = { split = 2, examples = 16 }\n'
+    run_dir = new_run("run.max_epochs=1", swap=(text, ""))
+    assert train_here(run_dir) == 0
+    with pytest.raises(UserError, match=r"the pipeline has no \[data.test\]"):
+        found("test", str(run_dir.path))
+
+
+def test_a_hook_that_raises(run: RunDir) -> None:
+    bad = 'hooks.bad={use="./watchers.py:Fails", args={place="after_test_iter"}}'
+    invoke("test", run.path, "--set", bad, code=1)
+
+
+@pytest.fixture(scope="module")
+def doubled(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """A run whose hooks look at outputs, and one of which doubles every batch; another is inside the network."""
+    from tests.cli.conftest import train_toy
+
+    keys = 'points=["forward"], modules=["head"], stages=["train", "val", "test"], enabled=false'
+    halves = f'hooks.halves={{use="./module_watchers.py:halves", {keys}}}'
+    doubles = 'hooks.doubles={use="./steerers.py:Doubles"}'
+    return train_toy(tmp_path_factory.mktemp("doubled"), "run.max_epochs=1", doubles, halves)
+
+
+def predicted(run: RunDir, out: Path, *options: str) -> dict[str, Any]:
+    return found("predict", str(run.path), "--out", str(out), *options)
+
+
+def expected(run: RunDir, factor: float) -> torch.Tensor:
+    """Return the logits of the averaged weights for the test's inputs times a factor."""
+    net = Net()
+    net.load_state_dict(final_state(run)["model_ema"])  # type: ignore[arg-type]
+    points = Points(0, torch.device("cpu"), examples=16, split=2)
+    with torch.no_grad():
+        return net.eval()(factor * torch.cat([batch for batch, _ in points.epoch(0)]))  # type: ignore[no-any-return]
+
+
+def test_the_averaged_weights_predict_every_example_in_order(doubled: RunDir, tmp_path: Path) -> None:
+    logits = expected(doubled, 2)
+    for ending in WRITERS:
+        told = predicted(doubled, tmp_path / "made" / f"rows{ending}")
+        assert told["shapes"] == {"logits": [16, 3], "predicted": [16]}
+        assert (told["split"], told["it"], told["data"]["examples"]) == ("test", 5, 16)
+    with np.load(tmp_path / "made" / "rows.npz") as file:
+        arrays = dict(file)
+    torch.testing.assert_close(torch.from_numpy(arrays["logits"]), logits)
+    assert arrays["predicted"].tolist() == logits.argmax(1).tolist()
+    lines = [json.loads(line) for line in (tmp_path / "made" / "rows.jsonl").read_text().splitlines()]
+    assert [line["predicted"] for line in lines] == logits.argmax(1).tolist()
+    tensors = torch.load(tmp_path / "made" / "rows.pt", weights_only=True)
+    assert torch.equal(tensors["logits"], torch.from_numpy(arrays["logits"]))
+
+
+def test_hooks_inside_the_network_fire_in_their_stages(doubled: RunDir, tmp_path: Path) -> None:
+    predicted(doubled, tmp_path / "rows.pt", "--set", "hooks.halves.enabled=true")
+    logits = torch.load(tmp_path / "rows.pt", weights_only=True)["logits"]
+    torch.testing.assert_close(logits, expected(doubled, 2) / 2)
+
+
+def test_the_data_need_no_targets(doubled: RunDir, tmp_path: Path) -> None:
+    told = predicted(doubled, tmp_path / "rows.npz", "--split", "val", "--set", 'data.val.use="./toy.py:Unlabelled"')
+    assert told["shapes"]["predicted"] == [16]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--out", "rows.txt"], 'unknown format ".txt"'),
+        (["--set", 'task.use="./own_tasks.py:step"'], "the task is a function, and defines no predict()"),
+    ],
+)
+def test_what_cannot_be_predicted_is_told(doubled: RunDir, options: list[str], said: str) -> None:
+    with pytest.raises(UserError) as raised:
+        invoke("predict", doubled.path, *options)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("batches", "said"),
+    [
+        ([torch.zeros(3)], "has returned a Tensor"),
+        ([{}], "has returned nothing"),
+        ([{"a": torch.zeros(())}], '"a", a Tensor without rows'),
+        ([{"a": torch.zeros(3), "b": torch.zeros(2)}], '"a" of 3 rows and "b" of 2 rows'),
+        ([{"a": torch.zeros(3)}, {"b": torch.zeros(3)}], "has returned b, and for a batch before a"),
+    ],
+)
+def test_what_is_no_rows_is_told(batches: list[Any], said: str) -> None:
+    rows = Predictions("the task's predict has returned")
+    with pytest.raises(UserError) as raised:
+        for batch in batches:
+            rows.add(batch)
+    assert said in str(raised.value)

@@ -1,0 +1,323 @@
+"""`hookflow explain`: keys in the usual words, every point, every hook that can be used here and how."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tomli
+
+from hookflow.errors import UserError
+from hookflow.graph.points import POINTS
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.hooks.describe import describe
+from hookflow.hooks.registry import BUILT_IN, find_hook
+from hookflow.pipeline.json_schema import all_keys, find_key
+from hookflow.pipeline.load import parse
+from hookflow.pipeline.registry import installed
+from tests.cli.conftest import SMALL, invoke
+from tests.conftest import TOY
+from tests.golden_files import check_golden
+
+
+def explain(*arguments: str, columns: int = 80) -> str:
+    return invoke("explain", *arguments, columns=columns)
+
+
+MODULE = '''\
+"""Hooks of a package."""
+
+class Shout:
+    """Says the epoch aloud."""
+
+    phase = "late"
+    after = ("log?",)
+    writes = {"after_train_epoch": ("metrics",)}
+
+    def __init__(self, text: str, times: int = 2) -> None:
+        pass
+
+    def after_train_epoch(self, run): ...
+
+    def forward(self, module, output): ...
+
+
+def whisper(run, batch_idx, suffix="."):
+    """Says the batch."""
+
+
+def helper(model, other): ...
+
+
+def _private(run): ...
+'''
+
+
+def test_a_key_has_a_sentence_a_type_a_default_and_an_example() -> None:
+    assert (
+        explain("run.accumulate")
+        == """\
+run.accumulate
+How many batches an iteration adds up the gradients of, before the optimizer
+steps.
+
+  type     int ≥ 1
+  default  1
+  example  [run]
+           accumulate = 1
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "lines"),
+    [
+        ("run.precision", ['type     "auto" or "fp32"', 'default  "fp32"', "[run]", 'precision = "auto"']),
+        ("run.name", ["type     str, required"]),
+        ("run.max_epochs", ["type     int ≥ 1\n"]),
+        ("hooks.*.every", ["type     int ≥ 1 or str", "[hooks.ema]", "every = 100"]),
+        ("hooks.ema.every", ["int ≥ 1 or str"]),
+        ("hooks.ema.args.decay", ["type     float > 0, < 1", "default  0.999", "args = { decay = 0.999 }"]),
+        ("hooks.ema.args.decay", ["\nShare of the average that a step keeps.\n"]),
+        ("hooks.ema.args", ["default  {}", "args = { decay = 0.999 }"]),
+        ("hooks.grad_clip.args", ["args = { max_norm = "]),
+        ("hooks.mine.args", ["type     table or list"]),
+        ("hooks.grad_clip.args.max_norm", ["type     float > 0, required"]),
+        ("model.weights", ["[model]", 'weights = "pretrained.pt"']),
+        ("model.generator.weights", ["[model.generator]"]),
+        ("optimizer.groups.*.match", ["str, required", "[[optimizer.groups]]"]),
+        ("data.train.loader.batch_size", ["int ≥ 1, required", "[data.train.loader]"]),
+        ("run", ["run.name  (required)", "run.seed", "int ≥ 0, < 2^63: Where every random generator"]),
+        ("", ["hooks", "distributed"]),
+    ],
+)
+def test_what_is_told_of_it(key: str, lines: list[str]) -> None:
+    told = explain(key)
+    assert all(line in told for line in lines), told
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("run.precison", 'did you mean "run.precision"?'),
+        ("hooks.ema.evry", 'did you mean "hooks.ema.every"?'),
+        ("hooks.ema.args.dekay", 'did you mean "decay"?'),
+        ("hooks.eam.args.decay", 'did you mean "ema"?'),
+        ("precision", 'did you mean "run.precision"?'),
+        ("batch_size", "there are data.train.loader.batch_size, data.val.loader.batch_size"),
+        ("run.seed.x", 'did you mean "run.seed"?'),
+        ("rnu.seed", 'did you mean "run"?'),
+    ],
+)
+def test_a_wrong_key_is_told_the_nearest_right_one(key: str, hint: str) -> None:
+    with pytest.raises(UserError) as told:
+        explain(key)
+    assert hint in told.value.problems[0].hint
+
+
+@pytest.mark.parametrize("key", all_keys())
+def test_every_key_is_explained_and_its_example_is_toml(key: str) -> None:
+    found = find_key(key)
+    assert found.about
+    assert found.type != "any value"
+    tomli.loads(found.example)
+    assert found.example or found.keys or found.type in ("table", "table or list", "tables by name")
+
+
+def test_a_hook_of_a_pipeline(here: Path) -> None:
+    (here / "mine.py").write_text(MODULE)
+    (here / "p.toml").write_text(
+        f'{SMALL}[hooks.own]\nuse = "./mine.py:Shout"\nargs = {{ text = "x" }}\nmodules = ["*"]\n'
+    )
+    assert "str, required" in explain("hooks.own.args.text", "p.toml")
+    with pytest.raises(UserError, match="none of the hooks known here"):
+        explain("hooks.own.args.text")
+    with pytest.raises(UserError, match='the arguments of "own" are unknown'):
+        explain("hooks.own.args.text", "p.toml", "--no-import")
+
+
+@pytest.mark.parametrize(("what", "near"), [("emaa", "ema"), ("precision", "run.precision")])
+def test_a_wrong_name_is_told_the_nearest_key_or_hook(what: str, near: str) -> None:
+    with pytest.raises(UserError, match=f'did you mean "{near}"'):
+        explain(what)
+
+
+def test_the_list_is_golden_and_fits_a_small_terminal() -> None:
+    drawn = explain("points")
+    assert max(map(len, drawn.splitlines())) <= 80
+    check_golden("points.txt", drawn)
+
+
+def test_every_point_has_a_line_of_its_own_where_there_is_room() -> None:
+    lines = explain("points", columns=180).splitlines()
+    every = list(POINTS)
+    for line, point in zip(lines[: len(every)], every, strict=True):
+        assert line.split()[0] == point.name
+        assert point.about in line
+        assert len(line) - len(line.lstrip()) == 2 * point.depth
+        assert all(argument in line for argument in point.offers[1:])
+
+
+def test_a_pipelines_hooks_stand_at_their_points_in_their_order() -> None:
+    lines = explain("points", str(TOY), columns=140).splitlines()
+    at = next(k for k, line in enumerate(lines) if line.strip().startswith("after_train_iter"))
+    assert lines[at + 1].strip() == "▸ throughput → log (every 2)"
+    val = next(k for k, line in enumerate(lines) if line.strip().startswith("after_val "))
+    assert "exit ema → early_stop → checkpoint" in lines[val + 1]
+
+
+def test_a_pipelines_own_points_are_among_them(here: Path) -> None:
+    own = '\n[points.after_dense]\nfollows = "after_train_iter"\noffers = ["count"]\nabout = "points were split"\n'
+    (here / "p.toml").write_text(TOY.read_text() + own)
+    (here / "toy.py").write_text("")
+    assert "      after_dense +  " in explain("points", "p.toml", columns=140)
+    assert "points were split  [count]\n" in explain("points", "p.toml", columns=140)
+
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Install a tiny package that offers hooks, as pip would: a module, and its metadata beside it."""
+    site = here / "site-packages"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    installed.cache_clear()
+
+    def make(package: str, text: str = MODULE, **entry_points: str) -> None:
+        module = package.replace("-", "_")
+        (site / f"{module}.py").write_text(text)
+        info = site / f"{module}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+        offers = "\n".join(f"{name} = {use}" for name, use in entry_points.items())
+        (info / "entry_points.txt").write_text(f"[hookflow.hooks]\n{offers}\n")
+        installed.cache_clear()
+
+    yield make
+    installed.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("tiny_")]:
+        del sys.modules[name]
+
+
+def hooks(*arguments: str) -> str:
+    what = [] if arguments and not arguments[0].endswith(".toml") else ["hooks"]
+    return explain(*what, *arguments, columns=100)
+
+
+def test_every_built_in_hook_is_listed_with_its_sentence() -> None:
+    listed = hooks()
+    assert all(f"\n  {name} " in listed for name in BUILT_IN)
+    assert "Averages the weights" in listed
+
+
+def test_one_hook_is_told_all_about() -> None:
+    told = hooks("grad_clip")
+    assert told.startswith("grad_clip  (hookflow.hooks.builtin.gradients:GradClip)\n")
+    slots = "reads          writes\n  before_optimizer_step(run)  grads.{model}  grads.{model}\n"
+    assert f"methods                       {slots}" in told
+    assert "  max_norm  (required)  float > 0: the largest" in told
+    assert told.endswith('  [hooks.grad_clip]\n  use = "grad_clip"\n  args = { max_norm = 1.0 }\n')
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_what_is_to_be_pasted_compiles(name: str, here: Path) -> None:
+    table = describe(find_hook(name, here, None), POINTS).as_toml(name, name)
+    assert [hook.name for hook in compile_pipeline(parse(f"{SMALL}{table}", here / "p.toml")).hooks] == [name]
+
+
+def test_a_hook_is_described_wherever_it_stands(here: Path) -> None:
+    (here / "mine.py").write_text(MODULE)
+    assert hooks("./mine.py:Shout") == (
+        "./mine.py:Shout\n"
+        "Says the epoch aloud.\n"
+        "\n"
+        "methods                    writes\n"
+        "  forward(module, output)\n"
+        "  after_train_epoch(run)   metrics\n"
+        "\n"
+        "phase     late\n"
+        "after     log?\n"
+        "\n"
+        "arguments\n"
+        "  text  (required)  str\n"
+        "  times = 2         int\n"
+        "\n"
+        "in a pipeline\n"
+        "  [hooks.shout]\n"
+        '  use = "./mine.py:Shout"\n'
+        '  modules = ["*"]\n'
+        '  args = { text = "…" }\n'
+    )
+    told = hooks("./mine.py:whisper")
+    assert "a plain function: it fires where `points` says, e.g. after_train_iter\n" in told
+    assert '  suffix = "."  any value\n' in told
+    assert told.endswith('use = "./mine.py:whisper"\n  points = ["after_train_iter"]\n')
+
+
+def test_a_pipelines_files_offer_hooks_too(here: Path) -> None:
+    (here / "mine.py").write_text(MODULE)
+    use = '[hooks.quiet]\nuse = "./mine.py:whisper"\npoints = ["after_train_iter"]\n'
+    (here / "p.toml").write_text(SMALL + use)
+    listed = hooks("p.toml")
+    mine = listed[listed.index("in ./mine.py\n") :]
+    assert [line.split()[0] for line in mine.splitlines()[1:3]] == ["./mine.py:Shout", "./mine.py:whisper"]
+    assert "helper" not in listed
+    assert "_private" not in listed
+    assert hooks("quiet", "p.toml").startswith("./mine.py:whisper\nSays the batch.\n")
+
+
+def test_installed_packages_offer_hooks(install: Install) -> None:
+    install("tiny-one", shout="tiny_one:Shout")
+    assert "from installed packages shout tiny-one 1.2: Says the epoch aloud." in " ".join(hooks().split())
+    assert hooks("shout").startswith("shout  (tiny_one:Shout)\n")
+    plan = compile_pipeline(parse(f'{SMALL}[hooks.s]\nuse = "shout"\nargs = {{ text = "x" }}\n', Path("p.toml"),
+                                  ["hooks.s.points=['after_train_epoch']"]))  # fmt: skip
+    assert plan.hook("s").about == "Says the epoch aloud."
+    with pytest.raises(UserError, match='did you mean "shout"'):
+        hooks("shuot")
+
+
+def test_names_that_clash_are_told(install: Install) -> None:
+    install("tiny-one", shout="tiny_one:Shout", ema="tiny_one:Shout")
+    install("tiny-two", shout="tiny_two:Shout")
+    listed = " ".join(hooks().split())
+    assert 'ema tiny-one 1.2: hidden by the built-in hook of that name; write use = "tiny_one:Shout"' in listed
+    assert 'shout tiny-two 1.2: several packages offer that name; write use = "tiny_two:Shout"' in listed
+    assert hooks("ema").startswith("ema  (hookflow.hooks.builtin.averaging:EMA)\n")
+    with pytest.raises(UserError) as caught:
+        find_hook("shout", Path(), None)
+    assert str(caught.value) == (
+        '"shout" is ambiguous: 2 hooks of installed packages match\n'
+        '    write "tiny_one:Shout" (tiny-one 1.2) or "tiny_two:Shout" (tiny-two 1.2)'
+    )
+
+
+def test_a_broken_package_keeps_nobody_from_the_others(install: Install) -> None:
+    install("tiny-bad", "import nowhere_to_be_found", bad="tiny_bad:Hook", worse="no module at all", gone="tiny_gone:X")
+    install("tiny-good", shout="tiny_good:Shout")
+    listed = " ".join(hooks().split())
+    assert 'bad tiny-bad 1.2: "tiny_bad" cannot be imported: ModuleNotFoundError: No module named \'nowhere' in listed
+    assert 'gone tiny-bad 1.2: there is no module "tiny_gone"' in listed
+    assert 'worse tiny-bad 1.2: there is nothing called "no module at all"' in listed
+    assert "shout tiny-good 1.2: Says the epoch aloud." in listed
+    with pytest.raises(UserError, match='"tiny_bad" cannot be imported'):
+        hooks("bad")
+
+
+def test_built_in_names_need_no_look_at_installed_packages(install: Install) -> None:
+    install("tiny-one", shout="tiny_one:Shout")
+    find_hook("ema", Path(), None)
+    find_hook("hookflow.hooks.builtin.averaging:EMA", Path(), None)
+    assert installed.cache_info().misses == 0
+
+
+def test_what_can_be_no_hook_is_told(here: Path) -> None:
+    (here / "mine.py").write_text("class Nothing: ...\n")
+    with pytest.raises(UserError, match="has no method named like a point"):
+        hooks("./mine.py:Nothing")
+    with pytest.raises(UserError, match='did you mean "ema"'):
+        hooks("emma")
