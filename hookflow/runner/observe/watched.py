@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookflow.graph.slots import Verb
-
-if TYPE_CHECKING:
-    from hookflow.runner.observe.observer import Observer
 
 Note = Callable[[Verb, str | None], None]
 """Takes that a key was read or written; None stands for all keys."""
@@ -142,7 +139,7 @@ CALLS |= dict.fromkeys(("stop", "stop_epoch", "skip_step", "skip_batch", "accumu
 class WatchedTask:
     """A proxy of the task. Its attributes are slots, `task.<name>`; accesses within its methods are not recorded."""
 
-    def __init__(self, task: Any, observer: Observer) -> None:
+    def __init__(self, task: Any, observer: Any) -> None:
         vars(self).update(_task=task, _observer=observer)
 
     @property  # type: ignore[misc]
@@ -160,9 +157,9 @@ class WatchedTask:
 
 
 class WatchedRun:
-    """A proxy of the run. Attributes that hooks set on it are set on the run, and are slots `run.<name>`."""
+    """A proxy of the run, which tells an `Observer` of each access. Attributes that hooks set on it are set on the run, and are slots `run.<name>`."""
 
-    def __init__(self, run: Any, observer: Observer) -> None:
+    def __init__(self, run: Any, observer: Any) -> None:
         vars(self).update(_run=run, _observer=observer, _added=set())
 
     def __getattr__(self, name: str) -> Any:
