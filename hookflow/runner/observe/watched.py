@@ -157,7 +157,10 @@ class WatchedTask:
 
 
 class WatchedRun:
-    """A proxy of the run, which tells an `Observer` of each access. Attributes that hooks set on it are set on the run, and are slots `run.<name>`."""
+    """A proxy of the run, which notes each access with an `Observer`.
+
+    Attributes that hooks set on it are set on the run, and are slots `run.<name>`.
+    """
 
     def __init__(self, run: Any, observer: Any) -> None:
         vars(self).update(_run=run, _observer=observer, _added=set())
