@@ -56,8 +56,9 @@ class Hook:
     def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the value of a name in the braces of a slot, as in `reads = ("model.{model}",)`: the arguments.
 
-        `args` are all of them, as the file gives them (not checked yet) or by default. A key that is None leaves the
-        whole slot (`model`); a list makes a slot of each, and an empty one none. `{name}` is the hook's name.
+        `args` are all of them, as the file gives them (not checked yet) or by default. A list makes a slot of each
+        item. None leaves the whole slot (`model`), or no slot where the key is optional: `metrics.{monitor?}`. `{name}`
+        is the hook's name.
         """
         return args
 

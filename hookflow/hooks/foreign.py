@@ -80,16 +80,31 @@ class Framework:
     """Class attributes: what they are called here, and the values by which they are known."""
 
 
+def _regular(
+    edges: Mapping[str, str], parts: Mapping[str, str], stages: Mapping[str, str], called: str
+) -> dict[str, str]:
+    """Return methods that are named by a pattern, with our points; a stage with an empty name has none here."""
+    return {
+        called.format(stage=stage, part=part, edge=edge): f"{our_edge}_{our_stage}{our_part}" if our_stage else ""
+        for stage, our_stage in stages.items()
+        for part, our_part in parts.items()
+        for edge, our_edge in edges.items()
+    }
+
+
 def _around(name: str) -> str:
     """Return the three points that MMEngine fans out to one method: "_after_iter"."""
     when, what = name.strip("_").split("_")
     return ", ".join(f"{when}_{stage}_{what}" for stage in ("train", "val", "test"))
 
 
+_STARTS = {"start": "before", "end": "after"}
+_BEGINS = {"begin": "before", "end": "after"}
+_PARTS = {"": "", "_batch": "_iter"}
+_PATTERN = "on_{stage}{part}_{edge}"
 _FANNED_OUT = tuple(
     f"{_}{when}_{what}" for _ in ("_", "") for when in ("before", "after") for what in ("epoch", "iter")
 )
-_STAGES = {"train": "train", "validation": "val", "test": "test"}
 _PRIORITIES = ("HIGHEST", "VERY_HIGH", "HIGH", "ABOVE_NORMAL", "NORMAL", "BELOW_NORMAL", "LOW", "VERY_LOW", "LOWEST")
 
 FRAMEWORKS: tuple[Framework, ...] = (
@@ -106,12 +121,12 @@ FRAMEWORKS: tuple[Framework, ...] = (
         ("lightning", "pytorch_lightning"),
         "Callback",
         {
-            **{f"on_{theirs}_start": f"before_{ours}" for theirs, ours in _STAGES.items()},
-            **{f"on_{theirs}_end": f"after_{ours}" for theirs, ours in _STAGES.items()},
-            **{f"on_{theirs}_epoch_start": f"before_{ours}_epoch" for theirs, ours in _STAGES.items()},
-            **{f"on_{theirs}_epoch_end": f"after_{ours}_epoch" for theirs, ours in _STAGES.items()},
-            **{f"on_{theirs}_batch_start": f"before_{ours}_iter" for theirs, ours in _STAGES.items()},
-            **{f"on_{theirs}_batch_end": f"after_{ours}_iter" for theirs, ours in _STAGES.items()},
+            **_regular(
+                _STARTS,
+                {"": "", "_epoch": "_epoch", "_batch": "_iter"},
+                {"train": "train", "validation": "val", "test": "test", "predict": ""},
+                _PATTERN,
+            ),
             "on_fit_start": "before_train",
             "on_fit_end": "after_train",
             "on_sanity_check_start": "",
@@ -122,8 +137,6 @@ FRAMEWORKS: tuple[Framework, ...] = (
             "on_after_backward": "after_backward",
             "on_before_optimizer_step": "before_optimizer_step",
             "on_before_zero_grad": "",
-            **dict.fromkeys((f"on_predict_{what}" for what in ("start", "end", "epoch_start", "epoch_end")), ""),
-            **dict.fromkeys(("on_predict_batch_start", "on_predict_batch_end"), ""),
         },
         {
             "trainer": "run",
@@ -138,20 +151,8 @@ FRAMEWORKS: tuple[Framework, ...] = (
         ("keras", "tf_keras", "tensorflow"),
         "Callback",
         {
-            "on_train_begin": "before_train",
-            "on_train_end": "after_train",
-            "on_test_begin": "before_val",
-            "on_test_end": "after_val",
-            "on_epoch_begin": "before_train_epoch",
-            "on_epoch_end": "after_train_epoch",
-            "on_train_batch_begin": "before_train_iter",
-            "on_train_batch_end": "after_train_iter",
-            "on_batch_begin": "before_train_iter",
-            "on_batch_end": "after_train_iter",
-            "on_test_batch_begin": "before_val_iter",
-            "on_test_batch_end": "after_val_iter",
-            **dict.fromkeys(("on_predict_begin", "on_predict_end"), ""),
-            **dict.fromkeys(("on_predict_batch_begin", "on_predict_batch_end"), ""),
+            **_regular(_BEGINS, _PARTS, {"train": "train", "test": "val", "predict": ""}, _PATTERN),
+            **_regular(_BEGINS, {"_epoch": "_epoch", "_batch": "_iter"}, {"": "train"}, "on{part}_{edge}"),
         },
         {"logs": "outputs or metrics", "epoch": "run.epoch"},
     ),
@@ -226,9 +227,18 @@ class Foreign:
 
 def foreign(hook: type, points: Points) -> Foreign:
     """Return what a class has of another framework: by its base class, methods, arguments and attributes."""
-    base, packages = _base_of(hook)
+    base, packages = next(
+        (
+            (kind, framework.packages)
+            for kind in hook.__mro__
+            for framework in FRAMEWORKS
+            if kind.__name__ == framework.base and _package(kind) in framework.packages
+        ),
+        (None, ()),
+    )
     members = dict(inspect.getmembers_static(hook))
-    inherited = {name for name in members if packages and _package(_owner(hook, name)) in packages}
+    owners = {name: kind for kind in reversed(hook.__mro__) for name in vars(kind)}
+    inherited = {name for name in members if packages and _package(owners.get(name, hook)) in packages}
     own = {name: member for name, member in members.items() if name not in inherited}
     functions = [inspect.unwrap(member) for member in own.values() if isinstance(member, FunctionType)]
     called = {name for function in functions for name in _called(function.__code__)}
@@ -241,7 +251,8 @@ def foreign(hook: type, points: Points) -> Foreign:
         return Foreign({}, (), ())
     derived = f"{hook.__name__} is a hook of {likeliest[0].name} ({base.__module__}.{base.__name__})" if base else ""
     hint = in_our_words(names) or "a hook here is any class with methods named like points: hookflow explain points"
-    return Foreign(names, {*inherited, *names}, ((derived or _has_names(hook.__name__, likeliest[0], names), hint),))
+    message = derived or _has_names(hook.__name__, likeliest[0], names)
+    return Foreign(names, {*inherited, *names}, ((message, hint),))
 
 
 def foreign_arguments(
@@ -293,25 +304,8 @@ def _names_in(
                 yield parameter.name, framework.arguments[parameter.name]
 
 
-def _base_of(hook: type) -> tuple[type | None, tuple[str, ...]]:
-    """Return the class of a framework that a hook is derived from, and the packages of the framework."""
-    for kind in hook.__mro__:
-        if framework := _framework_of(str(kind.__module__), kind.__name__):
-            return kind, framework.packages
-    return None, ()
-
-
-def _framework_of(module: str, name: str) -> Framework | None:
-    package = module.partition(".")[0]
-    return next((each for each in FRAMEWORKS if name == each.base and package in each.packages), None)
-
-
 def _package(kind: type) -> str:
     return str(kind.__module__).partition(".")[0]
-
-
-def _owner(hook: type, name: str) -> type:
-    return next((kind for kind in hook.__mro__ if name in vars(kind)), hook)
 
 
 def _called(code: CodeType) -> Iterator[str]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from hookflow.cli.app import app
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import parse
+from hookflow.pipeline.load import load, parse
 from tests.hooks.test_inspect_troubles import HEAD
 from tests.hooks.test_troubles import plan
 
@@ -42,79 +39,53 @@ def of_method(folder: Path, *lines: str, table: str = "", head: str = "", takes:
 STOP = "run.skip_step()"
 
 
-class TestWhatIsTold:
-    def test_with_its_place_and_what_to_declare(self, tmp_path: Path) -> None:
-        (tmp_path / "mine.py").write_text(
-            "class It:\n    writes = ('metrics',)\n    def after_val(self, run):\n        if run.epoch > 3:\n"
-            "            run.skip_step()\n"
-        )
-        text = f'{HEAD}[hooks.it]\nuse = "./mine.py:It"\n'
-        (problem,) = compile_pipeline(parse(text, tmp_path / "p.toml")).warnings
-        assert (
-            problem.message
-            == 'hook "it" calls run.skip_step at after_val (mine.py:5) without declaring that it writes "control", '
-            "which would end the run with an error"
-        )
-        assert problem.hint == 'declare it: writes = ["control", "metrics"] in [hooks.it], or in its class'
-        assert problem.where is not None and problem.where.line == 7, "the hook's `use`"
-
-    @pytest.mark.parametrize(
-        ("call", "slot"),
-        [
-            ("accumulate(1.0, step=True)", "control"),
-            ("skip_step()", "control"),
-            ("skip_batch()", "control"),
-            ("replace_batch(1)", "batch"),
-        ],
+def test_a_call_is_reported_with_its_place_and_what_to_declare(tmp_path: Path) -> None:
+    """By check, for which the pipeline is valid all the same, and which does not import torch for it."""
+    (tmp_path / "mine.py").write_text(
+        "class It:\n    writes = ('metrics',)\n    def after_val(self, run):\n        if run.epoch > 3:\n"
+        "            run.skip_step()\n"
     )
-    def test_what_is_an_error_at_run_time_says_so(self, tmp_path: Path, call: str, slot: str) -> None:
-        (said,) = warnings(tmp_path, f"def It(run): run.{call}\n", POINT)
-        ending = f'without declaring that it writes "{slot}", which would end the run with an error'
-        assert said == f'hook "it" calls run.{call.partition("(")[0]} at after_val (FILE:1) {ending}'
-
-    def test_by_check_which_is_sound_all_the_same(self, tmp_path: Path) -> None:
-        """And which does not import torch for it."""
-        (tmp_path / "mine.py").write_text(f"def It(run):\n    {STOP}\n")
-        (tmp_path / "p.toml").write_text(f'{HEAD}[hooks.it]\nuse = "./mine.py:It"\n{POINT}\n')
-        done = CliRunner().invoke(app, ["check", "p.toml", "--format", "json"], catch_exceptions=False)
-        found = json.loads(done.stdout)
-        assert found["valid"] and len(found["warnings"]) >= 1
-        assert any(
-            "calls run.skip_step at after_val (mine.py:2)" in warning["message"] for warning in found["warnings"]
-        )
-        assert CliRunner().invoke(app, ["check", "p.toml", "--strict"]).exit_code == 1
-        code = (
-            "import sys; from hookflow.cli.app import main; sys.argv = ['hookflow', 'check', 'p.toml']\n"
-            "try: main()\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
-        )
-        assert (
-            "calls run.skip_step"
-            in subprocess.run([sys.executable, "-c", code], stdout=-1, text=True, check=True).stdout
-        )
-
-    def test_each_call_once(self, tmp_path: Path) -> None:
-        code = f"class It:\n    def after_val(self, run):\n        {STOP}\n        {STOP}\n    after_run = after_val\n"
-        assert len(warnings(tmp_path, code)) == 2
+    (tmp_path / "p.toml").write_text(f'{HEAD}[hooks.it]\nuse = "./mine.py:It"\n')
+    (problem,) = compile_pipeline(load(tmp_path / "p.toml")).warnings
+    assert problem.message == (
+        'hook "it" calls run.skip_step at after_val (mine.py:5) without declaring that it writes "control", '
+        "which would end the run with an error"
+    )
+    assert problem.hint == 'declare it: writes = ["control", "metrics"] in [hooks.it], or in its class'
+    assert problem.where is not None and problem.where.line == 7, "the hook's `use`"
+    code = (
+        "import sys; from hookflow.cli.app import main; sys.argv = ['hookflow', 'check', 'p.toml', '--strict']\n"
+        "try: main()\nexcept SystemExit as end: assert end.code == 1\nassert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=-1, text=True, check=True)
+    assert "calls run.skip_step at after_val (mine.py:5)" in done.stdout
 
 
-class TestWhatIsDeclared:
-    @pytest.mark.parametrize("table", ['writes = ["control"]', 'writes = ["control", "model"]'])
-    def test_in_the_file(self, tmp_path: Path, table: str) -> None:
+@pytest.mark.parametrize(
+    ("call", "slot"),
+    [("accumulate(1.0, step=True)", "control"), ("skip_batch()", "control"), ("replace_batch(1)", "batch")],
+)
+def test_each_call_has_its_slot(tmp_path: Path, call: str, slot: str) -> None:
+    (message,) = warnings(tmp_path, f"def It(run): run.{call}\n", POINT)
+    assert message.startswith(f'hook "it" calls run.{call.partition("(")[0]} at after_val (FILE:1) without declaring')
+    assert f'it writes "{slot}"' in message
+
+
+def test_each_call_is_reported_once(tmp_path: Path) -> None:
+    code = f"class It:\n    def after_val(self, run):\n        {STOP}\n        {STOP}\n    after_run = after_val\n"
+    assert len(warnings(tmp_path, code)) == 2
+
+
+def test_a_declaration_in_the_class_or_the_file_or_of_one_method(tmp_path: Path) -> None:
+    for table in ('writes = ["control"]', 'writes = ["control", "model"]'):
         assert not of_method(tmp_path, STOP, table=table)
         assert of_method(tmp_path, STOP, table=table.replace("control", "batch")) == ["4"]
-
-    def test_in_the_class(self, tmp_path: Path) -> None:
-        code = f"class It:\n    writes = ('control',)\n    def after_val(self, run): {STOP}\n"
-        assert not warnings(tmp_path, code)
-        assert warnings(tmp_path, code, "writes = []"), "the file says otherwise"
-
-    def test_by_one_method_for_itself(self, tmp_path: Path) -> None:
-        code = (
-            f"class It:\n    writes = {{'after_val': ('control',)}}\n    def after_val(self, run): {STOP}\n"
-            f"    def after_run(self, run): {STOP}\n"
-        )
-        (said,) = warnings(tmp_path, code)
-        assert "at after_run (FILE:4)" in said
+    code = f"class It:\n    writes = ('control',)\n    def after_val(self, run): {STOP}\n"
+    assert not warnings(tmp_path, code)
+    assert warnings(tmp_path, code, "writes = []"), "the file says otherwise"
+    by_method = code.replace("('control',)", "{'after_val': ('control',)}") + f"    def after_run(self, run): {STOP}\n"
+    (message,) = warnings(tmp_path, by_method)
+    assert "at after_run (FILE:4)" in message
 
 
 class TestWhereItIsFound:

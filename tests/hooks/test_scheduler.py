@@ -167,12 +167,12 @@ def test_the_rates_are_those_of_the_loop_by_hand(make: Callable[[], Optimizer], 
     assert by_hook(make(), **args) == expected
 
 
-@pytest.mark.parametrize("cut", [1, 4, 17, 30])
 @pytest.mark.parametrize("name", CASES)
-def test_they_go_on_from_a_checkpoint(name: str, cut: int) -> None:
+def test_they_go_on_from_a_checkpoint(name: str) -> None:
     args, _, _ = CASES[name]
     for make in (sgd, adamw):
-        assert by_hook(make(), cut=cut, **args) == by_hook(make(), **args)
+        whole = by_hook(make(), **args)
+        assert all(by_hook(make(), cut=cut, **args) == whole for cut in (1, 4, 17, 30))
 
 
 def test_a_hook_that_the_checkpoint_does_not_know_catches_up() -> None:
