@@ -59,55 +59,33 @@ def window(losses: dict[int, tuple[int, float, int]], it: int, length: int) -> f
     return mean([losses[k] for k in range(max(it - length, 0) + 1, it + 1)])
 
 
-def test_a_window_is_the_plain_mean_of_the_last_losses_whenever_it_is_logged(
-    new_run: NewRun, train_here: Train
+def assert_are_means(
+    run_dir: RunDir, losses: dict[int, tuple[int, float, int]], length: int, rel: float = 1e-12
 ) -> None:
-    run_dir = new_run(KEEPS, EPOCHS, log("window=5", ", every=3"))
-    assert train_here(run_dir) == 0
-    losses, means = kept(run_dir), logged(run_dir, "loss")
-    assert {size for _, _, size in losses.values()} == {8}
-    assert list(means) == [it for it in losses if it % 3 == 0]
-    for it, found in means.items():
-        last = [losses[k][1] for k in range(max(it - 5, 0) + 1, it + 1)]
-        assert found == pytest.approx(sum(last) / len(last), rel=1e-12)
+    """Compare the logged means over windows and epochs with plain means of the losses."""
+    assert logged(run_dir, "loss") and len(logged(run_dir, "loss_epoch")) == len(
+        {epoch for epoch, *_ in losses.values()}
+    )
+    for it, value in logged(run_dir, "loss").items():
+        assert value == pytest.approx(window(losses, it, length), rel=rel)
+    for epoch, value in enumerate(logged(run_dir, "loss_epoch").values()):
+        assert value == pytest.approx(mean([loss for loss in losses.values() if loss[0] == epoch]), rel=rel)
 
 
-def test_an_epochs_mean_is_logged_at_its_end_beside_the_values(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(KEEPS, EPOCHS, log('mean="epoch"', ", every=1000"), "data.train.args={examples=44}")
-    assert train_here(run_dir) == 0
-    losses, means = kept(run_dir), logged(run_dir, "loss_epoch")
-    per = len(losses) // 3
-    assert list(means) == [per, 2 * per, 3 * per]
-    for epoch, found in enumerate(means.values()):
-        assert found == pytest.approx(mean([one for one in losses.values() if one[0] == epoch]), rel=1e-12)
-    assert not logged(run_dir, "loss")
-
-
-def test_with_accumulation_an_iteration_counts_all_its_batches(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(KEEPS, EPOCHS, "run.accumulate=3", log('window=4, mean="epoch"'))
+@pytest.mark.parametrize(
+    "batches",
+    ["data.train.args={examples=47, batch_size=5, whole=true}", "run.accumulate=3"],
+    ids=["a smaller last batch", "accumulated"],
+)
+def test_means_over_windows_and_epochs_are_plain_means_whenever_they_are_logged(
+    new_run: NewRun, train_here: Train, batches: str
+) -> None:
+    run_dir = new_run(KEEPS, EPOCHS, batches, log('window=4, mean="epoch"', ", every=3"))
     assert train_here(run_dir) == 0
     losses = kept(run_dir)
+    assert list(logged(run_dir, "loss")) == [it for it in losses if it % 3 == 0]
     assert len({size for *_, size in losses.values()}) > 1
-    for it, found in logged(run_dir, "loss").items():
-        assert found == pytest.approx(window(losses, it, 4), rel=1e-12)
-    for epoch, found in enumerate(logged(run_dir, "loss_epoch").values()):
-        assert found == pytest.approx(mean([one for one in losses.values() if one[0] == epoch]), rel=1e-12)
-
-
-@pytest.mark.usefixtures("written_at_once")
-def test_a_resumed_run_logs_the_means_of_one_that_was_never_interrupted(
-    new_run: NewRun, train_here: Train, tmp_path: Path
-) -> None:
-    means = log('window=6, mean="epoch"')
-    whole = new_run(EPOCHS, means)
-    assert train_here(whole) == 0
-    args = f'{{mark="{tmp_path / "mark"}", point="after_backward", at=7}}'
-    strikes = f'hooks.strikes={{use="./watchers.py:Interrupts", args={args}}}'
-    cut = new_run(EPOCHS, means, strikes)
-    assert train_here(cut) == 143
-    assert train_here(cut, resume=True) == 0
-    assert logged(cut, "loss") == logged(whole, "loss")
-    assert logged(cut, "loss_epoch") == logged(whole, "loss_epoch")
+    assert_are_means(run_dir, losses, 4)
 
 
 def test_it_is_bound_to_the_end_of_an_epoch_only_where_it_logs_there(new_run: NewRun) -> None:
@@ -127,10 +105,7 @@ def test_ranks_log_the_means_over_all_their_examples(tmp_path: Path) -> None:
     first, second = kept(run_dir), kept(run_dir, rank=1)
     both = {it: (one[0], mean([one, second[it]]), one[2] + second[it][2]) for it, one in first.items()}
     assert {one[2] != second[it][2] for it, one in first.items()} == {True, False}
-    for it, found in logged(run_dir, "loss").items():
-        assert found == pytest.approx(window(both, it, 3), rel=1e-9)
-    for epoch, found in enumerate(logged(run_dir, "loss_epoch").values()):
-        assert found == pytest.approx(mean([one for one in both.values() if one[0] == epoch]), rel=1e-9)
+    assert_are_means(run_dir, both, 3, rel=1e-9)
 
 
 def alternates(run: Any, batch: Any) -> dict[str, Any]:
