@@ -52,8 +52,8 @@ Method = tuple[str, str]
 def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
     """Return what methods were seen to touch that they do not declare.
 
-    A declared write includes the read. A hook's own state and what it logs are its own until
-    another hook touches the one or reads the other, and a request to save needs no order outside of the iteration.
+    A declared write includes the read. A hook's own state is private until another hook touches it, and what it logs
+    until another one reads that. A request to save needs no order outside of the iteration.
     """
     declared = {(binding.hook, binding.method): binding for binding in plan.bindings}
     shared = _shared(observed)

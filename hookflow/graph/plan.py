@@ -22,9 +22,11 @@ Half = Literal["whole", "enter", "exit"]
 """A plain method is called whole; an `around_X` generator enters at `before_X` and exits at `after_X`."""
 
 EdgeKind = Literal["file", "class", "pair", "flow"]
-"""The source of an edge: the pipeline file, the hook's class, the rule that what is entered first is left last (and
-that a hook's around encloses its own methods), or that who writes a slot fires before who reads it. A flow edge gives
-way to the others."""
+"""The source of an edge: the pipeline file, the hook's class, the nesting of arounds ("pair"), or data flow.
+
+Arounds are left in the reverse order of entry, and a hook's around encloses its own methods. Data flow puts writers of
+a slot before its readers, and gives way to the others.
+"""
 
 Phase = Literal["first", "early", "normal", "late", "last"]
 PHASES: tuple[Phase, ...] = ("first", "early", "normal", "late", "last")
@@ -59,12 +61,11 @@ class Trigger:
 class Binding:
     """One hook at one point.
 
-    `id` is its place in `Plan.bindings` and its name in the event log. `takes` are the arguments its method names, out
-    of those that the point offers, in the method's order. `phase` is the one it fires in: the hook's own, unless an
-    edge has moved it into another. Of a binding that is not ordered yet, `id` is -1 and `phase` the hook's own. `reads`
-    and `writes` are the slots that its method touches. `modules` (globs over the names of modules, or classes) and
-    `parameters` (globs over the names of parameters) are what it fires on, at a point that fires on such
-    (`Point.picks`).
+    `id` is its place in `Plan.bindings` and its name in the event log; it is -1 before the binding is ordered. `takes`
+    are the arguments its method names, out of those that the point offers, in the method's order. `phase` is the one it
+    fires in: the hook's own, unless an edge has moved it into another. `reads` and `writes` are the slots that its
+    method touches. `modules` and `parameters` are globs over names, or classes of modules, for a point that fires on
+    such (`Point.picks`).
 
     The others are for module points alone. `stages` is where the binding fires, none meaning in training alone;
     `prepend` puts it before the hooks that the model has registered itself; with `always_call` it fires after an
@@ -92,8 +93,8 @@ class Binding:
 class Edge:
     """`first` fires before `then` at `point`; `where` is the file and line (or the class) that says so.
 
-    `first_id` and `then_id` are the bindings: a hook may stand at a point twice, with a plain method and with half of
-    an `around`. For a flow edge `where` is empty, and `slots` are what `first` writes and `then` reads. A `loose` edge
+    `first_id` and `then_id` are the bindings: a hook may have two at one point, a plain method and half of an
+    `around`. For a flow edge `where` is empty, and `slots` are what `first` writes and `then` reads. A `loose` edge
     between two second halves follows from how the arounds were entered, and nothing but the file's order (or the
     shuffle) says that.
     """
@@ -256,7 +257,7 @@ class Plan:
 
     @cached_property
     def _dropped(self) -> frozenset[Edge]:
-        return frozenset(given.edge for given in self.given_way)
+        return frozenset(overruled.edge for overruled in self.given_way)
 
     def circle(self, given_way: GivenWay) -> tuple[Edge, ...]:
         """Return the cycle of flows that an edge gave way to, from its first name on; () where a kept edge did it.

@@ -106,9 +106,10 @@ from functools import cached_property
 from typing import Literal
 
 Kind = Literal["standard", "step", "module", "global", "parameter", "optimizer", "comm", "state", "log", "own"]
-"""The points that MMEngine has too (and `after_save_checkpoint` and `on_exception`), those inside one iteration, those
-that PyTorch itself calls (at modules of the network, at every module, at parameters, in an optimizer's step, in DDP,
-where states are made and loaded), that of a logged number, and those that a pipeline declares for itself."""
+"""Points of the loop ("standard"), inside one iteration ("step"), of a logged number, and of the pipeline itself.
+
+The others are PyTorch's: modules of the network, every module, parameters, optimizer steps, DDP, saving and loading.
+"""
 
 PICKS: dict[Kind, Literal["modules", "parameters"]] = {
     "module": "modules",

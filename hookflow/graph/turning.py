@@ -126,10 +126,10 @@ def brought_together(plan: Plan, pairs: Iterable[Pair], free: Collection[Pair]) 
     return _places(order.items())
 
 
-def way(plan: Plan, other: Plan) -> list[Pair]:
+def swaps_between(plan: Plan, other: Plan) -> list[Pair]:
     """Return which neighbours change places, one pair after the other, from the order of one plan to that of another.
 
-    None of them turns an ordered pair, if both orders are allowed, and none turns a pair back.
+    If both orders are allowed, no swap breaks an ordered pair, and no pair is swapped twice.
     """
     swaps = []
     for point in plan.order:

@@ -18,13 +18,19 @@ shuffle)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """`first` fires before `then`; `edge` is what says so, unless the phases or the file's order do."""
+class Answer:
+    """At `point`, `first` fires before `then`.
 
+    `path` are the edges that lead from the one to the other, where edges are the `reason`; `overruled` the weaker
+    edges between the two that gave way.
+    """
+
+    point: str
     first: Binding
     then: Binding
     reason: Reason
-    edge: Edge | None = None
+    path: tuple[Edge, ...] = ()
+    overruled: tuple[GivenWay, ...] = ()
 
 
 def rows_of(plan: Plan, point: str) -> list[tuple[int, int]]:
@@ -33,8 +39,8 @@ def rows_of(plan: Plan, point: str) -> list[tuple[int, int]]:
     return [(row[edge.first_id], row[edge.then_id]) for edge in plan.every_edge(point)]
 
 
-def neighbours(plan: Plan, point: str) -> Iterator[Link]:
-    """Yield each binding of a point with the one that follows it, and why it does."""
+def neighbours(plan: Plan, point: str) -> Iterator[Answer]:
+    """Yield why each binding of a point is followed by the next one: by an edge, or by what else decides."""
     by_ends = {(edge.first_id, edge.then_id): edge for edge in plan.edges_at(point)}
     decided = Decided(plan, point)
     bundles_from: dict[int, list[Bundle]] = {}
@@ -44,7 +50,10 @@ def neighbours(plan: Plan, point: str) -> Iterator[Link]:
     for first, then in pairwise(plan.at(point)):
         bundles = (bundle for bundle in bundles_from.get(first.id, ()) if then.id in bundle.then_ids)
         edge = by_ends.get((first.id, then.id)) or next((bundle.edge(first, then) for bundle in bundles), None)
-        yield Link(first, then, "edge" if edge else decided.reason(first, then), edge)
+        if edge:
+            yield Answer(point, first, then, "edge", (edge,))
+        else:
+            yield Answer(point, first, then, decided.reason(first, then))
 
 
 class Decided:
@@ -104,22 +113,6 @@ class Decided:
         return "phase" if first.phase != then.phase or waits_for_more else "file"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """At `point`, `first` fires before `then`.
-
-    `path` are the edges that lead from the one to the other, where edges are the `reason`; `overruled` the weaker
-    edges between the two that gave way.
-    """
-
-    point: str
-    first: Binding
-    then: Binding
-    reason: Reason
-    path: tuple[Edge, ...] = ()
-    overruled: tuple[GivenWay, ...] = ()
-
-
 def precedence(plan: Plan, a: str, b: str) -> list[Answer]:
     """Return an answer for each point at which both hooks are bound, in the order of a run; none if they never meet.
 
@@ -133,8 +126,9 @@ def precedence(plan: Plan, a: str, b: str) -> list[Answer]:
         if not pairs:
             continue
         decided = Decided(plan, point)
-        here = [given for given in plan.given_way if given.edge.point == point]
-        overruled = tuple(given for given in here if {given.edge.first, given.edge.then} == {a, b})
+        ends = {a, b}
+        here = (item for item in plan.given_way if item.edge.point == point)
+        overruled = tuple(item for item in here if {item.edge.first, item.edge.then} == ends)
         for first, then in pairs:
             reason = decided.reason(first, then)
             loose = reason == "file" and first.half == then.half == "exit"

@@ -10,7 +10,7 @@ from pathlib import Path
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import Level
 from hookflow.graph.plan import Plan
-from hookflow.graph.turning import Pair, brought_together, neighbouring, swapped, turned, unordered, way
+from hookflow.graph.turning import Pair, brought_together, neighbouring, swapped, swaps_between, turned, unordered
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import Loaded
 from hookflow.runner.observe.tensors import OF_SEVERAL, Leaves
@@ -264,7 +264,7 @@ class _Search:
 
     def steps(self, a: Plan, b: Plan) -> Iterator[Step]:
         """Yield the smallest steps on the way from one order to another that make a difference, by halving the way."""
-        swaps = way(a, b)
+        swaps = swaps_between(a, b)
         yield from self._halved(a, swaps, 0, len(swaps))
 
     def _halved(self, begin: Plan, swaps: Sequence[Pair], low: int, high: int) -> Iterator[Step]:

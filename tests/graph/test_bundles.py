@@ -145,15 +145,11 @@ def test_a_part_of_a_plan_has_the_edges_of_its_bundles() -> None:
 
 
 def test_the_shortest_way_may_lead_through_a_crowd() -> None:
-    found = plan(*crowd(101, 101), node("z", ["r0"]), node("v", ["w3"], writes=["x"]))
-    assert len(found.bundles) == 1
+    few = node("a", reads=["y"]), node("b", writes=["y"])  # whose flow is kept as it is
+    found = plan(*crowd(101, 101), node("z", ["r0"]), node("v", ["w3"], writes=["x"]), *few)
+    assert (len(found.bundles), [edge.first for edge in found.edges if edge.kind == "flow"]) == (1, ["b"])
     (answer,) = precedence(found, "w3", "z")
     assert [(edge.first, edge.then) for edge in answer.path] == [("w3", "r0"), ("r0", "z")]
-
-
-def test_flows_of_few_edges_are_kept_one_by_one_beside_a_crowd() -> None:
-    found = plan(*crowd(101, 101), node("a", reads=["y"]), node("b", writes=["y"]))
-    assert (len(found.bundles), [(edge.first, edge.then) for edge in found.edges]) == (1, [("b", "a")])
 
 
 def test_one_writer_and_its_readers_are_a_crowd_at_each_of_their_points(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,12 +163,6 @@ def test_one_writer_and_its_readers_are_a_crowd_at_each_of_their_points(monkeypa
         ("after_val", (5,), (6, 7, 8)),
     ]
     assert [binding.hook for binding in found.at("after_val")] == [*"wabcy"]
-
-
-def test_a_plan_without_a_crowd_is_written_without_bundles() -> None:
-    found = plan(*crowd(3, 3))
-    assert not found.bundles and len(found.edges) == 9
-    assert "bundles" not in found.to_json()
 
 
 def facts(found: Plan) -> dict[str, object]:

@@ -83,21 +83,12 @@ def test_state_and_logs_are_missing_once_another_hook_reads_them(
     assert found.get(("a", POINT), Slots()) == Slots((), said)
 
 
-def test_what_is_logged_is_missing_once_a_hook_declares_to_read_it() -> None:
-    compiled = plan(at("before_train", "b", ["scalars.n"]), at(POINT, "a"))
-    assert missing(compiled, seen(compiled, a=([], ["scalars.n"]))) == {("a", POINT): Slots((), ("scalars.n",))}
-
-
-def test_state_that_another_hook_writes_is_missing_too() -> None:
-    for wrote in (["hook.a"], []):
-        compiled = plan(at("before_train", "b", writes=["hook.a"] if not wrote else []), at(POINT, "a"))
-        found = missing(compiled, seen(compiled, a=([], ["hook.a"]), b=([], wrote)))
-        assert found[("a", POINT)] == Slots((), ("hook.a",))
-
-
-def test_what_a_hook_logs_is_missing_only_where_it_is_read() -> None:
-    compiled = plan(at(POINT, "a"), at(POINT, "b", writes=["scalars.n"]))
-    assert missing(compiled, seen(compiled, a=([], ["scalars.n"]), b=([], ["scalars.n"]))) == {}
+def test_what_another_hook_declares_to_read_or_to_write_is_missing() -> None:
+    for reads, writes, touched in ((["scalars.n"], [], "scalars.n"), ([], ["hook.a"], "hook.a")):
+        compiled = plan(at("before_train", "b", reads, writes), at(POINT, "a"))
+        assert missing(compiled, seen(compiled, a=([], [touched]))) == {("a", POINT): Slots((), (touched,))}
+    logs = plan(at(POINT, "a"), at(POINT, "b", writes=["scalars.n"]))
+    assert missing(logs, seen(logs, a=([], ["scalars.n"]), b=([], ["scalars.n"]))) == {}, "read by no hook"
 
 
 @pytest.mark.parametrize(
@@ -170,18 +161,6 @@ def test_pairs_that_the_declarations_turn(
     then = plan(*(at(POINT, name) for name in declared))
     found = turned(with_observed(now, seen(now, **touched)), then)
     assert [(one.first.hook, one.then.hook, one.slots) for one in found] == said
-
-
-def test_two_methods_of_one_hook_are_no_pair() -> None:
-    points = (("before_val", "whole"), *AROUND)
-    x = at("before_val", "x")
-    now = plan(node("a", points=points, writes=["model"]), x)
-    then = plan(node("a", points=points, near={"around_val": (["x"], []), "before_val": ([], ["x"])}), x)
-    assert [[one.half for one in found.at("before_val") if one.hook == "a"] for found in (now, then)] == [
-        ["enter", "whole"],
-        ["whole", "enter"],
-    ]
-    assert not [*turned(now, then)]
 
 
 def test_slots_by_verb() -> None:

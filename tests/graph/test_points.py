@@ -36,20 +36,11 @@ def test_points_of_its_own_are_listed_behind_those_that_they_follow() -> None:
         assert names[start : start + len(behind) + 1] == [first, *behind]
 
 
-@pytest.mark.parametrize(
-    ("name", "inside"),
-    [
-        ("after_train_iter", True),
-        ("forward", True),
-        ("after_val_iter", False),
-        ("b", True),
-        ("after_tuning", True),
-        ("before_alone", False),
-    ],
-)
-def test_which_lie_inside_an_iteration(name: str, inside: bool) -> None:
+@pytest.mark.parametrize("name", ["after_train_iter", "forward", "b", "after_tuning"])
+def test_which_lie_inside_an_iteration(name: str) -> None:
     """Those of its own do where the one does that they follow."""
-    assert mine().in_iteration(name) is inside
+    assert mine().in_iteration(name)
+    assert not any(map(mine().in_iteration, ("after_val_iter", "before_alone")))
 
 
 @pytest.mark.parametrize(

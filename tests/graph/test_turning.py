@@ -21,9 +21,9 @@ from hookflow.graph.turning import (
     meeting_points,
     neighbouring,
     swapped,
+    swaps_between,
     turned,
     unordered,
-    way,
 )
 from hookflow.trials.commute import _Search
 from hookflow.trials.trial import Trace, Trials, Visit
@@ -83,7 +83,7 @@ def test_what_is_turned_is_told_where_arounds_are_entered_and_not_where_they_are
 
 
 def test_the_way_to_another_order_swaps_neighbours() -> None:
-    swaps = way(plan(*map(node, "abcd")), plan(*map(node, "cbda")))
+    swaps = swaps_between(plan(*map(node, "abcd")), plan(*map(node, "cbda")))
     assert [swap.hooks for swap in swaps] == [("a", "b"), ("a", "c"), ("b", "c"), ("a", "d")]
 
 
@@ -116,7 +116,7 @@ def test_the_way_to_a_shuffled_order_turns_each_pair_once_and_is_allowed_all_alo
     nodes: list[Node], seed: int
 ) -> None:
     declared, shuffled = plan(*nodes), plan(*nodes, shuffle=seed)
-    swaps = way(declared, shuffled)
+    swaps = swaps_between(declared, shuffled)
     assert len({*swaps}) == len(swaps)
     assert keys(wanted(nodes, swapped(declared, swaps))) == keys(shuffled)
     for k in range(len(swaps)):

@@ -24,15 +24,14 @@ def left(name: str, after: Iterable[str] = (), phase: str = "normal", **slots: l
 class TestNeighbours:
     def test_have_the_edge_that_says_so(self) -> None:
         compiled = plan(node("a"), node("b", ["a"]), node("c", phase="late"), node("d", phase="late"))
-        found = [
-            (link.first.hook, link.then.hook, link.reason, bool(link.edge)) for link in neighbours(compiled, POINT)
-        ]
-        assert found == [("a", "b", "edge", True), ("b", "c", "phase", False), ("c", "d", "file", False)]
+        links = [*neighbours(compiled, POINT)]
+        assert [(link.first.hook, link.reason) for link in links] == [("a", "edge"), ("b", "phase"), ("c", "file")]
+        assert [link.path for link in links] == [compiled.edges, (), ()]
 
     def test_in_a_crowd_have_the_edge_of_it(self) -> None:
         (link,) = (link for link in neighbours(plan(*crowd(101, 101)), POINT) if link.reason == "edge")
         assert (link.first.hook, link.then.hook) == ("w100", "r0")
-        assert link.edge == Edge(POINT, "w100", "r0", "flow", "", ("x",), link.first.id, link.then.id)
+        assert link.path == (Edge(POINT, "w100", "r0", "flow", "", ("x",), link.first.id, link.then.id),)
 
     @pytest.mark.parametrize(
         ("nodes", "reason"),

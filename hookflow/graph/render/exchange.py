@@ -40,7 +40,7 @@ def _clusters(plan: Plan) -> Iterator[str]:
             label = f"label={_quoted(place_of(edge))}, {_STYLES[edge.kind]}"
             yield f"    b{edge.first_id} -> b{edge.then_id} [{label}];"
         for link in neighbours(plan, point.name):
-            if not link.edge:
+            if not link.path:
                 yield f"    b{link.first.id} -> b{link.then.id} [style=invis];"
         yield "  }"
     firsts = [f"b{plan.at(point.name)[0].id}" for point in plan.bound_points]
@@ -72,7 +72,7 @@ def _boxes(plan: Plan) -> Iterator[str]:
         for edge in plan.every_edge(point.name):
             yield f'    b{edge.first_id} {_ARROWS[edge.kind]}|"{_escaped(place_of(edge))}"| b{edge.then_id}'
         for link in neighbours(plan, point.name):
-            if not link.edge:
+            if not link.path:
                 yield f"    b{link.first.id} ~~~ b{link.then.id}"
         yield "  end"
     yield from (f"  p{k} ==> p{k + 1}" for k, _ in enumerate(plan.bound_points[1:]))

@@ -100,7 +100,7 @@ _KINDS: dict[Kind, str] = {
     "parameter": "on parameters",
     "comm": "in DDP",
 }
-"""What is said below the name of a point that not every trainer has."""
+"""The line below the name of a point that not every trainer has."""
 
 XY = tuple[float, float]
 Net = tuple[int, EdgeKind]
@@ -109,7 +109,7 @@ Net = tuple[int, EdgeKind]
 
 @dataclass(slots=True)
 class Row:
-    """A binding, what is said beside it, and the nets whose arrows end and begin at its box."""
+    """A binding, its notes, and the nets whose arrows end and begin at its box."""
 
     binding: Binding
     notes: list[str]

@@ -82,14 +82,14 @@ def edges_that_gave_way(plan: Plan) -> Iterator[str]:
     For each point the first ones are listed.
     """
     sentences: dict[str, None] = {}
-    for given in plan.given_way:
-        at = f"at {given.edge.point}"
-        against = ", ".join(map(in_words, given.against))
-        if circle := plan.circle(given):
+    for overruled in plan.given_way:
+        at = f"at {overruled.edge.point}"
+        against = ", ".join(map(in_words, overruled.against))
+        if circle := plan.circle(overruled):
             flows = ", ".join(map(in_words, circle))
             sentences[f"{at}, a circle of flows, so none of them counts: {flows}"] = None
         else:
-            sentences[f"{at}, {in_words(given.edge)} gave way to: {against}"] = None
+            sentences[f"{at}, {in_words(overruled.edge)} gave way to: {against}"] = None
     yield from sentences
     for point, count in plan.given_way_more.items():
         yield f"at {point}, {counted(count, 'more flow')} gave way to others"
