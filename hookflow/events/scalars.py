@@ -28,7 +28,8 @@ def scalars(run_dir: RunDir) -> list[ScalarRow]:
     for record in event_log(run_dir.events).read_all():
         match record["k"]:
             case "run":  # what came after the checkpoint that an attempt resumes from is trained again
-                begin = _iteration(record["resumed_from"] or "")
+                named = re.match(r"it(\d+)", record["resumed_from"] or "")
+                begin = int(named[1]) if named else 0
                 rows = {key: row for key, row in rows.items() if row.iter <= begin}
             case "scalars" | "metrics":
                 prefix = f"{record['split']}/" if record["k"] == "metrics" else ""
@@ -37,9 +38,3 @@ def scalars(run_dir: RunDir) -> list[ScalarRow]:
                     rows.pop((row.iter, row.name), None)  # a validation that is done again stands where it was done
                     rows[row.iter, row.name] = row
     return list(rows.values())
-
-
-def _iteration(checkpoint: str) -> int:
-    """Return the iteration that a checkpoint is named after; 0 for none."""
-    named = re.match(r"it(\d+)", checkpoint)
-    return int(named[1]) if named else 0

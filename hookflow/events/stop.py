@@ -45,29 +45,22 @@ def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
             break
         pid = run.describe()["pid"]
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
-            if not _holds(pid, run):
+            try:
+                holds_lock = holds(pid, run.path)
+            except psutil.AccessDenied:
+                raise PermissionError(1, f"process {pid} is another user's") from None
+            if not holds_lock:
                 say(f"process {pid}, which run.json names, does not hold the lock of this run: it is left alone")
                 return False
             say(f"{number.name} sent to process {pid}")
-            _send(psutil.Process(pid), number)
+            process = psutil.Process(pid)
+            for child in process.children(recursive=True) if number == signal.SIGKILL else ():
+                with contextlib.suppress(psutil.NoSuchProcess):  # no other process would end it
+                    child.kill()
+            process.send_signal(number)
         until = time.monotonic() + patience
         while run.life() == "alive" and time.monotonic() < until:
             time.sleep(PERIOD)
     gone = run.life() != "alive"
     say("the process has ended" if gone else "the process does not end, even by SIGKILL")
     return gone
-
-
-def _holds(pid: int, run: RunDir) -> bool:
-    try:
-        return holds(pid, run.path)
-    except psutil.AccessDenied:
-        raise PermissionError(1, f"process {pid} is another user's") from None
-
-
-def _send(process: psutil.Process, number: signal.Signals) -> None:
-    if number == signal.SIGKILL:  # no other process would end its children
-        for child in process.children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
-    process.send_signal(number)

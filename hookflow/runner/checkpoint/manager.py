@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -223,11 +224,29 @@ class CheckpointManager:
 
     def report_if_possible(self) -> None:
         """Do what `report` does, in a run that has failed already; of several ranks the others may have gone."""
-        self._if_possible(self.report if self._ranks.world == 1 else self._wait)
+        with self._reporting_errors():
+            if self._ranks.world == 1:
+                self.report()
+            elif self._saving and self._saving.thread and isinstance(failed := self._saving.result(), Exception):
+                raise failed
 
     def save_after_error(self, error: BaseException) -> None:
         """Save the state after something has raised; no run resumes from it by itself."""
-        self._if_possible(partial(self._save_after, error))
+        with self._reporting_errors():
+            if self._ranks.world > 1:
+                raise NotSavedError("that takes all ranks, and this one has raised")
+            state = self._copied()
+            facts = self._facts(state) | {"exception": shortened(masked(f"{type(error).__name__}: {error}"))}
+            path = self._store.save_apart(state, facts, EXCEPTION).path.relative_to(self._folder)
+            self._log.say(f"the state after {type(error).__name__} was raised is in {path}", "warn")
+
+    @contextmanager
+    def _reporting_errors(self) -> Iterator[None]:
+        """Record why nothing is saved: the run has failed already, and ends with the error that it failed with."""
+        try:
+            yield
+        except Exception as error:
+            self._log.say(f"no checkpoint could be saved after the error: {error}", "error")
 
     def abandon(self) -> None:
         """Abandon the write, since the run ends at once. A checkpoint that was written nevertheless is recorded."""
@@ -306,22 +325,3 @@ class CheckpointManager:
         path = str(saved.path.relative_to(self._folder))
         it, ep = saving.facts["it"], saving.facts["ep"]
         self._log.put("checkpoint", it=it, ep=ep, path=path, names=saving.names, bytes=saved.bytes, ms=saving.ms)
-
-    def _wait(self) -> None:
-        if self._saving is not None and self._saving.thread and isinstance(failed := self._saving.result(), Exception):
-            raise failed
-
-    def _save_after(self, error: BaseException) -> None:
-        if self._ranks.world > 1:
-            raise NotSavedError("that takes all ranks, and this one has raised")
-        state = self._copied()
-        facts = self._facts(state) | {"exception": shortened(masked(f"{type(error).__name__}: {error}"))}
-        path = self._store.save_apart(state, facts, EXCEPTION).path.relative_to(self._folder)
-        self._log.say(f"the state after {type(error).__name__} was raised is in {path}", "warn")
-
-    def _if_possible(self, save: Callable[[], None]) -> None:
-        """Save, or record why not: the run has failed already, and ends with the error that it failed with."""
-        try:
-            save()
-        except Exception as error:
-            self._log.say(f"no checkpoint could be saved after the error: {error}", "error")

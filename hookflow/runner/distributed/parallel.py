@@ -48,11 +48,12 @@ def average(tensors: list[Tensor]) -> None:
 
 def class_of(model: nn.Module) -> str:
     """Return the name of a model's class, as it was before a strategy put its own in front."""
-    return next(kind.__name__ for kind in type(model).__mro__ if not any(map(_of_strategy, kind.__mro__)))
-
-
-def _of_strategy(kind: type) -> bool:
-    return kind.__module__.startswith("torch.distributed")
+    kinds = type(model).__mro__
+    return next(
+        kind.__name__
+        for kind in kinds
+        if not any(base.__module__.startswith("torch.distributed") for base in kind.__mro__)
+    )
 
 
 class Strategy:

@@ -82,16 +82,18 @@ def execute(
             for change in changes:
                 say(f"since {since}: {change.text}", "info" if change.may is May.YES else "warn")
         parts = build(loaded, plan, wanted.base(), say, ranks=ranks, fresh=checkpoint is None)
-        place = partial(_place_checkpoints, store, run_dir, parts.hooks.values())
-        consensus.together(place if ranks.first else _nothing)
+        kept = partial(_place_checkpoints, store, run_dir, parts.hooks.values())
+        consensus.together(kept if ranks.first else _nothing)
         check_comm_hook(plan, parts.strategy, parts.place)
         begin = read_manifest(checkpoint)["it"] if checkpoint else 0
         if checkpoint and ranks.first and recorder.log_found < read_manifest(checkpoint).get("log", 0):
             say(_log_is_behind(run_dir.events, recorder.log_found, begin), "warn")
         with writing(parts.writers, run_dir, wanted.pipeline, begin, recorder, signals) as start_writers:
             _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
-            for warning in plan.warnings if ranks.first else ():
-                say(_in_a_line(warning), "warn")
+            for problem in plan.warnings if ranks.first else ():
+                place = f"{problem.where.at_line}: " if problem.where else ""
+                hint = f" ({' '.join(problem.hint.split())})" if problem.hint else ""
+                say(f"{place}{problem.message}{hint}", "warn")
             trainer = Trainer(parts, plan, run_dir, store, recorder, signals, consensus)
 
             def begin_attempt() -> None:
@@ -127,12 +129,6 @@ def _record_files(run_dir: RunDir, store: CheckpointStore, checkpoint: Path | No
     adopt(run_dir)
     if checkpoint is not None:
         store.rewind(checkpoint)
-
-
-def _in_a_line(problem: Problem) -> str:
-    place = f"{problem.where.at_line}: " if problem.where else ""
-    hint = f" ({' '.join(problem.hint.split())})" if problem.hint else ""
-    return f"{place}{problem.message}{hint}"
 
 
 def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> Path | None:
