@@ -277,6 +277,12 @@ def in_batches(data: Any) -> list[list[int]]:
     return [[0, 1], [2, 3]]
 
 
+def share() -> tuple[int, int]:
+    """Return how many processes share a stream, and which of them this is."""
+    worker = get_worker_info()
+    return (worker.num_workers, worker.id) if worker else (1, 0)
+
+
 class Endless(IterableDataset[Any]):
     """Examples for the toy network in a row, shared out among workers, with noise; it does not say how many."""
 
@@ -289,8 +295,7 @@ class Endless(IterableDataset[Any]):
         self.pass_ = epoch
 
     def __iter__(self) -> Iterator[Any]:
-        worker = get_worker_info()
-        of, own = (worker.num_workers, worker.id) if worker else (1, 0)
+        of, own = share()
         for index in range(own, self.examples, of):
             inputs, target = self.plain[index]
             yield inputs + torch.randn(4) + self.pass_ + random.random(), target
@@ -311,8 +316,7 @@ class NumbersWithPlace(Numbers):
         self.given = 0
 
     def __iter__(self) -> Iterator[Any]:
-        worker = get_worker_info()
-        of, own = (worker.num_workers, worker.id) if worker else (1, 0)
+        of, own = share()
         while own + self.given * of < self.examples:
             inputs, target = self.plain[own + self.given * of]
             self.given += 1
@@ -332,8 +336,8 @@ class ShuffledWithFirst(NumbersWithPlace):
     def __iter__(self) -> Iterator[Any]:
         self.order = torch.randperm(self.examples).tolist()
         random.shuffle(self.order)
-        worker = get_worker_info()
-        own = self.order[worker.id :: worker.num_workers] if worker else self.order
+        of, number = share()
+        own = self.order[number::of]
         while self.given < len(own):
             inputs, target = self.plain[own[self.given]]
             self.given += 1
@@ -346,8 +350,8 @@ class ShuffledInIter(ShuffledWithFirst):
 
     def __iter__(self) -> Iterator[Any]:
         order = torch.randperm(self.examples)
-        worker = get_worker_info()
-        return Walking(self, order[worker.id :: worker.num_workers] if worker else order)
+        of, number = share()
+        return Walking(self, order[number::of])
 
 
 class Walking:
@@ -370,8 +374,7 @@ class ShuffledOnce(Numbers):
     """Shuffles in `__iter__` and has no state at all."""
 
     def __iter__(self) -> Iterator[Any]:
-        worker = get_worker_info()
-        of, own = (worker.num_workers, worker.id) if worker else (1, 0)
+        of, own = share()
         order = torch.randperm(self.examples).tolist()[own::of]
         return ((self.plain[k][0] + torch.randn(4) + k, self.plain[k][1]) for k in order)
 

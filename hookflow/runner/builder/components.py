@@ -42,7 +42,10 @@ def find_makers(loaded: Loaded, base: Path, splits: Sequence[str]) -> dict[str, 
     problems = list(wrong_parts(loaded))
     for key, part in _components(loaded.pipeline, splits).items():
         try:
-            makers[key] = _find(part.use, key, base, loaded.places.of(f"{key}.use"))
+            registry, where = registry_of(key), loaded.places.of(f"{key}.use")
+            if missing := missing_extra(registry, part.use, where):
+                raise UserError(missing)
+            makers[key] = (registry.find if registry else refer)(part.use, base, where)
         except UserError as error:
             problems += error.problems
         else:
@@ -63,25 +66,15 @@ def _components(pipeline: Pipeline, splits: Sequence[str]) -> dict[str, Componen
     return {key: section for key, section in sections.items() if section is not None}
 
 
-def _find(use: str, key: str, base: Path, where: Where) -> Maker:
-    registry = registry_of(key)
-    if missing := missing_extra(registry, use, where):
-        raise UserError(missing)
-    maker: Maker = (registry.find if registry else refer)(use, base, where)
-    return maker
-
-
 def _wrong_arguments(
     make: Maker, part: Component, public: Component, key: str, place_of: Callable[[str], Where]
 ) -> Iterator[Problem]:
     def place(name: str) -> Where:
         return place_of(f"{key}.args.{name}" if name else f"{key}.use")
 
-    filled: Sequence[str] = OFFERED_TO_DATA if key.startswith("data") else ()
-    if key.startswith("writers"):
-        filled = OFFERED_TO_WRITERS
-    if key.startswith("optimizer"):
-        filled = ["params"]
+    kind = key.partition(".")[0]
+    offered = {"data": OFFERED_TO_DATA, "writers": OFFERED_TO_WRITERS, "optimizer": ("params",)}
+    filled: Sequence[str] = offered.get(kind, ())
     if key == "task" and not isinstance(make, type):
         filled = [p.name for p in parameters_of(make)][:2]  # the run and the batch, whatever it calls them
     return wrong_arguments(make, part.args, key, place, filled, public=public.args)
