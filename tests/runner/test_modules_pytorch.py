@@ -5,21 +5,14 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
-from hookflow.events.rundir import RunDir
-from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import parse
-from hookflow.runner.process.launch import prepare
 from tests import pytorch_hooks
-from tests.conftest import TESTS
-
-Train = Callable[..., int]
+from tests.conftest import TOY, NewRun, Train
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing when gradients are computed:UserWarning")
 
@@ -56,18 +49,7 @@ class Declared(NamedTuple):
 
 
 Seen = tuple[list[Any], dict[str, torch.Tensor]]
-
-
-def by_hookflow(hooks: list[Declared], tmp_path: Path, train_here: Train, fails: int, kind: str) -> tuple[int, Seen]:
-    """Train with the hooks in a pipeline; return the exit code, the notes and the weights."""
-    text = PIPELINE.replace("FAILS", str(fails)).replace("KIND", kind)
-    text += "".join(hook.table(f"hook{k}") for k, hook in enumerate(hooks))
-    loaded = parse(text, tmp_path / "modules.toml")
-    run_dir = RunDir.create(tmp_path / "runs", "modules")
-    prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
-    pytorch_hooks.NOTES.clear()
-    code = train_here(run_dir)
-    return code, ([*pytorch_hooks.NOTES], pytorch_hooks.NETS[-1].state_dict())
+Same = Callable[..., int]
 
 
 def by_hand(hooks: list[Declared], fails: int, kind: str) -> Seen:
@@ -91,14 +73,23 @@ def by_hand(hooks: list[Declared], fails: int, kind: str) -> Seen:
     return [*pytorch_hooks.NOTES], net.state_dict()
 
 
-def same(hooks: list[Declared], tmp_path: Path, train_here: Train, fails: int = 0, kind: str = "ValueError") -> int:
-    """Assert that both make the same calls and the same weights; return the exit code of the run."""
-    code, (ours, weights) = by_hookflow(hooks, tmp_path, train_here, fails, kind)
-    theirs, expected = by_hand(hooks, fails, kind)
-    assert ours == theirs
-    assert ours, "something was called"
-    assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items())
-    return code
+@pytest.fixture
+def same(new_run: NewRun, train_here: Train) -> Same:
+    """Assert that hooks of a pipeline make the same calls and weights as by hand; return the exit code of the run."""
+
+    def run(hooks: list[Declared], fails: int = 0, kind: str = "ValueError") -> int:
+        text = PIPELINE.replace("FAILS", str(fails)).replace("KIND", kind)
+        run_dir = new_run(swap=(TOY.read_text(), text + "".join(h.table(f"hook{k}") for k, h in enumerate(hooks))))
+        pytorch_hooks.NOTES.clear()
+        code = train_here(run_dir)
+        ours, weights = [*pytorch_hooks.NOTES], pytorch_hooks.NETS[-1].state_dict()
+        theirs, expected = by_hand(hooks, fails, kind)
+        assert ours == theirs
+        assert ours, "something was called"
+        assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items())
+        return code
+
+    return run
 
 
 LAYERS = ("block.0", "block.1", "scaled", "head")
@@ -115,24 +106,24 @@ EVERYTHING = [
 ]
 
 
-def test_every_kind_is_called_and_replaces_as_by_hand(tmp_path: Path, train_here: Train) -> None:
-    assert same(EVERYTHING, tmp_path, train_here) == 0
+def test_every_kind_is_called_and_replaces_as_by_hand(same: Same) -> None:
+    assert same(EVERYTHING) == 0
 
 
-def test_arguments_of_any_names_are_given_by_position_as_by_hand(tmp_path: Path, train_here: Train) -> None:
+def test_arguments_of_any_names_are_given_by_position_as_by_hand(same: Same) -> None:
     terse = ("forward", "forward_kwargs", "forward_pre", "forward_pre_kwargs", "full_backward_pre", "full_backward")
     hooks = [Declared(f"terse_{name}", name.removesuffix("_kwargs"), ("scaled", "block.1")) for name in terse]
-    assert same([*hooks, *EVERYTHING], tmp_path, train_here) == 0
+    assert same([*hooks, *EVERYTHING]) == 0
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_order_with_some_prepended_is_as_by_hand(seed: int, tmp_path: Path, train_here: Train) -> None:
+def test_any_order_with_some_prepended_is_as_by_hand(seed: int, same: Same) -> None:
     draw = random.Random(seed)
     hooks = [
         hook._replace(modules=tuple(draw.sample(hook.modules, 1 + draw.randrange(len(hook.modules)))))
         for hook in draw.sample(EVERYTHING, 7)
     ]
-    assert same([hook._replace(prepend=draw.random() < 0.4) for hook in hooks], tmp_path, train_here) == 0
+    assert same([hook._replace(prepend=draw.random() < 0.4) for hook in hooks]) == 0
 
 
 ALWAYS = [
@@ -144,24 +135,22 @@ ALWAYS = [
 
 
 @pytest.mark.parametrize(("kind", "code"), [("ValueError", 1), ("KeyboardInterrupt", 130)])
-def test_always_call_is_called_after_an_exception_as_by_hand(
-    kind: str, code: int, tmp_path: Path, train_here: Train
-) -> None:
+def test_always_call_is_called_after_an_exception_as_by_hand(kind: str, code: int, same: Same) -> None:
     # without an output forward_replaces raises, which PyTorch turns into a warning
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        assert same(ALWAYS, tmp_path, train_here, fails=2, kind=kind) == code
+        assert same(ALWAYS, fails=2, kind=kind) == code
     silenced = [str(each.message) for each in warned if "always_call=True" in str(each.message)]
     assert len(silenced) == (2 if kind == "ValueError" else 0)
     without = [note for note in pytorch_hooks.NOTES if note[-1] is None]
     assert bool(without) == (kind == "ValueError")
 
 
-def test_a_hook_that_raises_ends_the_call_as_by_hand(tmp_path: Path, train_here: Train) -> None:
+def test_a_hook_that_raises_ends_the_call_as_by_hand(same: Same) -> None:
     hooks = [
         Declared("forward", "forward", ("head",)),
         Declared("raises_late", "forward", ("head",)),
         Declared("forward_replaces", "forward", ("head",)),
         Declared("forward_kwargs", "forward", ("head", ""), always_call=True),
     ]
-    assert same(hooks, tmp_path, train_here) == 1
+    assert same(hooks) == 1
