@@ -11,24 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from hookflow.events.records import (
-    KINDS,
-    LATE,
-    VERSION,
-    Acknowledged,
-    Checkpoint,
-    CommandRecord,
-    End,
-    Epoch,
-    Error,
-    Frame,
-    Message,
-    Metrics,
-    Record,
-    Refused,
-    Run,
-    Scalars,
-)
+from hookflow.events import records
+from hookflow.events.records import KINDS, LATE, VERSION
 from hookflow.graph.plan import Plan
 from hookflow.metric_mode import mode_by_name
 from hookflow.monitor.journal import BECAME, Entry, Gallery, Journal, Kind, Logged, brief
@@ -49,7 +33,7 @@ class Request:
 
     cmd: str
     asked: float
-    answer: Acknowledged | None = None
+    answer: records.Acknowledged | None = None
 
 
 class Saved(NamedTuple):
@@ -108,17 +92,17 @@ class RunState:
         self.ranks = Ranks()
         self._begin(NO_RUN)
 
-    def _begin(self, run: Run) -> None:
+    def _begin(self, run: records.Run) -> None:
         """Start afresh what belongs to one attempt at the run."""
         self.run = run
         self._began = run.get("t", 0.0)
         self.ranks = self.ranks.again(run)
-        self.end: End | None = None
-        self.refused: Refused | None = None  # a resume that came to nothing: the run is as it was
+        self.end: records.End | None = None
+        self.refused: records.Refused | None = None  # a resume that came to nothing: the run is as it was
         self.failed_to_start = False  # the user's mistake ended the attempt before it began: there is nothing to show
         self.stage = "start"
         self.batch = self.batches = 0
-        self.errors: dict[tuple[str, str], Error] = {}
+        self.errors: dict[tuple[str, str], records.Error] = {}
         self.disabled: set[str] = set()
         self._warned: set[str] = set()  # scalars that were not finite
         self.moved = self.now  # when the training was last seen to get on
@@ -127,7 +111,7 @@ class RunState:
         self.iterating = 0  # of them, ns inside training iterations
         self._frame_t = 0.0
 
-    def apply(self, record: Record, rank: int = 0, plan: Plan = NO_PLAN) -> None:
+    def apply(self, record: records.Record, rank: int = 0, plan: Plan = NO_PLAN) -> None:
         """Take the next record of a rank's event log, as `read_record` returns it. Unknown kinds are passed over.
 
         `plan` has the hooks' names, for what is noted of the ranks.
@@ -149,7 +133,7 @@ class RunState:
         if len(self.ranks.of) > 1:
             self.ranks.look(self.now, plan, self.journal)
 
-    def apply_command(self, record: CommandRecord) -> None:
+    def apply_command(self, record: records.CommandRecord) -> None:
         """Take the next record of the command log, as `apply` does those of an event log."""
         self.requests.setdefault(record["id"], Request(record["cmd"], record["t"]))
 
@@ -157,7 +141,7 @@ class RunState:
         """Warn of a file of the run that cannot be read."""
         self.journal.add(self.now, "warn", "monitor", text, own=True)
 
-    def _advance(self, record: Record) -> None:
+    def _advance(self, record: records.Record) -> None:
         """Go on to the time of a record; where the clock was set back, so far back, as if no time had passed.
 
         Frames tell that: one thread writes them in turn, while an image, say, may be written long after it was logged.
@@ -244,7 +228,7 @@ class RunState:
         began = self.run.get("t", 0.0)
         return [request for request in self.requests.values() if request.answer is None and request.asked >= began]
 
-    def _on_run(self, record: Run) -> None:
+    def _on_run(self, record: records.Run) -> None:
         again, origin = bool(self.run), record["resumed_from"] or ""
         self._begin(record)
         self.attempts.append(Attempt(record["t"], self.now, self.it, self.it, tuple(self._prepared), origin))
@@ -262,7 +246,7 @@ class RunState:
             splits = ", ".join(self.synthetic)
             self._warn(record, "synthetic", "data", f"SYNTHETIC data ({splits}): scores say nothing of the real set")
 
-    def _on_frame(self, record: Frame) -> None:
+    def _on_frame(self, record: records.Frame) -> None:
         self.frames += 1
         place = (record["stage"], record["bi"])
         if place != (self.stage, self.batch) or record["samples"] or record["hooks"] or self.stage == "paused":
@@ -281,12 +265,12 @@ class RunState:
         self.iterating += record["iters"][1]
         self.first.frame(record)
 
-    def _on_scalars(self, record: Scalars) -> None:
+    def _on_scalars(self, record: records.Scalars) -> None:
         for name, value in record["v"].items():
             self.scalars.setdefault(name, Series()).add(record["it"], float(value))
             self._check_finite(record, name, float(value))
 
-    def _on_metrics(self, record: Metrics) -> None:
+    def _on_metrics(self, record: records.Metrics) -> None:
         self.moved = record["t"]
         texts = {}
         for name, value in record["v"].items():
@@ -298,14 +282,14 @@ class RunState:
         values = "  ".join(texts[name] for name in in_order(texts, self.monitored))
         self._note(record, "metrics", record["split"], f"{values}  in {record['seconds']:.1f} s")
 
-    def _on_epoch(self, record: Epoch) -> None:
+    def _on_epoch(self, record: records.Epoch) -> None:
         self.moved = record["t"]
         self._between = True
         self._ends[record["ep"]] = record["it"]
         loss = f"  loss {number(self.scalars['loss'].last)}" if "loss" in self.scalars else ""
         self._note(record, "info", "epoch", f"{record['ep']} done in {record['seconds']:.1f} s{loss}")
 
-    def _on_checkpoint(self, record: Checkpoint) -> None:
+    def _on_checkpoint(self, record: records.Checkpoint) -> None:
         self.moved = record["t"]
         it, path, names = record["it"], record["path"], tuple(record["names"])
         facts = (record["t"], record["ep"], record["bytes"], record["ms"])
@@ -315,14 +299,14 @@ class RunState:
         text = f"{path.rsplit('/', 1)[-1]}{kept_as}  {size(record['bytes'])} in {record['ms']:.0f} ms"
         self._note(record, "checkpoint", "checkpoint", text, path)
 
-    def _on_ack(self, record: Acknowledged) -> None:
+    def _on_ack(self, record: records.Acknowledged) -> None:
         self.requests.setdefault(record["id"], Request(record["cmd"], record["asked"])).answer = record
         outcome = f"done at iteration {record['it']}" if record["ok"] else "refused"
         note = f": {record['note']}" if record["note"] else ""
         text = f"{record['cmd']} {outcome} ({record['t'] - record['asked']:.1f} s){note}"
         self._note(record, "command", "command", text)
 
-    def _on_message(self, record: Message) -> None:
+    def _on_message(self, record: records.Message) -> None:
         self.ranks.hear_first(record)
         self._prepared.append(self._note(record, record["level"], record["source"], record["text"]))
 
@@ -332,7 +316,7 @@ class RunState:
 
     _on_image = _on_text = _on_histogram = _on_logged
 
-    def _on_error(self, record: Error) -> None:
+    def _on_error(self, record: records.Error) -> None:
         place = f"{record['point']}, " if record["point"] else ""
         text = f"{place}{BECAME[record['action']]}: {record['type']}: {one_line(record['text'])}"
         self.ranks.hear_first(record)
@@ -343,7 +327,7 @@ class RunState:
         if record["action"] == "disable":
             self.disabled.add(record["hook"])
 
-    def _on_end(self, record: End) -> None:
+    def _on_end(self, record: records.End) -> None:
         begun = bool(self.run) and self.end is None
         began = record["t"] - record["seconds"]
         if not begun and (not self.attempts or began > self.attempts[-1].until):  # else the launcher repeats the end
@@ -363,7 +347,7 @@ class RunState:
         detail = record["reason"] if "\n" in record["reason"] else ""
         self._note(record, "error" if new else "info", "run", text, detail)
 
-    def _on_refused(self, record: Refused) -> None:
+    def _on_refused(self, record: records.Refused) -> None:
         self.refused = record
         self.failed_to_start = record["exit"] == 2
         ended = f"not resumed, exit code {record['exit']}: {' '.join(record['reason'].split())}"
@@ -371,16 +355,16 @@ class RunState:
         detail = record.get("traceback") or record["reason"]
         self._note(record, "error", "run", f"not resumed: {one_line(record['reason'])}", detail)
 
-    def _check_finite(self, record: Record, name: str, value: float) -> None:
+    def _check_finite(self, record: records.Record, name: str, value: float) -> None:
         """Warn of a value that is not finite, once for each name."""
         if not math.isfinite(value):
             self._warn(record, name, name, f"{name} is {number(value)} at iteration {record['it']}")
 
-    def _warn(self, record: Record, about: str, source: str, text: str) -> None:
+    def _warn(self, record: records.Record, about: str, source: str, text: str) -> None:
         """Add a warning to the journal, the first time in this attempt that it is about this."""
         if about not in self._warned:
             self._warned.add(about)
             self.journal.add(record["t"], "warn", source, text, own=True, it=self.it)
 
-    def _note(self, record: Record, kind: Kind, source: str, text: str, detail: str = "") -> Entry:
+    def _note(self, record: records.Record, kind: Kind, source: str, text: str, detail: str = "") -> Entry:
         return self.journal.add(record["t"], kind, source, text, detail, it=record["it"])

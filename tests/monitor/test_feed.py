@@ -43,7 +43,7 @@ def test_replay_shows_at_every_moment_what_the_live_view_showed(whole: RunDir, m
         assert drawn(recording.state, recording) == shown[place]
 
 
-def test_steps_go_from_frame_to_frame_and_stop_at_the_ends(whole: RunDir) -> None:
+def test_steps_go_from_frame_to_frame_and_stop_at_the_ends(whole: RunDir, tmp_path: Path) -> None:
     recording = Recording(whole)
     assert recording.step(-10) == recording._times[recording._frames[0]]
     moments = [recording.step(1) for _ in range(5)]
@@ -54,6 +54,7 @@ def test_steps_go_from_frame_to_frame_and_stop_at_the_ends(whole: RunDir) -> Non
     assert recording.step(10**6) == recording._times[recording._frames[-1]]
     recording.seek(recording.first - 1)
     assert recording.state.frames == 0
+    assert Recording(make(tmp_path, upto=0)).step(1) == 0.0, "an empty one has nothing to show"
 
 
 def test_a_line_that_is_still_being_written_waits_for_its_end(tmp_path: Path) -> None:

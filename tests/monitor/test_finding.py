@@ -47,6 +47,13 @@ def test_a_run_is_found(root: Path, wanted: str | None, found: str) -> None:
     assert find_run(str(root / "mnist" / "20260923-080000-c222"), root).id == "20260923-080000-c222"
 
 
+def test_a_run_may_be_called_latest(root: Path) -> None:
+    run = RunDir(root / "latest" / "20260901-080000-d333")
+    run.path.mkdir(parents=True)
+    run.sign(id=run.id, name="latest")
+    assert find_run("latest", root) == run
+
+
 def test_a_run_that_was_refused_before_it_trained_is_passed_over_where_another_goes_by_its_name(tmp_path: Path) -> None:
     trained, refused = make(tmp_path, upto=60), RunDir(tmp_path / "cifar" / "20260930-080000-b111")
     refused.path.mkdir(parents=True)

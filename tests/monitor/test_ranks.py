@@ -14,7 +14,7 @@ from hookflow.events.reading import read_record
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import RECENT, Recording
 from hookflow.monitor.health import PATIENCE, Pace, examine, verdict
-from hookflow.monitor.ranks import SILENCE, named
+from hookflow.monitor.ranks import HOLD, SILENCE, named
 from hookflow.monitor.series import WINDOW
 from hookflow.monitor.state import RunState
 from tests.monitor.conftest import read
@@ -99,7 +99,9 @@ def test_what_costs_less_than_a_twentieth_is_even(ms: float) -> None:
 
 def test_a_straggler_is_told_of_once_stays_for_less_and_goes_when_it_has_caught_up() -> None:
     state = begun(2)
-    train(state, range(1, 90), {}, {"data": 8.0})
+    train(state, range(1, int(HOLD)), {}, {"data": 8.0})
+    assert said(state) == [], "a moment makes no straggler"
+    train(state, range(int(HOLD), 90), {}, {"data": 8.0})
     train(state, range(90, 190), {}, {"data": 4.0})
     assert len(said(state)) == 1, "4 ms are too few to be told of, and enough to stay"
     train(state, range(190, 300), {}, {})

@@ -12,7 +12,7 @@ import pytest
 from hookflow.events.histogram import bin_of
 from hookflow.events.reading import read_record
 from hookflow.monitor.health import Pace, costliest, share, verdict
-from hookflow.monitor.series import WINDOW, Best, Series, Timing
+from hookflow.monitor.series import WINDOW, Series, Timing
 from hookflow.monitor.state import RunState
 from tests.monitor.fake_run import BEGAN, ITERS_PER_EPOCH, Training, plan
 
@@ -29,6 +29,10 @@ def folded(log: list[dict[str, Any]]) -> RunState:
         with suppress(ValueError):
             state.apply(read_record(json.dumps(record)))
     return state
+
+
+def validated(it: int, **values: float | str) -> Any:
+    return {"k": "metrics", "t": BEGAN + it, "it": it, "ep": it, "split": "val", "v": values, "seconds": 1.0}
 
 
 def entry(*times: int) -> list[Any]:
@@ -131,14 +135,6 @@ def test_memory_is_bounded_however_long_the_run() -> None:
     assert sum(mean for _, mean in means) / len(means) == pytest.approx(19_999 / 2, rel=0.01)
 
 
-def test_values_that_are_not_finite_are_not_drawn() -> None:
-    state = folded(
-        [*records(1.0), {"k": "scalars", "t": BEGAN + 2, "it": 9, "ep": 0, "v": {"loss": "nan", "lr": "inf"}}]
-    )
-    assert math.isnan(state.scalars["loss"].last)
-    assert all(math.isfinite(value) for _, value in state.scalars["loss"])
-
-
 def test_unknown_kinds_and_keys_are_passed_over() -> None:
     known = records(5.0)
     odd = [{"k": "hologram", "t": BEGAN + 1e6}, {"no": "kind"}, {"k": None, "t": 0.0}]
@@ -154,22 +150,16 @@ def test_a_record_that_cannot_be_read_is_passed_over_whole() -> None:
     assert state.timing(3).count == folded(log).timing(3).count
 
 
-def test_a_run_record_may_leave_things_out() -> None:
-    state = folded([{"k": "run", "t": BEGAN, "it": 0, "ep": 0, "data": {"train": {"name": "toy"}}}])
-    assert state.run["data"]["train"]["examples"] == 0
-    assert state.synthetic == []
-    assert state.journal.warnings == 0
-
-
 def test_a_loss_that_is_no_number_is_one_warning_and_never_the_best() -> None:
     state = folded(records(1.0, synthetic=False))
     for it in range(10, 14):
         state.apply({"k": "scalars", "t": BEGAN + it, "it": it, "ep": 0, "v": {"loss": "nan", "lr": "inf"}})
-        values = {"loss": "nan", "accuracy": "inf"}
-        state.apply({"k": "metrics", "t": BEGAN + it, "it": it, "ep": 0, "split": "val", "v": values, "seconds": 1.0})
+        state.apply({**validated(it, loss="nan", accuracy="inf"), "ep": 0})
     texts = [entry.text for entry in state.journal if entry.kind == "warn"]
     assert texts == ["loss is NaN at iteration 10", "lr is inf at iteration 10", "accuracy is inf at iteration 10"]
     assert state.metrics.best == {}
+    assert math.isnan(state.scalars["loss"].last)
+    assert all(math.isfinite(value) for _, value in state.scalars["loss"]), "it is not drawn"
     state.apply({**records(0.0)[0], "t": BEGAN + 20})
     state.apply({"k": "scalars", "t": BEGAN + 21, "it": 1, "ep": 0, "v": {"loss": "nan"}})
     assert [entry.text for entry in state.journal][-1] == "loss is NaN at iteration 1"
@@ -188,36 +178,29 @@ def test_a_resumed_run_walks_its_stretch_again() -> None:
     assert state.elapsed == 0
 
 
-def test_the_best_is_the_lowest_loss_and_the_highest_accuracy() -> None:
-    state = RunState()
-    for it, (loss, accuracy) in enumerate([(2.0, 0.1), (1.0, 0.5), (1.5, 0.3)]):
-        values = {"loss": loss, "accuracy": accuracy}
-        state.apply({"k": "metrics", "t": it, "it": it, "ep": it, "split": "val", "v": values, "seconds": 1.0})
-    assert (state.metrics.best["loss"].value, state.metrics.best["loss"].it) == (1.0, 1)
-    assert (state.metrics.best["accuracy"].value, state.metrics.best["accuracy"].it) == (0.5, 1)
+def test_the_best_is_the_lowest_loss_and_the_highest_accuracy_up_to_where_a_run_is_resumed() -> None:
+    def best() -> dict[str, tuple[float, int]]:
+        return {name: (best.value, best.it) for name, best in state.metrics.best.items()}
 
-
-def test_what_was_best_ahead_of_the_checkpoint_is_forgotten_at_a_resume() -> None:
     state = RunState()
-    for it, loss in [(1, 2.0), (2, 1.0), (3, 0.5)]:
-        values = {"loss": loss, "late": loss} if it > 2 else {"loss": loss}
-        state.apply({"k": "metrics", "t": it, "it": it, "ep": it, "split": "val", "v": values, "seconds": 1.0})
+    for it, (loss, accuracy) in enumerate([(2.0, 0.1), (1.0, 0.5), (1.5, 0.3)], start=1):
+        state.apply(validated(it, loss=loss, accuracy=accuracy))
+    assert best() == {"loss": (1.0, 2), "accuracy": (0.5, 2)}
+    state.apply(validated(4, loss=0.5, late=0.5))
+    assert best()["loss"] == (0.5, 4)
     state.apply({**records(3.0)[0], "it": 2, "ep": 2, "resumed_from": "last"})
-    assert {name: (best.value, best.it) for name, best in state.metrics.best.items()} == {"loss": (1.0, 2)}
+    assert best() == {"loss": (1.0, 2), "accuracy": (0.5, 2)}
 
 
-def test_what_is_best_of_a_metric_whose_name_does_not_say_it_a_hook_has_said() -> None:
-    def best(modes: dict[str, str]) -> dict[str, Best]:
-        state = RunState()
-        state.apply({**records(3.0)[0], "modes": modes})
-        for it, value in enumerate([2.0, 1.0]):
-            values = {"score": value}
-            state.apply({"k": "metrics", "t": it, "it": it, "ep": it, "split": "val", "v": values, "seconds": 1.0})
-        return dict(state.metrics.best)
-
-    assert best({"score": "min"})["score"].value == 1.0
-    assert best({"score": "max"})["score"].value == 2.0
-    assert best({}) == {}
+@pytest.mark.parametrize(("modes", "best"), [({"score": "min"}, [1.0]), ({"score": "max"}, [2.0]), ({}, [])])
+def test_what_is_best_of_a_metric_whose_name_does_not_say_it_a_hook_has_said(
+    modes: dict[str, str], best: list[float]
+) -> None:
+    state = RunState()
+    state.apply({**records(3.0)[0], "modes": modes})
+    for it, value in enumerate([2.0, 1.0]):
+        state.apply(validated(it, score=value))
+    assert [best.value for best in state.metrics.best.values()] == best
 
 
 def test_a_command_waits_until_the_run_answers_it() -> None:
@@ -249,20 +232,6 @@ def test_the_verdict_names_what_the_training_waits_for_and_the_costliest_hook() 
     starved.minute.add(1.0, {"data": 60, "forward": 40}, entry(100), 8, 0)
     starved.now = 1.0
     assert verdict(starved, plan(), Pace.of(starved)).startswith("input-bound: 60.0 % waits for data")
-
-
-def test_an_error_is_an_entry_with_its_traceback_and_marks_its_hook() -> None:
-    state = folded(records())
-    error = next(entry for entry in state.journal if entry.kind == "error")
-    assert "Traceback" in error.detail
-    assert "visual" in state.disabled
-    assert ("visual", "after_val_epoch") in state.errors
-    assert (state.journal.warnings, state.journal.errors) == (2, 1)
-
-
-def test_made_up_data_are_named() -> None:
-    assert folded(records(1.0)).synthetic == ["train", "val"]
-    assert folded(records(1.0, synthetic=False)).synthetic == []
 
 
 def test_what_part_of_the_data_is_used_is_known() -> None:
