@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.process.launch import start
 from tests.conftest import NewRun, Train, records
-from tests.limits import LIMIT
-from tests.processes import Training
+from tests.processes import Started, Training
 
 ONE_EPOCH = "run.max_epochs=1"
 
@@ -51,7 +49,7 @@ def test_a_hook_may_change_the_working_directory(
 
 def test_a_thread_that_never_ends_is_named_and_left(new_run: NewRun) -> None:
     run_dir = new_run(ONE_EPOCH, disturber("LeavesThread"))
-    assert start(run_dir).wait(LIMIT) == 0
+    assert Started(run_dir).wait() == 0
     (warning,) = warnings(run_dir)
     assert '"uploader"' in warning
     assert "wait_forever" in warning
@@ -63,5 +61,5 @@ def test_a_thread_that_never_ends_is_named_and_left(new_run: NewRun) -> None:
 def test_threads_that_end_by_themselves_are_not_worth_a_word(new_run: NewRun) -> None:
     pool = disturber("LeavesPool").replace("disturber=", "pool=")
     run_dir = new_run(ONE_EPOCH, disturber("LeavesThread", seconds=0.2), pool)
-    assert start(run_dir).wait(LIMIT) == 0
+    assert Started(run_dir).wait() == 0
     assert warnings(run_dir) == []
