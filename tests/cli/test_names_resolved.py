@@ -23,6 +23,5 @@ def test_check_and_run_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "json.py").unlink()
     path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
     monkeypatch.setenv("PYTHONPATH", path)
-    for command in (("check", "p.toml"), ("run", "p.toml", "--ui=plain")):
-        done = hookflow(*command, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+    done = hookflow("run", "p.toml", "--ui=plain", cwd=tmp_path)  # which checks it first
+    assert done.returncode == 0, done.stderr

@@ -8,29 +8,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from hookflow.cli.app import app
 from hookflow.errors import UserError
-from tests.conftest import hookflow, hookflow_here
+from tests.cli.conftest import invoke
+from tests.conftest import hookflow_here
 from tests.limits import LIMIT
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, empty."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def new(*arguments: str) -> str:
-    done = CliRunner().invoke(app, ["new", *arguments])
-    if isinstance(done.exception, UserError):
-        raise done.exception
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    return invoke("new", *arguments)
 
 
+@pytest.mark.usefixtures("train_here")  # which puts the handlers of signals back
 def test_a_pipeline_passes_check_and_trains(here: Path) -> None:
     told = new("pipeline", "spirals")
     assert told.splitlines()[0] == "wrote spirals.toml, spirals.py"
@@ -38,7 +29,8 @@ def test_a_pipeline_passes_check_and_trains(here: Path) -> None:
     checked = hookflow_here("check", "spirals.toml", "--strict", cwd=here)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     own_task = "--set=task.use=./spirals.py:step"
-    trained = hookflow("run", "spirals.toml", own_task, "--set=run.max_epochs=3", "--ui=plain", cwd=here)
+    options = (own_task, "--set=run.max_epochs=3", "--set=run.threads=1", "--in-process")
+    trained = hookflow_here("run", "spirals.toml", *options, cwd=here)
     assert trained.returncode == 0, trained.stdout + trained.stderr
     shown = hookflow_here("show", cwd=here).stdout
     assert "finished" in shown

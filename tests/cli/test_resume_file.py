@@ -105,6 +105,7 @@ def test_a_run_keeps_its_name(run: RunDir) -> None:
     assert "with --resume, run.name says which run is meant; a run keeps its name" in refusal("run.name=x")
 
 
+@pytest.mark.usefixtures("train_here")  # which puts the handlers of signals back
 @pytest.mark.parametrize(
     ("override", "said"),
     [
@@ -114,7 +115,7 @@ def test_a_run_keeps_its_name(run: RunDir) -> None:
     ],
 )
 def test_a_folder_that_cannot_be_made_is_a_mistake(override: str, said: str) -> None:
-    done = hookflow("run", "toy.toml", "--ui", "plain", "--set", override, cwd=Path.cwd())
+    done = hookflow_here("run", "toy.toml", "--in-process", "--set", override, cwd=Path.cwd())
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
@@ -236,13 +237,12 @@ def test_a_run_without_a_checkpoint_begins_anew_and_as_it_likes(train_here: Trai
     assert train_here(run, resume=True) == 0
 
 
-def test_the_command_line_refuses_continues_and_says_when_it_is_done(tmp_path: Path) -> None:
+def test_the_command_line_refuses_continues_and_says_when_it_is_done(run: RunDir, tmp_path: Path) -> None:
     def resume(command: Callable[..., CompletedProcess[str]] = hookflow_here) -> tuple[int, str]:
         done = command("run", "toy.toml", "--resume", "--ui=plain", cwd=tmp_path)
         assert "Traceback" not in done.stderr
         return done.returncode, done.stdout + done.stderr
 
-    assert hookflow("run", "toy.toml", "--ui=none", cwd=tmp_path).returncode == 0
     edit("momentum = 0.9", "momentum = 0.8")
     code, said = resume()
     assert (code, "optimizer.args.momentum was 0.9, and is 0.8" in said) == (2, True)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from hookflow.cli.app import app
 from hookflow.events import stop as ending
 from hookflow.events.rundir import RunDir
-from tests.conftest import NewRun, hookflow, records, wait_for
+from tests.conftest import NewRun, hookflow_here, records, wait_for
 from tests.limits import LIMIT
 from tests.processes import Training
 
@@ -55,7 +55,7 @@ def test_a_run_is_stopped_with_a_checkpoint(
     assert stopped == f"■ stopped at iteration {at:,}"
     assert resume == f"resume from iteration {at:,}: hookflow run --resume {run_dir.id}"
     assert training.wait() == 0
-    again = hookflow("stop", "toy", cwd=tmp_path)
+    again = hookflow_here("stop", "toy", cwd=tmp_path)
     assert again.returncode == 2
     assert f"the run {run_dir.id} is not running" in again.stderr
 
@@ -84,9 +84,9 @@ def test_a_run_that_hangs_is_told_of_and_ended_at_once(
 
 def test_a_run_that_has_not_started_and_one_elsewhere(new_run: NewRun, tmp_path: Path) -> None:
     run_dir = new_run()
-    early = hookflow("stop", "toy", cwd=tmp_path)
+    early = hookflow_here("stop", "toy", cwd=tmp_path)
     assert (early.returncode, "has not started" in early.stderr) == (2, True)
     run_dir.sign(pid=1, process_started=0.0, host="far")
-    remote = hookflow("stop", "toy", "--now", cwd=tmp_path)
+    remote = hookflow_here("stop", "toy", "--now", cwd=tmp_path)
     assert (remote.returncode, "is on far" in remote.stderr) == (2, True)
     assert not run_dir.commands.exists()

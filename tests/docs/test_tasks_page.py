@@ -13,13 +13,14 @@ from torch import nn
 from hookflow.hooks.run import Run
 from hookflow.runner.loop.run import Run as Offered
 from hookflow.zoo import tasks
-from tests.conftest import TESTS, hookflow, records
+from tests.conftest import TESTS, hookflow_here, records
 from tests.end_to_end.test_run import only_run
 
 PAGE = (TESTS.parent / "docs" / "tasks.md").read_text("utf-8")
 FILES = {name: text for text, name in re.findall(r"```\w+\n(# (\S+)\n.*?)```", PAGE, re.DOTALL)}
 
 
+@pytest.mark.usefixtures("train_here")  # which puts the handlers of signals back
 @pytest.mark.parametrize(
     ("pipeline", "metrics"),
     [
@@ -31,7 +32,7 @@ FILES = {name: text for text, name in re.findall(r"```\w+\n(# (\S+)\n.*?)```", P
 def test_the_examples_train(pipeline: str, metrics: set[str], tmp_path: Path) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    done = hookflow("run", pipeline, "--ui", "none", "--set", "run.threads=1", cwd=tmp_path)
+    done = hookflow_here("run", pipeline, "--in-process", "--set", "run.threads=1", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert records(only_run(tmp_path), "metrics")[-1]["v"].keys() == metrics  # type: ignore[attr-defined]
 

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 from hookflow.hooks.registry import BUILT_IN
-from tests.conftest import hookflow, records
+from tests.conftest import hookflow, hookflow_here, records
 from tests.end_to_end.test_run import only_run
 from tests.limits import LIMIT
 
@@ -27,7 +27,7 @@ def test_the_pipeline_and_the_hook_run_as_they_stand(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(block("# mine.toml") + block("[hooks.weight_norm]"))
     (tmp_path / "net.py").write_text(block("# net.py"))
     (tmp_path / "norm.py").write_text(block("# norm.py"))
-    done = hookflow("check", "mine.toml", cwd=tmp_path)
+    done = hookflow_here("check", "mine.toml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     done = hookflow("run", "mine.toml", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -60,10 +60,9 @@ def test_every_hook_that_comes_with_it_is_listed() -> None:
 
 
 def test_why_answers_as_it_is_printed() -> None:
-    """The folder has several pipelines; one of them has both hooks."""
     asked = [shlex.split(command) for command in re.findall(r"`hookflow (why [a-z]\S* [a-z][^`]*)`", README)]
     assert asked
     for arguments in asked:
-        done = hookflow(*arguments, cwd=Path(__file__).parents[2])
+        done = hookflow_here(*arguments, cwd=Path(__file__).parents[2])
         assert done.returncode == 0, done.stderr
         assert f" fires before {arguments[2]}\n" in done.stdout

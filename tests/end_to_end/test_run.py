@@ -50,11 +50,12 @@ def test_the_shipped_pipeline_on_drawn_pictures_says_so_everywhere(tmp_path: Pat
     run = only_run(tmp_path)
     assert records(run, "run")[0]["data"]["train"]["synthetic"]  # type: ignore[index]
     assert (run.checkpoints / "last" / "model.pt").exists()
-    listed = hookflow("runs", cwd=tmp_path)
+    listed = hookflow_here("runs", cwd=tmp_path)
     assert run.id in listed.stdout
     assert "SYNTHETIC" in listed.stdout
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not (REAL / "unpack.py").exists(), reason="no real images beside this checkout")
 def test_the_shipped_pipeline_learns_on_real_pictures(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
@@ -166,8 +167,9 @@ def test_a_reader_that_goes_away_ends_no_run(tmp_path: Path) -> None:
 
 
 def test_no_two_processes_train_in_one_directory(tmp_path: Path) -> None:
-    assert hookflow("run", str(TOY), "--ui=none", cwd=tmp_path).returncode == 0
-    command = [sys.executable, "-m", "hookflow", "run", "--resume", "--ui=none", "--set=run.max_epochs=20"]
+    done = hookflow("run", str(TOY), "--ui=none", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "none prints nothing"
+    command = [sys.executable, "-m", "hookflow", "run", "--resume", "--ui=none", "--set=run.max_epochs=6"]
     both = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     said = [child.communicate(timeout=LIMIT)[1] for child in both]
     assert sorted(child.returncode for child in both) == [0, 2]
@@ -177,18 +179,14 @@ def test_no_two_processes_train_in_one_directory(tmp_path: Path) -> None:
 
 def test_a_place_where_no_run_can_be_kept_is_the_users_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = hookflow("run", str(TOY), "--set=run.dir=file", cwd=tmp_path)
+    done = hookflow_here("run", str(TOY), "--set=run.dir=file", cwd=tmp_path)
     assert done.returncode == 2
     assert "--set run.dir=file: no run directory can be made in file" in done.stderr
 
 
-def test_none_prints_nothing(tmp_path: Path) -> None:
-    done = hookflow("run", str(TOY), "--ui=none", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
+@pytest.mark.usefixtures("train_here")  # which puts the handlers of signals back
 def test_in_process_for_a_debugger(tmp_path: Path) -> None:
-    done = hookflow("run", str(TOY), "--in-process", cwd=tmp_path)
+    done = hookflow_here("run", str(TOY), "--in-process", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert records(only_run(tmp_path), "end")[0]["status"] == "finished"
 
