@@ -85,8 +85,9 @@ def wrong_arguments(
             message = f'{called}: "{name}" is what the point offers, so it cannot be given here'
             yield Problem(message, place(places[name]), "give the argument another name")
         elif name in named:
-            written = _from_environment(public if public is not None else args, places[name])
-            yield from _wrong_value(make, called, name, value, place(places[name]), written)
+            written: Any = args if public is None else public
+            at = places[name] if isinstance(written, Mapping) else int(places[name])
+            yield from _wrong_value(make, called, name, value, place(places[name]), written[at])
         elif inspect.Parameter.VAR_KEYWORD not in kinds:
             hint = nearest(name, free) or takes
             yield Problem(f'{called} takes no argument "{name}"', place(places[name]), hint)
@@ -95,22 +96,15 @@ def wrong_arguments(
         yield Problem(f"{called} needs the argument " + ", ".join(f'"{name}"' for name in missing), place(""))
 
 
-def _from_environment(args: Mapping[str, Any] | Sequence[Any], place: str) -> str:
-    """Return the reference that stands for an argument, or in it; an empty string where none refers to the environment.
-
-    The argument is at `place`: its name, or its place in a list.
-    """
-    written = args[place] if isinstance(args, Mapping) else args[int(place)]
-    return next((text for _, text in environment_keys(written)), "")
-
-
 def _wrong_value(
-    make: Callable[..., Any], called: str, name: str, value: Any, where: Where, written: str
+    make: Callable[..., Any], called: str, name: str, value: Any, where: Where, written: Any
 ) -> Iterator[Problem]:
+    """Yield a problem of a value; `written` may refer to the environment, whose values are not shown."""
     try:
         _as_annotated(make, name, value)
     except ValidationError as error:
-        message, hint = wrong_value(error.errors(include_url=False)[0], f'{called}: "{name}"', written)
+        reference = next((text for _, text in environment_keys(written)), "")
+        message, hint = wrong_value(error.errors(include_url=False)[0], f'{called}: "{name}"', reference)
         yield Problem(message, where, hint)
 
 
@@ -135,7 +129,7 @@ def _as_annotated(make: Callable[..., Any], name: str, value: Any) -> Any:
 
 
 def argument_type(make: Callable[..., Any], name: str) -> TypeAdapter[Any]:
-    """Return what holds a value against the annotation of an argument of a class or function."""
+    """Return the type that validates an argument of a class or function against its annotation."""
     while isinstance(make, partial):
         make = make.func
     function = vars(make).get("__init__", make) if isinstance(make, type) else make
