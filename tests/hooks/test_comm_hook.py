@@ -37,21 +37,27 @@ def alone(tmp_path: Path) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def gradients(state: object, hook: Any, iterations: int = 6) -> list[torch.Tensor]:
-    """Return the gradients of some backward passes, averaged by a communication hook."""
+def gradients(hooks: Mapping[str, tuple[object, Any]], iterations: int = 6) -> list[torch.Tensor]:
+    """Return the gradients of models of different sizes in some backward passes, each averaged by its hook."""
     torch.manual_seed(7)
-    net = DistributedDataParallel(nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 16)))
-    net.register_comm_hook(state, hook)
-    found = []
+    widths = dict(zip(hooks, (24, 8), strict=False))
+    nets = {name: DistributedDataParallel(nn.Sequential(nn.Linear(16, w), nn.Tanh())) for name, w in widths.items()}
+    for name, (state, hook) in hooks.items():
+        nets[name].register_comm_hook(state, hook)
+    result = []
     for _ in range(iterations):
-        net.zero_grad()
-        net(torch.randn(5, 16)).square().sum().backward()
-        found += [p.grad.clone() for p in net.parameters() if p.grad is not None]
-    return found
+        for net in nets.values():
+            net.zero_grad()
+            net(torch.randn(5, 16)).square().sum().backward()
+            result += [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    return result
 
 
-def ours(hook: CommHook, model: str = "model") -> Any:
-    return lambda state, bucket: hook.ddp_comm(model, dist.group.WORLD, bucket)
+def ours(hook: CommHook, model: str = "model") -> tuple[object, Any]:
+    return None, lambda state, bucket: hook.ddp_comm(model, dist.group.WORLD, bucket)
+
+
+EXACT = {"model": (None, default_hooks.allreduce_hook)}
 
 
 def by_pytorch(algorithm: str) -> tuple[object, Any]:
@@ -66,50 +72,32 @@ def by_pytorch(algorithm: str) -> tuple[object, Any]:
 @pytest.mark.parametrize("algorithm", ["fp16_compress", "bf16_compress", "power_sgd"])
 def test_it_does_what_pytorchs_own_does(algorithm: Any) -> None:
     more = {"matrix_rank": 2, "start": 3} if algorithm == "power_sgd" else {}
-    found = gradients(None, ours(CommHook(algorithm, **more)))
-    expected, exact = gradients(*by_pytorch(algorithm)), gradients(None, default_hooks.allreduce_hook)
-    assert all(map(torch.equal, found, expected))
-    assert not all(map(torch.equal, found, exact)), "it compresses"
+    averaged = gradients({"model": ours(CommHook(algorithm, **more))})
+    assert all(map(torch.equal, averaged, gradients({"model": by_pytorch(algorithm)})))
+    assert not all(map(torch.equal, averaged, gradients(EXACT))), "it compresses"
 
 
 @pytest.mark.usefixtures("alone")
 def test_power_sgd_begins_when_it_would_have_in_a_run_that_was_not_interrupted() -> None:
-    first, exact = CommHook("power_sgd", start=8), gradients(None, default_hooks.allreduce_hook)
-    assert all(map(torch.equal, gradients(None, ours(first)), exact))
+    first, exact = CommHook("power_sgd", start=8), gradients(EXACT)
+    assert all(map(torch.equal, gradients({"model": ours(first)}), exact))
     assert first.state_dict() == {"iterations": {"model": 6}}
     second = CommHook("power_sgd", start=8)
     second.load_state_dict(first.state_dict())
-    found = gradients(None, ours(second), 4)
-    same = [torch.equal(one, other) for one, other in zip(found, exact, strict=False)]
-    assert all(same[:8]) and not all(same[8:]), "two iterations of four tensors are exact"
+    same = [*map(torch.equal, gradients({"model": ours(second)}, 4), exact)]
+    assert all(same[:4]) and not all(same[4:]), "two iterations of two tensors are exact"
     assert second.state_dict() == {"iterations": {"model": 10}}
 
 
 @pytest.mark.usefixtures("alone")
 def test_power_sgd_learns_of_each_model_for_itself() -> None:
-    """Buckets of two models have the same numbers, and neither the same gradients nor, here, as many."""
+    """Buckets of two models have the same numbers, and not the same gradients."""
     hook = CommHook("power_sgd", start=2)
-    ours_of = {"left": ours(hook, "left"), "right": ours(hook, "right")}
-    found = train_two({name: (None, hook) for name, hook in ours_of.items()})
+    averaged = gradients({name: ours(hook, name) for name in ("left", "right")})
     pytorch = powerSGD_hook.powerSGD_hook
-    expected = train_two({name: (powerSGD_hook.PowerSGDState(None, 1, 2), pytorch) for name in ours_of})
-    assert all(map(torch.equal, found, expected))
-    assert hook.state_dict() == {"iterations": {"left": 5, "right": 5}}
-
-
-def train_two(hooks: Mapping[str, tuple[object, Any]]) -> list[torch.Tensor]:
-    """Return the gradients of two models of different sizes in some backward passes, turn by turn."""
-    torch.manual_seed(7)
-    nets = [DistributedDataParallel(nn.Linear(16, width)) for width in (24, 8)]
-    for net, (state, hook) in zip(nets, hooks.values(), strict=True):
-        net.register_comm_hook(state, hook)
-    found = []
-    for _ in range(5):
-        for net in nets:
-            net.zero_grad()
-            net(torch.randn(5, 16)).square().sum().backward()
-            found += [p.grad.clone() for p in net.parameters() if p.grad is not None]
-    return found
+    expected = gradients({name: (powerSGD_hook.PowerSGDState(None, 1, 2), pytorch) for name in ("left", "right")})
+    assert all(map(torch.equal, averaged, expected))
+    assert hook.state_dict() == {"iterations": {"left": 6, "right": 6}}
 
 
 COMM = 'hooks.comm={use="comm_hook", args={algorithm="fp16_compress"}%s}'
