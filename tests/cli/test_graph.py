@@ -7,11 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from hookflow.cli.app import app
 from hookflow.errors import UserError
 from hookflow.graph.plan import Plan
+from tests.cli.conftest import invoke
 from tests.conftest import TOY, NewRun, hookflow_here
 from tests.golden_files import check_golden
 
@@ -26,10 +25,8 @@ BEGINS = {
 }
 
 
-def graph(*arguments: str, pipeline: str = str(TOY)) -> str:
-    result = CliRunner().invoke(app, ["graph", pipeline, *arguments], catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.stdout
+def graph(*arguments: str, pipeline: str = str(TOY), columns: int = 80) -> str:
+    return invoke("graph", pipeline, *arguments, columns=columns)
 
 
 def without_lines(drawn: str) -> str:
@@ -37,18 +34,16 @@ def without_lines(drawn: str) -> str:
     return re.sub(r"(cifar\.toml):\d+", r"\1:LINE", drawn)
 
 
-def test_the_text_says_who_waits_for_whom_and_which_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    lines = graph().split("\n")
+def test_the_text_says_who_waits_for_whom_and_which_line_says_so() -> None:
+    lines = graph(columns=120).split("\n")
     assert lines[0].startswith("toy: 8 hooks at ")
     assert any(line.endswith("late, every 2, after throughput (toy.toml:44)") for line in lines)
 
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_the_shipped_pipelines_plan_is_golden(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.chdir(ROOT)
-    drawn = graph(pipeline="pipelines/cifar.toml")
+    drawn = graph(pipeline="pipelines/cifar.toml", columns=columns)
     check_golden("plan_cifar.txt" if columns == 80 else f"plan_cifar-{columns}.txt", without_lines(drawn))
 
 

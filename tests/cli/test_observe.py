@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from hookflow.cli.app import app
 from hookflow.pipeline.load import load
 from hookflow.service.pipelines import valid_plan
+from tests.cli.conftest import invoke
 from tests.conftest import TESTS
 
 ROOT = TESTS.parent
@@ -40,17 +41,13 @@ def hooks(**classes: str) -> str:
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a pipeline is to be written: p.toml in the current directory."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
+def file(here: Path) -> Path:
+    """Where a pipeline is to be written: p.toml in the current folder."""
     return Path("p.toml")
 
 
 def check(file: Path | str, *options: str, exit_code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["check", str(file), *options], catch_exceptions=False)
-    assert result.exit_code == exit_code, result.output
-    return result.stdout
+    return invoke("check", file, *options, code=exit_code)
 
 
 BUGS = {

@@ -12,19 +12,8 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.process.launch import new_run
 from hookflow.service.runs import recorded_plan
+from tests.cli.conftest import SMALL
 
-PIPELINE = """\
-[run]
-name = "p"
-default_hooks = false
-max_iters = 10
-[model]
-use = "torch.nn:Flatten"
-[optimizer]
-use = "torch.optim:SGD"
-[data.train]
-use = "cifar10"
-"""
 HOOKS = "".join(f'[hooks.h{k}]\nuse = "builtins:print"\npoints = ["before_train"]\n' for k in range(6))
 
 
@@ -33,10 +22,9 @@ def new(file: str, changes: Changes) -> RunDir:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with a pipeline of six hooks that nothing orders, which is the current one."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "p.toml").write_text(PIPELINE + HOOKS)
+def pipeline(here: Path) -> None:
+    """A pipeline of six hooks that nothing orders, in the current folder."""
+    (here / "p.toml").write_text(SMALL + HOOKS)
 
 
 def order(run: RunDir) -> list[str]:

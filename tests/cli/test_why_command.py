@@ -7,22 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from hookflow.cli.app import app
 from hookflow.errors import UserError
+from tests.cli.conftest import SMALL, invoke
 from tests.conftest import NewRun
 
-PIPELINE = """\
-[run]
-name = "p"
-max_iters = 10
-[model]
-use = "torch.nn:Flatten"
-[optimizer]
-use = "torch.optim:SGD"
-[data.train]
-use = "cifar10"
+PIPELINE = (
+    SMALL
+    + """\
 [hooks.a]
 use = "builtins:print"
 points = ["before_train"]
@@ -49,33 +41,30 @@ phase = "late"
 use = "ema"
 enabled = false
 """
+)
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the pipeline as its only one."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "p.toml").write_text(PIPELINE)
-    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
-    return tmp_path
+def pipeline(here: Path) -> None:
+    """A pipeline, the only one in the current folder."""
+    (here / "p.toml").write_text(PIPELINE)
+    (here / "pyproject.toml").write_text("[project]\nname = 'x'\n")
 
 
 def why(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["why", *arguments], catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.stdout
+    return invoke("why", *arguments)
 
 
 def test_a_way_of_edges_has_the_source_of_each_and_what_it_has_overruled() -> None:
     assert why("a", "c") == (
         "at before_train: a fires before c\n"
         "  2 edges lead there\n"
-        "    a → b  p.toml:14\n"
-        "    b → c  p.toml:19\n"
+        "    a → b  p.toml:15\n"
+        "    b → c  p.toml:20\n"
         "  a is normal by itself; its edges make it early here\n"
         "  c writes model, which a reads; that would turn the order, but gives way to\n"
-        "    a → b  p.toml:14\n"
-        "    b → c  p.toml:19\n"
+        "    a → b  p.toml:15\n"
+        "    b → c  p.toml:20\n"
     )
 
 
@@ -86,8 +75,8 @@ def test_asked_the_other_way_round_it_says_after() -> None:
 def test_points_with_one_answer_are_told_together_and_one_point_alone_if_asked() -> None:
     alone = (
         "  nothing says so but the file\n"
-        "    c  p.toml:20\n"
-        "    d  p.toml:24\n"
+        "    c  p.toml:21\n"
+        "    d  p.toml:25\n"
         "  both touch model, so it may matter; to state which is right:\n"
         '    c first, as now: after = ["c"] in [hooks.d]\n'
         '    d first: after = ["d"] in [hooks.c]\n'
@@ -97,8 +86,8 @@ def test_points_with_one_answer_are_told_together_and_one_point_alone_if_asked()
         "at before_train: c fires after d\n"
         "  3 edges lead there\n"
         "    d → a  model: d writes, a reads\n"
-        "    a → b  p.toml:14\n"
-        "    b → c  p.toml:19\n"
+        "    a → b  p.toml:15\n"
+        "    b → c  p.toml:20\n"
         "  d is normal by itself; its edges make it early here\n"
         '  to fire c before d: after = ["c"] in [hooks.d]\n'
     )
@@ -176,7 +165,7 @@ def test_what_stands_against_turning_two_hooks() -> None:
         "  to fire z before y, one of these must go:\n"
         '    "d" before "z": --set hooks.d.before=["z"]\n'
         '    "y" before "x": --set hooks.y.before=["x"]\n'
-        '    "x" before "d": p.toml:58:11\n'
+        '    "x" before "d": p.toml:59:11\n'
     )
 
 
@@ -211,7 +200,7 @@ def test_two_that_do_not_meet_at_a_point() -> None:
 
 
 def test_a_hook_that_is_switched_off_fires_nowhere() -> None:
-    assert why("off", "a") == "off fires nowhere: it is switched off (p.toml:34)\n"
+    assert why("off", "a") == "off fires nowhere: it is switched off (p.toml:35)\n"
 
 
 def test_every_name_that_is_unknown_is_told() -> None:
@@ -228,7 +217,7 @@ def test_which_pipeline_must_be_plain(here: Path) -> None:
     (here / "pipelines/q.toml").write_text(PIPELINE)
     with pytest.raises(UserError, match=r"there are 2 pipelines here\n    name one: p\.toml"):
         why("a", "c")
-    assert "pipelines/q.toml:14" in why("a", "c", "pipelines/q.toml")
+    assert "pipelines/q.toml:15" in why("a", "c", "pipelines/q.toml")
     (here / "p.toml").unlink()
     assert why("a", "c").startswith("at before_train: a fires before c")
     (here / "pipelines/q.toml").unlink()
@@ -249,7 +238,7 @@ def test_flows_in_a_circle_are_told_once_and_as_such(here: Path) -> None:
     told = why("x", "y")
     assert told.splitlines()[-3:] == circle
     assert "would turn" not in told
-    checked = CliRunner().invoke(app, ["check", "p.toml"], env={"COLUMNS": "200"}).stdout
+    checked = invoke("check", "p.toml", columns=200)
     line = "x → y (two), y → x (one): a circle of flows, so none of them counts; at after_run"
     assert checked.count(line) == 1
 
@@ -280,11 +269,11 @@ def test_a_hook_that_stands_twice_at_a_point(here: Path) -> None:
     assert why("around", "r") == (
         "at after_val: around (after_val) fires before r\n"
         "  an edge says so\n"
-        "    around → r  p.toml:39\n"
+        "    around → r  p.toml:40\n"
         "\n"
         "at after_val: around (leaving around_val) fires before r\n"
         "  an edge says so\n"
-        "    around → r  p.toml:39\n"
+        "    around → r  p.toml:40\n"
     )
     assert why("around", "around", "--point", "before_val") == (
         "at before_val: around (entering around_val) fires before around (before_val)\n"
