@@ -18,7 +18,6 @@ from pydantic_core import core_schema
 
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.pipeline.layers import OTHER_LENGTH
-from hookflow.pipeline.load import DEFAULT_HOOKS
 from hookflow.pipeline.problems import type_words
 from hookflow.pipeline.schema import Pipeline, Section
 from hookflow.pipeline.source_map import as_toml
@@ -298,8 +297,7 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
     """Return the schema of a pipeline file.
 
     `hooks` are the arguments of hooks by their short name, each as a model with the hook's sentence; `points` are names
-    with a sentence. They are offered; others are taken too. A required key may be in the extended file, so a file with
-    `extends` need not hold it.
+    with a sentence. They are offered; others are taken too. No key is required: it may be in the extended file.
     """
     schema = declared(Pipeline)
     arguments = {name: declared(model) for name, model in hooks.items()}
@@ -308,24 +306,16 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
     _offer(hook["properties"]["use"], {name: table.pop("description", "") for name, table in arguments.items()})
     for point in (binding, binding["properties"]["at"], _part(schema["properties"]["points"])["properties"]["follows"]):
         _offer(point, points)
-    epochs, iters = OTHER_LENGTH
-    schema["properties"]["run"]["not"] = {"required": [epochs, iters]}
-    needed = _take_needs(schema)
-    needed["properties"]["run"] |= {"if": {"not": {"required": [iters]}}, "then": {"required": [epochs]}}
-    arguments_needed = {name: needs for name, table in arguments.items() if (needs := _take_needs(table))}
-    hooks_needed = needed["properties"]["hooks"]["patternProperties"]
-    ((names, needs),) = hooks_needed.items()
-    others = f"(?!({'|'.join(DEFAULT_HOOKS)})$)"  # a default hook is there without its `use`
-    needed["properties"]["hooks"]["patternProperties"] = {names.replace("^", f"^{others}", 1): needs}
-    _part(needed["properties"]["hooks"]).update(_by_use(arguments_needed, must=True))
+    schema["properties"]["run"]["not"] = {"required": [*OTHER_LENGTH]}
+    _drop_required(schema)
+    for table in arguments.values():
+        _drop_required(table)
     hook.update(_by_use(arguments))
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "A hookflow pipeline",
         **schema,
         "type": "object",
-        "if": {"not": {"required": ["extends"]}},
-        "then": needed,
     }
 
 
@@ -339,26 +329,21 @@ def _offer(schema: Schema, values: Mapping[str, str]) -> None:
     schema.update(suggested(values, schema.get("description", "")))
 
 
-def _take_needs(schema: Schema) -> Schema:
-    """Take what is required out of a table, and of the tables in it, and return it as a schema of its own.
-
-    Items of lists keep theirs: a list is never merged with another one.
-    """
-    needs: Schema = {"required": required} if (required := schema.pop("required", [])) else {}
+def _drop_required(schema: Schema) -> None:
+    """Take out which keys a table requires, but for items of lists: a list is never merged with another one."""
+    schema.pop("required", None)
     for group in ("properties", "patternProperties"):
-        inner = {name: result for name, value in schema.get(group, {}).items() if (result := _take_needs(value))}
-        needs |= {group: inner} if inner else {}
-    if isinstance(each := schema.get("additionalProperties"), dict) and (result := _take_needs(each)):
-        needs["additionalProperties"] = result
-    return needs
+        for inner in schema.get(group, {}).values():
+            _drop_required(inner)
+    if isinstance(each := schema.get("additionalProperties"), dict):
+        _drop_required(each)
 
 
-def _by_use(args: Mapping[str, Schema], must: bool = False) -> Schema:
+def _by_use(args: Mapping[str, Schema]) -> Schema:
     """Return keys that hold a hook's `args` against those of what it uses, if they are a table."""
-    needed = {"required": ["args"]} if must else {}
     cases = []
     for name, schema in args.items():
         keywords = {key: value for key, value in schema.items() if key != "type"}  # they say nothing of a list
-        then = {**needed, "properties": {"args": keywords}}
+        then = {"properties": {"args": keywords}}
         cases.append({"if": {"properties": {"use": {"const": name}}}, "then": then})
     return {"if": {"required": ["use"]}, "then": {"allOf": cases}}

@@ -24,7 +24,7 @@ def new(*arguments: str) -> str:
 @pytest.mark.usefixtures("train_here")  # which puts the handlers of signals back
 def test_a_pipeline_passes_check_and_trains(here: Path) -> None:
     told = new("pipeline", "spirals")
-    assert told.splitlines()[0] == "wrote spirals.toml, spirals.py"
+    assert told.splitlines()[0] == "wrote spirals.py, spirals.toml"
     assert "hookflow run spirals.toml" in told
     checked = hookflow_here("check", "spirals.toml", "--strict", cwd=here)
     assert checked.returncode == 0, checked.stdout + checked.stderr
