@@ -178,15 +178,19 @@ def _forget() -> None:
     importlib.invalidate_caches()
 
 
-def _command(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], output: Path, errors: Path) -> None:
-    os.chdir(cwd)
+def _become(environment: Mapping[str, str], output: Path, errors: Path) -> None:
+    """Take the environment and the streams of a process that was started; it may start others."""
     os.environ.clear()
     os.environ.update(environment)
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    for number, path in enumerate((output, errors), 1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    written = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for path in (output, errors)]
+    for number, end in enumerate((os.open(os.devnull, os.O_RDONLY), *written)):
+        os.dup2(end, number)
+
+
+def _command(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], output: Path, errors: Path) -> None:
+    os.chdir(cwd)
+    _become(environment, output, errors)
     _end(lambda: _run_module("hookflow", arguments))
 
 
@@ -201,56 +205,6 @@ def hookflow_forked(*arguments: str, cwd: Path, folder: Path, environment: Mappi
     code = forked.exitcode
     assert code is not None, f"hookflow {' '.join(arguments)} has not ended after {LIMIT} s"
     return code, output.read_text(), errors.read_text()
-
-
-def _start(path: Path, arguments: Sequence[str], module: str, environment: Mapping[str, str]) -> None:
-    from hookflow.runner.process.launch import claim
-
-    os.environ.clear()
-    os.environ.update(environment)
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    os.setsid()
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    run_dir = RunDir(path)
-    claim(run_dir)
-    output = os.open(run_dir.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for number, end in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
-        os.dup2(end, number)
-    _end(lambda: _run_module(module, arguments))
-
-
-class Started:
-    """A training, or an agent of `nproc` ranks, as `hookflow.runner.process.launch.start` starts it, which is forked.
-
-    It has the methods of `subprocess.Popen`.
-    """
-
-    def __init__(self, run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts: int = 0) -> None:
-        module, more = "hookflow.runner", ()
-        if nproc is not None:
-            module, more = "hookflow.runner.distributed.agent", (f"--nproc={nproc}", f"--max-restarts={max_restarts}")
-        args = run_dir.path, (*more, str(run_dir.path), *options), module, dict(os.environ)
-        self.process: ForkServerProcess = context.Process(target=_start, args=args, daemon=True)
-        self.process.start()
-        self.pid: int = self.process.pid  # type: ignore[assignment]
-
-    def poll(self) -> int | None:
-        return self.process.exitcode
-
-    def wait(self, timeout: float = LIMIT) -> int:
-        self.process.join(timeout)
-        assert self.process.exitcode is not None, f"the training has not ended after {timeout} s"
-        return self.process.exitcode
-
-    def send_signal(self, number: int) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
 
 
 def _train(path: Path, output: str, locked: bool, options: Mapping[str, bool], environment: Mapping[str, str]) -> None:
@@ -288,10 +242,10 @@ class Training:
         self.process: ForkServerProcess = context.Process(target=_train, args=args, daemon=True)
         self.process.start()
 
-    def wait(self) -> int:
+    def wait(self, timeout: float = LIMIT) -> int:
         """Return the exit code, negative for a signal that killed it."""
-        self.process.join(LIMIT)
-        assert self.process.exitcode is not None, f"the training has not ended after {LIMIT} s"
+        self.process.join(timeout)
+        assert self.process.exitcode is not None, f"the training has not ended after {timeout} s"
         return self.process.exitcode
 
     @property
@@ -303,3 +257,38 @@ class Training:
         assert self.process.pid is not None
         with suppress(ProcessLookupError):  # the server may have heard of the end before we do
             os.kill(self.process.pid, number)
+
+
+def _start(path: Path, arguments: Sequence[str], module: str, environment: Mapping[str, str]) -> None:
+    from hookflow.runner.process.launch import claim
+
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    run_dir = RunDir(path)
+    claim(run_dir)
+    _become(environment, run_dir.output, run_dir.output)
+    _end(lambda: _run_module(module, arguments))
+
+
+class Started(Training):
+    """A training, or an agent of `nproc` ranks, in all as `hookflow.runner.process.launch.start` starts it.
+
+    It is forked, and has the methods of `subprocess.Popen`.
+    """
+
+    def __init__(self, run_dir: RunDir, *options: str, nproc: int | None = None) -> None:
+        module, more = "hookflow.runner", ()
+        if nproc is not None:
+            module, more = "hookflow.runner.distributed.agent", (f"--nproc={nproc}", "--max-restarts=0")
+        args = run_dir.path, (*more, str(run_dir.path), *options), module, dict(os.environ)
+        self.process = context.Process(target=_start, args=args, daemon=True)
+        self.process.start()
+        self.pid: int = self.process.pid  # type: ignore[assignment]
+
+    send_signal = Training.signal
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
