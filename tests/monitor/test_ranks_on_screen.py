@@ -53,8 +53,8 @@ def test_of_many_ranks_those_to_look_at_are_shown(scene: At) -> None:
     many.view.focus, many.view.rank = 6, 14
     assert "▸   14" in drawn(many, 120, 40)
     many.view.zoomed = True
-    for width in (1, 33, 60, 76, 100, 300):
-        for height in (1, 6, 11, 20, 31, 90):
+    for width in (1, 60, 76, 300):
+        for height in (1, 11, 31, 90):
             for many.view.focus, many.view.zoomed in ((2, False), (6, False), (6, True)):
                 drawn(many, width, height)
 
