@@ -47,22 +47,20 @@ def check(
     shuffle: Shuffle = None,
     no_import: NoImport = False,
 ) -> None:
-    """Say whether a pipeline is valid, and what it amounts to.
+    """Validate a pipeline, summarise it, and report its warnings.
 
-    Checked are its keys, its hooks with their arguments, order and triggers, and that all it names is there. The
-    arguments of model, data and optimizer are checked by a run, before it fetches any data. Hooks are imported to be
-    looked at, and with that their files run; `--no-import` runs none of it, and lists them.
+    `check` validates the keys, the hooks with their arguments, order and triggers, and the names of all components. A
+    run checks the arguments of the model, the data and the optimizer, before it fetches any data. Hooks are imported,
+    so their files run; with `--no-import` none of them runs, and the hooks are listed.
 
-    `--observe` trains: two epochs of two iterations, with a validation of two batches after each and one checkpoint, in
-    a temporary folder. Each hook fires wherever it can, whatever its trigger. It costs as much as a dry run and a few
-    seconds more. Not seen are later effects of a hook, and writes to files, globals or other things outside of the run.
+    `--observe` trains in a temporary folder: two epochs of two iterations, with validations and one checkpoint. Each
+    hook fires wherever it can, whatever its trigger. Later effects of a hook are not seen, nor are writes to files,
+    globals or other things outside of the run.
 
-    With `--commute` it is also run: two epochs of two iterations, with validations and a checkpoint, again and again
-    from the same seed, each time with other hooks turned. Compared are weights, gradients, optimizers, learning rates,
-    random generators, metrics, logged scalars, checkpoints, attributes of hooks, and files in the run directory. Pairs
-    that differ are named; ambiguous pairs in which no difference is seen are no longer reported. Nothing is kept. It
-    takes about as many short runs as hooks fire at one point, some more for each difference, and at most 200, or ten
-    minutes. Not seen are hooks that do not fire in them, and changes elsewhere (files, services).
+    `--commute` repeats such a run from the same seed, each time with some pairs of hooks in the other order. It
+    compares weights, gradients, optimizers, learning rates, random generators, metrics, logged scalars, checkpoints,
+    attributes of hooks, and files in the run directory. Pairs that differ are named; ambiguous pairs without a difference are no
+    longer reported. It takes about as many short runs as hooks fire at one point: at most 200, or ten minutes.
 
     Exits with 0 if the pipeline is valid and with 2 if it is not; with `--strict`, with 1 if it has warnings, an
     ambiguous order, or a pair that differs.

@@ -123,9 +123,9 @@ def _argument(key: str, hook: str, name: str, hooks: _Hooks) -> Declared:
 
 def _example(hook: str, arguments: Sequence[Argument]) -> str:
     """Return the required arguments as TOML, or else the first one; "" where there are no arguments."""
-    given = [argument for argument in arguments if argument.default is None] or arguments[:1]
-    written = ", ".join(f"{item.name} = {item.default or item.example}" for item in given)
-    return f"[hooks.{hook}]\nargs = {{ {written} }}" if given else ""
+    required = [argument for argument in arguments if argument.default is None] or arguments[:1]
+    written = ", ".join(f"{item.name} = {item.default or item.example}" for item in required)
+    return f"[hooks.{hook}]\nargs = {{ {written} }}" if required else ""
 
 
 def _page(declared: Declared, width: int) -> Iterator[str]:

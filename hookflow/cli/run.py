@@ -51,13 +51,13 @@ def run(
     ] = False,
     allow_changed_hooks: Annotated[
         bool,
-        typer.Option("--allow-changed-hooks", help="With --resume: though the checkpoint has other hooks."),
+        typer.Option("--allow-changed-hooks", help="With --resume: accept other hooks than the checkpoint's."),
     ] = False,
     without: Without = None,
     only: Only = None,
     shuffle: Shuffle = None,
     dir: Annotated[  # noqa: A002  # the option's name
-        Path | None, typer.Option("--dir", metavar="DIR", help="Where the runs are: run.dir for this run.")
+        Path | None, typer.Option("--dir", metavar="DIR", help="The folder of runs: run.dir for this run.")
     ] = None,
     ui: Annotated[
         UI,
@@ -73,7 +73,7 @@ def run(
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Build everything, do every point once, keep nothing: would it train?"),
+        typer.Option("--dry-run", help="Build everything, fire every point once, and keep nothing."),
     ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id, and leave it alone.")] = False,
     in_process: Annotated[bool, typer.Option("--in-process", help="Train in this process, for a debugger.")] = False,
@@ -92,7 +92,7 @@ def run(
 ) -> None:
     """Train a pipeline, shown live.
 
-    The training has a process of its own: closing this terminal does it no harm, and `hookflow watch` shows it again.
+    The training runs in its own process: it goes on when this terminal closes, and `hookflow watch` shows it again.
     Ctrl+C ends it at the next safe point, with a checkpoint; `--resume` resumes from there.
 
     Example: `hookflow run pipelines/cifar.toml --set run.max_epochs=2`

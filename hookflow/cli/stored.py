@@ -61,7 +61,7 @@ def checkpoints(
 def saved(run: RunDir, *, verify: bool = False) -> list[dict[str, Any]]:
     """Return the facts of each checkpoint of a run, the newest first, those after an error at the end.
 
-    What cannot be read of a damaged one is None.
+    Facts that a damaged manifest lacks are None.
     """
     from hookflow.events.rundir import short
     from hookflow.runner.checkpoint.manifest import (

@@ -27,13 +27,13 @@ def watch(
     replay: Annotated[
         bool, typer.Option("--replay", help="Play the recording in the dashboard; keys pause it, and go back and on.")
     ] = False,
-    speed: Annotated[float, typer.Option(min=0.01, help="With --replay: how many times as fast as it was.")] = 8.0,
+    speed: Annotated[float, typer.Option(min=0.01, help="With --replay: the speed, as a multiple of real time.")] = 8.0,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
-    readonly: Annotated[bool, typer.Option("--readonly", help="No key asks anything of the run.")] = False,
+    readonly: Annotated[bool, typer.Option("--readonly", help="Send no commands to the run.")] = False,
 ) -> None:
     """Show a run live, or as it ended; or play its recording.
 
-    Leaving it does the run no harm.
+    Leaving the dashboard does not stop the run.
     """
     from hookflow.events.rundir import short
     from hookflow.service.runs import find_run

@@ -125,7 +125,7 @@ def _described(plan: Plan, answer: Answer, slots: Sequence[str]) -> Iterator[str
         yield from columns([(name, plan.hook(name).where) for name in (first.hook, then.hook)], INDENT)
     if slots:
         yield f"  both touch {' and '.join(slots)}, so it may matter; to state which is right:"
-        yield from (f"    {way}" for way in ways_to_state(first.hook, then.hook))
+        yield from (f"    {edge}" for edge in ways_to_state(first.hook, then.hook))
     for binding in (first, then):
         own = plan.hook(binding.hook).phase
         if binding.half != "exit" and binding.phase != own:
