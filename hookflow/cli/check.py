@@ -59,8 +59,9 @@ def check(
 
     `--commute` repeats such a run from the same seed, each time with some pairs of hooks in the other order. It
     compares weights, gradients, optimizers, learning rates, random generators, metrics, logged scalars, checkpoints,
-    attributes of hooks, and files in the run directory. Pairs that differ are named; ambiguous pairs without a difference are no
-    longer reported. It takes about as many short runs as hooks fire at one point: at most 200, or ten minutes.
+    attributes of hooks, and files in the run directory. Pairs that differ are named; ambiguous pairs
+    without a difference are no longer reported. It takes about as many short runs as hooks fire at one point: at most
+    200, or ten minutes.
 
     Exits with 0 if the pipeline is valid and with 2 if it is not; with `--strict`, with 1 if it has warnings, an
     ambiguous order, or a pair that differs.
