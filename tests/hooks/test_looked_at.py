@@ -108,7 +108,7 @@ def test_so_is_what_cannot_be_shown(tmp_path: Path, what: str) -> None:
 
 @pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("does", RAISES[:2])
-@pytest.mark.parametrize("command", [("check", "p.toml"), ("hooks", "IT")], ids=["check", "hooks"])
+@pytest.mark.parametrize("command", [("check", "p.toml"), ("explain", "IT")], ids=["check", "explain"])
 @pytest.mark.parametrize("code", [OF_CLASS, OF_OBJECT], ids=["class", "object"])
 def test_at_whichever_look(tmp_path: Path, code: str, command: tuple[str, ...], does: str, step: int) -> None:
     for at in count(1, step):
