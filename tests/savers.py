@@ -44,31 +44,6 @@ class Keeps:
         run.say("all are as they were written" if all(same) and len(self.kept) > 2 else "some have changed")
 
 
-class Told:
-    """Writes down what fires around a save, in the order in which it does."""
-
-    def __init__(self, path: str) -> None:
-        self.path = Path(path)
-
-    def around_save_checkpoint(self) -> Iterator[None]:
-        self.write("around enters")
-        yield
-        self.write("around leaves")
-
-    def before_save_checkpoint(self) -> None:
-        self.write("before")
-
-    def after_copy_checkpoint(self) -> None:
-        self.write("copied")
-
-    def after_save_checkpoint(self) -> None:
-        self.write("saved")
-
-    def write(self, line: str) -> None:
-        with self.path.open("a") as file:
-            file.write(f"{getattr(self, 'name', '')} {line}\n")
-
-
 class SlowDisk:
     """Lets the first checkpoint of rank 0 take so many seconds on its way to the disk; at the end nobody waits long."""
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -22,16 +21,6 @@ class Net(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.head(self.body(inputs))  # type: ignore[no-any-return]
-
-
-class Unsavable(Net):
-    """A net with a state that no checkpoint can hold."""
-
-    def get_extra_state(self) -> Any:
-        return np.zeros(2)
-
-    def set_extra_state(self, state: Any) -> None:
-        raise AssertionError("no checkpoint can hold it")
 
 
 class Counts(Net):

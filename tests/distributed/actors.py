@@ -96,18 +96,6 @@ class Breaks:
         yield
 
 
-class Dies:
-    """Kills the process of a rank as the system does, which leaves it no word."""
-
-    def __init__(self, rank: int, at: int, mark: str) -> None:
-        self.rank, self.at, self.mark = rank, at, Path(mark)
-
-    def after_train_iter(self, run: Any) -> None:
-        if run.rank == self.rank and run.iter >= self.at and not self.mark.exists():
-            self.mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 class Raises:
     """Raises on one rank alone."""
 
@@ -189,11 +177,6 @@ class Aborts:
         abort()
 
 
-def slow() -> None:
-    """Take a while, so that a training does not end before something has been done to it."""
-    time.sleep(0.02)
-
-
 class Gradients:
     """Says at one parameter what its gradient is like: as it comes, as it is added up, and before the step."""
 
@@ -209,12 +192,6 @@ class Gradients:
 
     def before_optimizer_step(self, run: Any) -> None:
         run.say(f"stepping {run.iter}")
-
-
-class OverFSDP(Gradients):
-    """Without what FSDP never calls."""
-
-    points = ("post_accumulate_grad", "before_optimizer_step")
 
 
 def compressed(run: Any, name: str, state: Any, bucket: Any) -> torch.futures.Future[Tensor]:

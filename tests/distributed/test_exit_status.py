@@ -11,10 +11,8 @@ from threading import Thread
 import pytest
 import torch
 
-from hookflow.errors import UserError
 from hookflow.events import now
 from hookflow.events.log import Appender, Tail
-from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed import agent, rendezvous
 from hookflow.runner.distributed.failures import (
@@ -27,7 +25,6 @@ from hookflow.runner.distributed.failures import (
 )
 from hookflow.runner.distributed.rendezvous import Ranks
 from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.process.launch import claim, hold
 from hookflow.runner.process.signals import Stop
 from tests.conftest import hookflow_here
 
@@ -49,48 +46,36 @@ def puts(run_dir: RunDir, rank: int, *records: dict[str, object], t: float = 10.
 
 
 GONE = "; the others were ended"
+INTERRUPTED = Stop("SIGINT received", "interrupted", 130, save=False)
 
 
 @pytest.mark.parametrize(
-    ("expected", "failed", "code", "reason"),
+    ("asked", "expected", "failed", "code", "reason"),
     [
-        ({0: 0, 1: 0}, {}, 0, "rank 0 says"),
-        ({0: 1}, {0: 1, 1: -signal.SIGKILL}, 1, "rank 0 says"),  # the launcher has killed what did not end
-        ({1: 1}, {0: -signal.SIGKILL, 1: 1}, 1, "rank 1 says"),
-        ({0: 2, 1: 143}, {0: 2, 1: 143}, 2, "rank 0 says"),
-        ({0: 143}, {1: -signal.SIGSEGV, 0: 143}, 139, f"rank 1 was killed by SIGSEGV{GONE}"),
-        ({0: 130, 1: 130}, {0: 130, 1: -signal.SIGTERM}, 130, "rank 0 says"),
-        ({0: 0}, {1: 7}, 1, "rank 1 ended with exit code 7 without a reason"),
-        ({}, {}, 1, "rank 0 ended with exit code 0 without a reason"),
+        (None, {0: 0, 1: 0}, {}, 0, "rank 0 says"),
+        (None, {0: 1}, {0: 1, 1: -signal.SIGKILL}, 1, "rank 0 says"),  # the launcher has killed what did not end
+        (None, {1: 1}, {0: -signal.SIGKILL, 1: 1}, 1, "rank 1 says"),
+        (None, {0: 2, 1: 143}, {0: 2, 1: 143}, 2, "rank 0 says"),
+        (None, {0: 143}, {1: -signal.SIGSEGV, 0: 143}, 139, f"rank 1 was killed by SIGSEGV{GONE}"),
+        (None, {0: 130, 1: 130}, {0: 130, 1: -signal.SIGTERM}, 130, "rank 0 says"),
+        (None, {0: 0}, {1: 7}, 1, "rank 1 ended with exit code 7 without a reason"),
+        (None, {}, {}, 1, "rank 0 ended with exit code 0 without a reason"),
+        (INTERRUPTED, {1: 130}, {0: 1, 1: 130}, 130, "rank 1 says"),  # rank 0 knows only that rank 1 is gone
+        (INTERRUPTED, {}, {0: 1, 1: 130}, 130, "SIGINT received"),
+        (INTERRUPTED, {}, {0: -signal.SIGKILL, 1: 130}, 130, "SIGINT received"),  # by the launcher
+        (INTERRUPTED, {1: 1}, {0: 130, 1: 1}, 1, "rank 1 says"),
+        (INTERRUPTED, {}, {0: 1, 1: -signal.SIGSEGV}, 139, f"rank 1 was killed by SIGSEGV{GONE}"),
+        (INTERRUPTED, {0: 0, 1: 0}, {}, 0, "rank 0 says"),
     ],
 )
 def test_why_a_run_has_ended(
-    run_dir: RunDir, expected: dict[int, int], failed: dict[int, int], code: int, reason: str
+    run_dir: RunDir, asked: Stop | None, expected: dict[int, int], failed: dict[int, int], code: int, reason: str
 ) -> None:
+    """Also one that the user has interrupted."""
     says(run_dir, 0, 1, "an attempt before", t=1.0)
     for rank, exit_code in expected.items():
         says(run_dir, rank, exit_code, f"rank {rank} says")
-    stop = exit_status(run_dir, 5.0, failed)
-    assert (stop.exit, stop.reason) == (code, reason)
-
-
-@pytest.mark.parametrize(
-    ("expected", "failed", "code", "reason"),
-    [
-        ({1: 130}, {0: 1, 1: 130}, 130, "rank 1 says"),  # rank 0 knows only that rank 1 is gone
-        ({}, {0: 1, 1: 130}, 130, "SIGINT received"),
-        ({}, {0: -signal.SIGKILL, 1: 130}, 130, "SIGINT received"),  # by the launcher, which ends the others
-        ({1: 1}, {0: 130, 1: 1}, 1, "rank 1 says"),
-        ({}, {0: 1, 1: -signal.SIGSEGV}, 139, f"rank 1 was killed by SIGSEGV{GONE}"),
-        ({0: 0, 1: 0}, {}, 0, "rank 0 says"),
-    ],
-)
-def test_a_run_that_the_user_interrupts_has_been_interrupted(
-    run_dir: RunDir, expected: dict[int, int], failed: dict[int, int], code: int, reason: str
-) -> None:
-    for rank, exit_code in expected.items():
-        says(run_dir, rank, exit_code, f"rank {rank} says")
-    stop = exit_status(run_dir, 5.0, failed, Stop("SIGINT received", "interrupted", 130, save=False))
+    stop = exit_status(run_dir, 5.0, failed, asked)
     assert (stop.exit, stop.reason) == (code, reason)
 
 
@@ -155,15 +140,6 @@ def test_an_end_is_written_where_there_is_none_that_says_so(run_dir: RunDir) -> 
     says(run_dir, 0, 130, "SIGINT received")
     write_end(run_dir, 5.0, killed, "hookflow run --resume", 2.0, resumes=False)
     assert Tail(run_dir.events).read_all()[-1]["reason"] == "rank 1 was killed; resume with: hookflow run --resume"
-
-
-def test_a_run_is_claimed_by_one_and_held_by_its_ranks(run_dir: RunDir) -> None:
-    lock, *ranks = claim(run_dir), hold(run_dir), hold(run_dir)
-    for held in (lock, *ranks):
-        with pytest.raises(UserError, match="is already running"):
-            claim(run_dir)
-        release(held)
-    release(claim(run_dir))
 
 
 def test_what_says_only_that_another_rank_is_gone() -> None:

@@ -123,7 +123,8 @@ def test_pytorchs_hooks_with_ddp(new_clouds: NewClouds) -> None:
 
 def test_pytorchs_hooks_with_fsdp(new_clouds: NewClouds) -> None:
     """A gradient is added once an iteration, averaged and sharded."""
-    run_dir = new_clouds(*SHORT, FSDP_STRATEGY, 'hooks.probes={use="./actors.py:OverFSDP"}', "run.accumulate=2")
+    probes = 'hooks.probes={use="./actors.py:Gradients", points=["post_accumulate_grad", "before_optimizer_step"]}'
+    run_dir = new_clouds(*SHORT, FSDP_STRATEGY, probes, "run.accumulate=2")
     assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
     for rank in (0, 1):
         each = [text for it in (0, 1) for text in (f"added {it} DTensor", f"stepping {it}")]

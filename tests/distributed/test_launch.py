@@ -6,7 +6,6 @@ import io
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,23 +13,22 @@ import psutil
 import pytest
 
 from hookflow.errors import UserError
-from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.plain import follow
 from hookflow.runner.distributed.failures import ChildExit
-from hookflow.runner.process.launch import claim, start
+from hookflow.runner.process.launch import claim
 from tests.conftest import hookflow, wait_for
 from tests.distributed.conftest import CLOUDS, NewClouds
 from tests.distributed.several import messages_of, reason, records_of
 from tests.limits import LIMIT
 from tests.processes import Started
 
-ENDLESS = ("run.max_epochs=500", 'hooks.slow={use="./actors.py:slow", points=["after_train_iter"]}')
+ENDLESS = ("run.max_epochs=500", 'hooks.slow={use="../watchers.py:slow", points=["after_train_iter"]}')
 Launch = Callable[..., tuple[RunDir, Started]]
 
 
 def dies(name: str, mark: Path, at: int) -> str:
-    return f'hooks.{name}={{use="./actors.py:Dies", args={{rank=1, at={at}, mark="{mark}"}}}}'
+    return f'hooks.{name}={{use="./actors.py:Strikes", args={{rank=1, at={at}, number=9, mark="{mark}"}}}}'
 
 
 @pytest.fixture
@@ -106,22 +104,6 @@ def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch:
     assert (end["exit"], end["reason"]) == (143, f"the launcher (process {agent.pid}) is gone")
     assert records_of(run_dir, "checkpoint")[-1]["it"] == end["it"]
     claim(run_dir)
-
-
-@pytest.mark.parametrize("seconds", [1.0, *(pytest.param(s, marks=pytest.mark.long) for s in (0.3, 2.5))])
-def test_ranks_do_not_outlive_an_agent_that_is_killed_while_they_start(new_clouds: NewClouds, seconds: float) -> None:
-    run_dir = new_clouds(*ENDLESS)
-    agent = start(run_dir, nproc=2)  # whose ranks take their time to start
-    time.sleep(seconds)
-    agent.kill()
-
-    def left() -> list[psutil.Process]:
-        result = psutil.process_iter(["cmdline"])
-        return [process for process in result if str(run_dir.path) in (process.info["cmdline"] or ())]
-
-    agent.wait()
-    wait_for(lambda: not left(), "the ranks to end")
-    release(claim(run_dir))
 
 
 def test_a_rank_ends_whose_launcher_was_gone_before_it_looked(new_clouds: NewClouds) -> None:

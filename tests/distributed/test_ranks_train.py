@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import records
 from tests.distributed.clouds import Normed
@@ -190,8 +191,14 @@ def test_a_run_ends_with_the_words_of_the_rank_whose_loss_is_not_finite(new_clou
 
 
 def test_what_one_rank_raises_is_reported_by_its_name_and_once(new_clouds: NewClouds) -> None:
-    run_dir = new_clouds('hooks.raises={use="./actors.py:Raises", args={rank=1, at=3}}')
+    """Nothing is saved apart after the error, since that takes all ranks; what rank 0 was writing is whole."""
+    points = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "on_exception"]'
+    run_dir = new_clouds(points, 'hooks.raises={use="./actors.py:Raises", args={rank=1, at=4}}')
     assert carry_out(run_dir, 2) == [1, 1]
+    (saved,) = CheckpointStore(run_dir.checkpoints).all()
+    assert (saved.name, damage(saved)) == ("it00000003", "")
+    (failure,) = messages_of(run_dir, 1, "no checkpoint could be saved after the error: ")
+    assert failure.endswith("that takes all ranks, and this one has raised")
     assert reason(run_dir) == "rank 1: ValueError: as told"
     assert not records_of(run_dir, "error"), "rank 0 has made no mistake"
     assert records_of(run_dir, "error", 1)[0]["hook"] == "raises"

@@ -87,20 +87,12 @@ def test_a_copied_run_directory_shows_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["none", "dangling", "fifo", "device", "link to a fifo", "folder", "file", "long"])
 def test_whatever_else_there_is_does_no_harm(tmp_path: Path, kind: str) -> None:
     path, fifo = tmp_path / "now.bin", tmp_path / "fifo"
-    os.mkfifo(fifo)
-    match kind:
-        case "dangling":
-            path.symlink_to("/proc/1/fd/999")
-        case "fifo":
-            path = fifo  # whoever opens it would wait
-        case "link to a fifo":
-            path.symlink_to(fifo)
-        case "device":
-            path.symlink_to("/dev/zero")  # whoever reads it would never end
-        case "folder":
-            path.mkdir()
-        case "file":
-            path.write_bytes(b"short")
-        case "long":
-            path.write_bytes(bytes(17))
-    assert now.look(path) is None
+    os.mkfifo(fifo)  # whoever opens it would wait; whoever reads /dev/zero would never end
+    links = {"dangling": "/proc/1/fd/999", "link to a fifo": fifo, "device": "/dev/zero"}
+    if kind in links:
+        path.symlink_to(links[kind])
+    elif kind == "folder":
+        path.mkdir()
+    elif kind != "none":
+        path.write_bytes(b"short" if kind == "file" else bytes(17))
+    assert now.look(fifo if kind == "fifo" else path) is None

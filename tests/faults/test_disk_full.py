@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.compile import compile_pipeline
 from hookflow.monitor import plain
-from hookflow.pipeline.load import parse
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.process.launch import prepare
-from tests.conftest import TESTS, TOY, NewRun, Train, Trained, records
+from tests.conftest import NewRun, Train, Trained, records
 from tests.faults.disk import Disk
 from tests.monitor.fake_run import make
-from tests.processes import Training
 from tests.runner.same import assert_same, final_state
 
 TOLD = ("No space left on device", "unexpected pos")  # the second is PyTorch's word for a file that does not grow
@@ -86,48 +80,6 @@ def test_a_disk_that_is_full_from_each_write_in_turn_on(
         resumed_with_room(run, alone, train_here)
     assert struck > 80
     print(f"full at {struck} writes of {len(disk.operations)}")
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path) -> Iterator[Callable[[int], None]]:
-    """Mount memory as a disk on a folder, and yield what says how many pages of 4 kB it has."""
-
-    def mount(options: str) -> None:
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
-
-    folder.mkdir()
-    mount("size=4k")
-    try:
-        yield lambda pages: mount(f"remount,size={4 * pages}k")
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-@pytest.mark.long
-def test_disks_that_are_too_small(trained: Trained, tmp_path: Path) -> None:
-    """The same by a real file system: one page more each time, until the run fits."""
-    alone = trained(SHORT)
-    codes = []
-    while not codes or codes[-1]:
-        folder = tmp_path / f"disk{len(codes)}"
-        with small_disk(folder) as resize:
-            resize(1000)
-            loaded = parse(TOY.read_text(), TOY, ("run.threads=1", SHORT))
-            run = RunDir.create(folder, "toy")
-            prepare(loaded, compile_pipeline(loaded), run, TESTS)
-            resize(7 + len(codes))  # what is there by now takes seven
-            output = f"../../../printed{len(codes)}"
-            codes.append(Training(run, output=output).wait())
-            resize(1000)
-            reported = (run.path / output).read_text() + "".join(str(end["reason"]) for end in records(run, "end"))
-            assert not codes[-1] or any(words in reported for words in TOLD), reported
-            resumed_with_room(run, alone, lambda run, **options: Training(run, **options).wait())
-    assert set(codes) == {0, 1}
-    print(f"full at {len(codes) - 1} sizes")
 
 
 def test_a_disk_that_takes_not_even_the_end_is_told_by_who_started_the_run(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 
 import pytest
 
@@ -23,15 +22,6 @@ from tests.runner.same import assert_same_end
 
 AT_FIRST = r"fsync .*it00000005.*/manifest\.json"
 THREADS = ("hookflow-checkpoint", "hookflow-recorder")
-
-
-def test_a_slow_disk_changes_nothing(
-    trained: Trained, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone, slow = trained(), new_run()
-    Disk(slow.path, monkeypatch, AT_FIRST, lambda operation: time.sleep(0.02 * operation.startswith("fsync")))
-    assert train_here(slow) == 0
-    assert_same_end(alone, slow)
 
 
 def test_the_training_waits_for_a_disk_that_hangs_and_goes_on_when_it_answers(

@@ -19,20 +19,11 @@ from tests.runner.test_loader_runs import over
 EACH = 'hooks.each={use="./killers.py:each", points=["after_train_iter"]}'
 
 
-class Watching:
-    """Somebody who watches a run, and is told of a hang and its end."""
-
-    def __init__(self, run: RunDir) -> None:
-        self.run, self.live = run, Live(run)
-        self.watch = StallWatch(run, self.live)
-
-    def read(self) -> None:
-        self.live.read_all()
-
-    def told(self, seconds: float) -> tuple[str, str] | None:
-        """Return what is told so many seconds after the training was last seen to get on."""
-        self.read()
-        return self.watch.look(self.live.state.moved + seconds)
+def told(run: RunDir, seconds: float) -> tuple[str, str]:
+    """Return what somebody who watches the run is told so many seconds after the training was last seen to get on."""
+    live = Live(run)
+    live.read_all()
+    return StallWatch(run, live).look(live.state.moved + seconds) or ("", "")
 
 
 def stopped(pid: int) -> bool:
@@ -44,14 +35,14 @@ def test_a_training_that_is_stopped_goes_on(new_run: NewRun, tmp_path: Path) -> 
     waits = f'hooks.waits={{use="./disturbers.py:Waits", args={{mark="{mark}"}}}}'
     alone, run = new_run(EACH), new_run(EACH, waits)
     assert Training(alone).wait() == 0
-    training, watching = Training(run), Watching(run)
+    training = Training(run)
     wait_for(mark.exists)
     pid = int(mark.read_text())
     wait_for(lambda: any(frame["it"] == 7 for frame in records(run, "frame")))
     training.signal(signal.SIGSTOP)
     wait_for(lambda: stopped(pid))
     assert run.life() == "alive"
-    condition, sentence = watching.told(3600) or ("", "")
+    condition, sentence = told(run, 3600)
     assert condition == "stalled"
     assert 'inside "waits" at after_train_iter' in sentence
     mark.unlink()
@@ -92,7 +83,7 @@ def test_a_data_worker_that_is_stopped_is_waited_for(new_run: NewRun, tmp_path: 
 
     def is_told() -> bool:
         """Say whether the stall is told; it may be told sooner, of a start that takes its time, and then of a hook."""
-        condition, sentence = Watching(run).told(3600) or ("", "")
+        condition, sentence = told(run, 3600)
         return (condition, sentence.partition(", ")[2]) == ("stalled", "not inside a hook")
 
     wait_for(lambda: stands_still() and is_told())

@@ -19,7 +19,7 @@ import torch
 from hookflow.errors import UserError
 from hookflow.runner.checkpoint import store as checkpoint
 from hookflow.runner.checkpoint.manifest import TRAINING, damage
-from hookflow.runner.checkpoint.store import AbandonedError, CheckpointStore, read, read_tensors
+from hookflow.runner.checkpoint.store import AbandonedError, CheckpointStore, read
 from tests.conftest import Trained, records
 from tests.watchers import POINTS
 
@@ -109,14 +109,6 @@ def test_a_write_that_is_called_off_leaves_nothing(store: CheckpointStore) -> No
     assert store.newest_good()[0] == first
 
 
-def test_what_is_no_file_of_tensors_is_told_in_torchs_words(tmp_path: Path) -> None:
-    path = tmp_path / "cut.pt"
-    torch.save({}, path)
-    path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(UserError, match=r"is no file that torch.save has written: \w"):
-        read_tensors(path, CPU)
-
-
 def test_killed_at_any_line_there_is_a_good_one(store: CheckpointStore, tmp_path: Path) -> None:
     """Before each line that saving and pruning run, keep a copy of the folder: what a kill there leaves behind."""
     save(store, 1, "last", "best")
@@ -154,13 +146,6 @@ def test_killed_at_any_line_there_is_a_good_one(store: CheckpointStore, tmp_path
         assert left.all()[0] == newest
         assert not list(copy.glob(".it*"))
     assert result == {"it00000002", "it00000003"}
-
-
-def test_a_name_that_was_half_given_is_given_again(store: CheckpointStore) -> None:
-    save(store, 1, "last")
-    (store.folder / ".last.link").symlink_to("it00000001")
-    save(store, 2, "last")
-    assert names(store) == {"last": "it00000002"}
 
 
 @pytest.mark.parametrize("point", [point.name for point in POINTS])
@@ -206,27 +191,6 @@ def test_what_could_not_be_read_back_is_refused(store: CheckpointStore, entry: s
         store.save({"model": {}, "hooks": {}, entry: value}, [], {"it": 2, "ep": 0})
     assert f"checkpoint['{entry}']{expected}" in str(caught.value)
     assert [path.name for path in store.all()] == ["it00000001"], "the one before stands"
-
-
-def test_a_run_whose_model_could_not_be_resumed_ends_at_its_first_checkpoint(trained: Trained) -> None:
-    run_dir = trained('model.use="./toy.py:Unsavable"', code=1)
-    (end,) = records(run_dir, "end")
-    assert "checkpoint['model']['_extra_state'] is a numpy.ndarray, which cannot be loaded again" in str(end["reason"])
-    assert not CheckpointStore(run_dir.checkpoints).all()
-
-
-def test_only_new_types_are_loaded_after_the_first_checkpoint(
-    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded: list[str] = []
-    monkeypatch.setattr(checkpoint, "read_tensors", lambda path, device, mmap: loaded.append(path.name))
-    states: list[Any] = [1, 2, [3] * 4, torch.ones(1), {torch.Size([1])}, {torch.Size([1])}]
-    counts = []
-    for it, value in enumerate(states):
-        store.save({"model": {"x": 0}, "hooks": value}, [], {"it": it, "ep": 0})
-        counts.append(len(loaded))
-        loaded.clear()
-    assert counts == [2, 0, 0, 2, 2, 2], "a set may hold anything"
 
 
 def test_what_is_not_refused_reads_back(store: CheckpointStore) -> None:

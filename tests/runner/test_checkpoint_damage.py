@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from hookflow.errors import UserError
 from hookflow.runner.checkpoint.manifest import MANIFEST, TRAINING, VERSION, damage, read_manifest, seal
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.conftest import Train, Trained, records
+from tests.garbling import garbled, other_value, seeds
 from tests.runner.test_checkpoint import names, save, store
 
 CPU = torch.device("cpu")
@@ -87,14 +89,6 @@ def test_it_is_named_and_passed_over(store: CheckpointStore, harm: Callable[[Pat
     assert expected in passed_over[0]
     with pytest.raises(UserError, match="cannot be used"):
         read(newest, CPU)
-
-
-def test_every_flipped_bit_of_a_manifest_is_found(store: CheckpointStore) -> None:
-    path = save(store, 1, "best") / MANIFEST
-    whole = path.read_bytes()
-    for k in range(len(whole)):
-        path.write_bytes(whole[:k] + bytes([whole[k] ^ 1 << k % 8]) + whole[k + 1 :])
-        assert damage(path.parent, thorough=False), (k, whole[max(k - 20, 0) : k + 20])
 
 
 def test_a_metric_that_is_no_number_is_kept(store: CheckpointStore) -> None:
@@ -174,3 +168,53 @@ def test_the_manifest_says_what_it_is_of(trained: Trained) -> None:
     for name, key in (("plan.json", "plan"), ("pipeline.toml", "pipeline.toml")):
         recorded = (run_dir.path / name).read_bytes()
         assert manifest["files"][name]["sha256"] == hashlib.sha256(recorded).hexdigest(), key
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> CheckpointStore:
+    """A store with two checkpoints that have every kind of file and of entry."""
+    store = CheckpointStore(tmp_path / "recorded", {"pipeline.toml": "[run]\n", "plan.json": "{}"})
+    for it in (1, 2):
+        state = {"model": {"w": torch.ones(3) * it}, "optimizer": {"lr": 0.1}, "more": [it, "x"]}
+        store.save(state, ["last"], {"it": it, "ep": 0, "metrics": {"loss": 0.5}, "metrics_it": it})
+    return store
+
+
+@pytest.mark.parametrize("of_a_file", [60, pytest.param(1 << 20, marks=pytest.mark.long)], ids=["some", "all"])
+def test_every_byte_of_one_may_be_another(recorded: CheckpointStore, of_a_file: int) -> None:
+    """Of a manifest each is tried, and no file but it is read then."""
+    newest = recorded.all()[0]
+    for path in sorted(newest.iterdir()):
+        whole, sealed = path.read_bytes(), path.name == MANIFEST
+        for k in range(0, len(whole), 1 if sealed else max(len(whole) // of_a_file, 1)):
+            path.write_bytes(whole[:k] + bytes([whole[k] ^ 1 << k % 8]) + whole[k + 1 :])
+            assert damage(newest, thorough=not sealed), (path.name, k)
+        path.write_bytes(whole)
+    assert not damage(newest)
+
+
+@seeds(100)
+def test_whatever_is_wrong_in_one(recorded: CheckpointStore, seeds: range) -> None:
+    """A garbled file is found. A manifest that is sealed as it should be may say anything, but leads nowhere else."""
+    newest, older = recorded.all()
+    manifest = newest / MANIFEST
+    for seed in seeds:
+        chance = random.Random(seed)
+        victim = chance.choice(sorted(newest.iterdir()))
+        whole, sealed = victim.read_bytes(), manifest.read_bytes()
+        if (harmed := garbled(whole, chance)) != whole:
+            victim.write_bytes(harmed)
+            assert damage(newest), f"seed {seed}, {victim.name}"
+            assert recorded.newest_good()[0] == older
+            victim.write_bytes(whole)
+        forged: Any = json.loads(other_value(sealed, chance))
+        if isinstance(forged, dict):
+            manifest.write_text(seal(forged))
+            if not damage(newest):
+                names = (*read_manifest(newest)["files"], *read_manifest(newest)["names"])
+                assert all(name and "/" not in name and not name.startswith(".") for name in names), f"seed {seed}"
+                recorded.rewind(newest)
+            recorded.newest_good()
+            manifest.write_bytes(sealed)
+            recorded.rewind(newest)
+            assert all(path.parent == recorded.folder for path in recorded.names().values()), f"seed {seed}"

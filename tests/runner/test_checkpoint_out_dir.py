@@ -22,26 +22,6 @@ def in_folder(folder: Path, name: str = "checkpoint") -> str:
     return f'hooks.{name}={{use="checkpoint", args={{monitor="accuracy", keep=2, out_dir="{folder}"}}}}'
 
 
-def elsewhere(folder: Path, run: RunDir) -> list[Path]:
-    return sorted((folder / "toy" / run.id).iterdir())
-
-
-def test_a_run_is_resumed_from_them_to_the_bit(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    big = tmp_path / "big" / "disk"
-    alone = new_run()
-    broken = new_run(in_folder(big), *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)))
-    assert train_here(alone) == 0
-    assert train_here(broken) == 143
-    assert {"last", "best"} <= {path.name for path in elsewhere(big, broken)}
-    assert train_here(broken, resume=True) == 0
-    assert_same_end(alone, broken)
-    assert broken.checkpoints.resolve() == big / "toy" / broken.id
-    there = {path.name for path in alone.checkpoints.iterdir()} | {RUN}
-    assert {path.name for path in broken.checkpoints.iterdir()} == there
-    assert not any(damage(path) for path in CheckpointStore(broken.checkpoints).all())
-    assert {str(record["path"]) for record in records(broken, "checkpoint")} >= {"checkpoints/it00000015"}
-
-
 def test_the_commands_find_them(trained: Trained, tmp_path: Path) -> None:
     run = trained(in_folder(tmp_path / "big"), "run.max_epochs=1")
     listed = hookflow_here("checkpoints", str(run.path), "--verify", cwd=tmp_path)
@@ -83,7 +63,7 @@ def test_an_empty_folder_and_a_link_to_one_give_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("new", "relative"), [("there/toy", True), ("there/other", False)])
-def test_a_run_that_was_moved_is_resumed(
+def test_a_run_that_was_moved_is_resumed_to_the_bit(
     trained: Trained,
     new_run: NewRun,
     train_here: Train,
@@ -99,6 +79,7 @@ def test_a_run_that_was_moved_is_resumed(
     big = Path("big") if relative else tmp_path / "big"
     alone, broken = trained(), new_run(in_folder(big), *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)))
     assert train_here(broken) == 143
+    assert broken.checkpoints.resolve() == big.absolute() / "toy" / broken.id
     moved = RunDir(tmp_path / new / broken.id)
     moved.path.parent.mkdir(parents=True)
     broken.path.rename(moved.path)
@@ -108,6 +89,10 @@ def test_a_run_that_was_moved_is_resumed(
     done = run_here("--resume", str(moved.path), cwd=Path.cwd())
     assert done.returncode == 0, done.stderr
     assert_same_end(alone, moved)
+    there = {path.name for path in alone.checkpoints.iterdir()} | {RUN}
+    assert {path.name for path in moved.checkpoints.iterdir()} == there
+    assert not any(damage(path) for path in CheckpointStore(moved.checkpoints).all())
+    assert {str(record["path"]) for record in records(moved, "checkpoint")} >= {"checkpoints/it00000015"}
     result, _ = find_checkpoint(str(moved.checkpoints.resolve() / "best"), tmp_path / "runs")
     assert result.path.samefile(moved.path)
 

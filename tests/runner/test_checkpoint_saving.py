@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -19,13 +17,11 @@ from torch import nn
 
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
-from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint import manager
 from hookflow.runner.checkpoint import store as checkpoint
-from hookflow.runner.checkpoint.manager import CheckpointManager, HostCopy, NotSavedError, Saving, begin
+from hookflow.runner.checkpoint.manager import HostCopy
 from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
-from hookflow.runner.distributed.rendezvous import Ranks
 from tests.conftest import NewRun, Train, Trained, messages, records, wait_for
 from tests.distributed.actors import asked_to_stop
 from tests.limits import LIMIT
@@ -88,39 +84,6 @@ def test_a_write_under_way_when_the_run_fails_is_reported(
     at_manifest(monkeypatch, 1, lambda: wait_for(lambda: "after_forward iter=5 " in trace.read_text()))
     run_dir = trained(TRACER % trace, 'hooks.raises={use="./watchers.py:Raises", args={at=5}}', code=1)
     assert [record["it"] for record in records(run_dir, "checkpoint")] == [5]
-
-
-def test_a_full_disk_ends_the_run_in_words_and_leaves_the_last_one_good(
-    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full() -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    at_manifest(monkeypatch, 2, full)
-    run_dir, trace = new_run(TRACER % (tmp_path / "trace")), tmp_path / "trace"
-    assert train_here(run_dir) == 1
-    code, reason = end(run_dir)
-    assert code == 1
-    assert "the checkpoint of iteration 10 could not be saved: [Errno 28] No space left on device" in str(reason)
-    (left,) = CheckpointStore(run_dir.checkpoints).all()
-    assert (left.name, damage(left)) == ("it00000005", "")
-    assert not list(run_dir.checkpoints.glob(".*"))
-    assert trace.read_text().count("after_save_checkpoint") == 1
-    assert "on_exception" in trace.read_text()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
-def test_a_signal_while_one_is_written(
-    trained: Trained, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
-    alone = trained()
-    broken = new_run()
-    at_manifest(monkeypatch, 1, lambda: os.kill(os.getpid(), number))
-    assert train_here(broken) == (130 if number == signal.SIGINT else 143)
-    newest = CheckpointStore(broken.checkpoints).all()[0]
-    assert read_manifest(newest)["it"] == records(broken, "end")[0]["it"], "what was done is kept"
-    assert train_here(broken, resume=True) == 0
-    assert_same_end(alone, broken)
 
 
 def interrupt_twice(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
@@ -233,52 +196,6 @@ def test_a_copy_shares_nothing_with_the_run_and_inside_what_is_shared_there() ->
     assert torch.equal(copied.to_dense(), torch.eye(2))
 
 
-@pytest.mark.parametrize("failing", [False, True])
-def test_whoever_asked_is_woken_once_the_write_has_ended(tmp_path: Path, failing: bool) -> None:
-    def write() -> Saved:
-        if failing:
-            raise OSError("No space left on device")
-        return Saved(tmp_path, 1)
-
-    saving, ended = Saving({}, ["last"], {"it": 3}, 0.0), list[bool]()
-    begin(saving, write, lambda: ended.append(saving.ended))
-    assert isinstance(saving.result(), NotSavedError if failing else Saved)
-    assert saving.thread is not None
-    saving.thread.join(LIMIT)
-    assert ended == [True]
-    assert saving.thread.daemon, "a process need not wait for it"
-
-
-def of_two_ranks(saving: Saving | None, texts: list[str]) -> CheckpointManager:
-    """Return what one of two ranks has when it has raised: nothing but itself, and what it says."""
-    made = object.__new__(CheckpointManager)
-    recorder = SimpleNamespace(say=lambda text, _: texts.append(text))
-    vars(made).update(_ranks=Ranks(world=2), _saving=saving, _log=recorder)
-    return made
-
-
-@pytest.mark.parametrize("write", ["none", "of another rank", "well", "failing"])
-def test_a_rank_that_has_raised_waits_for_its_own_write(tmp_path: Path, write: str) -> None:
-    texts = list[str]()
-
-    def written() -> Saved:
-        if write == "failing":
-            raise OSError("No space left on device")
-        return Saved(tmp_path, 1)
-
-    saving = None if write == "none" else Saving({}, ["last"], {"it": 3}, 0.0)
-    if saving and write in ("well", "failing"):
-        begin(saving, written, lambda: None)
-    of_two_ranks(saving, texts).report_if_possible()
-    assert saving is None or saving.ended == (saving.thread is not None)
-    why = "no checkpoint could be saved after the error: "
-    failed = [f"{why}the checkpoint of iteration 3 could not be saved: No space left on device"]
-    assert texts == failed * (write == "failing")
-    texts.clear()
-    of_two_ranks(None, texts).save_after_error(RuntimeError("as told"))
-    assert texts == [f"{why}that takes all ranks, and this one has raised"]
-
-
 def test_a_copy_is_made_where_the_last_one_was() -> None:
     net, copy = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 3)), HostCopy(reuse=True)
     places = [
@@ -292,37 +209,6 @@ def test_a_copy_is_made_where_the_last_one_was() -> None:
     assert len({tensor.data_ptr() for tensor in [*other["model"].values(), other["more"]]}) == 7
 
 
-def test_who_is_given_the_copy_may_keep_it(trained: Trained, tmp_path: Path) -> None:
-    other = f'hooks.told={{use="./savers.py:Told", args={{path="{tmp_path / "told"}"}}}}'
-    run_dir = trained(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', other, "hooks.checkpoint.args.keep=9")
+def test_who_is_given_the_copy_may_keep_it(trained: Trained) -> None:
+    run_dir = trained(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', "hooks.checkpoint.args.keep=9")
     assert any("all are as they were written" in text for text in messages(run_dir))
-
-
-def test_what_fires_around_a_save_is_what_the_plan_says(trained: Trained, tmp_path: Path) -> None:
-    out = tmp_path / "told"
-    overrides = ["run.max_epochs=1"]
-    for name, more in (("w", ""), ("s", ', before=["w"]')):
-        overrides.append(f'hooks.{name}={{use="./savers.py:Told", args={{path="{out}"}}{more}}}')
-    run_dir = trained(*overrides)
-    plan = Plan.from_json(json.loads(run_dir.plan.read_text()))
-    words = {
-        ("around_save_checkpoint", "enter"): "around enters",
-        ("around_save_checkpoint", "exit"): "around leaves",
-        ("before_save_checkpoint", "whole"): "before",
-        ("after_copy_checkpoint", "whole"): "copied",
-        ("after_save_checkpoint", "whole"): "saved",
-    }
-    planned = [f"{b.hook} {words[b.method, b.half]}" for b in plan.bindings if b.hook in ("w", "s")]
-    assert planned == [
-        "s around enters",
-        "s before",
-        "w around enters",
-        "w before",
-        "s copied",
-        "w around leaves",
-        "s around leaves",
-        "w copied",
-        "s saved",
-        "w saved",
-    ]
-    assert out.read_text().splitlines()[: len(planned)] == planned

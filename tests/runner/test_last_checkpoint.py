@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.distributed.consensus import Alone
 from tests.conftest import Train, Trained, messages, records
 from tests.runner.test_resume import EVERY_3, strikes
 
@@ -90,21 +88,6 @@ def test_a_checkpoint_says_of_which_iteration_its_metrics_are(
     manifests = map(read_manifest, CheckpointStore(run_dir.checkpoints).all())
     result = {manifest["it"]: manifest["metrics_it"] for manifest in manifests if manifest["metrics"]}
     assert {it: at for it, at in result.items() if it in expected} == expected
-
-
-@pytest.mark.parametrize(("keep", "kept"), [(None, 2), (1, 2), (3, 3)])
-def test_what_any_rank_asks_for_is_saved_and_kept(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch, keep: int | None, kept: int
-) -> None:
-    """As if another rank had wants of its own, whenever this one asks what all of them want to save."""
-
-    def both(alone: Alone, mine: Any) -> list[Any]:
-        return [mine, ({"theirs": None}, keep)] if isinstance(mine, tuple) else [mine]
-
-    monkeypatch.setattr(Alone, "all_gather_object", both)
-    run_dir = trained("hooks.checkpoint.args={keep=2}", EVERY_3)
-    assert all(set(record["names"]) == {"last", "theirs"} for record in records(run_dir, "checkpoint"))  # type: ignore[call-overload]
-    assert len(CheckpointStore(run_dir.checkpoints).all()) == kept
 
 
 def test_keep_counts_after_a_signal_too(trained: Trained, tmp_path: Path) -> None:

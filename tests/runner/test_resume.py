@@ -15,48 +15,7 @@ from tests.conftest import NewRun, Train, Trained, messages, records, strikes
 from tests.processes import Training
 from tests.runner.same import assert_same_end
 
-EPOCHS = ("max_epochs = 3", "max_epochs = 6")
-ITERATIONS = ("max_epochs = 3", "max_iters = 33")
 EVERY_3 = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]'
-
-
-@pytest.mark.parametrize(
-    ("swap", "overrides", "kills"),
-    [
-        pytest.param(
-            EPOCHS,
-            [],
-            [("after_backward", 3), ("after_val_iter", 10), ("after_train_iter", 19), ("after_save_checkpoint", 25)],
-            id="epochs",
-        ),
-        pytest.param(
-            ITERATIONS,
-            ["run.val_every=7", EVERY_3],
-            [
-                ("before_save_checkpoint", 6),
-                ("before_train_epoch", 10),
-                ("after_val", 21),
-                ("after_optimizer_step", 32),
-            ],
-            id="iterations",
-        ),
-    ],
-)
-def test_killed_again_and_again_and_resumed(
-    trained: Trained,
-    new_run: NewRun,
-    tmp_path: Path,
-    swap: tuple[str, str],
-    overrides: list[str],
-    kills: list[tuple[str, int]],
-) -> None:
-    alone = trained(*overrides, swap=swap)
-    killed = new_run(*overrides, *strikes(tmp_path, 9, *kills), swap=swap)
-    assert Training(killed).wait() == -9
-    for _ in kills[1:]:
-        assert Training(killed, resume=True).wait() == -9
-    assert Training(killed, resume=True).wait() == 0
-    assert_same_end(alone, killed)
 
 
 def test_a_damaged_checkpoint_is_named_and_passed_over(trained: Trained, train_here: Train) -> None:
@@ -68,14 +27,6 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(trained: Trained, train_h
     assert any(f"{newest.name} cannot be used" in text for text in messages(run_dir))
     assert any(f"resumed from {older.name}" in text for text in messages(run_dir))
     assert newest not in CheckpointStore(run_dir.checkpoints).all()[1:], "it makes room for whole ones"
-
-
-def test_resuming_beyond_the_end_is_no_mistake(trained: Trained, train_here: Train, tmp_path: Path) -> None:
-    swap = ("max_epochs = 3", "max_iters = 12")
-    run_dir = trained(EVERY_3, swap=swap)
-    run_dir.pipeline.write_text(run_dir.pipeline.read_text().replace("max_iters = 12", "max_iters = 8"))
-    assert train_here(run_dir, resume=True) == 0
-    assert any("nothing is left to do" in text for text in messages(run_dir))
 
 
 def test_without_any_checkpoint_it_starts_at_the_beginning(new_run: NewRun, train_here: Train) -> None:

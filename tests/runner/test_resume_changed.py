@@ -8,14 +8,12 @@ import pytest
 
 from hookflow.runner.checkpoint.resume_rules import (
     UNREADABLE,
-    Changed,
     May,
-    changed_hooks,
     changes_between,
     changes_since,
     recorded,
 )
-from tests.conftest import TOY, NewRun, Train, Trained, messages, records, run_here
+from tests.conftest import TOY, NewRun, Train, messages, records
 from tests.runner.test_resume import with_checkpoints
 
 
@@ -60,13 +58,6 @@ def test_what_may_change_by_itself(new_run: NewRun, change: str, may: May, expec
     assert [any(words in one.text for one in changes) for words in expected] == [True] * len(expected)
 
 
-def test_all_that_must_be_allowed_is_told_and_once_how() -> None:
-    changes = [Changed("hooks.a", May.ALLOWED, "one"), Changed("run.dir", May.YES, "none")]
-    problems = changed_hooks([*changes, Changed("hooks.b", May.ALLOWED, "two")], "then")
-    assert [problem.message for problem in problems] == ["since then: one", "since then: two"]
-    assert [bool(problem.hint) for problem in problems] == [False, True]
-
-
 def test_what_is_recorded_is_read_as_it_stands(new_run: NewRun) -> None:
     """Without the hooks that a file gets by default today, and without asking the environment of today."""
     run_dir = new_run()
@@ -96,16 +87,3 @@ def test_what_is_no_hook_may_change(new_run: NewRun, train_here: Train, then: st
     other = with_checkpoints(new_run, train_here, [f'run.on_nan="{then}"'], changed)
     assert train_here(other, resume=True) == 0
     assert not any("not bit-identical" in text for text in messages(other))
-
-
-def test_the_command_line_says_it_and_takes_the_word(trained: Trained) -> None:
-    run_dir = trained("run.max_epochs=1")
-    folder = run_dir.path.parents[2]
-    change = ["--set", "run.max_epochs=2", "--set", "hooks.ema.args.decay=0.5"]
-    refused = run_here("--resume", "toy", *change, cwd=folder)
-    assert refused.returncode == 2
-    assert "hooks.ema.args.decay was 0.9, and is 0.5" in refused.stderr
-    assert "Traceback" not in refused.stderr
-    assert "0.9" in run_dir.pipeline.read_text().partition("[hooks.ema")[2][:80], "what is refused changes nothing"
-    allowed = run_here("--resume", "toy", "--allow-changed-hooks", *change, cwd=folder)
-    assert allowed.returncode == 0

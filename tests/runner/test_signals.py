@@ -18,7 +18,7 @@ from hookflow.runner.checkpoint.manifest import damage, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.process.launch import start
-from hookflow.runner.process.signals import SIGNALS, Interrupted, Signals, handlers_put_back
+from hookflow.runner.process.signals import SIGNALS, Signals, handlers_put_back
 from tests.conftest import NewRun, Train, Trained, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same_end
@@ -66,24 +66,31 @@ def test_before_the_first_iteration(trained: Trained, tmp_path: Path, point: str
 
 
 @pytest.mark.parametrize(
-    ("point", "it"), [("before_train_iter", 6), ("after_backward", 6), ("before_save_checkpoint", 10)]
+    ("point", "it", "number", "code"),
+    [
+        ("before_train_iter", 6, signal.SIGTERM, 143),
+        ("after_backward", 6, signal.SIGINT, 130),
+        ("before_save_checkpoint", 10, signal.SIGUSR1, 143),
+    ],
 )
-def test_while_training(trained: Trained, train_here: Train, tmp_path: Path, point: str, it: int) -> None:
+def test_while_training(
+    trained: Trained, train_here: Train, tmp_path: Path, point: str, it: int, number: signal.Signals, code: int
+) -> None:
     alone = trained()
-    broken = trained(*strikes(tmp_path, signal.SIGTERM, (point, it)), code=143)
-    assert end(broken) == ("interrupted", 143)
+    broken = trained(*strikes(tmp_path, number, (point, it)), code=code)
+    assert end(broken) == ("interrupted", code)
     assert records(broken, "checkpoint")[-1]["it"] == records(broken, "end")[0]["it"], "what was done is kept"
     assert train_here(broken, resume=True) == 0
     assert_same_end(alone, broken)
 
 
-@pytest.mark.parametrize("at", [10, 15])
 @pytest.mark.parametrize(
-    ("point", "length", "overrides"),
+    ("point", "length", "overrides", "at"),
     [
-        ("before_val", "max_epochs = 3", ()),
-        ("before_val_iter", "max_iters = 15", ("run.val_every=5", EVERY_3)),
-        ("after_val_iter", "max_epochs = 3", ()),
+        ("before_val", "max_epochs = 3", (), 15),
+        ("before_val_iter", "max_iters = 15", ("run.val_every=5", EVERY_3), 10),
+        ("before_val_iter", "max_iters = 15", ("run.val_every=5", EVERY_3), 15),
+        ("after_val_iter", "max_epochs = 3", (), 10),
     ],
 )
 def test_a_validation_is_cut_short_and_done_again(
@@ -144,31 +151,6 @@ def signals() -> Iterator[tuple[Signals, SimpleNamespace]]:
     with handlers_put_back():
         made.listen()
         yield made, flag
-
-
-def test_whatever_comes_asks_for_attention(signals: tuple[Signals, SimpleNamespace]) -> None:
-    made, flag = signals
-    made.be_graceful()
-    made.command({"id": "1", "cmd": "pause", "t": 0.0, "by": "me"})
-    assert flag.attention
-    assert [command["cmd"] for command in made.commands] == ["pause"]
-    flag.attention = False
-    os.kill(os.getpid(), signal.SIGINT)
-    assert flag.attention
-    assert made.stop is not None
-    assert (made.stop.exit, made.stop.reason) == (130, "SIGINT received")
-    with pytest.raises(Interrupted, match="twice"):
-        os.kill(os.getpid(), signal.SIGTERM)
-    made.ignored = True
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def test_a_signal_before_the_training_waits_for_nothing(signals: tuple[Signals, SimpleNamespace]) -> None:
-    made, _ = signals
-    with pytest.raises(Interrupted, match="before the training"):
-        os.kill(os.getpid(), signal.SIGTERM)
-    with pytest.raises(Interrupted, match="before the training"):
-        made.be_graceful()
 
 
 def test_one_that_comes_while_the_beginning_is_written_down_loses_nothing_of_it(

@@ -19,6 +19,7 @@ from hookflow.pipeline.schema import WeightsSection
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.checkpoint.weights import load_weights
 from tests.conftest import NewRun, Train, Trained, reason, records
+from tests.runner.test_checkpoint_damage import Evil
 from tests.toy import Net
 
 DOCS = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text("utf-8")
@@ -47,11 +48,6 @@ def test_a_plain_file_is_what_a_run_begins_with(trained: Trained, train_here: Tr
     assert torch.equal(ended["head.weight"], weights["head.weight"])
     (tmp_path / "weights.pt").unlink()
     assert train_here(run_dir, resume=True) == 0, "a resumed run has no need of them"
-
-
-class Evil:
-    def __reduce__(self) -> Any:
-        return Path.touch, (Path("pwned"),)
 
 
 @pytest.mark.parametrize(
