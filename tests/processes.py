@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import process
@@ -38,7 +39,6 @@ context.set_forkserver_preload(
         "hookflow.runner.process.main",
         "hookflow.runner.process.attempt",
         "torch._dynamo",
-        "hookflow.runner.distributed.elastic",
         ELASTIC,
         "torch.distributed._composable.replicate",
         "torch.distributed.fsdp",
@@ -176,6 +176,7 @@ def _forget() -> None:
     text.unmask([*text._values])
     launch._KEPT.clear()
     importlib.invalidate_caches()
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # its temporary folders are not ours to remove
 
 
 def _become(environment: Mapping[str, str], output: Path, errors: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -132,11 +133,15 @@ def _shown_beside(follow: Follow | None) -> Iterator[None]:
 
 def _in_its_own(run_dir: RunDir, follow: Follow | None) -> int:
     """Train in a process of its own and return its exit code; the signals that this one gets are handed on to it."""
-    child = start(run_dir)
-    child_exit = ChildExit(run_dir, child)
-    if threading.current_thread() is threading.main_thread():
-        for number in SIGNALS:
-            signal.signal(number, lambda got, frame: child.send_signal(got))
+
+    def begin() -> subprocess.Popen[bytes]:
+        child = start(run_dir)
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                signal.signal(number, lambda got, frame: child.send_signal(got))
+        return child
+
+    child_exit = ChildExit(run_dir, begin)
     if follow is not None:
         with suppress(BrokenPipeError):
             follow(child_exit)

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sized
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -139,14 +140,20 @@ def run(
 
     options = {"--resume": resume, "--allow-changed-hooks": allow_changed_hooks}
     passed_on = (option for option, provided in options.items() if provided)
+    pressed: list[int] = []
+
+    def begin() -> subprocess.Popen[bytes]:
+        child = start(run_dir, *passed_on, nproc=ranks, max_restarts=max_restarts, standby=standby)
+        if not detach and _chosen(ui) is not UI.tui:
+            _hand_on_signals(child, pressed)
+        return child
+
     with nullcontext() if ranks else standing_by() as standby:
         run_dir = find()
-        began = time.time()
-        child = start(run_dir, *passed_on, nproc=ranks, max_restarts=max_restarts, standby=standby)
-    if detach:
-        echo(f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch {run_dir.id}")
-        return
-    code = exit_code(_echo(run_dir, child, ChildExit(run_dir, child), _chosen(ui), began))
+        if detach:
+            echo(f"{run_dir.id} is running (pid {begin().pid}); see it with: hookflow watch {run_dir.id}")
+            return
+        code = exit_code(_echo(run_dir, ChildExit(run_dir, begin), _chosen(ui), pressed))
     if code == 2:
         from hookflow.service.runs import failure_report
 
@@ -226,11 +233,10 @@ def _chosen(ui: UI) -> UI:
     return UI.tui if has_terminal() and not os.environ.get("CI") else UI.plain
 
 
-def _echo(run_dir: RunDir, child: subprocess.Popen[bytes], child_exit: ChildExit, ui: UI, began: float) -> int:
-    """Show the run until it ends (or the dashboard is left) and return its exit code."""
+def _echo(run_dir: RunDir, child_exit: ChildExit, ui: UI, pressed: Sized) -> int:
+    """Train and show the run until it ends, or the dashboard is left; return its exit code."""
     if ui is UI.tui:
-        return _dashboard(run_dir, child_exit, began)
-    interrupts = _hand_on_signals(child)
+        return _dashboard(run_dir, child_exit)
     if ui is UI.none:
         return child_exit.wait()
     from hookflow.monitor import plain
@@ -240,6 +246,7 @@ def _echo(run_dir: RunDir, child: subprocess.Popen[bytes], child_exit: ChildExit
         if ui is UI.json:
             return plain.follow_json(run_dir, sys.stdout, child_exit=child_exit)
         bars = can_show_bars(sys.stdout)
+        interrupts = partial(len, pressed)
         return plain.follow(run_dir, sys.stdout, child_exit=child_exit, interrupts=interrupts, bars=bars)
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.ENOSPC):
@@ -250,11 +257,13 @@ def _echo(run_dir: RunDir, child: subprocess.Popen[bytes], child_exit: ChildExit
         return child_exit.wait()
 
 
-def _dashboard(run_dir: RunDir, child_exit: ChildExit, began: float) -> int:
+def _dashboard(run_dir: RunDir, child_exit: ChildExit) -> int:
     from hookflow.events.rundir import run_argument
     from hookflow.monitor.app import MonitorApp, Outcome
     from hookflow.monitor.summary import print_summary
 
+    began = time.time()
+    child_exit()
     app = MonitorApp(run_dir, since=began, child_exit=child_exit)
     outcome = app.run()
     crashed = bool(app.return_code)
@@ -267,9 +276,8 @@ def _dashboard(run_dir: RunDir, child_exit: ChildExit, began: float) -> int:
     return child_exit() or int(crashed)
 
 
-def _hand_on_signals(child: subprocess.Popen[bytes]) -> Callable[[], int]:
-    """Give the signals that are meant for the training to the process that trains; return what counts each Ctrl-C."""
-    pressed: list[int] = []
+def _hand_on_signals(child: subprocess.Popen[bytes], pressed: list[int]) -> None:
+    """Give the signals that are meant for the training to the process that trains; note each Ctrl-C in `pressed`."""
 
     def hand_on(number: int, frame: FrameType | None) -> None:
         child.send_signal(number)
@@ -278,4 +286,3 @@ def _hand_on_signals(child: subprocess.Popen[bytes]) -> Callable[[], int]:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, hand_on)
-    return lambda: len(pressed)

@@ -116,7 +116,7 @@ def test_a_process_that_ends_without_a_word_has_failed(run_dir: RunDir) -> None:
     puts(run_dir, 0, {"k": "run", "iters_per_epoch": 5}, {"k": "end", "exit": 0})
     shared = now.Shared(run_dir.now)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-        child_exit = ChildExit(run_dir, child)
+        child_exit = ChildExit(run_dir, lambda: child)
         puts(run_dir, 0, {"k": "run", "iters_per_epoch": 5}, {"k": "checkpoint", "it": 2})
         shared.iters[0] = 13
         assert child_exit() is None

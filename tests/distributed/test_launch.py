@@ -97,7 +97,7 @@ def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch:
     agent.kill()
     with pytest.raises(UserError, match="is already running"):
         claim(run_dir)
-    child_exit = ChildExit(run_dir, agent)
+    child_exit = ChildExit(run_dir, lambda: agent)
     assert follow(run_dir, io.StringIO(), child_exit=child_exit) == 143, "what is shown waits for the ranks' own end"
     psutil.wait_procs(ranks, timeout=LIMIT)
     (end,) = records_of(run_dir, "end")

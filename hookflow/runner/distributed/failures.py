@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from subprocess import Popen
 from threading import Lock
@@ -116,15 +116,17 @@ def agree_on_failure(ranks: Ranks, mine: Stop, *, lost: bool) -> Stop:
 
 
 class ChildExit:
-    """Returns the exit code of a process that `start` has just started, and records its end if it left none.
+    """Starts a training at the first call; returns its exit code, and records its end if it left none.
 
-    A signal's number is negative; None means that a process of the run is alive. Call it a few times a second, from
-    any thread: it keeps `now.bin` open.
+    `start` starts the process: at the first call, whoever follows the run has read the records of earlier attempts. A
+    signal's number is negative; None means that a process of the run is alive. Call it a few times a second, from any
+    thread: it keeps `now.bin` open.
     """
 
-    def __init__(self, run_dir: RunDir, child: Popen[bytes]) -> None:
+    def __init__(self, run_dir: RunDir, start: Callable[[], Popen[bytes]]) -> None:
         self._run_dir = run_dir
-        self._child = child
+        self._start = start
+        self._child: Popen[bytes] | None = None
         self._log = event_log(run_dir.events)
         self._resumes = count_attempts(run_dir) > 0
         with suppress(OSError):  # it is the first attempt
@@ -136,6 +138,8 @@ class ChildExit:
 
     def __call__(self) -> int | None:
         with self._lock:
+            if self._child is None:
+                self._child = self._start()
             if self._code is None:
                 with suppress(OSError):  # keep the newest: the process may go at any time
                     memory = open_memory(self._run_dir.now)
