@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 import tomli
@@ -11,7 +10,7 @@ import tomli
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import parse
-from tests.conftest import TESTS, TOY, NewRun, records
+from tests.conftest import TESTS, TOY, Trained, records
 
 DOCS = TESTS.parent / "docs"
 PAGE = (DOCS / "hooks.md").read_text("utf-8")
@@ -60,7 +59,6 @@ def test_an_example_can_be_pasted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN.keys() - NEED_MORE))
-def test_an_example_trains(name: str, new_run: NewRun, train_here: Callable[..., int]) -> None:
-    run_dir = new_run(LONG_ENOUGH.get(name, "run.max_epochs=1"), swap=(TOY.read_text(), pipeline_with(name)))
-    assert train_here(run_dir) == 0, records(run_dir, "error")
+def test_an_example_trains(name: str, trained: Trained) -> None:
+    run_dir = trained(LONG_ENOUGH.get(name, "run.max_epochs=1"), swap=(TOY.read_text(), pipeline_with(name)))
     assert not records(run_dir, "error")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from hookflow.hooks.builtin.comm_hook import CommHook
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.trials.dry_run import Silent, dry_run
-from tests.conftest import TOY, NewRun, records
+from tests.conftest import TOY, Trained, records
 
 LEFT: list[Any] = []
 """The groups that were left. PowerSGD's callback holds its group, and ends in a thread of the group.
@@ -121,9 +121,8 @@ def test_mistakes(overrides: list[str], said: str) -> None:
         compile_pipeline(parse(TOY.read_text(), TOY, overrides))
 
 
-def test_a_single_process_has_nothing_for_it_to_do(new_run: NewRun, train_here: Callable[..., int]) -> None:
-    run_dir = new_run(COMM % "")
-    assert train_here(run_dir) == 2
+def test_a_single_process_has_nothing_for_it_to_do(trained: Trained) -> None:
+    run_dir = trained(COMM % "", code=2)
     said, hint = str(records(run_dir, "end")[0]["reason"]).splitlines()
     assert said.endswith('hook "comm" has nothing to do at ddp_comm: a single process averages no gradients')
     assert hint.strip() == "leave it out: --without comm"

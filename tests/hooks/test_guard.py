@@ -22,7 +22,7 @@ from hookflow.hooks.builtin.lr_finder import LRFinder, steepest, swept
 from hookflow.hooks.builtin.spike_guard import SpikeGuard, is_spike
 from hookflow.hooks.builtin.time_limit import TimeLimit, seconds
 from hookflow.runner.checkpoint.store import read
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Trained, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, assert_same_end, final_state
 from tests.runner.test_resume import strikes as interrupts
@@ -46,16 +46,14 @@ class TestTimeLimit:
         assert "limit" in problem.message
 
     def test_it_stops_with_a_checkpoint_from_which_the_run_is_resumed_to_the_same_end(
-        self, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+        self, trained: Trained, train_here: Train, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         limit = 'hooks.limit={use="time_limit", args={limit="1h"}}'
-        alone = new_run(limit)
-        assert train_here(alone) == 0
+        alone = trained(limit)
         calls = itertools.count()  # of the clock: when the hook is made, after 5 iterations, a validation, and 2 more
         clock = SimpleNamespace(monotonic=lambda: 3600.0 if next(calls) == 8 else 0.0)
         monkeypatch.setattr("hookflow.hooks.builtin.time_limit.time", clock)
-        stopped = new_run(limit)
-        assert train_here(stopped) == 0
+        stopped = trained(limit)
         end = records(stopped, "end")[-1]
         assert (end["it"], end["status"], end["reason"]) == (7, "finished", "the time limit of 1h is reached")
         assert (stopped.checkpoints / "last").resolve().name == "it00000007"
@@ -165,9 +163,8 @@ class TestEarlyStop:
             stopped.append(bool(run.stopped))
         assert stopped.index(True) == stops_at
 
-    def test_a_threshold_ends_a_run(self, new_run: NewRun, train_here: Train) -> None:
-        run_dir = new_run('hooks.early_stop.args={monitor="accuracy", stopping_threshold=0.0}')
-        assert train_here(run_dir) == 0
+    def test_a_threshold_ends_a_run(self, trained: Trained) -> None:
+        run_dir = trained('hooks.early_stop.args={monitor="accuracy", stopping_threshold=0.0}')
         end = records(run_dir, "end")[-1]
         assert end["it"] == 5 and "as good as the threshold of 0" in str(end["reason"])
 
@@ -196,11 +193,10 @@ class TestSpikeGuard:
         assert_same(final_state(guarded)["model"], final_state(by_hand)["model"])
         assert self.told(guarded, "the loss has spiked to") == [8]
 
-    def test_a_rollback_puts_the_last_checkpoint_back(self, new_run: NewRun, train_here: Train) -> None:
+    def test_a_rollback_puts_the_last_checkpoint_back(self, trained: Trained) -> None:
         task = 'task={use="./own_tasks.py:spikes", args={at=[12]}}'
         guard = 'hooks.guard={use="spike_guard", args={window=4, rollback=true}}'
-        run_dir = new_run(task, guard, swap=("max_epochs = 3", "max_iters = 13"))
-        assert train_here(run_dir) == 0
+        run_dir = trained(task, guard, swap=("max_epochs = 3", "max_iters = 13"))
         assert self.told(run_dir, "those of the last checkpoint again") == [13]
         before = read(run_dir.checkpoints / "it00000010", torch.device("cpu"))
         after = final_state(run_dir)
@@ -212,10 +208,9 @@ class TestSpikeGuard:
         rates = [state["optimizer"]["param_groups"][0]["lr"] for state in (before, after)]  # type: ignore[index]
         assert rates[0] != rates[1], "the schedule goes on"
 
-    def test_a_spike_that_lasts_stops_the_run(self, new_run: NewRun, train_here: Train) -> None:
+    def test_a_spike_that_lasts_stops_the_run(self, trained: Trained) -> None:
         task = f'task={{use="./own_tasks.py:spikes", args={{at={list(range(6, 15))}}}}}'
-        run_dir = new_run(task, 'hooks.guard={use="spike_guard", args={window=4, patience=3}}')
-        assert train_here(run_dir) == 0
+        run_dir = trained(task, 'hooks.guard={use="spike_guard", args={window=4, patience=3}}')
         end = records(run_dir, "end")[-1]
         assert (end["it"], end["reason"]) == (9, "the loss has spiked 3 times in a row")
 
@@ -270,11 +265,10 @@ class TestLRFinder:
         assert best is not None
         assert rates[27] < best < rates[32]
 
-    def test_a_sweep_is_logged_and_reported_and_leaves_no_trace(self, new_run: NewRun, train_here: Train) -> None:
+    def test_a_sweep_is_logged_and_reported_and_leaves_no_trace(self, trained: Trained) -> None:
         groups = 'optimizer.groups=[{match="head.*", args={lr=0.02}}]'
         counts = 'model.use="./toy.py:Counts"'  # which has extra state
-        run_dir = new_run(FINDER, groups, counts, "hooks.log.points=['after_train_iter']", "hooks.ema.enabled=false")
-        assert train_here(run_dir) == 0, records(run_dir, "error")
+        run_dir = trained(FINDER, groups, counts, "hooks.log.points=['after_train_iter']", "hooks.ema.enabled=false")
         logged: Any = {}
         for record in records(run_dir, "scalars"):
             logged.setdefault(record["it"], {}).update(record["v"])
@@ -291,9 +285,8 @@ class TestLRFinder:
         assert not state["optimizer"]["state"]
         assert [group["initial_lr"] for group in state["optimizer"]["param_groups"]] == [0.02, 0.1]
 
-    def test_it_stops_where_the_loss_diverges(self, new_run: NewRun, train_here: Train) -> None:
-        run_dir = new_run(FINDER, "hooks.finder.args.end=1e8", "hooks.clip.enabled=false", "run.on_nan='ignore'")
-        assert train_here(run_dir) == 0, records(run_dir, "error")
+    def test_it_stops_where_the_loss_diverges(self, trained: Trained) -> None:
+        run_dir = trained(FINDER, "hooks.finder.args.end=1e8", "hooks.clip.enabled=false", "run.on_nan='ignore'")
         (message,) = (str(r["text"]) for r in records(run_dir, "message") if "learning rate" in str(r["text"]))
         assert "the sweep diverged at" in message
         assert records(run_dir, "end")[0]["it"] < 12  # type: ignore[operator]

@@ -19,7 +19,7 @@ from hookflow.pipeline.load import parse
 from hookflow.runner.loop.evaluation import Means
 from hookflow.runner.process.launch import prepare
 from tests import own_tasks
-from tests.conftest import TESTS, NewRun, records
+from tests.conftest import TESTS, NewRun, Trained, records
 from tests.distributed.several import carry_out
 from tests.runner.test_on_log import LISTENS, Listens
 from tests.runner.test_resume import messages
@@ -77,11 +77,8 @@ def assert_are_means(
     ["data.train.args={examples=47, batch_size=5, whole=true}", "run.accumulate=3"],
     ids=["a smaller last batch", "accumulated"],
 )
-def test_means_over_windows_and_epochs_are_plain_means_whenever_they_are_logged(
-    new_run: NewRun, train_here: Train, batches: str
-) -> None:
-    run_dir = new_run(KEEPS, EPOCHS, batches, log('window=4, mean="epoch"', ", every=3"))
-    assert train_here(run_dir) == 0
+def test_means_over_windows_and_epochs_are_plain_means_whenever_they_are_logged(trained: Trained, batches: str) -> None:
+    run_dir = trained(KEEPS, EPOCHS, batches, log('window=4, mean="epoch"', ", every=3"))
     losses = kept(run_dir)
     assert list(logged(run_dir, "loss")) == [it for it in losses if it % 3 == 0]
     assert len({size for *_, size in losses.values()}) > 1
@@ -138,16 +135,14 @@ NEVER = 'the hook "log" never logged the output "late" of the task: let it fire 
     ],
 )
 def test_an_output_of_some_iterations_is_logged_when_the_hook_fires_next_also_after_a_resume(
-    new_run: NewRun, train_here: Train, tmp_path: Path, args: str, trigger: str, rare: Any, odd: Any, even: Any
+    trained: Trained, train_here: Train, tmp_path: Path, args: str, trigger: str, rare: Any, odd: Any, even: Any
 ) -> None:
     run = EPOCHS, ALTERNATES, log(args, f", {trigger}")
     mark = f'{{mark="{tmp_path / "mark"}", point="after_backward", at=5}}'
-    cut = new_run(*run, f'hooks.strikes={{use="./watchers.py:Interrupts", args={mark}}}')
-    assert train_here(cut) == 143
+    cut = trained(*run, f'hooks.strikes={{use="./watchers.py:Interrupts", args={mark}}}', code=143)
     assert NEVER not in messages(cut)
     assert train_here(cut, resume=True) == 0
-    whole = new_run(*run)
-    assert train_here(whole) == 0
+    whole = trained(*run)
     for run_dir in (whole, cut):
         assert [logged(run_dir, name) for name in ("rare", "odd", "even")] == [rare, odd, even]
         is_logged = {**logged(run_dir, "late"), **logged(run_dir, "late_epoch")}
@@ -155,10 +150,9 @@ def test_an_output_of_some_iterations_is_logged_when_the_hook_fires_next_also_af
     assert logged(whole, "loss") == logged(cut, "loss")
 
 
-def test_of_accumulated_batches_those_count_that_have_the_number(new_run: NewRun, train_here: Train) -> None:
+def test_of_accumulated_batches_those_count_that_have_the_number(trained: Trained) -> None:
     task = 'task={use="tests.hooks.test_log_means:by_batch"}'
-    run_dir = new_run("run.max_epochs=1", "run.accumulate=5", log(""), task)
-    assert train_here(run_dir) == 0
+    run_dir = trained("run.max_epochs=1", "run.accumulate=5", log(""), task)
     assert logged(run_dir, "even") == {1: 2.0}
 
 
@@ -189,7 +183,7 @@ def test_mps_adds_up_in_float32() -> None:
     assert sum_dtype(torch.device("cuda")) is sum_dtype(torch.device("cpu")) is torch.float64
 
 
-def test_a_mean_stays_a_tensor_until_somebody_else_reads_it(new_run: NewRun, train_here: Train) -> None:
-    assert train_here(new_run(LISTENS % "", log('window=3, mean="epoch"'), "run.max_epochs=1")) == 0
+def test_a_mean_stays_a_tensor_until_somebody_else_reads_it(trained: Trained) -> None:
+    trained(LISTENS % "", log('window=3, mean="epoch"'), "run.max_epochs=1")
     kinds = {name: type(value) for _, name, value in Listens.heard}
     assert kinds["loss"] is kinds["loss_epoch"] is torch.Tensor

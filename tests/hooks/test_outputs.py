@@ -20,7 +20,7 @@ from hookflow.hooks.builtin.metrics import Accuracy, Metrics
 from hookflow.hooks.builtin.predict import TTA, Predict, views
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from tests.conftest import TESTS, TOY, NewRun, records
+from tests.conftest import TESTS, TOY, NewRun, Trained, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, curve, final_state
 from tests.toy import Net, Points
@@ -36,9 +36,9 @@ def exported(run_dir: RunDir, pattern: str) -> Path:
     return path
 
 
-def test_a_run_has_metrics_of_torchmetrics_predictions_and_exports(new_run: NewRun, train_here: Train) -> None:
+def test_a_run_has_metrics_of_torchmetrics_predictions_and_exports(trained: Trained) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
-    run_dir = new_run(
+    run_dir = trained(
         f'hooks.metrics={{use="metrics", args={{metrics={{right={MICRO}, f1={F1}}}}}}}',
         'hooks.checkpoint.args={monitor="f1", mode="max"}',
         'hooks.predict={use="predict", args={outputs=["logits", "target"]}}',
@@ -46,7 +46,6 @@ def test_a_run_has_metrics_of_torchmetrics_predictions_and_exports(new_run: NewR
         'hooks.export={use="export", args={formats=["state_dict", "safetensors", "torch_export"]}}',
         "run.test=true",
     )
-    assert train_here(run_dir) == 0, records(run_dir, "error")
     found = records(run_dir, "metrics")
     assert [record["split"] for record in found] == ["val"] * 3 + ["test"]
     for record in found:
@@ -73,30 +72,23 @@ def test_a_run_has_metrics_of_torchmetrics_predictions_and_exports(new_run: NewR
         assert torch.allclose(program(inputs), net(inputs), atol=1e-6)
 
 
-def test_the_average_of_the_best_is_exported_to_a_folder_of_ones_own(
-    new_run: NewRun, train_here: Train, tmp_path: Path
-) -> None:
+def test_the_average_of_the_best_is_exported_to_a_folder_of_ones_own(trained: Trained, tmp_path: Path) -> None:
     args = f'{{checkpoint="best", weights="model_ema", out_dir="{tmp_path / "mine"}"}}'
     for _ in range(2):
-        run_dir = new_run(f'hooks.export={{use="export", args={args}}}')
-        assert train_here(run_dir) == 0
+        run_dir = trained(f'hooks.export={{use="export", args={args}}}')
     (path,) = (tmp_path / "mine").iterdir()  # the same weights twice
     assert path.name.startswith("best-model_ema-")
     best = torch.load(run_dir.checkpoints / "best" / "model_ema.pt", weights_only=True)
     assert_same(torch.load(path, weights_only=True), dict(best))
 
 
-def test_without_the_checkpoint_nothing_is_exported(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run('hooks.export={use="export", args={checkpoint="best-2"}}')
-    assert train_here(run_dir) == 0
+def test_without_the_checkpoint_nothing_is_exported(trained: Trained) -> None:
+    run_dir = trained('hooks.export={use="export", args={checkpoint="best-2"}}')
     assert any('no checkpoint "best-2"' in str(record["text"]) for record in records(run_dir, "message"))
 
 
-def test_checkpoints_begin_with_their_trigger_and_what_was_better_before_is_no_best(
-    new_run: NewRun, train_here: Train
-) -> None:
-    run_dir = new_run('hooks.checkpoint.args={monitor="loss", mode="max", keep=9}', 'hooks.checkpoint.from="2ep"')
-    assert train_here(run_dir) == 0
+def test_checkpoints_begin_with_their_trigger_and_what_was_better_before_is_no_best(trained: Trained) -> None:
+    run_dir = trained('hooks.checkpoint.args={monitor="loss", mode="max", keep=9}', 'hooks.checkpoint.from="2ep"')
     assert sorted(path.name for path in run_dir.checkpoints.glob("it*")) == ["it00000010", "it00000015"]
     losses = [record["v"]["loss"] for record in records(run_dir, "metrics")]  # type: ignore[index]
     assert losses[0] > max(losses[1:]), "the first would be the best"
@@ -121,12 +113,11 @@ def test_checkpoints_begin_with_their_trigger_and_what_was_better_before_is_no_b
     ],
 )
 def test_a_mistake_that_only_the_run_shows_is_the_users(
-    new_run: NewRun, train_here: Train, hook: str, message: str, iteration: int, tmp_path: Path
+    trained: Trained, hook: str, message: str, iteration: int, tmp_path: Path
 ) -> None:
     (tmp_path / "FILE").touch()
     hook = hook.replace("FILE", str(tmp_path / "FILE"))
-    run_dir = new_run(f"hooks.mine={{{hook}}}", "run.test=true", "run.max_epochs=1")
-    assert train_here(run_dir) == 2
+    run_dir = trained(f"hooks.mine={{{hook}}}", "run.test=true", "run.max_epochs=1", code=2)
     (end,) = records(run_dir, "end")
     assert (end["it"], message in str(end["reason"])) == (iteration, True), end
 

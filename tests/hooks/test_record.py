@@ -25,7 +25,7 @@ from hookflow.runner.logging import timing
 from hookflow.runner.loop import run as run_module
 from hookflow.runner.loop.evaluation import Evaluation
 from hookflow.runner.loop.loop import SafePoint
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Trained, records
 from tests.hooks.stand_ins import NOW, StandIn
 from tests.toy import Tied
 
@@ -123,7 +123,7 @@ class TestThroughput:
         assert run.last == {"samples_per_s": 4, "tokens_per_s": 12}
 
     def test_a_figure_covers_every_iteration_over_epochs_and_no_validation_checkpoint_or_pause(
-        self, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+        self, trained: Trained, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The clock moves by a second in each iteration, and by a thousand in what is no training."""
 
@@ -142,14 +142,12 @@ class TestThroughput:
         monkeypatch.setattr(SafePoint, "_wants", lambda self: OBEY * (self._state.iter == 9))
         pauses = 'hooks.pauses={use="tests.hooks.stand_ins:takes_a_second", points=["after_backward"]}'
         every = 'hooks.throughput={use="throughput", every=4, args={window=7}}'
-        run_dir = new_run("run.max_epochs=5", every, pauses)
-        assert train_here(run_dir) == 0
+        run_dir = trained("run.max_epochs=5", every, pauses)
         rates = {r["it"]: r["v"]["samples_per_s"] for r in records(run_dir, "scalars") if "samples_per_s" in r["v"]}  # type: ignore[index, operator]
         assert rates == {8: 8.0, 16: 8.0, 24: 8.0}
 
-    def test_a_run_shorter_than_the_window_logs_one_figure(self, new_run: NewRun, train_here: Train) -> None:
-        run_dir = new_run('hooks.throughput={use="throughput"}', swap=("max_epochs = 3", "max_iters = 3"))
-        assert train_here(run_dir) == 0
+    def test_a_run_shorter_than_the_window_logs_one_figure(self, trained: Trained) -> None:
+        run_dir = trained('hooks.throughput={use="throughput"}', swap=("max_epochs = 3", "max_iters = 3"))
         logged = [r["it"] for r in records(run_dir, "scalars") if "samples_per_s" in r["v"]]  # type: ignore[operator]
         assert logged == [3]
 
@@ -197,10 +195,9 @@ class TestEnvInfo:
 
 
 class TestProfiler:
-    def test_the_trace_of_the_active_iterations_is_kept_and_told_of(self, new_run: NewRun, train_here: Train) -> None:
+    def test_the_trace_of_the_active_iterations_is_kept_and_told_of(self, trained: Trained) -> None:
         args = "{wait=2, warmup=1, active=2, repeat=2}"
-        run_dir = new_run(f'hooks.profiler={{use="profiler", args={args}}}')
-        assert train_here(run_dir) == 0
+        run_dir = trained(f'hooks.profiler={{use="profiler", args={args}}}')
         traces = sorted((run_dir.path / "profile").iterdir())
         assert [path.name for path in traces] == ["it00000005.json", "it00000010.json"]
         for path in traces:
@@ -211,12 +208,9 @@ class TestProfiler:
         told = {record["it"]: str(record["text"]) for record in records(run_dir, "message") if "trace" in str(record)}
         assert told.keys() == {5, 10} and "profile/it00000010.json" in told[10]
 
-    def test_a_run_that_ends_or_raises_within_a_trace_keeps_what_there_is(
-        self, new_run: NewRun, train_here: Train
-    ) -> None:
+    def test_a_run_that_ends_or_raises_within_a_trace_keeps_what_there_is(self, trained: Trained) -> None:
         raises = 'hooks.raises={use="./watchers.py:Raises", args={at=6}}'
-        run_dir = new_run('hooks.profiler={use="profiler", args={wait=3, warmup=1, active=9}}', raises)
-        assert train_here(run_dir) == 1
+        run_dir = trained('hooks.profiler={use="profiler", args={wait=3, warmup=1, active=9}}', raises, code=1)
         (path,) = (run_dir.path / "profile").iterdir()
         assert json.loads(path.read_text())["traceEvents"]
 

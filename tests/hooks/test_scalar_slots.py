@@ -9,7 +9,7 @@ import pytest
 from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from tests.conftest import NewRun, Train
+from tests.conftest import Trained
 from tests.hooks.test_inspect_troubles import HEAD
 from tests.runner.test_triggered import iterations, told
 
@@ -137,8 +137,7 @@ def test_a_name_that_is_nearly_one_that_a_hook_logs_is_warned_of(
     assert hints == ([f'did you mean "{meant}"?'] if meant else [])
 
 
-def test_a_run_follows_the_order(new_run: NewRun, train_here: Train) -> None:
+def test_a_run_follows_the_order(trained: Trained) -> None:
     logs = 'hooks.logs={use="./watchers.py:LogsIter"}'
-    run_dir = new_run(told("after_train_iter", "n == 3"), logs)
-    assert train_here(run_dir) == 0
+    run_dir = trained(told("after_train_iter", "n == 3"), logs)
     assert iterations(run_dir) == [3], "in the iteration that logs 3, and not in the next one"

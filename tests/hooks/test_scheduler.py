@@ -39,7 +39,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.source_map import as_toml
 from hookflow.runner.process.launch import prepare
-from tests.conftest import TESTS, NewRun, records
+from tests.conftest import TESTS, NewRun, Trained, records
 from tests.processes import Training
 from tests.runner.same import assert_same_end
 from tests.runner.test_resume import EVERY_3, strikes
@@ -230,13 +230,10 @@ SCHEDULE = (
 )
 
 
-def test_a_run_is_killed_and_ends_with_the_same_bits(
-    new_run: NewRun, train_here: Callable[..., int], tmp_path: Path
-) -> None:
+def test_a_run_is_killed_and_ends_with_the_same_bits(new_run: NewRun, trained: Trained, tmp_path: Path) -> None:
     groups = 'optimizer.groups=[{match="*.bias", args={lr=0.3}}]'
     common = [SCHEDULE, EVERY_3, 'hooks.log={use="log"}', groups]
-    alone = new_run(*common)
-    assert train_here(alone) == 0
+    alone = trained(*common)
     killed = new_run(*common, *strikes(tmp_path, 9, ("after_backward", 4), ("after_train_iter", 11)))
     assert Training(killed).wait() == -9
     assert Training(killed, resume=True).wait() == -9

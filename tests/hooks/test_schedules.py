@@ -20,7 +20,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load, parse
 from hookflow.runner.process.launch import prepare, propose
 from tests import pytorch_hooks
-from tests.conftest import TESTS, NewRun, hookflow_here, records
+from tests.conftest import TESTS, NewRun, Trained, hookflow_here, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.by_hand import assert_same_weights, weights
 from tests.runner.same import assert_same_end, final_state
@@ -140,10 +140,9 @@ class TestParamSchedule:
             settings(hook, torch.optim.SGD(Net().parameters(), 0.1), "momentum")
 
     def test_it_may_be_added_when_a_run_is_resumed_which_ends_with_the_last_value(
-        self, new_run: NewRun, train_here: Train
+        self, trained: Trained, train_here: Train
     ) -> None:
-        run_dir = new_run("run.max_epochs=1", "optimizer.args={lr=0.1, momentum=0.9, weight_decay=0.01}")
-        assert train_here(run_dir) == 0
+        run_dir = trained("run.max_epochs=1", "optimizer.args={lr=0.1, momentum=0.9, weight_decay=0.01}")
         args = 'momentum=[[0, 0.9], ["9it", 0.5]], weight_decay=[[0, 0.1]]'
         added = f'hooks.other={{use="param_schedule", args={{{args}}}}}'
         loaded = load(run_dir.pipeline, ("run.max_epochs=2", added), recorded=True)
@@ -206,11 +205,9 @@ class TestAccumulationSchedule:
             torch.testing.assert_close(weights(runs[0])[name], weight, rtol=1e-5, atol=1e-6)
         assert [records(run_dir, "run")[0]["max_iters"] for run_dir in runs] == lengths
 
-    def test_hooks_of_the_step_fire_once_for_all_batches_of_a_group(
-        self, new_run: NewRun, train_here: Train, tmp_path: Path
-    ) -> None:
+    def test_hooks_of_the_step_fire_once_for_all_batches_of_a_group(self, trained: Trained, tmp_path: Path) -> None:
         tracer = f'hooks.tracer={{use="./watchers.py:Tracer", args={{file="{tmp_path / "trace"}"}}}}'
-        assert train_here(new_run(*OFF, tracer, accumulation('[["1ep", 2], [11, 3]]'))) == 0
+        trained(*OFF, tracer, accumulation('[["1ep", 2], [11, 3]]'))
         lines = [line.split()[:2] for line in (tmp_path / "trace").read_text().splitlines()]
         stepped = [int(it.removeprefix("iter=")) for point, it in lines if point == "after_optimizer_step"]
         assert stepped == [0, 1, 2, 3, 4, 6, 8, 9, 11, 14], (
@@ -257,9 +254,8 @@ class TestAccumulationSchedule:
         ],
     )
     def test_mistakes_are_reported_before_the_first_iteration(
-        self, new_run: NewRun, train_here: Train, overrides: tuple[str, ...], message: str
+        self, trained: Trained, overrides: tuple[str, ...], message: str
     ) -> None:
-        run_dir = new_run(*overrides)
-        assert train_here(run_dir) == 2
+        run_dir = trained(*overrides, code=2)
         end = records(run_dir, "end")[-1]
         assert (end["it"], message in str(end["reason"])) == (0, True)

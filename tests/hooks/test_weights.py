@@ -25,7 +25,7 @@ from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import read
 from hookflow.runner.process.launch import prepare
 from hookflow.zoo.tasks import Classification
-from tests.conftest import TESTS, NewRun, records
+from tests.conftest import TESTS, NewRun, Trained, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, curve, final_state
 from tests.toy import Net, Points, Tied
@@ -137,10 +137,9 @@ class TestSWA:
             scheduler.step()
         assert rates == pytest.approx(expected, rel=1e-6)
 
-    def test_it_takes_the_rate_over_from_a_schedule_and_is_validated(self, new_run: NewRun, train_here: Train) -> None:
+    def test_it_takes_the_rate_over_from_a_schedule_and_is_validated(self, trained: Trained) -> None:
         swa = 'hooks.swa={use="swa", args={begin="2ep", every="2it", lr=0.03, anneal="2it", monitor="accuracy"}}'
-        whole = new_run("hooks.ema.enabled=false", "hooks.log.points=['after_train_iter']", swa)
-        assert train_here(whole) == 0
+        whole = trained("hooks.ema.enabled=false", "hooks.log.points=['after_train_iter']", swa)
         rates: Any = {r["it"]: r["v"]["lr"] for r in records(whole, "scalars") if "lr" in r["v"]}  # type: ignore[index,operator]
         assert rates[11] == rates[10] + (rates[10] - rates[9])  # the last one of the schedule
         assert rates[12] == pytest.approx((rates[11] + 0.03) / 2)
@@ -175,7 +174,7 @@ class TestPreciseBN:
 
     @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
     def test_it_computes_in_the_precision_of_the_run(
-        self, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, precision: str, dtype: torch.dtype
+        self, trained: Trained, monkeypatch: pytest.MonkeyPatch, precision: str, dtype: torch.dtype
     ) -> None:
         seen: list[torch.dtype] = []
         forward: Any = nn.BatchNorm1d.forward
@@ -185,8 +184,7 @@ class TestPreciseBN:
             return forward(self, inputs)  # type: ignore[no-any-return]
 
         monkeypatch.setattr(nn.BatchNorm1d, "forward", kept)
-        run_dir = new_run(f'run.precision="{precision}"', "run.max_epochs=1", 'hooks.precise={use="precise_bn"}')
-        assert train_here(run_dir) == 0
+        trained(f'run.precision="{precision}"', "run.max_epochs=1", 'hooks.precise={use="precise_bn"}')
         assert {*seen} == {dtype}
 
     def test_images_have_their_moments_by_channel(self) -> None:

@@ -50,20 +50,20 @@ def at_manifest(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], 
 
 
 def test_the_training_does_not_wait_for_the_disk(
-    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = tmp_path / "trace"
     at_manifest(monkeypatch, 1, lambda: wait_for(lambda: "after_train_iter iter=8 " in trace.read_text()))
-    assert train_here(new_run(TRACER % trace)) == 0
+    trained(TRACER % trace)
     reported = [line for line in trace.read_text().splitlines() if line.startswith("after_save_checkpoint")]
     assert 8 <= int(reported[0].split("iter=")[1].split()[0]) <= 10, "behind the write, and before the next one begins"
     assert reported[-1].startswith("after_save_checkpoint iter=15"), "it has ended before the run does"
 
 
 def test_what_is_written_is_reported_at_the_next_safe_point(
-    new_run: NewRun, train_here: Train, tmp_path: Path, written_at_once: None
+    trained: Trained, tmp_path: Path, written_at_once: None
 ) -> None:
-    assert train_here(new_run(TRACER % (tmp_path / "trace"))) == 0
+    trained(TRACER % (tmp_path / "trace"))
     lines = (tmp_path / "trace").read_text().splitlines()
     assert next(line.split()[1] for line in lines if line.startswith("after_save_checkpoint")) == "iter=6"
 

@@ -14,7 +14,7 @@ from hookflow.errors import UserError, Where
 from hookflow.runner.numerics import compiling
 from hookflow.runner.numerics.compiling import Compiled, check_compiler
 from hookflow.runner.process.launch import start
-from tests.conftest import NewRun, Train, messages, records
+from tests.conftest import NewRun, Train, Trained, messages, records
 from tests.runner.by_hand import Ran, hook, ran
 from tests.runner.same import final_state
 from tests.runner.test_torch_hooks import names as notes_name
@@ -57,11 +57,10 @@ def test_a_compiled_network_trains_to_the_same_and_keeps_its_names(new_run: NewR
 
 
 @pytest.mark.usefixtures("quickly")
-def test_hooks_inside_a_compiled_network_fire(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_hooks_inside_a_compiled_network_fire(trained: Trained, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     probes = f'hooks.probe={{use="./watchers.py:Probes", args={{file="{notes}"}}, modules=["head"]}}'
-    run_dir = new_run(probes, COMPILE, "run.max_epochs=1")
-    assert train_here(run_dir) == 0
+    trained(probes, COMPILE, "run.max_epochs=1")
     each = [f"{what} head {{}} train" for what in ("forward_pre", "forward", "full_backward_pre", "full_backward")]
     assert notes.read_text().splitlines() == [line.format(it) for it in range(5) for line in each]
 
@@ -82,26 +81,22 @@ def test_hooks_on_parameters_and_all_modules_fire_in_a_compiled_network(ran: Ran
 
 
 @pytest.mark.usefixtures("quickly")
-def test_a_module_hook_that_comes_late_is_called_and_told_of_once(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(COMPILE, 'hooks.late={use="./upsets.py:Late"}')
-    assert train_here(run_dir) == 0
+def test_a_module_hook_that_comes_late_is_called_and_told_of_once(trained: Trained) -> None:
+    run_dir = trained(COMPILE, 'hooks.late={use="./upsets.py:Late"}')
     (said,) = (line for line in messages(run_dir) if "after compile" in line)
     assert said.startswith("head: registering a hook") and "compiled once" in said
     assert "the late hook was called" in messages(run_dir)
 
 
 @pytest.mark.usefixtures("quickly")
-def test_idle_hooks_inside_a_compiled_network_force_no_recompilation(
-    new_run: NewRun, train_here: Train, tmp_path: Path
-) -> None:
+def test_idle_hooks_inside_a_compiled_network_force_no_recompilation(trained: Trained, tmp_path: Path) -> None:
     graphs = []
     for every in (1, 2):
         notes = tmp_path / f"notes{every}"
         args = f'args={{file="{notes}"}}, modules=["head"], every={every}'
         torch.compiler.reset()
         torch._dynamo.utils.counters.clear()
-        run_dir = new_run(f'hooks.probe={{use="./watchers.py:Probes", {args}}}', COMPILE, "run.max_epochs=2")
-        assert train_here(run_dir) == 0
+        trained(f'hooks.probe={{use="./watchers.py:Probes", {args}}}', COMPILE, "run.max_epochs=2")
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
         fired = [int(line.split()[2]) for line in notes.read_text().splitlines()]
         assert fired == [k for k in range(0, 10, every) for _ in range(4)]
@@ -111,14 +106,13 @@ def test_idle_hooks_inside_a_compiled_network_force_no_recompilation(
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("point", ["forward", "full_backward_pre"])
 def test_a_hook_that_is_removed_from_a_compiled_network_is_called_no_more(
-    new_run: NewRun, train_here: Train, tmp_path: Path, point: str
+    trained: Trained, tmp_path: Path, point: str
 ) -> None:
     probe = (
         f'{{use="./watchers.py:Probes", args={{file="{tmp_path / "notes"}"}}, modules=["head"], points=["{point}"]}}'
     )
     removes = 'hooks.removes={use="./module_watchers.py:Removes", args={hook="probe", at=3}}'
-    run_dir = new_run(f"hooks.probe={probe}", removes, COMPILE)
-    assert train_here(run_dir) == 0
+    run_dir = trained(f"hooks.probe={probe}", removes, COMPILE)
     assert [line.split()[2] for line in (tmp_path / "notes").read_text().splitlines()] == ["0", "1", "2"]
     assert [line for line in messages(run_dir) if "hook" in line] == [
         'the hook "probe" has been removed: the network is recompiled without it'
@@ -156,11 +150,10 @@ def test_no_compiler_is_the_users_mistake(monkeypatch: pytest.MonkeyPatch, devic
 
 
 def test_the_compiler_is_looked_for_before_anything_is_trained(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiling.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
-    run_dir = new_run(COMPILE)
-    assert train_here(run_dir) == 2
+    run_dir = trained(COMPILE, code=2)
     assert "run.compile needs a C++ compiler" in str(records(run_dir, "end")[0]["reason"])
 
 

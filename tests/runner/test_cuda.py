@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import NewRun, Train, reason, records
+from tests.conftest import NewRun, Train, Trained, reason, records
 from tests.runner.same import final_state
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs_cuda: there is no such device here")
@@ -21,9 +21,8 @@ FETCHED = 'data.train={use="./loaders.py:dataset", args={examples=64}, loader={b
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
-def test_a_training_ends(new_run: NewRun, train_here: Train, precision: str) -> None:
-    run_dir = new_run(CUDA, f'run.precision="{precision}"', ON_DEVICE)
-    assert train_here(run_dir) == 0, reason(run_dir)
+def test_a_training_ends(trained: Trained, precision: str) -> None:
+    run_dir = trained(CUDA, f'run.precision="{precision}"', ON_DEVICE)
     assert records(run_dir, "run")[0]["precision"] == precision
     assert str(records(run_dir, "run")[0]["device"]).startswith("cuda")
 
@@ -63,18 +62,16 @@ def waits() -> Iterator[Callable[[], list[str]]]:
     ],
 )
 def test_a_steady_iteration_waits_for_nothing(
-    new_run: NewRun, train_here: Train, waits: Callable[[], list[str]], data: str, more: tuple[str, ...]
+    trained: Trained, waits: Callable[[], list[str]], data: str, more: tuple[str, ...]
 ) -> None:
     counts = 'hooks.counts={use="./upsets.py:CountsWaits", phase="first"}'
     logs = 'hooks.logs={use="./loggers.py:Logs"}'
-    run_dir = new_run(CUDA, data, *more, counts, logs, "run.max_epochs=1")
-    assert train_here(run_dir) == 0, reason(run_dir)
+    trained(CUDA, data, *more, counts, logs, "run.max_epochs=1")
     assert waits() == []
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_soon(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(CUDA, ON_DEVICE, 'task={use="./upsets.py:Upset", args={batches=[2]}}')
-    assert train_here(run_dir) == 1
+def test_a_loss_that_is_not_finite_ends_the_run_soon(trained: Trained) -> None:
+    run_dir = trained(CUDA, ON_DEVICE, 'task={use="./upsets.py:Upset", args={batches=[2]}}', code=1)
     assert "the loss is NaN in iteration 3 (" in reason(run_dir)
 
 
@@ -89,9 +86,8 @@ def test_optimizers_that_decide_by_themselves_decide_alike(new_run: NewRun, trai
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())  # type: ignore[attr-defined, index]
 
 
-def test_a_full_memory_is_told_of_with_the_numbers(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(CUDA, ON_DEVICE, 'hooks.full={use="./upsets.py:Full", args={kind="cuda"}}')
-    assert train_here(run_dir) == 1
+def test_a_full_memory_is_told_of_with_the_numbers(trained: Trained) -> None:
+    run_dir = trained(CUDA, ON_DEVICE, 'hooks.full={use="./upsets.py:Full", args={kind="cuda"}}', code=1)
     assert "GiB were in tensors" in reason(run_dir) and "batch_size = 4 (now 8)" in reason(run_dir)
 
 

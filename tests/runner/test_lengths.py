@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hookflow.events.rundir import RunDir
-from tests.conftest import NewRun, Train, reason, records
+from tests.conftest import Train, Trained, reason, records
 
 TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
 
@@ -26,22 +26,18 @@ def validations(run_dir: RunDir) -> list[object]:
     ],
 )
 def test_when_it_ends_and_validates(
-    new_run: NewRun, train_here: Train, length: str, val_every: int, iterations: int, validated: list[int]
+    trained: Trained, length: str, val_every: int, iterations: int, validated: list[int]
 ) -> None:
-    run_dir = new_run(f"run.val_every={val_every}", swap=("max_epochs = 3", length))
-    assert train_here(run_dir) == 0
+    run_dir = trained(f"run.val_every={val_every}", swap=("max_epochs = 3", length))
     (end,) = records(run_dir, "end")
     assert (end["it"], end["ep"]) == (iterations, iterations // 5)
     assert validations(run_dir) == validated
 
 
-def test_an_epoch_that_is_cut_by_the_end_is_left_and_not_counted(
-    new_run: NewRun, train_here: Train, tmp_path: Path
-) -> None:
+def test_an_epoch_that_is_cut_by_the_end_is_left_and_not_counted(trained: Trained, tmp_path: Path) -> None:
     trace, marks = tmp_path / "trace", tmp_path / "marks"
     around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
-    run_dir = new_run(TRACER % trace, around, swap=("max_epochs = 3", "max_iters = 7"))
-    assert train_here(run_dir) == 0
+    trained(TRACER % trace, around, swap=("max_epochs = 3", "max_iters = 7"))
     points = [line.split()[0] for line in trace.read_text().splitlines()]
     assert (points.count("before_train_epoch"), points.count("after_train_epoch")) == (2, 1)
     assert marks.read_text().split() == ["entered", "left", "entered", "left"]
@@ -49,13 +45,12 @@ def test_an_epoch_that_is_cut_by_the_end_is_left_and_not_counted(
 
 
 def test_a_run_resumed_within_an_epoch_is_inside_of_what_the_epoch_had_entered(
-    new_run: NewRun, train_here: Train, tmp_path: Path
+    trained: Trained, train_here: Train, tmp_path: Path
 ) -> None:
     trace, marks = tmp_path / "trace", tmp_path / "marks"
     around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
     each = 'hooks.checkpoint.points=["after_train_iter"]'
-    run_dir = new_run(around, each, TRACER % trace, swap=("max_epochs = 3", "max_iters = 7"))
-    assert train_here(run_dir) == 0
+    run_dir = trained(around, each, TRACER % trace, swap=("max_epochs = 3", "max_iters = 7"))
     run_dir.pipeline.write_text(run_dir.pipeline.read_text().replace("max_iters = 7", "max_iters = 10"))
     marks.unlink()
     trace.unlink()
@@ -65,33 +60,29 @@ def test_a_run_resumed_within_an_epoch_is_inside_of_what_the_epoch_had_entered(
     assert (points.count("before_train_epoch"), points.count("after_train_epoch")) == (0, 1)
 
 
-def test_there_need_be_no_validation(new_run: NewRun, train_here: Train) -> None:
+def test_there_need_be_no_validation(trained: Trained) -> None:
     text = '[data.val]\nuse = "./toy.py:Points"\nargs = { split = 1, examples = 16 }\n'
-    run_dir = new_run(swap=(text, ""))
-    assert train_here(run_dir) == 0
+    run_dir = trained(swap=(text, ""))
     assert validations(run_dir) == []
     assert records(run_dir, "checkpoint")[-1]["it"] == 15
 
 
-def test_less_data_than_a_batch_is_told(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("data.val.args.examples=5")
-    assert train_here(run_dir) == 2
+def test_less_data_than_a_batch_is_told(trained: Trained) -> None:
+    run_dir = trained("data.val.args.examples=5", code=2)
     assert "the dataset yields no batches" in reason(run_dir)
 
 
-def test_the_number_of_threads(new_run: NewRun, train_here: Train) -> None:
+def test_the_number_of_threads(trained: Trained) -> None:
     before = torch.get_num_threads()
-    run_dir = new_run(f"run.threads={before + 1}", "run.device='cpu'", "run.max_epochs=1")
-    assert train_here(run_dir) == 0
+    run_dir = trained(f"run.threads={before + 1}", "run.device='cpu'", "run.max_epochs=1")
     assert records(run_dir, "run")[0]["device"] == f"cpu ({before + 1} threads)"
     assert torch.get_num_threads() == before, "it is put back"
 
 
-def test_pictures_with_the_channels_last(new_run: NewRun, train_here: Train) -> None:
+def test_pictures_with_the_channels_last(trained: Trained) -> None:
     seen = 'hooks.seen={use="./watchers.py:SeesLayout"}'
     off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "checkpoint")]
     data = [f'data.{split}={{use="./loaders.py:images"}}' for split in ("train", "val")]
     net = 'model={use="./loaders.py:ConvNet"}'
-    run_dir = new_run(seen, *off, *data, net, "run.channels_last=true", "run.max_epochs=1")
-    assert train_here(run_dir) == 0, records(run_dir, "error")
+    run_dir = trained(seen, *off, *data, net, "run.channels_last=true", "run.max_epochs=1")
     assert {record["text"] for record in records(run_dir, "message")} == {"batch True, weights True"}

@@ -13,7 +13,7 @@ from hookflow.errors import UserError
 from hookflow.pipeline.values import limited_batches
 from hookflow.runner.data.batches import Batches
 from hookflow.runner.data.limited import Limited, Repeated
-from tests.conftest import TOY, NewRun, Train, hookflow, hookflow_here, messages, records
+from tests.conftest import TOY, NewRun, Trained, hookflow, hookflow_here, messages, records
 from tests.loaders import context, with_generator
 
 
@@ -40,10 +40,9 @@ def test_overfit_and_a_limit_are_two_words_for_one_thing(new_run: NewRun, key: s
         new_run("run.overfit=2", f"run.{key}=2")
 
 
-def test_an_epoch_has_so_many_batches_everywhere(new_run: NewRun, train_here: Train) -> None:
+def test_an_epoch_has_so_many_batches_everywhere(trained: Trained) -> None:
     """The training data have 5 batches, validation and test 2 each."""
-    run_dir = new_run("run.limit_train=0.6", "run.limit_val=1", 'run.limit_test="50%"', "run.test=true")
-    assert train_here(run_dir) == 0
+    run_dir = trained("run.limit_train=0.6", "run.limit_val=1", 'run.limit_test="50%"', "run.test=true")
     (run,) = records(run_dir, "run")
     data: Any = run["data"]
     assert {split: info["batches"] for split, info in data.items()} == {"train": 3, "val": 1, "test": 1}
@@ -55,9 +54,8 @@ def test_an_epoch_has_so_many_batches_everywhere(new_run: NewRun, train_here: Tr
     assert "run.limit_train: 3 of 5 batches of the training data are used" in messages(run_dir)
 
 
-def test_a_limit_above_what_there_is_limits_nothing(new_run: NewRun, train_here: Train) -> None:
-    limited = new_run("run.limit_train=5", "run.limit_val=1.0")
-    assert train_here(limited) == 0
+def test_a_limit_above_what_there_is_limits_nothing(trained: Trained) -> None:
+    limited = trained("run.limit_train=5", "run.limit_val=1.0")
     (run,) = records(limited, "run")
     assert (run["limited"], run["max_iters"]) == ({}, 15)
 
@@ -156,10 +154,9 @@ def test_the_batches_of_a_loader_with_a_generator_are_repeated_too() -> None:
     assert all(map(torch.equal, one, other))
 
 
-def test_overfitting_goes_on_and_on_over_the_same_batches(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_overfitting_goes_on_and_on_over_the_same_batches(trained: Trained, tmp_path: Path) -> None:
     batches = f'hooks.seen={{use="./watchers.py:Batches", args={{file="{tmp_path / "seen"}"}}}}'
-    run_dir = new_run(LOADER[0] % 0, "run.overfit=2", batches)
-    assert train_here(run_dir) == 0
+    run_dir = trained(LOADER[0] % 0, "run.overfit=2", batches)
     seen = (tmp_path / "seen").read_text().splitlines()
     trained = [line.removeprefix("train ") for line in seen if line.startswith("train ")]
     validated = [line.removeprefix("val ") for line in seen if line.startswith("val ")]
@@ -168,10 +165,10 @@ def test_overfitting_goes_on_and_on_over_the_same_batches(new_run: NewRun, train
     assert any("unshuffled and unaugmented" in text for text in messages(run_dir))
 
 
-def test_a_stream_goes_on_where_the_shorter_epoch_ended(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_a_stream_goes_on_where_the_shorter_epoch_ended(trained: Trained, tmp_path: Path) -> None:
     batches = f'hooks.seen={{use="./watchers.py:Batches", args={{file="{tmp_path / "seen"}"}}}}'
     stream = 'data.train={use="./loaders.py:Numbers", args={examples=96}, loader={batch_size=8}}'
-    assert train_here(new_run(stream, "run.limit_train=2", batches)) == 0
+    trained(stream, "run.limit_train=2", batches)
     seen = [line for line in (tmp_path / "seen").read_text().splitlines() if line.startswith("train ")]
     assert len(seen) == len(set(seen)) == 6
 

@@ -14,7 +14,7 @@ import pytest
 
 from hookflow.runner.data import workers
 from hookflow.runner.data.workers import WorkerError, explaining_worker_errors
-from tests.conftest import TOY, NewRun, Train, hookflow_here, messages, reason, records
+from tests.conftest import TOY, NewRun, Train, Trained, hookflow_here, messages, reason, records
 from tests.processes import Training
 from tests.runner.same import assert_same_end
 from tests.runner.test_resume import EVERY_3, strikes
@@ -48,10 +48,9 @@ DATA = {
 
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
 def test_killed_and_resumed_it_ends_with_the_same_bits(
-    new_run: NewRun, train_here: Train, tmp_path: Path, data: str
+    new_run: NewRun, trained: Trained, tmp_path: Path, data: str
 ) -> None:
-    alone = new_run(data, EVERY_3)
-    assert train_here(alone) == 0
+    alone = trained(data, EVERY_3)
     killed = new_run(data, EVERY_3, *strikes(tmp_path, 9, ("after_backward", 4), ("after_train_iter", 8)))
     assert Training(killed).wait() == -9
     assert Training(killed, resume=True).wait() == -9
@@ -74,9 +73,8 @@ def test_workers_are_gone_when_the_run_is_stopped_in_mid_epoch(
     assert capfd.readouterr().err == ""
 
 
-def test_workers_are_gone_when_a_hook_raises(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(over("Clouds", workers=2), 'hooks.bad={use="./watchers.py:Raises"}')
-    assert train_here(run_dir) == 1
+def test_workers_are_gone_when_a_hook_raises(trained: Trained) -> None:
+    trained(over("Clouds", workers=2), 'hooks.bad={use="./watchers.py:Raises"}', code=1)
     assert not multiprocessing.active_children()
 
 
@@ -90,9 +88,8 @@ def test_a_worker_that_hangs_in_c_is_killed_and_named(new_run: NewRun, tmp_path:
     assert len(killed) == 2
 
 
-def test_an_error_in_a_data_set_is_shown_whole(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(over("Breaks", workers=1))
-    assert train_here(run_dir) == 1
+def test_an_error_in_a_data_set_is_shown_whole(trained: Trained) -> None:
+    run_dir = trained(over("Breaks", workers=1), code=1)
     (error,) = records(run_dir, "error")
     assert "    raise error\nLookupError: no example 7\na note" in str(error["traceback"])
     assert records(run_dir, "run")[0]["data"]["train"]["note"] == "fetched by 1 worker"  # type: ignore[index]
@@ -110,11 +107,8 @@ def test_an_error_in_a_data_set_is_shown_whole(new_run: NewRun, train_here: Trai
 )
 # PyTorch raises when SIGCHLD arrives, be it in the middle of a temporary file of its own, or of a finalizer.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_worker_that_died_of_a_signal_is_told_as_that(
-    new_run: NewRun, train_here: Train, number: signal.Signals, remedy: str
-) -> None:
-    run_dir = new_run(over("Dies", workers=1), f"data.train.args.signal={number.value}")
-    assert train_here(run_dir) == 1
+def test_a_worker_that_died_of_a_signal_is_told_as_that(trained: Trained, number: signal.Signals, remedy: str) -> None:
+    run_dir = trained(over("Dies", workers=1), f"data.train.args.signal={number.value}", code=1)
     gc.collect()  # what is left of the worker's socket goes here, where no warning of it matters, and in no other test
     (end,) = records(run_dir, "end")
     said = rf"a DataLoader worker \(pid \d+\) was killed by {number.name} \(signal {number.value}\)"
@@ -213,28 +207,23 @@ def test_mistakes_of_the_file_are_told_before_anything_is_made(tmp_path: Path, d
         (over("Empty", batches=3), "the stream Empty is empty"),
     ],
 )
-def test_mistakes_that_only_the_data_show_are_told_with_their_place(
-    new_run: NewRun, train_here: Train, data: str, said: str
-) -> None:
-    run_dir = new_run(data)
-    assert train_here(run_dir) == 2
+def test_mistakes_that_only_the_data_show_are_told_with_their_place(trained: Trained, data: str, said: str) -> None:
+    run_dir = trained(data, code=2)
     assert said in reason(run_dir)
     assert not records(run_dir, "error")
 
 
-def test_mistakes_in_the_loaders_of_all_splits_are_told_at_once(new_run: NewRun, train_here: Train) -> None:
+def test_mistakes_in_the_loaders_of_all_splits_are_told_at_once(trained: Trained) -> None:
     wrong = [over("Clouds", split, collate="./loaders.py:WIDTH") for split in ("train", "val")]
-    run_dir = new_run(*wrong)
-    assert train_here(run_dir) == 2
+    run_dir = trained(*wrong, code=2)
     assert reason(run_dir).count("collate must be a function or a class") == 2
 
 
 def test_a_stream_that_keeps_no_place_says_that_it_loads_again(
-    new_run: NewRun, train_here: Train, tmp_path: Path
+    trained: Trained, train_here: Train, tmp_path: Path
 ) -> None:
     for name, says in (("Numbers", True), ("NumbersWithPlace", False)):
         (tmp_path / name).mkdir()
-        run_dir = new_run(over(name), *strikes(tmp_path / name, signal.SIGTERM, ("after_backward", 3)))
-        assert train_here(run_dir) == 143
+        run_dir = trained(over(name), *strikes(tmp_path / name, signal.SIGTERM, ("after_backward", 3)), code=143)
         assert train_here(run_dir, resume=True) == 0
         assert any("examples again to find the place in the stream" in text for text in messages(run_dir)) == says

@@ -8,7 +8,7 @@ import torch
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import Pipeline
 from hookflow.runner.numerics import memory
-from tests.conftest import TESTS, TOY, NewRun, Train, reason, records
+from tests.conftest import TESTS, TOY, Train, Trained, reason, records
 
 
 def full(kind: str) -> str:
@@ -22,9 +22,8 @@ def advice(pipeline: Pipeline, error: BaseException) -> str:
 @pytest.mark.parametrize(
     ("kind", "type_"), [("device", "OutOfMemoryError"), ("process", "MemoryError"), ("cpu", "RuntimeError")]
 )
-def test_the_last_words_say_what_to_change(new_run: NewRun, train_here: Train, kind: str, type_: str) -> None:
-    run_dir = new_run(full(kind), "data.train.args.batch_size=8", "run.accumulate=2")
-    assert train_here(run_dir) == 1
+def test_the_last_words_say_what_to_change(trained: Trained, kind: str, type_: str) -> None:
+    run_dir = trained(full(kind), "data.train.args.batch_size=8", "run.accumulate=2", code=1)
     said = reason(run_dir)
     assert said.startswith("OutOfMemoryError: out of memory")
     assert "batch_size = 4 (now 8) with run.accumulate = 4 (now 2), which computes the same" in said
@@ -34,9 +33,8 @@ def test_the_last_words_say_what_to_change(new_run: NewRun, train_here: Train, k
     assert f"{type_} with 0 gradients" in [record["text"] for record in records(run_dir, "message")]
 
 
-def test_a_run_that_found_no_memory_goes_on_from_its_checkpoint(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(full("device"), 'hooks.asks={use="./watchers.py:Asks", args={point="after_train_iter"}}')
-    assert train_here(run_dir) == 1
+def test_a_run_that_found_no_memory_goes_on_from_its_checkpoint(trained: Trained, train_here: Train) -> None:
+    run_dir = trained(full("device"), 'hooks.asks={use="./watchers.py:Asks", args={point="after_train_iter"}}', code=1)
     assert train_here(run_dir, resume=True) == 1, "it is as full as before"
     assert "Existing checkpoints are not affected; --resume" in reason(run_dir)
     assert "resumed from it" in str([record["text"] for record in records(run_dir, "message")])

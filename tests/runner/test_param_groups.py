@@ -10,7 +10,7 @@ import torch
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import ParamGroup
 from hookflow.runner.builder.selectors import param_groups, scale_groups
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, Trained
 from tests.runner.same import final_state
 from tests.toy import Net, Tied
 
@@ -60,10 +60,9 @@ def test_a_type_that_nothing_is_of_is_told_with_the_nearest() -> None:
     assert "BatchNorm1d" in problem.hint
 
 
-def test_settings_are_scaled_before_a_schedule_sees_them(new_run: NewRun, train_here: Any) -> None:
+def test_settings_are_scaled_before_a_schedule_sees_them(trained: Trained) -> None:
     groups = 'optimizer.groups=[{match=["type:*Norm*", "*.bias"], scale={lr=0.1, momentum=0.5}}]'
-    run_dir = new_run(groups, "run.max_epochs=1")
-    assert train_here(run_dir) == 0, records(run_dir, "error")
+    run_dir = trained(groups, "run.max_epochs=1")
     state: Any = final_state(run_dir)["optimizer"]
     (first, last), begins = state["param_groups"], 0.1
     assert (first["initial_lr"], first["momentum"]) == (begins * 0.1, 0.45)

@@ -12,7 +12,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.builder.build import build
 from hookflow.runner.numerics.precision import choose_precision
-from tests.conftest import TESTS, TOY, NewRun, Train, hookflow, messages, reason, records
+from tests.conftest import TESTS, TOY, NewRun, Train, Trained, hookflow, messages, reason, records
 from tests.processes import Training
 from tests.runner.same import curve, final_state
 
@@ -30,18 +30,16 @@ def logged(run_dir: RunDir, name: str) -> list[float]:
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp16", "float16"), ("bf16", "bfloat16")])
-def test_half_precision_is_computed_in_and_told(new_run: NewRun, train_here: Train, precision: str, dtype: str) -> None:
-    run_dir = new_run(f"run.precision={precision!r}", "run.max_epochs=1", 'hooks.sees={use="./watchers.py:Sees"}')
-    assert train_here(run_dir) == 0, reason(run_dir)
+def test_half_precision_is_computed_in_and_told(trained: Trained, precision: str, dtype: str) -> None:
+    run_dir = trained(f"run.precision={precision!r}", "run.max_epochs=1", 'hooks.sees={use="./watchers.py:Sees"}')
     assert precision_of(run_dir) == precision
     for split in ("train", "val"):
         assert f"{split}: logits torch.{dtype}, loss torch.float32" in messages(run_dir)
     assert final_state(run_dir)["model"]["head.weight"].dtype is torch.float32  # type: ignore[index]
 
 
-def test_a_scale_that_is_too_large_is_halved_and_its_step_left_out(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(FP16, LOUD, SCALE, 'hooks.looks={use="./upsets.py:Looks"}', "run.max_epochs=1")
-    assert train_here(run_dir) == 0, reason(run_dir)
+def test_a_scale_that_is_too_large_is_halved_and_its_step_left_out(trained: Trained) -> None:
+    run_dir = trained(FP16, LOUD, SCALE, 'hooks.looks={use="./upsets.py:Looks"}', "run.max_epochs=1")
     scales = [int(line.split()[-1]) for line in messages(run_dir) if ": scale " in line]
     taken = ["taken" in line for line in messages(run_dir) if "weights=" in line]
     left_out = ["skipped=True" in line for line in messages(run_dir) if "weights=" in line]
@@ -70,32 +68,26 @@ def test_a_resumed_run_goes_on_with_its_scale(resumes_alike: NewRun, more: tuple
     assert final_state(resumed)["step_guard"] and logged(resumed, "skipped_steps")
 
 
-def test_tasks_that_step_themselves_are_scaled_at_each_loss(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(FP16, SCALE, swap=(TOY.read_text(), (TESTS / "gan.toml").read_text()))
-    assert train_here(run_dir) == 0, reason(run_dir)
+def test_tasks_that_step_themselves_are_scaled_at_each_loss(trained: Trained) -> None:
+    run_dir = trained(FP16, SCALE, swap=(TOY.read_text(), (TESTS / "gan.toml").read_text()))
     scale = int([line for line in messages(run_dir) if ": scale " in line][-1].split()[-1])
     assert scale * 2 ** len(logged(run_dir, "skipped_steps")) == 2**16, "each step that is left out halves it"
     assert all(weight.isfinite().all() for weight in final_state(run_dir)["model_generator"].values())  # type: ignore[attr-defined]
 
 
-def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(FP16, 'task={use="./upsets.py:Upset", args={batches=[2]}}')
-    assert train_here(run_dir) == 1
+def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale(trained: Trained) -> None:
+    run_dir = trained(FP16, 'task={use="./upsets.py:Upset", args={batches=[2]}}', code=1)
     assert "the loss is NaN in iteration 3" in reason(run_dir)
 
 
-def test_tf32_without_cuda_is_fp32_and_told(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run('run.precision="tf32"', "run.max_epochs=1")
-    assert train_here(run_dir) == 0, reason(run_dir)
+def test_tf32_without_cuda_is_fp32_and_told(trained: Trained) -> None:
+    run_dir = trained('run.precision="tf32"', "run.max_epochs=1")
     assert precision_of(run_dir) == "fp32"
     assert 'run.precision = "tf32" is for CUDA: on cpu this run computes in fp32' in messages(run_dir)
 
 
-def test_a_file_that_names_none_computes_in_fp32_on_every_processor(
-    new_run: NewRun, train_here: Train, bf16: bool
-) -> None:
-    run_dir = new_run("run.max_epochs=1", 'hooks.sees={use="./watchers.py:Sees"}')
-    assert train_here(run_dir) == 0, reason(run_dir)
+def test_a_file_that_names_none_computes_in_fp32_on_every_processor(trained: Trained, bf16: bool) -> None:
+    run_dir = trained("run.max_epochs=1", 'hooks.sees={use="./watchers.py:Sees"}')
     assert precision_of(run_dir) == "fp32"
     assert "train: logits torch.float32, loss torch.float32" in messages(run_dir)
 
@@ -103,9 +95,8 @@ def test_a_file_that_names_none_computes_in_fp32_on_every_processor(
 class TestAuto:
     AUTO = ("run.precision='auto'", "run.device='cpu'", "run.max_epochs=1")
 
-    def test_it_is_what_the_processor_computes_in(self, new_run: NewRun, train_here: Train, bf16: bool) -> None:
-        run_dir = new_run(*self.AUTO, 'hooks.sees={use="./watchers.py:Sees"}')
-        assert train_here(run_dir) == 0, reason(run_dir)
+    def test_it_is_what_the_processor_computes_in(self, trained: Trained, bf16: bool) -> None:
+        run_dir = trained(*self.AUTO, 'hooks.sees={use="./watchers.py:Sees"}')
         assert precision_of(run_dir) == ("bf16" if bf16 else "fp32")
         seen = "bfloat16" if bf16 else "float32"
         assert f"train: logits torch.{seen}, loss torch.float32" in messages(run_dir)

@@ -9,7 +9,7 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.runner.numerics.precision import CUBLAS
-from tests.conftest import NewRun, Train, messages, records
+from tests.conftest import NewRun, Trained, messages, records
 
 SEES = ('hooks.sees={use="./upsets.py:Settings"}', "run.max_epochs=1")
 
@@ -31,38 +31,35 @@ def now() -> tuple[object, ...]:
     ],
 )
 def test_they_are_set_for_a_run_and_put_back(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, keys: list[str], seen: str
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, keys: list[str], seen: str
 ) -> None:
     monkeypatch.delenv(CUBLAS, raising=False)
     before = now()
-    run_dir = new_run(*SEES, *keys)
-    assert train_here(run_dir) == 0
+    run_dir = trained(*SEES, *keys)
     assert any(seen in line for line in messages(run_dir)), messages(run_dir)
     assert now() == before
 
 
-def test_they_are_put_back_when_the_run_has_failed(new_run: NewRun, train_here: Train) -> None:
+def test_they_are_put_back_when_the_run_has_failed(trained: Trained) -> None:
     before = now()
-    assert train_here(new_run('hooks.raises={use="./watchers.py:Raises"}', "run.deterministic=true")) == 1
+    trained('hooks.raises={use="./watchers.py:Raises"}', "run.deterministic=true", code=1)
     assert now() == before
 
 
-def test_a_deterministic_run_says_what_it_cannot_promise(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("run.deterministic=true", "run.max_epochs=1")
-    assert train_here(run_dir) == 0
+def test_a_deterministic_run_says_what_it_cannot_promise(trained: Trained) -> None:
+    run_dir = trained("run.deterministic=true", "run.max_epochs=1")
     (line,) = (line for line in messages(run_dir) if line.startswith("deterministic:"))
     assert "this machine" in line and "version of PyTorch" in line and "your own code" in line
 
 
-def test_an_operation_without_a_deterministic_form_is_named(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("run.deterministic=true", 'task.use="./upsets.py:undecided"')
-    assert train_here(run_dir) == 1
+def test_an_operation_without_a_deterministic_form_is_named(trained: Trained) -> None:
+    run_dir = trained("run.deterministic=true", 'task.use="./upsets.py:undecided"', code=1)
     reason = str(records(run_dir, "end")[0]["reason"])
     assert reason.startswith("NondeterministicError: put_ does not have a deterministic implementation. ")
     assert "run.deterministic" in reason and "warn_only" not in reason
     (error,) = records(run_dir, "error")
     assert "upsets.py" in str(error["traceback"]), "where it stands"
-    assert train_here(new_run('task.use="./upsets.py:undecided"', "run.max_epochs=1")) == 0
+    trained('task.use="./upsets.py:undecided"', "run.max_epochs=1")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hookflow.runner.data.batches import Batches
-from tests.conftest import NewRun, Train, messages, reason, records
+from tests.conftest import NewRun, Trained, messages, reason, records
 from tests.loaders import context, with_sampler
 
 CPU = torch.device("cpu")
@@ -24,9 +24,8 @@ def train_on(name: str, **args: object) -> str:
 
 
 @pytest.mark.parametrize("name", ["shuffled", "with_generator", "with_sampler", "a_list"])
-def test_it_is_trained_on_and_shown(new_run: NewRun, train_here: Train, name: str) -> None:
-    run_dir = new_run(train_on(name))
-    assert train_here(run_dir) == 0
+def test_it_is_trained_on_and_shown(trained: Trained, name: str) -> None:
+    run_dir = trained(train_on(name))
     (run,) = records(run_dir, "run")
     info = run["data"]["train"]  # type: ignore[index]
     known = (24, 8) if name != "a_list" else (0, 0)
@@ -35,11 +34,11 @@ def test_it_is_trained_on_and_shown(new_run: NewRun, train_here: Train, name: st
     assert records(run_dir, "end")[0]["it"] == 9
 
 
-def test_batches_may_be_dicts(new_run: NewRun, train_here: Train) -> None:
+def test_batches_may_be_dicts(trained: Trained) -> None:
     task = 'task.use="./loaders.py:FromDicts"'
     off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "checkpoint")]
     val = train_on("of_dicts").replace("train", "val")
-    assert train_here(new_run(train_on("of_dicts"), val, task, *off)) == 0
+    trained(train_on("of_dicts"), val, task, *off)
 
 
 @pytest.mark.parametrize("name", ["shuffled", "with_generator", "with_sampler"])
@@ -95,18 +94,15 @@ def test_pictures_lie_with_the_channels_last_where_the_run_says_so() -> None:
         ("FromDicts", "this makes a FromDicts, which has no length"),
     ],
 )
-def test_what_is_no_data_is_told_with_its_place(new_run: NewRun, train_here: Train, use: str, said: str) -> None:
-    run_dir = new_run(train_on(use))
-    assert train_here(run_dir) == 2
+def test_what_is_no_data_is_told_with_its_place(trained: Trained, use: str, said: str) -> None:
+    run_dir = trained(train_on(use), code=2)
     assert said in reason(run_dir)
     assert f"--set data.train: {said}" in reason(run_dir) or "data.train" in reason(run_dir)
     assert not records(run_dir, "run")
 
 
-def test_fewer_batches_than_promised_are_an_error_and_more_are_left(new_run: NewRun, train_here: Train) -> None:
-    fewer = new_run(train_on("Says", promised=5))
-    assert train_here(fewer) == 2
+def test_fewer_batches_than_promised_are_an_error_and_more_are_left(trained: Trained) -> None:
+    fewer = trained(train_on("Says", promised=5), code=2)
     assert "promised 5 batches, and gave 3" in reason(fewer)
-    more = new_run(train_on("Says", promised=2))
-    assert train_here(more) == 0
+    more = trained(train_on("Says", promised=2))
     assert records(more, "end")[0]["it"] == 6

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.dispatch.torch_hooks import register_hooks
 from hookflow.runner.process.state import RunState
-from tests.conftest import TOY, NewRun, Train, Trained, records, strike
+from tests.conftest import TOY, Train, Trained, records, strike
 from tests.runner.by_hand import CALLS, SHORT, SWAP, Ran, assert_same_weights, hook, ran, weights
 
 __all__ = ["ran"]
@@ -271,7 +271,7 @@ def around_states(parts: Parts, state: RunState) -> Iterator[Any]:
 
 
 def test_around_states_as_by_hand(
-    ran: Ran, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ran: Ran, trained: Trained, train_here: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Also where a run is resumed: what is loaded is what was saved, as the hooks have made it."""
     heads: list[Any] = []
@@ -288,8 +288,7 @@ def test_around_states_as_by_hand(
     assert "head.doubled" in weights(ours)
     assert_same_weights(ours, plain)
     monkeypatch.setattr("hookflow.runner.loop.trainer.register_hooks", register)
-    broken = new_run(hook("all", States), plain_net, strike(tmp_path, 1), often, *SHORT, swap=SWAP)
-    assert train_here(broken) == 143
+    broken = trained(hook("all", States), plain_net, strike(tmp_path, 1), often, *SHORT, swap=SWAP, code=143)
     CALLS.clear()
     assert train_here(broken, resume=True) == 0
     assert_same_weights(ours, broken)

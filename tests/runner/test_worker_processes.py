@@ -12,7 +12,7 @@ import pytest
 
 from hookflow.runner.data import workers
 from hookflow.runner.process.launch import start
-from tests.conftest import NewRun, Train, messages, records, wait_for
+from tests.conftest import NewRun, Train, Trained, messages, records, wait_for
 from tests.processes import Started, Training
 from tests.runner.same import assert_same_end
 from tests.runner.test_loader_runs import over
@@ -54,9 +54,8 @@ def test_data_that_cannot_be_pickled_are_forked_with_a_warning(new_run: NewRun) 
     assert not [text for text in messages(chosen) if FORKED in text]
 
 
-def test_a_start_method_that_cannot_be_is_an_error_before_the_training(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(over("Unpicklable", workers=1, multiprocessing_context="spawn"))
-    assert train_here(run_dir) == 2
+def test_a_start_method_that_cannot_be_is_an_error_before_the_training(trained: Trained) -> None:
+    run_dir = trained(over("Unpicklable", workers=1, multiprocessing_context="spawn"), code=2)
     (end,) = records(run_dir, "end")
     assert '"spawn" workers need data that can be pickled, and Unpicklable cannot be: TypeError' in str(end["reason"])
     assert "data.train.loader.multiprocessing_context" in str(end["reason"]) or "--set" in str(end["reason"])
@@ -66,7 +65,7 @@ def test_a_start_method_that_cannot_be_is_an_error_before_the_training(new_run: 
     ("small", "said"), [("shm", "its tensors .+ do not fit into"), ("memory", "2 copies of it .+ do not fit into")]
 )
 def test_data_that_do_not_fit_are_forked(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, small: str, said: str
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, small: str, said: str
 ) -> None:
     class Spec:
         name = "hookflow.runner.__main__"
@@ -79,8 +78,7 @@ def test_data_that_do_not_fit_are_forked(
         monkeypatch.setattr(workers.shutil, "disk_usage", lambda path: Full)
     else:
         monkeypatch.setattr(workers.psutil, "virtual_memory", lambda: Full)
-    run_dir = new_run(over("Clouds", workers=2))
-    assert train_here(run_dir) == 0
+    run_dir = trained(over("Clouds", workers=2))
     (text,) = [text for text in messages(run_dir) if FORKED in text]
     assert re.match(f"Clouds is too big for workers that are not forked: {said}", text)
 
@@ -95,7 +93,7 @@ def test_data_that_do_not_fit_are_forked(
     ],
 )
 def test_a_training_that_waits_for_a_hung_worker_leaves_at_the_first_signal(
-    new_run: NewRun, train_here: Train, tmp_path: Path, split: str, holds: str
+    trained: Trained, new_run: NewRun, train_here: Train, tmp_path: Path, split: str, holds: str
 ) -> None:
     mark = tmp_path / "hangs"
     args = f'data.{split}.args={{mark="{mark}", gil={str(holds == "the GIL").lower()}}}'
@@ -108,8 +106,7 @@ def test_a_training_that_waits_for_a_hung_worker_leaves_at_the_first_signal(
     assert end["reason"] == "SIGTERM received"
     assert any("was killed (SIGKILL): it hung in the dataset" in text for text in messages(run_dir))
     assert train_here(run_dir, resume=True) == 0
-    alone = new_run(over("Clouds", split), "run.sanity=false")
-    assert train_here(alone) == 0
+    alone = trained(over("Clouds", split), "run.sanity=false")
     assert_same_end(alone, run_dir)
 
 

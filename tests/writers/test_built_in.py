@@ -19,7 +19,7 @@ from hookflow.events.scalars import scalars
 from hookflow.pipeline import registry
 from hookflow.pipeline.check_imports import missing_components
 from hookflow.pipeline.load import parse
-from tests.conftest import TESTS, TOY, NewRun
+from tests.conftest import TESTS, TOY, NewRun, Trained
 from tests.processes import Training
 from tests.runner.test_resume import strikes
 
@@ -151,10 +151,9 @@ def test_no_step_is_doubled_after_a_kill(name: str, new_run: NewRun, train_here:
         assert found == set(stable), "what waited at a kill is made up for"
 
 
-def test_tensorboard_has_images_texts_histograms_and_the_pipeline(new_run: NewRun, train_here: Train) -> None:
+def test_tensorboard_has_images_texts_histograms_and_the_pipeline(trained: Trained) -> None:
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed: it comes with the extra dev")
-    run = new_run(*writers("tensorboard"), LOGS, "run.max_epochs=1")
-    assert train_here(run) == 0
+    run = trained(*writers("tensorboard"), LOGS, "run.max_epochs=1")
     found = accumulated(run)
     image = found.Images("val/sample")[2]
     assert (image.step, image.width, image.height) == (3, 5, 4)
@@ -227,7 +226,7 @@ def test_a_torn_row_of_a_csv_file_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_told_with_its_place_before_anything_starts(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     text = TOY.read_text() + '\n[writers.board]\nuse = "tensorboard"\n'
@@ -235,8 +234,7 @@ def test_a_missing_package_is_told_with_its_place_before_anything_starts(
     assert problem.message == 'the writer "tensorboard" needs the package tensorboard, which is not installed'
     assert problem.where is not None and problem.where.line == len(text.splitlines())
     assert problem.hint == "pip install 'hookflow[tensorboard]'"
-    run = new_run('writers.board={use="tensorboard"}')
-    assert train_here(run) == 2
+    trained('writers.board={use="tensorboard"}', code=2)
 
 
 def test_a_wrong_name_is_told_the_nearest() -> None:

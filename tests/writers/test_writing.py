@@ -23,7 +23,7 @@ from hookflow.runner.logging import writers
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.writers import LatestIteration, WriterCall, calls_of
 from hookflow.runner.process.launch import prepare
-from tests.conftest import TESTS, TOY, NewRun, records, wait_for
+from tests.conftest import TESTS, TOY, NewRun, Trained, records, wait_for
 from tests.distributed.several import carry_out
 from tests.limits import LIMIT
 from tests.own_writers import Fails, Notes
@@ -52,11 +52,8 @@ def warnings(run: RunDir) -> list[str]:
     return [str(r["text"]) for r in records(run, "message") if r["level"] == "warn"]
 
 
-def test_a_writer_is_given_all_that_is_logged_and_closed_once(
-    new_run: NewRun, train_here: Train, tmp_path: Path
-) -> None:
-    run = new_run(own("Notes", tmp_path / "notes"), LOGS)
-    assert train_here(run) == 0
+def test_a_writer_is_given_all_that_is_logged_and_closed_once(trained: Trained, tmp_path: Path) -> None:
+    run = trained(own("Notes", tmp_path / "notes"), LOGS)
     made, config, *calls, closed = notes(tmp_path / "notes")
     assert made == ["made", "MainThread"]
     assert {thread for _, thread, *_ in (config, *calls, closed)} == {"hookflow-writer-own"}
@@ -72,9 +69,9 @@ def test_a_writer_is_given_all_that_is_logged_and_closed_once(
     assert warnings(run) == []
 
 
-def test_the_training_thread_never_calls_what_writes(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_the_training_thread_never_calls_what_writes(trained: Trained, tmp_path: Path) -> None:
     watches = f'hooks.watches={{use="./loggers.py:Watches", args={{file="{tmp_path / "called"}"}}}}'
-    assert train_here(new_run(own("Notes", tmp_path / "notes"), LOGS, watches)) == 0
+    trained(own("Notes", tmp_path / "notes"), LOGS, watches)
     called = {"/".join(Path(file).parts[-2:]) for file in (tmp_path / "called").read_text().splitlines()}
     assert {"loop/run.py", "logging/media.py", "loop/task.py"} <= called, "what it does call is seen"
     writes = "tests/own_writers.py", "writers/base.py", "logging/writers.py", "hookflow/png.py"
@@ -82,7 +79,7 @@ def test_the_training_thread_never_calls_what_writes(new_run: NewRun, train_here
 
 
 def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
-    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the event log is written in between."""
     real = Recorder.scalar
@@ -93,8 +90,7 @@ def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
 
     monkeypatch.setattr(Recorder, "scalar", scalar_and_flush)
     twice = 'hooks.twice={use="./loggers.py:LogsTwice"}'
-    run = new_run(own("Notes", tmp_path / "notes"), 'writers.csv={use="csv"}', twice, 'hooks.log={use="log"}', SHORT)
-    assert train_here(run) == 0
+    run = trained(own("Notes", tmp_path / "notes"), 'writers.csv={use="csv"}', twice, 'hooks.log={use="log"}', SHORT)
     assert len([r for r in records(run, "scalars") if "twice" in r["v"]]) == 10, "twice in each of five iterations"  # type: ignore[operator]
     wanted = sorted((row.iter, row.name, row.value) for row in scalars(run))
     assert {value for _, name, value in wanted if name == "twice"} == {10.0, 20.0, 30.0, 40.0, 50.0}
@@ -123,21 +119,20 @@ def test_an_iteration_is_kept_back_until_a_later_one_comes() -> None:
     assert latest.add(7, call("x", 1)) == [], "what a resumed run trains again"
 
 
-def test_a_value_is_written_once_its_iteration_is_over(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_a_value_is_written_once_its_iteration_is_over(trained: Trained, tmp_path: Path) -> None:
     """Whether or not anything else is logged."""
     file = tmp_path / "notes"
     once = f'hooks.once={{use="./loggers.py:LogsOnce", args={{file="{file}"}}}}'
-    assert train_here(new_run(own("Notes", file), once, "hooks.log.enabled=false", SHORT)) == 0
+    trained(own("Notes", file), once, "hooks.log.enabled=false", SHORT)
 
 
 def test_a_slow_one_loses_values_and_harms_neither_run_nor_end(
-    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writers, "PLACES", 5)
     monkeypatch.setattr(writers, "GRACE", 0.0)
     monkeypatch.setattr(writers, "CLOSING", LIMIT)
-    run = new_run(own("Sleeps", tmp_path / "notes", seconds=1.0))
-    assert train_here(run) == 0
+    run = trained(own("Sleeps", tmp_path / "notes", seconds=1.0))
     assert len(scalars(run)) > 20
     assert records(run, "end")[0]["status"] == "finished"
     first, last = [text for text in warnings(run) if 'the writer "own"' in text]
@@ -150,7 +145,7 @@ def test_a_slow_one_loses_values_and_harms_neither_run_nor_end(
 
 
 def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
-    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So nothing of the training waits for it, whatever is logged; only the end does, for as long as is set."""
     released = threading.Event()
@@ -159,8 +154,7 @@ def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
     monkeypatch.setattr(writers, "CLOSING", 0.1)
     monkeypatch.setattr("tests.own_writers.Blocks.released", released)
     blocks = own("Blocks", tmp_path / "notes").replace("./own_writers.py", "tests.own_writers")
-    run = new_run(blocks, LOGS)
-    assert train_here(run) == 0
+    run = trained(blocks, LOGS)
     assert kinds(tmp_path / "notes") == ["made", "config", "scalar"], "it has not come back from its first call"
     end = records(run, "end")[-1]
     assert (end["it"], end["status"]) == (15, "finished")
@@ -175,9 +169,8 @@ def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
     wait_for(lambda: kinds(tmp_path / "notes")[-1] == "close")
 
 
-def test_an_error_is_told_once_and_loses_one_value(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    run = new_run(own("Fails", tmp_path / "notes", times=3))
-    assert train_here(run) == 0
+def test_an_error_is_told_once_and_loses_one_value(trained: Trained, tmp_path: Path) -> None:
+    run = trained(own("Fails", tmp_path / "notes", times=3))
     (error,) = records(run, "error")
     assert (error["type"], error["text"], error["action"]) == ("ConnectionError", "nobody answers", "ignore")
     assert 'in write_scalar of the writer "own"' in str(error["traceback"])
@@ -200,9 +193,8 @@ def test_errors_count_in_a_row_however_seldom_something_is_logged(tmp_path: Path
     assert "switched off" in told[-1]
 
 
-def test_one_that_always_raises_is_switched_off_and_closed(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    run = new_run(own("Fails", tmp_path / "notes", times=10_000))
-    assert train_here(run) == 0
+def test_one_that_always_raises_is_switched_off_and_closed(trained: Trained, tmp_path: Path) -> None:
+    run = trained(own("Fails", tmp_path / "notes", times=10_000))
     assert kinds(tmp_path / "notes") == ["made", "config", *10 * ["scalar"], "close"]
     assert any("has raised 10 times in a row: it is switched off" in text for text in warnings(run))
     assert re.search(r"\(10 failed; \d+ given when it was switched off\)$", warnings(run)[-1])
@@ -210,11 +202,10 @@ def test_one_that_always_raises_is_switched_off_and_closed(new_run: NewRun, trai
 
 
 @pytest.mark.parametrize("code", [1, 130])
-def test_it_is_closed_however_the_run_ends(code: int, new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_it_is_closed_however_the_run_ends(code: int, trained: Trained, tmp_path: Path) -> None:
     raises = ['hooks.bad={use="./watchers.py:Raises"}']
     ends = raises if code == 1 else strikes(tmp_path, signal.SIGINT, ("after_train_iter", 3))
-    run = new_run(own("Notes", tmp_path / "notes"), *ends)
-    assert train_here(run) == code
+    trained(own("Notes", tmp_path / "notes"), *ends, code=code)
     assert kinds(tmp_path / "notes").count("close") == 1
     assert kinds(tmp_path / "notes")[-1] == "close"
 
@@ -228,12 +219,9 @@ def test_it_is_closed_however_the_run_ends(code: int, new_run: NewRun, train_her
         ("csv", 'writers.own takes no argument "fil"'),
     ],
 )
-def test_what_is_no_writer_ends_the_run_before_it_trains(
-    use: str, said: str, new_run: NewRun, train_here: Train
-) -> None:
+def test_what_is_no_writer_ends_the_run_before_it_trains(use: str, said: str, trained: Trained) -> None:
     args = ', args={fil="x"}' if use == "csv" else ""
-    run = new_run(f'writers.own={{use="{use}"{args}}}')
-    assert train_here(run) == 2
+    run = trained(f'writers.own={{use="{use}"{args}}}', code=2)
     reason = str(records(run, "end")[0]["reason"])
     assert said in reason
     assert "run" not in {record["k"] for record in records(run)}
