@@ -29,8 +29,6 @@ class Images(Dataset[Any]):
 
 
 class ImageStream(IterableDataset[Any]):
-    """The same, one after the other."""
-
     def __init__(self, examples: int = 40) -> None:
         self.images = Images(examples)
 
@@ -46,8 +44,6 @@ def collate(examples: list[Any]) -> tuple[list[Tensor], list[Tensor]]:
 
 
 class Detector(nn.Module):
-    """A box for each image of a list, float32 (images, 4)."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Conv2d(3, 4, 3)
@@ -63,8 +59,6 @@ def step(run: Any, batch: Any) -> dict[str, Tensor]:
 
 
 class Counts:
-    """The same task, which says how many examples a batch has."""
-
     def step(self, run: Any, batch: Any) -> dict[str, Tensor]:
         return step(run, batch)
 
@@ -73,8 +67,6 @@ class Counts:
 
 
 class EveryNth:
-    """The examples of a rank, in order, without filling in any."""
-
     def __init__(self, examples: int, rank: int, world: int) -> None:
         self.indices = range(rank, examples, world)
 
@@ -86,7 +78,6 @@ class EveryNth:
 
 
 def own_loader(examples: int = 43, batch_size: int = 10, rank: int = 0, world: int = 1) -> DataLoader[Any]:
-    """Batches of which each rank has its share: as those of `Source` are."""
     sampler = EveryNth(examples, rank, world)
     return DataLoader(Images(examples), batch_size=batch_size // world, sampler=sampler, collate_fn=collate)
 
@@ -112,29 +103,21 @@ class Silent:
 
 
 class SaysItsOwn(Silent):
-    """Says how many examples this rank has in a batch."""
-
     def batch_size(self, index: int) -> int:
         return len(self.indices(index))
 
 
 class SaysBoth(SaysItsOwn):
-    """Says how many all ranks have together, too."""
-
     def global_batch_size(self, index: int) -> int:
         return min(self.size, self.examples - index * self.size)
 
 
 class Tells:
-    """Says how many examples each batch has."""
-
     def after_train_iter(self, run: Any) -> None:
         run.say(f"size {run.batch_size}")
 
 
 class Trims:
-    """Takes the first image out of each batch, and says how many are left."""
-
     writes = ("batch",)
 
     def before_train_iter(self, run: Any, batch: Any) -> None:

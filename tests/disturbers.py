@@ -20,8 +20,6 @@ ENDLESS = 240.0
 
 
 class Truncates:
-    """Cuts the file that says where the training thread is to nothing, as anybody may who can write to the run."""
-
     def after_train_iter(self, run: Any) -> None:
         if run.iter == 3:
             with contextlib.suppress(OSError):  # it may not be possible at all
@@ -29,8 +27,6 @@ class Truncates:
 
 
 class Moves:
-    """Changes the folder that the process works in."""
-
     def __init__(self, to: str) -> None:
         self.to = to
 
@@ -59,8 +55,6 @@ class LeavesThread:
 
 
 class LeavesPool:
-    """Never shuts its executor down, whose idle threads the interpreter ends by itself."""
-
     def __init__(self) -> None:
         self.pool = ThreadPoolExecutor(2)
 
@@ -69,8 +63,6 @@ class LeavesPool:
 
 
 class Waits:
-    """Makes a mark in an iteration, and then waits until somebody takes it away."""
-
     def __init__(self, mark: str, at: int = 7) -> None:
         self.mark, self.at = Path(mark), at
 
@@ -96,7 +88,6 @@ class Dies:
 
 
 def _is_watched() -> bool:
-    """Return whether the parent process has opened the memory that says where the training is."""
     with contextlib.suppress(FileNotFoundError):
         return any("memfd" in str(link.readlink()) for link in Path(f"/proc/{os.getppid()}/fd").iterdir())
     return False
@@ -109,8 +100,6 @@ def _wait(until: Callable[[], bool]) -> None:
 
 
 class ClosesOutput:
-    """Closes what the process prints to, and then raises."""
-
     def after_train_iter(self, run: Any) -> None:
         os.close(1)
         os.close(2)
@@ -118,8 +107,6 @@ class ClosesOutput:
 
 
 class Relocates:
-    """Moves the run directory in mid-run, or deletes it; once."""
-
     def __init__(self, to: str = "", at: int = 7) -> None:
         self.to, self.at = to, at
 

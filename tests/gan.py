@@ -54,7 +54,6 @@ class Adversarial:
 
 
 def both(run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
-    """Let the discriminator find what the generator makes real: one loss for both."""
     made = run.models["generator"](batch[0][:, :2])
     return {"loss": against(run.models["discriminator"](made), torch.ones(len(made), 1))}
 
@@ -82,15 +81,11 @@ class NoEvaluation:
 
 
 class Steps:
-    """Steps an optimizer, which is none of its business."""
-
     def after_train_iter(self, run: Any) -> None:
         run.step("generator")
 
 
 class Norms:
-    """Says the norm of each model's gradients when an optimizer is about to step, and whose step it is."""
-
     def before_optimizer_step(self, run: Any) -> None:
         whose = [name for name in run.models if run.stepped(name) is not None]
         norms = {name: _norm(model) for name, model in run.models.items()}
@@ -102,8 +97,6 @@ def _norm(model: nn.Module) -> float:
 
 
 class Looks(Adversarial):
-    """Looks whether a step is seen by the very next forward pass."""
-
     def step(self, run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
         before = self.judged(run, batch[0], 1.0)
         run.backward(before, "discriminator")
@@ -114,8 +107,6 @@ class Looks(Adversarial):
 
 
 class Tells(Adversarial):
-    """Gives the scores of both answers to whether something is real, as a classification does."""
-
     def evaluate(self, run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
         real = run.models["discriminator"](batch[0])
         scores = torch.cat([-real, real, torch.zeros_like(real)], 1)

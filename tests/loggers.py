@@ -75,8 +75,6 @@ class LogsWrongly:
 
 
 class Floods:
-    """Logs more images in one iteration than there is room for."""
-
     def __init__(self, count: int) -> None:
         self.count = count
 

@@ -21,16 +21,12 @@ class Notes:
 
 
 class Once(Notes):
-    """Does so once for each module."""
-
     def forward(self, run: Any, name: str) -> None:
         super().forward(run, name)
         run.handle.remove()
 
 
 class NotesModel(Notes):
-    """Notes how many hooks the modules hold when an iteration is done."""
-
     def after_train_iter(self, run: Any) -> None:
         held = {name: len(module._forward_hooks) for name, module in run.model.named_modules()}
         self.note(f"{run.iter}: {' '.join(f'{name}={n}' for name, n in held.items() if n)}".rstrip())
@@ -39,8 +35,6 @@ class NotesModel(Notes):
 
 
 class Removes:
-    """Takes a hook off all of its modules once so many iterations are done."""
-
     def __init__(self, hook: str, at: int) -> None:
         self.hook, self.at = hook, at
 
@@ -50,7 +44,6 @@ class Removes:
 
 
 def by_hand(run: Any) -> None:
-    """Register hooks on the head as a user may: at the end, and prepended."""
     run.model.head.register_forward_hook(lambda *given: run.say(f"{run.iter} by hand"))
     run.model.head.register_forward_hook(lambda *given: run.say(f"{run.iter} by hand, prepended"), prepend=True)
 
@@ -68,16 +61,13 @@ def third(run: Any) -> None:
 
 
 def elsewhere(run: Any) -> None:
-    """Ask for a handle where there is none."""
     run.handle.remove()
 
 
 def halves(output: Any) -> Any:
-    """Halve the output once, and take itself off."""
     return output / 2
 
 
 def halves_once(run: Any, output: Any) -> Any:
-    """Halve the output, and take itself off."""
     run.handle.remove()
     return output / 2

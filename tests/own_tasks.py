@@ -12,7 +12,6 @@ from torch.nn import functional
 
 
 def step(run: Any, batch: Any, weight: float = 1.0) -> dict[str, Any]:
-    """Classify; the whole task is this function."""
     inputs, target = batch
     logits = run.model(inputs)
     loss = weight * functional.cross_entropy(logits, target)
@@ -20,8 +19,6 @@ def step(run: Any, batch: Any, weight: float = 1.0) -> dict[str, Any]:
 
 
 class StepOnly:
-    """Says nothing of evaluation."""
-
     def step(self, run: Any, batch: Any) -> dict[str, Any]:
         assert torch.is_grad_enabled() == run.model.training
         return step(run, batch)
@@ -31,22 +28,16 @@ class StepOnly:
 
 
 class Misspelt(StepOnly):
-    """Has nearly an evaluation."""
-
     def evalute(self, run: Any, batch: Any) -> dict[str, Any]:
         raise AssertionError("nobody calls this")
 
 
 class OneArgument:
-    """Wants the batch alone."""
-
     def step(self, batch: Any) -> dict[str, Any]:
         raise AssertionError("nobody calls this")
 
 
 class Densifies:
-    """Fires a point of the pipeline's own in the middle of a step."""
-
     def step(self, run: Any, batch: Any) -> dict[str, Any]:
         if run.model.training:
             run.fire("after_densify", run.iter)
@@ -54,8 +45,6 @@ class Densifies:
 
 
 class Plain(nn.Module):
-    """A net in which no example sees another one."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Linear(4, 8)
@@ -66,7 +55,6 @@ class Plain(nn.Module):
 
 
 def talks(run: Any, batch: Any) -> dict[str, Any]:
-    """Say something in each step."""
     run.say("from the task")
     return step(run, batch)
 
@@ -90,17 +78,14 @@ class Counting:
 
 
 def paints(run: Any, batch: Any) -> dict[str, Any]:
-    """Classify, and show the inputs as grey images of 2 × 2."""
     return {**step(run, batch), "image": batch[0].reshape(-1, 1, 2, 2)}
 
 
 def spikes(run: Any, batch: Any, at: list[int]) -> dict[str, Any]:
-    """Classify, with a loss that is a thousandfold in some iterations of the training, counted from 0."""
     return step(run, batch, 1000.0 if run.model.training and run.iter in at else 1.0)
 
 
 def accumulates(run: Any, batch: Any) -> dict[str, Any]:
-    """Asks for what hooks alone may ask for."""
     run.accumulate(0.5, step=False)
     return step(run, batch)
 
@@ -151,7 +136,5 @@ class Remembers(Forgets):
 
 
 class HalfAState(StepOnly):
-    """Cannot take its state back."""
-
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -33,15 +33,11 @@ def note(who: str, module: nn.Module, *given: Any) -> None:
 
 
 class Scaled(nn.Linear):
-    """A layer that is called with a keyword."""
-
     def forward(self, input: Tensor, *, scale: float = 1.0) -> Tensor:
         return super().forward(input) * scale
 
 
 class Block(nn.Sequential):
-    """Two layers of which the second has hooks of its own."""
-
     def __init__(self) -> None:
         super().__init__(nn.Linear(4, 6), nn.Tanh())
         self[1].register_forward_pre_hook(lambda module, args: note("own pre", module, args))

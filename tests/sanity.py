@@ -22,8 +22,6 @@ class Meter:
 
 
 class Leaves(Net):
-    """A network that counts its passes in a buffer, in evaluation too, and draws from every generator."""
-
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("passes", torch.zeros(()))
@@ -91,8 +89,6 @@ class Raises:
 
 
 class Locked(Raises):
-    """A task that no copy can be made of."""
-
     def __init__(self) -> None:
         super().__init__("none")
         self.lock = threading.Lock()
@@ -127,5 +123,4 @@ class Reads:
 
 
 def validates() -> DataLoader[Any]:
-    """Batches that draw from the global generator, from their own, and from that of a sampler."""
     return DataLoader(Noisy(40), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(5))

@@ -9,8 +9,6 @@ from tests.watchers import at_every_point
 
 @at_every_point
 class Steers:
-    """Makes one call on the run, at one point and one iteration; `writes` in the file says what it may."""
-
     def __init__(self, call: str, point: str, at: int = 1) -> None:
         self.call, self.point, self.at = call, point, at
 
@@ -20,8 +18,6 @@ class Steers:
 
 
 class Replaces:
-    """Makes zeros of every batch."""
-
     writes = ("batch",)
 
     def before_train_iter(self, run: Any, batch: Any) -> None:
@@ -31,8 +27,6 @@ class Replaces:
 
 
 class SeesBatch:
-    """Says how much there is in the batch, wherever it is offered one."""
-
     reads = ("batch",)
 
     def before_train_iter(self, run: Any, batch: Any) -> None:
@@ -44,8 +38,6 @@ class SeesBatch:
 
 
 class Smaller:
-    """Leaves out one example of each batch."""
-
     writes = ("batch",)
 
     def before_train_iter(self, run: Any, batch: Any) -> None:
@@ -57,16 +49,12 @@ class ReplacesUndeclared(Replaces):
 
 
 class StopsUndeclared:
-    """Asks for an end at each batch of a validation, and has not said that it may."""
-
     def after_val_iter(self, run: Any) -> None:
         if run.iter > 5:
             run.stop("validated often enough")
 
 
 class Skips:
-    """Wants no step at all."""
-
     writes = ("control",)
 
     def after_backward(self, run: Any) -> None:
@@ -74,8 +62,6 @@ class Skips:
 
 
 class SkipsAll:
-    """Wants no batch at all."""
-
     writes = ("control",)
 
     def before_train_iter(self, run: Any) -> None:
@@ -83,15 +69,11 @@ class SkipsAll:
 
 
 class Weights:
-    """Says what the weights come to."""
-
     def after_train_iter(self, run: Any) -> None:
         run.say(str(sum(float(p.detach().double().sum()) for p in run.model.parameters())))
 
 
 class Doubles:
-    """Doubles the inputs of every batch."""
-
     writes = ("batch",)
 
     def before_train_iter(self, run: Any, batch: Any) -> None:

@@ -11,8 +11,6 @@ from tests.toy import Net
 
 
 class HalfFrozen(Net):
-    """The toy net with a weight that requires no gradient when the optimizer is built."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body[0].weight.requires_grad_(False)
@@ -46,8 +44,6 @@ class Surgeon:
 
 
 class Thaws:
-    """Lets a parameter train that required no gradient when the optimizer was built."""
-
     writes = ("model",)
 
     def before_train(self, run: Any) -> None:

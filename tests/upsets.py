@@ -54,8 +54,6 @@ class Upset(Classification):
 
 
 class Loud(Classification):
-    """Has a loss so large that its gradients are beyond float16 once they are scaled."""
-
     def step(self, run: Any, batch: Any) -> dict[str, torch.Tensor]:
         outputs = super().step(run, batch)
         outputs["loss"] = outputs["loss"] * 2.0**10
@@ -63,8 +61,6 @@ class Loud(Classification):
 
 
 class UpsetAdversarial(Adversarial):
-    """Spoils what the discriminator finds in the second iteration, and not what the generator does."""
-
     def judged(self, run: Any, points: torch.Tensor, as_real: float) -> torch.Tensor:
         found = super().judged(run, points, as_real)
         return found * torch.nan if run.iter == 1 and not as_real else found
@@ -105,22 +101,16 @@ class Looks:
 
 
 class Unwaiting:
-    """Lets the optimizers decide by themselves, as they do on CUDA where nobody needs to know."""
-
     def before_train(self, run: Any) -> None:
         run._update.guard.waits = False
 
 
 class Gradients:
-    """Logs the norm of the gradients as a hook sees them before the step."""
-
     def before_optimizer_step(self, run: Any) -> None:
         run.log("seen_norm", torch.stack([p.grad.norm() for p in run.model.parameters()]).norm())
 
 
 class Scale:
-    """Says the scale of the loss after each iteration."""
-
     def after_train_iter(self, run: Any) -> None:
         run.say(f"{run.iter}: scale {run._update.guard.state_dict()['scale'].item():.0f}")
 
@@ -149,7 +139,6 @@ class Full:
 
 
 def undecided(run: Any, batch: Any) -> dict[str, torch.Tensor]:
-    """Compute the loss by an operation that has no deterministic form."""
     torch.zeros(4).put_(torch.tensor([0, 0]), torch.ones(2))
     return Classification().step(run, batch)
 
@@ -172,8 +161,6 @@ class Late:
 
 
 class Settings:
-    """Says what PyTorch is set to while the run trains."""
-
     def before_train(self, run: Any) -> None:
         run.say(
             f"threads {torch.get_num_threads()}, deterministic {torch.are_deterministic_algorithms_enabled()} "
@@ -183,16 +170,12 @@ class Settings:
 
 
 class Still(Net):
-    """A network that draws nothing: what is compiled draws other numbers than what is not."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body[3] = torch.nn.Identity()
 
 
 class CountsWaits:
-    """Has PyTorch warn of each wait for CUDA, from the third iteration to the sixth."""
-
     def before_train_iter(self, run: Any) -> None:
         if run.iter == 2:
             torch.cuda.set_sync_debug_mode("warn")
@@ -203,8 +186,6 @@ class CountsWaits:
 
 
 class UpsetRank(Upset):
-    """Spoils the batches that are named on the last rank alone."""
-
     def step(self, run: Any, batch: Any) -> dict[str, torch.Tensor]:
         return super().step(run, batch) if run.rank == run.world - 1 else Classification.step(self, run, batch)
 

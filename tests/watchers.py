@@ -20,7 +20,6 @@ POINTS = [point for point in points.POINTS if point.kind not in ("global", "stat
 
 
 def at_every_point(cls: type[Any]) -> type[Any]:
-    """Give a class a method for every point, which calls its `visit` with the name of the point and the run."""
     for point in POINTS:
         setattr(cls, point.name, _visit(point.name))
     cls.modules, cls.parameters = ("head",), ("head.weight",)
@@ -36,8 +35,6 @@ def _visit(point: str) -> Any:
 
 @at_every_point
 class OwnTracer:
-    """Writes down every point that fires, with the counters as they stand there; also those that Densifies fires."""
-
     before_grow, after_densify, after_grow = map(_visit, ("before_grow", "after_densify", "after_grow"))
 
     def __init__(self, file: str) -> None:
@@ -49,14 +46,10 @@ class OwnTracer:
 
 
 class Tracer(OwnTracer):
-    """Does so at the run's own points, and not at each number that is logged."""
-
     on_log = before_grow = after_densify = after_grow = None  # type: ignore[assignment]
 
 
 class Nothing:
-    """Stands at every point of an iteration and does nothing."""
-
     def before_train_iter(self, batch: object) -> None: ...
     def after_forward(self, outputs: object) -> None: ...
     def after_backward(self, run: object) -> None: ...
@@ -64,8 +57,6 @@ class Nothing:
 
 
 class Raises:
-    """Raises once the run has come to an iteration, with a message of at least so many megabytes."""
-
     def __init__(self, at: int = 3, megabytes: int = 0) -> None:
         self.at = at
         self.message = "as told" + megabytes * 2**20 * "!"
@@ -94,8 +85,6 @@ class Around:
 
 
 class AroundVal(Around):
-    """Does so around validation, too."""
-
     def around_val(self) -> Iterator[None]:
         self.mark("entered")
         try:
@@ -122,15 +111,11 @@ class Interrupts:
 
 
 class NoTextError(RuntimeError):
-    """Cannot say what it is."""
-
     def __str__(self) -> str:
         raise KeyError("no text")
 
 
 class NoReprError(Exception):
-    """Has something to show that cannot be shown."""
-
     def __init__(self, text: str) -> None:
         super().__init__(text, self)
 
@@ -139,22 +124,16 @@ class NoReprError(Exception):
 
 
 class NoNotesError(LookupError):
-    """Cannot say what else there is to say."""
-
     @property
     def __notes__(self) -> list[str]:
         raise OSError("no notes")
 
 
 class OwnNotesError(UnicodeError):
-    """Takes no notes."""
-
     __notes__ = "mine"
 
 
 class NoTextOfExitError(SystemExit):
-    """Is no Exception, and cannot say what it is."""
-
     __str__ = NoTextError.__str__
 
 
@@ -172,8 +151,6 @@ KINDS: dict[str, Any] = {
 
 
 class CannotBeMade:
-    """Raises in its constructor."""
-
     def __init__(self, kind: str) -> None:
         raise KINDS[kind]("as told")
 
@@ -242,8 +219,6 @@ class BadTask:
 
 @at_every_point
 class Asks:
-    """Asks for a checkpoint the first time that a point fires."""
-
     def __init__(self, point: str, by: str = "mine") -> None:
         self.point, self.by, self.asked = point, by, False
 
@@ -254,8 +229,6 @@ class Asks:
 
 
 class Sees:
-    """Says what the outputs are computed in."""
-
     def after_train_iter(self, run: Any, outputs: dict[str, torch.Tensor]) -> None:
         run.say(f"{run.stage}: logits {outputs['logits'].dtype}, loss {outputs['loss'].dtype}")
 
@@ -263,8 +236,6 @@ class Sees:
 
 
 class SeesLayout:
-    """Says whether the batch and the weights lie with the channels last."""
-
     def after_train_iter(self, run: Any, batch: Any) -> None:
         tensors = batch[0], next(run.model.parameters())
         told = [tensor.is_contiguous(memory_format=torch.channels_last) for tensor in tensors]
@@ -272,7 +243,6 @@ class SeesLayout:
 
 
 def logs(run: Any) -> None:
-    """Log something that is no number."""
     run.log("weights", torch.ones(3))
 
 
@@ -294,8 +264,6 @@ class Batches:
 
 
 class Everywhere:
-    """Has a method for every point, and for a point of the pipeline's own, and does nothing in it."""
-
     def mine(self) -> None: ...
 
     def around_val(self) -> Iterator[None]:
@@ -310,8 +278,6 @@ for _point in POINTS:
 
 
 class Densifies:
-    """Fires points that are none of the run's own: a pair, and one between with what it offers."""
-
     def __init__(self, point: str = "after_densify", offered: list[int] | None = None) -> None:
         self.point, self.offered = point, [12] if offered is None else offered
 
@@ -322,8 +288,6 @@ class Densifies:
 
 
 class Grows:
-    """Says what it sees at the points that Densifies fires."""
-
     def around_grow(self, run: Any) -> Iterator[None]:
         run.say("grow: in")
         yield
@@ -377,28 +341,22 @@ class Scales:
 
 
 def sees_logits(run: Any, outputs: dict[str, torch.Tensor]) -> None:
-    """Say between what the logits lie."""
     run.say(f"logits {outputs['logits'].min().item()} to {outputs['logits'].max().item()}")
 
 
 def logs_iter(run: Any) -> None:
-    """Log the iteration by a name that is no identifier."""
     run.log("train/iter", run.iter)
 
 
 def tells(run: Any) -> None:
-    """Say that it has fired."""
     run.say("told")
 
 
 def measures(metrics: dict[str, Any], value: Any) -> None:
-    """Put something among the metrics."""
     metrics["mine"] = value
 
 
 class WaitsFor:
-    """Holds the training up at the end of an epoch until there is a file."""
-
     def __init__(self, file: str) -> None:
         self.file = Path(file)
 
@@ -409,13 +367,10 @@ class WaitsFor:
 
 
 def slow(run: Any) -> None:
-    """Take a moment, so that a test can do something meanwhile."""
 
     time.sleep(0.02)
 
 
 class LogsIter:
-    """Logs how many iterations are done."""
-
     def after_train_iter(self, run: Any) -> None:
         run.log("n", run.iter)

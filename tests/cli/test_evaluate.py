@@ -15,7 +15,7 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.builtin.predict import WRITERS, Predictions
 from tests.cli.conftest import invoke
-from tests.conftest import Trained, records
+from tests.conftest import NewRun, records
 from tests.golden_files import check_golden
 from tests.runner.same import final_state
 from tests.toy import Net, Points
@@ -75,28 +75,31 @@ def test_what_is_not_there(run: RunDir, named: str, said: str) -> None:
     assert said in str(told.value).replace("\n    ", "; ")
 
 
-def test_what_is_not_finite_is_null(trained: Trained) -> None:
+def test_what_is_not_finite_is_null(new_run: NewRun, train_here: Train) -> None:
     hook = '{use="tests.callables:puts", args={value=nan}, points=["after_val_epoch"]}'
-    run_dir = trained("run.max_epochs=1", f"hooks.puts={hook}")
+    run_dir = new_run("run.max_epochs=1", f"hooks.puts={hook}")
+    assert train_here(run_dir) == 0
     assert found("val", str(run_dir.path))["metrics"]["put"] is None
     assert found("checkpoints", str(run_dir.path))
     hooks = {hook["name"]: hook for hook in found("graph", str(run_dir.path))["hooks"]}
     assert hooks["puts"]["args"] == {"value": None}, "the plan is read back"
 
 
-def test_the_trace(trained: Trained, tmp_path: Path) -> None:
+def test_the_trace(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{trace}"}}}}'
-    run_dir = trained(tracer, "run.max_epochs=1", "data.test.args={examples=8, split=2}")
+    run_dir = new_run(tracer, "run.max_epochs=1", "data.test.args={examples=8, split=2}")
+    assert train_here(run_dir) == 0
     for split in ("val", "test"):
         trace.unlink()
         found(split, str(run_dir.path))
         check_golden(f"trace_{split}_only.txt", trace.read_text())
 
 
-def test_without_such_data(trained: Trained) -> None:
+def test_without_such_data(new_run: NewRun, train_here: Train) -> None:
     text = '[data.test]\nuse = "./toy.py:Points"\nargs = { split = 2, examples = 16 }\n'
-    run_dir = trained("run.max_epochs=1", swap=(text, ""))
+    run_dir = new_run("run.max_epochs=1", swap=(text, ""))
+    assert train_here(run_dir) == 0
     with pytest.raises(UserError, match=r"the pipeline has no \[data.test\]"):
         found("test", str(run_dir.path))
 

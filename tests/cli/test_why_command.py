@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hookflow.errors import UserError
 from tests.cli.conftest import SMALL, invoke
-from tests.conftest import Trained
+from tests.conftest import NewRun
 
 PIPELINE = (
     SMALL
@@ -177,9 +178,12 @@ def test_it_asks_of_another_pipeline_as_check_does() -> None:
     assert "nothing says so but the shuffle with seed 3" in why("c", "d", "--shuffle", "3", "--point", "after_run")
 
 
-def test_the_plan_of_a_run_is_not_changed_and_its_times_are_told(trained: Trained) -> None:
+def test_the_plan_of_a_run_is_not_changed_and_its_times_are_told(
+    new_run: NewRun, train_here: Callable[..., int]
+) -> None:
     slow = 'hooks.slow={use="./watchers.py:slow", points=["after_val"]}'
-    run_dir = trained(slow, 'hooks.quick={use="./watchers.py:tells", points=["after_val"]}')
+    run_dir = new_run(slow, 'hooks.quick={use="./watchers.py:tells", points=["after_val"]}')
+    assert train_here(run_dir) == 0
     told = why("slow", "quick", str(run_dir.path)).splitlines()
     assert told[1] == "  nothing says so but the file"
     assert re.fullmatch(

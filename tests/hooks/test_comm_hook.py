@@ -122,8 +122,7 @@ def test_mistakes(overrides: list[str], said: str) -> None:
 
 
 def test_a_single_process_has_nothing_for_it_to_do(trained: Trained) -> None:
-    run_dir = trained(COMM % "", code=2)
-    said, hint = str(records(run_dir, "end")[0]["reason"]).splitlines()
+    said, hint = str(records(trained(COMM % "", code=2), "end")[0]["reason"]).splitlines()
     assert said.endswith('hook "comm" has nothing to do at ddp_comm: a single process averages no gradients')
     assert hint.strip() == "leave it out: --without comm"
 

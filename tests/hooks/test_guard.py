@@ -164,8 +164,7 @@ class TestEarlyStop:
         assert stopped.index(True) == stops_at
 
     def test_a_threshold_ends_a_run(self, trained: Trained) -> None:
-        run_dir = trained('hooks.early_stop.args={monitor="accuracy", stopping_threshold=0.0}')
-        end = records(run_dir, "end")[-1]
+        end = records(trained('hooks.early_stop.args={monitor="accuracy", stopping_threshold=0.0}'), "end")[-1]
         assert end["it"] == 5 and "as good as the threshold of 0" in str(end["reason"])
 
 
@@ -210,8 +209,7 @@ class TestSpikeGuard:
 
     def test_a_spike_that_lasts_stops_the_run(self, trained: Trained) -> None:
         task = f'task={{use="./own_tasks.py:spikes", args={{at={list(range(6, 15))}}}}}'
-        run_dir = trained(task, 'hooks.guard={use="spike_guard", args={window=4, patience=3}}')
-        end = records(run_dir, "end")[-1]
+        end = records(trained(task, 'hooks.guard={use="spike_guard", args={window=4, patience=3}}'), "end")[-1]
         assert (end["it"], end["reason"]) == (9, "the loss has spiked 3 times in a row")
 
     def test_the_batches_of_an_iteration_are_one_spike(self) -> None:

@@ -152,8 +152,7 @@ def test_an_output_of_some_iterations_is_logged_when_the_hook_fires_next_also_af
 
 def test_of_accumulated_batches_those_count_that_have_the_number(trained: Trained) -> None:
     task = 'task={use="tests.hooks.test_log_means:by_batch"}'
-    run_dir = trained("run.max_epochs=1", "run.accumulate=5", log(""), task)
-    assert logged(run_dir, "even") == {1: 2.0}
+    assert logged(trained("run.max_epochs=1", "run.accumulate=5", log(""), task), "even") == {1: 2.0}
 
 
 def test_a_window_that_was_loaded_goes_on_where_the_numbers_are_computed() -> None:

@@ -117,8 +117,7 @@ def test_a_mistake_that_only_the_run_shows_is_the_users(
 ) -> None:
     (tmp_path / "FILE").touch()
     hook = hook.replace("FILE", str(tmp_path / "FILE"))
-    run_dir = trained(f"hooks.mine={{{hook}}}", "run.test=true", "run.max_epochs=1", code=2)
-    (end,) = records(run_dir, "end")
+    (end,) = records(trained(f"hooks.mine={{{hook}}}", "run.test=true", "run.max_epochs=1", code=2), "end")
     assert (end["it"], message in str(end["reason"])) == (iteration, True), end
 
 

@@ -256,6 +256,5 @@ class TestAccumulationSchedule:
     def test_mistakes_are_reported_before_the_first_iteration(
         self, trained: Trained, overrides: tuple[str, ...], message: str
     ) -> None:
-        run_dir = trained(*overrides, code=2)
-        end = records(run_dir, "end")[-1]
+        end = records(trained(*overrides, code=2), "end")[-1]
         assert (end["it"], message in str(end["reason"])) == (0, True)

@@ -40,7 +40,6 @@ def sizes_told(run_dir: RunDir) -> list[int]:
 
 
 def alike(one: RunDir, other: RunDir, *names: str) -> None:
-    """Compare what two runs have logged and measured under these names, by iteration: the log has them in any order."""
     first, second = ({key: value for key, value in curve(run).items() if key[-1] in names} for run in (one, other))
     assert first
     assert second == pytest.approx(first, rel=1e-4, abs=1e-6)
@@ -75,8 +74,6 @@ def test_what_the_tensors_say(batch: Any, size: int | None) -> None:
 
 
 class Says:
-    """A source, or a task, that says what it is told to."""
-
     def __init__(self, **says: Any) -> None:
         for name, size in says.items():
             setattr(self, name, lambda at, size=size: size)

@@ -69,7 +69,6 @@ class Calls:
         return statistics.median(calls.total() for calls in self.iterations)
 
     def table(self) -> str:
-        """Return the functions and how often each is called in an iteration, the busiest first."""
         functions = {code for calls in self.iterations for code in calls}
         often = {code: statistics.median(calls[code] for calls in self.iterations) for code in functions}
         lines = sorted((-n, _name(code)) for code, n in often.items() if n)
@@ -77,7 +76,6 @@ class Calls:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    """Return whether a function stands in hookflow's folder, or was generated there: then it may have no module."""
     module = frame.f_globals.get("__name__", "hookflow")
     return frame.f_code.co_filename.startswith(PACKAGE) or module.partition(".")[0] == "hookflow"
 

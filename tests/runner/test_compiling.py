@@ -153,8 +153,7 @@ def test_the_compiler_is_looked_for_before_anything_is_trained(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiling.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
-    run_dir = trained(COMPILE, code=2)
-    assert "run.compile needs a C++ compiler" in str(records(run_dir, "end")[0]["reason"])
+    assert "run.compile needs a C++ compiler" in str(records(trained(COMPILE, code=2), "end")[0]["reason"])
 
 
 @pytest.mark.usefixtures("quickly")

@@ -199,8 +199,6 @@ def test_who_makes_the_host_look() -> None:
 
 
 class Slow:
-    """A device that has come nowhere until somebody waits for it."""
-
     def __init__(self) -> None:
         self.done = False
 
@@ -224,8 +222,6 @@ def test_a_loss_that_is_still_being_computed_is_looked_at_later() -> None:
 
 
 class OnGpu(torch.Tensor):
-    """A tensor that is to lie on a GPU."""
-
     device = torch.device("cuda")
 
     def cpu(self) -> torch.Tensor:  # type: ignore[override]

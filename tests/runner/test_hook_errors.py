@@ -86,8 +86,7 @@ def test_on_the_way_out_every_hook_has_its_turn(trained: Trained, tmp_path: Path
 @pytest.mark.parametrize("on_error", ["raise", "ignore"])
 @pytest.mark.parametrize("kind", ["SystemExit", "GeneratorExit"])
 def test_what_is_no_exception_ends_the_run_and_names_the_hook(trained: Trained, kind: str, on_error: str) -> None:
-    run_dir = trained(fails("after_forward", on_error, kind), code=1)
-    (error,) = records(run_dir, "error")
+    (error,) = records(trained(fails("after_forward", on_error, kind), code=1), "error")
     assert (error["hook"], error["type"], error["action"]) == ("bad", kind, "raise")
 
 
@@ -172,16 +171,14 @@ def test_state_that_a_hook_does_not_take_back_names_the_hook(
 def test_what_is_not_a_hooks_fault_is_recorded_and_printed_once(
     trained: Trained, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run_dir = trained('task={use="./watchers.py:BadTask", args={kind="raises"}}', code=1)
-    (error,) = records(run_dir, "error")
+    (error,) = records(trained('task={use="./watchers.py:BadTask", args={kind="raises"}}', code=1), "error")
     assert (error["hook"], error["point"], error["text"]) == ("", "", "the task cannot")
     assert capfd.readouterr().err == error["traceback"]
 
 
 def test_a_number_that_is_none_names_the_hook_and_the_name(trained: Trained) -> None:
     bad = 'hooks.bad={use="./watchers.py:logs", points=["after_train_iter"]}'
-    run_dir = trained(bad, code=1)
-    (error,) = records(run_dir, "error")
+    (error,) = records(trained(bad, code=1), "error")
     assert error["hook"] == "bad"
     assert 'run.log("weights", …) needs a number' in str(error["text"])
 

@@ -29,8 +29,6 @@ WHEN = 'hooks.told={use="./watchers.py:tells", points=["after_forward"], when="l
 
 
 class Sees:
-    """Writes down all that a hook sees of the place of the run, at every point but those of modules."""
-
     def __init__(self, file: str) -> None:
         self.file = Path(file)
 
@@ -71,8 +69,6 @@ class Enters:
 
 
 class Steering(Classification):
-    """A task that makes calls on the run, which a task need not declare."""
-
     def step(self, run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
         if run.iter == 1:
             run.skip_step()
@@ -115,22 +111,16 @@ class Keeps(Classification):
 
 
 class Worsens(Classification):
-    """Returns what a task must not return, but not in the first iteration."""
-
     def step(self, run: Any, batch: Any) -> Any:
         return super().step(run, batch) if run.iter < 2 else None
 
 
 class Nothings(Points):
-    """Has nothing to give: its batches are None."""
-
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         yield from [None] * (len(self) - start)
 
 
 class Makes(Classification):
-    """Makes its examples itself."""
-
     def batch_size(self, batch: None) -> int:
         return 8
 
@@ -141,13 +131,11 @@ class Makes(Classification):
 
 
 def forced(*parts: Any) -> Iterate:
-    """Choose the general form."""
     assert not isinstance(choose(*parts), Accumulated), "the pipeline is none for the plain form"
     return Accumulated(*parts)
 
 
 def one_loss() -> str:
-    """Return a pipeline of two models and two optimizers, and one loss for both."""
     text = GAN.read_text().replace("Adversarial", "both")
     return text[: text.index("[data.val]")] + text[text.index("[hooks.clip]") :]
 
@@ -193,8 +181,7 @@ def test_the_two_forms_do_the_same(
 
 
 def test_an_optimizer_that_a_hook_wraps_is_called_by_its_wrapper(trained: Trained) -> None:
-    run_dir = trained(f'hooks.wraps={{use="{MAIN}:Wraps"}}')
-    assert "15 steps in 15 iterations" in messages(run_dir)
+    assert "15 steps in 15 iterations" in messages(trained(f'hooks.wraps={{use="{MAIN}:Wraps"}}'))
 
 
 @pytest.mark.parametrize("form", [choose, forced])

@@ -56,8 +56,7 @@ def test_a_run_that_ends_in_order_has_its_last_iteration(
 
 
 def test_nothing_is_saved_where_nobody_saves(trained: Trained) -> None:
-    run_dir = trained("hooks.checkpoint.enabled=false", "run.max_epochs=1")
-    assert not run_dir.checkpoints.exists()
+    assert not trained("hooks.checkpoint.enabled=false", "run.max_epochs=1").checkpoints.exists()
 
 
 def test_nothing_is_saved_before_the_first_iteration(trained: Trained) -> None:

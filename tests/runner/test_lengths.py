@@ -68,8 +68,7 @@ def test_there_need_be_no_validation(trained: Trained) -> None:
 
 
 def test_less_data_than_a_batch_is_told(trained: Trained) -> None:
-    run_dir = trained("data.val.args.examples=5", code=2)
-    assert "the dataset yields no batches" in reason(run_dir)
+    assert "the dataset yields no batches" in reason(trained("data.val.args.examples=5", code=2))
 
 
 def test_the_number_of_threads(trained: Trained) -> None:

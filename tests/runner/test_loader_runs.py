@@ -215,8 +215,7 @@ def test_mistakes_that_only_the_data_show_are_told_with_their_place(trained: Tra
 
 def test_mistakes_in_the_loaders_of_all_splits_are_told_at_once(trained: Trained) -> None:
     wrong = [over("Clouds", split, collate="./loaders.py:WIDTH") for split in ("train", "val")]
-    run_dir = trained(*wrong, code=2)
-    assert reason(run_dir).count("collate must be a function or a class") == 2
+    assert reason(trained(*wrong, code=2)).count("collate must be a function or a class") == 2
 
 
 def test_a_stream_that_keeps_no_place_says_that_it_loads_again(

@@ -17,7 +17,6 @@ EACH = 'hooks.log.points=["after_train_iter"]'
 
 
 def one_of(run_dir: RunDir, name: str) -> dict[tuple[object, object, str], float]:
-    """Return one number by its place: the log may have a validation before the iterations that it follows."""
     return {key: value for key, value in curve(run_dir).items() if key[-1] == name}
 
 

@@ -15,7 +15,6 @@ PAGE = (TESTS.parent / "docs" / "loops.md").read_text("utf-8")
 
 
 def rows(heading: str) -> dict[str, list[str]]:
-    """Return the cells of the first table below a heading, by the point that each row is of."""
     table = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     found = re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE)
     return {point: cells.split(" | ") for point, cells in found}

@@ -55,8 +55,7 @@ def test_it_resumes_to_the_bit(gan: Trained, train_here: Train, tmp_path: Path) 
 
 
 def test_a_loss_reaches_the_parameters_of_its_optimizer_alone(gan: Trained) -> None:
-    run_dir = gan('hooks.norms={use="./gan.py:Norms"}', "run.max_epochs=1", "hooks.clip.enabled=false")
-    said = messages(run_dir)
+    said = messages(gan('hooks.norms={use="./gan.py:Norms"}', "run.max_epochs=1", "hooks.clip.enabled=false"))
     assert said[:4] == [
         "0 discriminator discriminator",
         "1 discriminator discriminator",
@@ -90,14 +89,12 @@ def test_mistakes(gan: Trained, override: str, said: str) -> None:
 
 
 def test_a_model_called_like_something_of_pytorch(gan: Trained) -> None:
-    run_dir = gan('model.train={use="./gan.py:Generator"}', code=2)
-    assert 'no model can be called "train"' in reason(run_dir)
+    assert 'no model can be called "train"' in reason(gan('model.train={use="./gan.py:Generator"}', code=2))
 
 
 def test_each_of_several_steps_has_norms_of_its_own(gan: Trained) -> None:
     both = 'hooks.clip={use="grad_clip", args={max_norm=0.5}}'
-    run_dir = gan(both, 'hooks.norms={use="grad_norm"}', "run.max_epochs=1")
-    logged = Counter(name for *_, name in curve(run_dir))
+    logged = Counter(name for *_, name in curve(gan(both, 'hooks.norms={use="grad_norm"}', "run.max_epochs=1")))
     for model in ("generator", "discriminator"):
         assert logged[f"grad_norm/{model}"] == logged[f"grad_norm/{model}.total"] > 0
     assert not {"grad_norm", "grad_norm/total"} & {*logged}
@@ -109,5 +106,4 @@ def test_one_optimizer_of_several_models_steps_them_together(trained: Trained) -
     data = rest[rest.index("[data.train]") : rest.index("[hooks.clip]")]
     one = '[optimizer]\nuse = "torch.optim:SGD"\nargs = { lr = 0.01 }\n[task]\nuse = "./gan.py:both"\n'
     clip = '[hooks.clip]\nuse = "grad_clip"\nargs = { max_norm = 0.5 }\n'
-    run_dir = trained(swap=(toy, models + one + data + clip))
-    assert "grad_norm" in {name for *_, name in curve(run_dir)}
+    assert "grad_norm" in {name for *_, name in curve(trained(swap=(toy, models + one + data + clip)))}

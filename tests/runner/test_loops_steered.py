@@ -95,15 +95,13 @@ def test_a_stop_is_granted_wherever_it_is_requested(trained: Trained, point: str
 )  # fmt: skip
 def test_who_may_not(trained: Trained, call: str, point: str, writes: str, said: str) -> None:
     at = {"before_train_epoch": 0, "after_val": 5, "after_run": 15}.get(point, 1)
-    run_dir = trained(steers(call, point, at, writes), code=2)
-    told = reason(run_dir).replace("\n    ", "; ")
+    told = reason(trained(steers(call, point, at, writes), code=2)).replace("\n    ", "; ")
     assert said in told
     assert f'raised by the hook "steers" at {point}' in told
 
 
 def test_a_replacement_that_is_not_declared(trained: Trained) -> None:
-    run_dir = trained(watcher("ReplacesUndeclared"), code=2)
-    assert 'without declaring that it writes "batch"' in reason(run_dir)
+    assert 'without declaring that it writes "batch"' in reason(trained(watcher("ReplacesUndeclared"), code=2))
 
 
 def test_a_stop_needs_no_declaration(trained: Trained) -> None:
@@ -114,8 +112,7 @@ def test_a_stop_needs_no_declaration(trained: Trained) -> None:
 
 
 def test_a_run_in_which_every_batch_is_skipped_ends(trained: Trained) -> None:
-    run_dir = trained('hooks.skips={use="./steerers.py:SkipsAll"}')
-    (end,) = records(run_dir, "end")
+    (end,) = records(trained('hooks.skips={use="./steerers.py:SkipsAll"}'), "end")
     assert (end["it"], end["ep"]) == (15, 3)
 
 
@@ -160,16 +157,12 @@ def test_a_module_that_a_hook_has_frozen_stays_frozen(trained: Trained, at: int)
 
 
 class Frozen(Net):
-    """A net whose batch norm is in evaluation when it is made."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body[1].eval()
 
 
 class Evaluating(Net):
-    """A net that is in evaluation as a whole when it is made, as one may come from a file."""
-
     def __init__(self) -> None:
         super().__init__()
         self.eval()
@@ -187,8 +180,6 @@ def test_a_net_that_comes_in_evaluation_as_a_whole_is_trained(trained: Trained) 
 
 
 class Judging:
-    """Says whether gradients are on, and the net trains, wherever it fires."""
-
     def tell(self, run: Any) -> None:
         run.say(f"{run.stage}: gradients {torch.is_grad_enabled()}, training {run.model.training}")
 

@@ -23,7 +23,6 @@ SHORT = "run.max_epochs=1"
 
 
 def read(path: Path) -> Any:
-    """Return the pixels of a file as another library reads them."""
     image = pytest.importorskip("PIL.Image", reason="reads PNG files; it comes with the extra dev")
     with image.open(path) as opened:
         return np.asarray(opened)

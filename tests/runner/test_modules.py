@@ -51,8 +51,7 @@ def test_globs_and_classes_pick_modules(trained: Trained, tmp_path: Path, globs:
 
 def test_a_glob_that_picks_nothing_is_told_with_its_place(trained: Trained, tmp_path: Path) -> None:
     points = '[{at="forward", modules=["hed", "body*"]}, {at="forward_pre", modules=["layer*"]}]'
-    run_dir = trained(probes(tmp_path, points=points), "optimizer.groups=[{match='bodi*'}]", code=2)
-    text = reason(run_dir)
+    text = reason(trained(probes(tmp_path, points=points), "optimizer.groups=[{match='bodi*'}]", code=2))
     assert 'hook "probe" at forward: no module of the network matches "hed"\n    did you mean "head"?' in text
     assert 'hook "probe" at forward_pre: no module of the network matches "layer*"\n    there are body, body.0,' in text
     assert '"bodi*" matches no parameter' in text, "all that does not fit the model is told at once"
@@ -75,8 +74,7 @@ def test_a_glob_that_picks_nothing_is_told_with_its_place(trained: Trained, tmp_
 def test_a_class_that_picks_nothing_is_told_with_the_nearest(
     trained: Trained, tmp_path: Path, entry: str, told: str
 ) -> None:
-    run_dir = trained(probes(tmp_path, modules=f'["head", "{entry}"]'), code=2)
-    text = reason(run_dir)
+    text = reason(trained(probes(tmp_path, modules=f'["head", "{entry}"]'), code=2))
     assert "--set hooks.probe" in text
     assert told in text
 
@@ -150,8 +148,6 @@ def test_an_idle_one_is_not_registered(trained: Trained, tmp_path: Path) -> None
 
 
 class Own(Net):
-    """Has a hook of its own on the head, which says nothing."""
-
     def __init__(self) -> None:
         super().__init__()
         self.head.register_forward_hook(lambda *given: None)
@@ -231,16 +227,14 @@ def test_a_resumed_run_remembers_what_was_taken_off(
 
 def test_a_handle_that_is_not_there_is_told_with_the_nearest(trained: Trained, tmp_path: Path) -> None:
     removes = 'hooks.removes={use="./module_watchers.py:Removes", args={hook="prob", at=1}}'
-    run_dir = trained(notes(tmp_path, modules='["head"]'), removes, code=2)
-    (error,) = records(run_dir, "error")
+    (error,) = records(trained(notes(tmp_path, modules='["head"]'), removes, code=2), "error")
     assert 'there is no hook inside the network "prob"\n    did you mean "probe"?' in str(error["text"])
 
 
 @pytest.mark.parametrize("point", ["after_forward", "before_run"])
 def test_no_handle_outside_of_a_hook_inside_the_network(trained: Trained, tmp_path: Path, point: str) -> None:
     outside = f'hooks.outside={{use="./module_watchers.py:elsewhere", points=["{point}"]}}'
-    run_dir = trained(notes(tmp_path, modules='["head"]'), outside, code=2)
-    (error,) = records(run_dir, "error")
+    (error,) = records(trained(notes(tmp_path, modules='["head"]'), outside, code=2), "error")
     assert (
         'run.handle is for a hook inside the network, while it is called\n    another hook writes run.handles["probe"]'
         in str(error["text"])

@@ -24,8 +24,6 @@ OFTEN = "hooks.log={use='log'}"
 
 
 class Listens:
-    """Keeps what it is offered, as it is offered, and logs it again under another name."""
-
     heard: list[tuple[int, str, Any]]
 
     def before_run(self) -> None:
@@ -37,8 +35,6 @@ class Listens:
 
 
 class Gradients:
-    """Logs and talks where PyTorch computes the gradients."""
-
     parameters = ("*.weight",)
 
     def post_accumulate_grad(self, run: Any) -> None:
@@ -50,16 +46,12 @@ class Gradients:
 
 
 class Fails:
-    """Cannot bear a loss."""
-
     def on_log(self, name: str) -> None:
         if name == "loss":
             raise RuntimeError("a loss")
 
 
 class Stops:
-    """Has the training stopped from within the logging."""
-
     writes = ("control",)
 
     def on_log(self, run: Any, name: str) -> None:
@@ -75,8 +67,7 @@ def logged(run_dir: RunDir) -> dict[tuple[Any, str], Any]:
 
 
 def test_every_number_is_offered_with_its_iteration_and_what_is_logged_there_is_not(trained: Trained) -> None:
-    run_dir = trained(LISTENS % "", OFTEN, *SHORT)
-    recorded = logged(run_dir)
+    recorded = logged(trained(LISTENS % "", OFTEN, *SHORT))
     again = {key for key in recorded if key[1].startswith("again_")}
     heard = {(it, name): float(value) for it, name, value in Listens.heard}
     assert heard == {key: value for key, value in recorded.items() if key not in again}
@@ -103,14 +94,11 @@ def test_what_raises_there_is_the_fault_of_who_listens(trained: Trained, on_erro
 
 
 def test_a_stop_asked_for_there_is_granted_after_the_iteration(trained: Trained) -> None:
-    run_dir = trained('hooks.stops={use="tests.runner.test_on_log:Stops"}', OFTEN, *SHORT)
-    (end,) = records(run_dir, "end")
+    (end,) = records(trained('hooks.stops={use="tests.runner.test_on_log:Stops"}', OFTEN, *SHORT), "end")
     assert (end["it"], end["status"], end["reason"]) == (3, "finished", "heard enough")
 
 
 class LogsAlone:
-    """Logs on rank 0 what no other rank logs."""
-
     ranks = "zero"
 
     def after_train_iter(self, run: Any) -> None:

@@ -88,8 +88,6 @@ def test_a_trigger_is_asked_once_an_iteration(new_run: NewRun, train_here: Train
 
 
 class Thaws:
-    """Lets the head train from the second iteration on."""
-
     def before_train(self, run: Any) -> None:
         run.model.head.requires_grad_(False)
 

@@ -63,8 +63,7 @@ def test_what_is_said_is_signed(trained: Trained) -> None:
 
 def test_early_stopping_ends_the_run(trained: Trained) -> None:
     off = "hooks.early_stop.args={monitor='loss', mode='max', patience=1, min_delta=1000}"
-    run_dir = trained("run.max_epochs=9", off)
-    (end,) = records(run_dir, "end")
+    (end,) = records(trained("run.max_epochs=9", off), "end")
     assert end["ep"] == 2
     assert "loss has not improved" in str(end["reason"])
 
@@ -93,8 +92,7 @@ def test_commands_are_obeyed_and_answered(new_run: NewRun) -> None:
 
 
 def test_losing_the_terminal_harms_nothing(trained: Trained, tmp_path: Path) -> None:
-    run_dir = trained(strike(tmp_path, 3, number=signal.SIGHUP))
-    assert records(run_dir, "end")[0]["it"] == 15
+    assert records(trained(strike(tmp_path, 3, number=signal.SIGHUP)), "end")[0]["it"] == 15
 
 
 def test_every_nanosecond_of_an_iteration_is_booked(new_run: NewRun, train_here: Train) -> None:

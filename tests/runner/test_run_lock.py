@@ -77,8 +77,7 @@ def test_nor_where_the_directory_was_swapped_for_a_copy(endless: RunDir) -> None
 
 
 def test_a_process_that_lives_on_after_its_run_is_not_in_the_way(trained: Trained) -> None:
-    run_dir = trained("run.max_epochs=1")
-    release(claim(run_dir))
+    release(claim(trained("run.max_epochs=1")))
 
 
 @pytest.mark.parametrize("how", ["forked", "spawned"])

@@ -138,8 +138,7 @@ def test_a_second_signal_ends_it_at_once(trained: Trained, train_here: Train, tm
 def test_a_second_signal_on_the_way_out_ends_that_too(trained: Trained, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     first, second = strikes(tmp_path, signal.SIGINT, ("before_train", 0), ("on_exception", 0))
-    run_dir = trained(first, second, TRACER % trace, code=130)
-    assert end(run_dir) == ("interrupted", 130)
+    assert end(trained(first, second, TRACER % trace, code=130)) == ("interrupted", 130)
     assert "after_run" not in trace.read_text()
 
 

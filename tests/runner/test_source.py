@@ -102,7 +102,5 @@ def test_what_is_no_data_is_told_with_its_place(trained: Trained, use: str, said
 
 
 def test_fewer_batches_than_promised_are_an_error_and_more_are_left(trained: Trained) -> None:
-    fewer = trained(train_on("Says", promised=5), code=2)
-    assert "promised 5 batches, and gave 3" in reason(fewer)
-    more = trained(train_on("Says", promised=2))
-    assert records(more, "end")[0]["it"] == 6
+    assert "promised 5 batches, and gave 3" in reason(trained(train_on("Says", promised=5), code=2))
+    assert records(trained(train_on("Says", promised=2)), "end")[0]["it"] == 6

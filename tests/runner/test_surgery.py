@@ -25,8 +25,7 @@ def surgeon(**args: Any) -> str:
     "hook", [surgeon(adds=False), 'hooks.thaws={use="./surgeons.py:Thaws"}'], ids=["replaced", "thawed"]
 )
 def test_parameters_without_an_optimizer_end_the_run_before_the_first_iteration(trained: Trained, hook: str) -> None:
-    run_dir = trained(hook, 'model.use="./surgeons.py:HalfFrozen"', code=2)
-    (end,) = records(run_dir, "end")
+    (end,) = records(trained(hook, 'model.use="./surgeons.py:HalfFrozen"', code=2), "end")
     named = HEAD if "Surgeon" in hook else "body.0.weight"
     assert f"no optimizer trains {named}: " in str(end["reason"])
     assert "run.add_param_group(module.parameters())" in str(end["reason"])
@@ -76,5 +75,4 @@ def test_what_is_lost_later_is_a_warning_at_the_next_checkpoint(trained: Trained
     ],
 )
 def test_where_it_is_refused(trained: Trained, hook: str, expected: str) -> None:
-    run_dir = trained(hook, code=2)
-    assert expected in reason(run_dir)
+    assert expected in reason(trained(hook, code=2))

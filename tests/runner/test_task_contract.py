@@ -39,8 +39,7 @@ def test_no_numbers(value: Any) -> None:
 def test_a_task_that_breaks_its_contract(trained: Trained, kind: str, method: str, said: str) -> None:
     for sanity, it in (("true", 0), ("false", 0 if method == "step" else 5)):
         task = f'task={{use="./watchers.py:BadTask", args={{kind="{kind}", method="{method}"}}}}'
-        run_dir = trained(task, f"run.sanity={sanity}", code=2)
-        (end,) = records(run_dir, "end")
+        (end,) = records(trained(task, f"run.sanity={sanity}", code=2), "end")
         assert f"the task's {method} has returned" in str(end["reason"])
         assert said in str(end["reason"])
         assert end["it"] == it
@@ -61,8 +60,7 @@ def test_an_evaluation_needs_no_gradient(trained: Trained) -> None:
     ],
 )
 def test_what_is_made_must_be_what_it_is_for(trained: Trained, override: str, said: str) -> None:
-    run_dir = trained(override, code=2)
-    assert said in reason(run_dir)
+    assert said in reason(trained(override, code=2))
 
 
 def test_a_value_that_a_constructor_refuses_says_where(new_run: NewRun, train_here: Train) -> None:
@@ -130,12 +128,10 @@ def test_a_task_makes_more_of_the_means(trained: Trained) -> None:
     ],
 )
 def test_what_is_no_task_is_told(trained: Trained, override: str, said: str) -> None:
-    run_dir = trained(override, code=2)
-    assert said in reason(run_dir).replace("\n    ", "; ")
+    assert said in reason(trained(override, code=2)).replace("\n    ", "; ")
 
 
 def test_a_task_fires_points_of_the_pipeline(trained: Trained) -> None:
     point = 'points={after_densify={follows="before_train_iter", offers=["count"]}}'
     told = 'hooks.told={use="./watchers.py:tells", points=["after_densify"]}'
-    run_dir = trained(ONE_EPOCH, task("Densifies"), point, told)
-    assert messages(run_dir) == ["told"] * 5
+    assert messages(trained(ONE_EPOCH, task("Densifies"), point, told)) == ["told"] * 5

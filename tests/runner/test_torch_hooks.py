@@ -109,8 +109,6 @@ def test_they_are_told_the_name_in_the_network(ran: Ran) -> None:
 
 
 class Transformed(Dataset[Any]):
-    """Examples that a module changes, as the transforms of torchvision do."""
-
     def __init__(self) -> None:
         self.transform = nn.Identity()
 
@@ -137,8 +135,6 @@ def test_they_fire_in_the_process_that_trains_alone(trained: Trained, tmp_path: 
 
 
 class Steps:
-    """Replaces the arguments of each step, so that it has a closure, and sees what comes of it."""
-
     def optimizer_step_pre(self, name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         return with_closure(name, optimizer, args, kwargs)
 
@@ -158,8 +154,6 @@ def after_step(name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: A
 
 
 class Around:
-    """Sees where the run's own points of a step are."""
-
     def around_optimizer_step(self) -> Iterator[None]:
         CALLS.append("before_optimizer_step")
         yield

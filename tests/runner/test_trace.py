@@ -59,7 +59,6 @@ def test_the_trace_of_a_run_that_was_interrupted_is_golden(
 
 
 def trace(name: str) -> list[str]:
-    """Return the points of a golden trace, in the order of firing."""
     return [line.split()[0] for line in (FOLDER / f"trace_{name}.txt").read_text().splitlines()]
 
 

@@ -15,14 +15,12 @@ from tests.runner.same import assert_same_end
 
 
 def told(at: str, when: str, **more: object) -> str:
-    """Return an override for a hook that says where it fires."""
     written = "".join(f", {key}={value}" for key, value in more.items())
     quoted = when.replace('"', '\\"')
     return f'hooks.told={{use="./watchers.py:tells", points=["{at}"], when="{quoted}"{written}}}'
 
 
 def fired(run_dir: RunDir) -> list[tuple[object, object]]:
-    """Return the iterations and epochs that were done when the hook fired."""
     return [(r["it"], r["ep"]) for r in records(run_dir, "message") if r["text"] == "told"]
 
 
@@ -56,8 +54,7 @@ def test_it_fires_only_where_the_condition_holds(trained: Trained, at: str, when
 
 def test_the_loss_is_that_of_the_iteration_at_hand(trained: Trained) -> None:
     every = "hooks.log.points=[{at='after_train_iter'}]"
-    alone = trained(every)
-    losses = logged(alone, "loss")
+    losses = logged(trained(every), "loss")
     middle = sorted(losses.values())[7]
     run_dir = trained(every, told("after_train_iter", f"loss > {middle!r}"))
     assert iterations(run_dir) == [it for it, loss in losses.items() if loss > middle]
@@ -67,8 +64,7 @@ def test_the_loss_is_that_of_the_iteration_at_hand(trained: Trained) -> None:
 
 def test_a_name_that_is_no_identifier_is_quoted(trained: Trained) -> None:
     slashed = 'hooks.slashed={use="./watchers.py:logs_iter", points=["after_train_iter"]}'
-    run_dir = trained(slashed, told("after_train_iter", 'value("train/iter") == 4'))
-    assert iterations(run_dir) == [4]
+    assert iterations(trained(slashed, told("after_train_iter", 'value("train/iter") == 4'))) == [4]
 
 
 def test_a_multiple_at_which_it_does_not_hold_is_spent(trained: Trained) -> None:
@@ -77,8 +73,7 @@ def test_a_multiple_at_which_it_does_not_hold_is_spent(trained: Trained) -> None
 
 
 def test_who_is_not_due_is_not_asked(trained: Trained) -> None:
-    run_dir = trained(told("after_train_iter", "unheard > 1", every=100))
-    assert not messages(run_dir, "warn")
+    assert not messages(trained(told("after_train_iter", "unheard > 1", every=100)), "warn")
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,6 @@ class Walk:
         return self.epoch >= self.length.max_epochs
 
     def points(self) -> Iterator[str]:
-        """Yield every point of the run in turn, with the counters as they are there."""
         for point in self._loop():
             self.ticks += 1
             yield point

@@ -55,8 +55,7 @@ def test_data_that_cannot_be_pickled_are_forked_with_a_warning(new_run: NewRun) 
 
 
 def test_a_start_method_that_cannot_be_is_an_error_before_the_training(trained: Trained) -> None:
-    run_dir = trained(over("Unpicklable", workers=1, multiprocessing_context="spawn"), code=2)
-    (end,) = records(run_dir, "end")
+    (end,) = records(trained(over("Unpicklable", workers=1, multiprocessing_context="spawn"), code=2), "end")
     assert '"spawn" workers need data that can be pickled, and Unpicklable cannot be: TypeError' in str(end["reason"])
     assert "data.train.loader.multiprocessing_context" in str(end["reason"]) or "--set" in str(end["reason"])
 
@@ -78,8 +77,7 @@ def test_data_that_do_not_fit_are_forked(
         monkeypatch.setattr(workers.shutil, "disk_usage", lambda path: Full)
     else:
         monkeypatch.setattr(workers.psutil, "virtual_memory", lambda: Full)
-    run_dir = trained(over("Clouds", workers=2))
-    (text,) = [text for text in messages(run_dir) if FORKED in text]
+    (text,) = [text for text in messages(trained(over("Clouds", workers=2))) if FORKED in text]
     assert re.match(f"Clouds is too big for workers that are not forked: {said}", text)
 
 
@@ -106,8 +104,7 @@ def test_a_training_that_waits_for_a_hung_worker_leaves_at_the_first_signal(
     assert end["reason"] == "SIGTERM received"
     assert any("was killed (SIGKILL): it hung in the dataset" in text for text in messages(run_dir))
     assert train_here(run_dir, resume=True) == 0
-    alone = trained(over("Clouds", split), "run.sanity=false")
-    assert_same_end(alone, run_dir)
+    assert_same_end(trained(over("Clouds", split), "run.sanity=false"), run_dir)
 
 
 @pytest.mark.parametrize("method", ["forkserver", "fork", pytest.param("spawn", marks=pytest.mark.long)])
