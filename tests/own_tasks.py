@@ -86,7 +86,7 @@ def spikes(run: Any, batch: Any, at: list[int]) -> dict[str, Any]:
 
 
 def accumulates(run: Any, batch: Any) -> dict[str, Any]:
-    run.accumulate(0.5, step=False)
+    run.accumulate(2, step=False)
     return step(run, batch)
 
 

@@ -20,7 +20,7 @@ from hookflow.hooks.builtin.metrics import Accuracy, Metrics
 from hookflow.hooks.builtin.predict import TTA, Predict, views
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from tests.conftest import TESTS, TOY, NewRun, Trained, records
+from tests.conftest import TESTS, TOY, Trained, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, curve, final_state
 from tests.toy import Net, Points
@@ -228,12 +228,11 @@ class TestTTA:
         assert "forward" not in vars(net)
         assert torch.equal(net(images), alone)
 
-    def test_a_run_is_validated_by_the_views_and_trained_without(self, new_run: NewRun, train_here: Train) -> None:
+    def test_a_run_is_validated_by_the_views_and_trained_without(self, trained: Trained) -> None:
         splits = [f'data.{split}={{use="./loaders.py:images"}}' for split in ("train", "val", "test")]
         images = 'model.use="./loaders.py:ConvNet"', *splits, "run.max_epochs=2"
         flips = 'task={use="hookflow.zoo.tasks:Classification", args={flip_at_test=true}}'  # which does that alone
-        one, other = new_run('hooks.tta={use="tta", args={transforms=["hflip"]}}', *images), new_run(flips, *images)
-        assert train_here(one) == train_here(other) == 0, records(one, "error")
+        one, other = trained('hooks.tta={use="tta", args={transforms=["hflip"]}}', *images), trained(flips, *images)
         assert curve(one) == curve(other)
         assert_same(final_state(one)["model"], final_state(other)["model"])
 

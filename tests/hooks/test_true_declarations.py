@@ -40,7 +40,6 @@ OTHERS = (
 )
 
 UNSEEN: dict[str, Slots] = {
-    "accumulation_schedule": Slots(writes=("grads",)),  # where the last group is smaller than the others
     "activation_checkpoint": Slots(writes=("model",)),  # what a module calls, and no tensor of it
     "activation_stats": Slots(reads=("model",)),  # its modules by name, and no tensor of it
     "export": Slots(reads=("checkpoint", "model")),  # nothing is exported of a run that is not kept

@@ -14,7 +14,7 @@ from hookflow.errors import UserError, Where
 from hookflow.runner.numerics import compiling
 from hookflow.runner.numerics.compiling import Compiled, check_compiler
 from hookflow.runner.process.launch import start
-from tests.conftest import NewRun, Train, Trained, messages, records
+from tests.conftest import NewRun, Trained, messages, records
 from tests.runner.by_hand import Ran, hook, ran
 from tests.runner.same import final_state
 from tests.runner.test_torch_hooks import names as notes_name
@@ -44,9 +44,8 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quickly")
-def test_a_compiled_network_trains_to_the_same_and_keeps_its_names(new_run: NewRun, train_here: Train) -> None:
-    plain, compiled = new_run("run.max_epochs=1"), new_run("run.max_epochs=1", COMPILE)
-    assert train_here(plain) == train_here(compiled) == 0
+def test_a_compiled_network_trains_to_the_same_and_keeps_its_names(trained: Trained) -> None:
+    plain, compiled = trained("run.max_epochs=1"), trained("run.max_epochs=1", COMPILE)
     one, other = (final_state(run_dir)["model"] for run_dir in (plain, compiled))
     assert one.keys() == other.keys()  # type: ignore[attr-defined]
     for name, tensor in one.items():  # type: ignore[attr-defined]
@@ -157,14 +156,13 @@ def test_the_compiler_is_looked_for_before_anything_is_trained(
 
 
 @pytest.mark.usefixtures("quickly")
-def test_hooks_that_change_how_it_computes_may_be_compiled_too(new_run: NewRun, train_here: Train) -> None:
+def test_hooks_that_change_how_it_computes_may_be_compiled_too(trained: Trained) -> None:
     """Statistics estimated anew, weights that do not train for a while."""
     hooks = (
         'hooks.precise={use="precise_bn"}',
         'hooks.frozen={use="freeze", args={params=["body.0.*"], end="1ep"}}',
     )
-    plain, compiled = new_run("run.max_epochs=2", *hooks), new_run("run.max_epochs=2", COMPILE, *hooks)
-    assert train_here(plain) == train_here(compiled) == 0, records(compiled, "error")
+    plain, compiled = trained("run.max_epochs=2", *hooks), trained("run.max_epochs=2", COMPILE, *hooks)
     for part in ("model", "model_ema"):
         torch.testing.assert_close(final_state(plain)[part], final_state(compiled)[part])
 

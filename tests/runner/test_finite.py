@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +13,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.manifest import NONFINITE, damage, list_checkpoints
 from hookflow.runner.checkpoint.store import CheckpointStore, read
-from hookflow.runner.loop.finite import Losses, NonFiniteLossError, Origin, StepGuard, advice, why_the_host_looks
-from hookflow.runner.process.state import RunState
+from hookflow.runner.loop.finite import Losses, advice, why_the_host_looks
 from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, records, strike
 from tests.runner.same import assert_same, assert_same_end, curve, final_state
 
@@ -32,50 +30,11 @@ def skipped(run_dir: RunDir) -> list[float]:
     return [value for (_, _, name), value in curve(run_dir).items() if name == "skipped_steps"]
 
 
-@pytest.mark.parametrize(("kind", "called"), [("loss", "NaN"), ("constant", "infinite")])
-def test_a_loss_that_is_not_finite_ends_the_run(trained: Trained, kind: str, called: str) -> None:
-    tracer = 'hooks.asks={use="./watchers.py:Asks", args={point="after_train_iter"}}'
-    run_dir = trained(ONE_EPOCH, upset(2, kind=kind), tracer, code=1)
-    said = reason(run_dir)
-    assert f"the loss is {called} in iteration 3 (epoch 1, batch 3)" in said
-    assert 'run.on_nan = "skip"' in said
-    assert "grad_clip" not in said, "it is in the pipeline"
-    (error,) = records(run_dir, "error")
-    assert "test_" not in str(error["traceback"]) and "NonFiniteLossError" in str(error["traceback"])
-    state = read(CheckpointStore(run_dir.checkpoints).names()["mine"], torch.device("cpu"))
-    assert state["position"]["iter"] == 1 and all(tensor.isfinite().all() for tensor in state["model"].values())
-
-
-def test_the_error_names_the_cause_and_saves_the_batch(trained: Trained) -> None:
-    tells = 'hooks.tells={use="./watchers.py:tells", points=["on_exception"]}'
-    run_dir = trained(ONE_EPOCH, upset(2, kind="module"), tells, code=1)
-    assert "told" in messages(run_dir), "hooks are told of the loss"
-    text = reason(run_dir)
-    assert "First module with an output that is not finite: " in text and "(Linear)" in text
-    assert "Gradients that are not finite: " in text and "The diagnosis raised" not in text
-    path = run_dir.path / "nonfinite-batch-it3.pt"
-    assert f"The batch is saved as {path.name} in the run directory." in text
-    assert torch.load(path, weights_only=True)
-
-
 def test_the_diagnosis_leaves_no_trace(trained: Trained) -> None:
     compares = 'hooks.compares={use="./upsets.py:Compares"}'
     run_dir = trained(ONE_EPOCH, upset(3), compares, "run.accumulate=2", code=1)
     assert "Gradients that are not finite" in reason(run_dir)
     assert "16 tensors: the same" in messages(run_dir), "6 gradients of the first batch among them"
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        ("weights", "Parameters that are not finite: "),
-        ("batch", "Input that is not finite: batch"),
-        ("once", "The diagnosis raised RuntimeError: called again."),
-    ],
-)
-def test_the_cause_is_named_and_the_error_stays_that_of_the_loss(trained: Trained, kind: str, said: str) -> None:
-    text = reason(trained(ONE_EPOCH, upset(2, kind=kind), code=1))
-    assert said in text and "the loss is NaN in iteration 3" in text and 'run.on_nan = "skip"' in text
 
 
 def test_the_advice_fits_the_run() -> None:
@@ -165,24 +124,6 @@ def test_of_several_optimizers_the_one_alone_is_left_out(trained: Trained) -> No
     ]
 
 
-def test_optimizers_that_decide_by_themselves_decide_alike(new_run: NewRun, train_here: Train) -> None:
-    unwaiting = 'hooks.unwaiting={use="./upsets.py:Unwaiting"}'
-    plain = ("hooks.ema.enabled=false", "hooks.checkpoint.after=[]", upset(2, 4), 'run.on_nan="skip"', FUSED)
-    knowing, blind = new_run(*plain), new_run(*plain, unwaiting)
-    assert train_here(knowing) == train_here(blind) == 0, reason(blind)
-    assert_same(final_state(knowing)["model"], final_state(blind)["model"])
-    assert_same(final_state(knowing)["optimizer"], final_state(blind)["optimizer"])
-    assert skipped(knowing) == skipped(blind) == [1.0, 2.0]
-
-
-def test_the_iteration_knows_of_a_step_that_an_optimizer_left_out_by_itself(trained: Trained) -> None:
-    unwaiting = 'hooks.unwaiting={use="./upsets.py:Unwaiting"}'
-    plain = (ONE_EPOCH, "hooks.ema.enabled=false", "hooks.checkpoint.after=[]", FUSED)
-    run_dir = trained(*plain, upset(2), LOOKS, unwaiting, 'run.on_nan="skip"')
-    told = ["skipped=True" in line for line in messages(run_dir) if "weights" in line]
-    assert told == [False, False, True, False, False]
-
-
 def test_an_asked_for_skip_is_seen_as_one_too(trained: Trained) -> None:
     run_dir = trained(ONE_EPOCH, LOOKS, 'hooks.skips={use="./steerers.py:Skips"}')
     assert all("skipped=True" in line for line in messages(run_dir) if "weights" in line)
@@ -209,49 +150,6 @@ class Slow:
         self.done = True
 
 
-def test_a_loss_that_is_still_being_computed_is_looked_at_later() -> None:
-    state = RunState()
-    losses = Losses(torch.device("cuda"), state)
-    losses.watch(torch.tensor(1.0), None)
-    device = Slow()
-    losses._sent._under_way.append((torch.tensor(math.nan), device, Origin(1, 0, 1)))  # type: ignore[arg-type]
-    state.iter = state.batch_idx = 2
-    losses.watch(torch.tensor(2.0), None)
-    with pytest.raises(NonFiniteLossError, match="iteration 2 "):
-        losses.settle()
-
-
-class OnGpu(torch.Tensor):
-    device = torch.device("cuda")
-
-    def cpu(self) -> torch.Tensor:  # type: ignore[override]
-        return self.as_subclass(torch.Tensor)
-
-
-def test_a_step_that_the_host_leaves_out_is_told_of_in_its_iteration() -> None:
-    state = RunState()
-    state.iter = 3
-    weights = [torch.nn.Parameter(torch.ones(2))]
-    optimizers = {"optimizer": torch.optim.SGD(weights, lr=1.0)}
-    parts = SimpleNamespace(
-        device=torch.device("cpu"),
-        optimizers=optimizers,
-        precision="fp32",
-        strategy=SimpleNamespace(several=False),
-        section=SimpleNamespace(on_nan="skip", max_skipped_steps=25),
-    )
-    guard = StepGuard(
-        parts,  # type: ignore[arg-type]
-        compile_pipeline(load(TOY)),
-        state,
-        log=lambda name, value: None,
-        say=lambda text, level="info": None,
-    )
-    guard._left_out = torch.ones(()).as_subclass(OnGpu)
-    assert guard.should_skip(("optimizer",), torch.ones(()))
-    assert [*guard._counts.arrived()] == [(1.0, (4, ("optimizer",)))], "no event of the device says when"
-
-
 def test_what_is_behind_a_checkpoint_is_certain(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is so slow that nothing is known of a loss until somebody waits: a save does."""
     from hookflow.runner.loop import finite, trainer
@@ -271,12 +169,11 @@ def test_what_is_behind_a_checkpoint_is_certain(trained: Trained, monkeypatch: p
     assert SimpleNamespace(**records(run_dir, "end")[-1]).it == 5  # type: ignore[arg-type]
 
 
-def test_schedules_go_on_over_a_step_that_is_left_out(new_run: NewRun, train_here: Train) -> None:
+def test_schedules_go_on_over_a_step_that_is_left_out(trained: Trained) -> None:
     chain = 'chain=[{use="StepLR", args={step_size=2, gamma=0.5}, length="1ep"}]'
     schedule = f'hooks.schedule={{use="scheduler", args={{{chain}}}}}'
     run = (schedule, ONE_EPOCH, "hooks.log.points=['after_train_iter']", 'run.on_nan="skip"')
-    whole, upset_one = new_run(*run), new_run(*run, upset(0, 2))
-    assert train_here(whole) == train_here(upset_one) == 0, reason(upset_one)
+    whole, upset_one = trained(*run), trained(*run, upset(0, 2))
     rates = [{at: v for (at, _, name), v in curve(one).items() if name == "lr"} for one in (whole, upset_one)]
     assert rates[0] == rates[1] and len({*rates[0].values()}) == 3
 
@@ -289,3 +186,45 @@ def test_a_resumed_run_counts_on(new_run: NewRun, train_here: Train, tmp_path: P
     assert train_here(cut, resume=True) == 0, reason(cut)
     assert skipped(cut) == [1.0, 2.0]
     assert_same_end(whole, cut)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("loss", ["the loss is NaN in iteration 3 (epoch 1, batch 3)"]),
+        ("constant", ["the loss is infinite in iteration 3 (epoch 1, batch 3)"]),
+        ("module", ["First module with an output that is not finite: ", "(Linear)", "Gradients that are not finite: "]),
+        ("weights", ["Parameters that are not finite: "]),
+        ("batch", ["Input that is not finite: batch"]),
+        ("once", ["The diagnosis raised RuntimeError: called again."]),
+    ],
+)
+def test_a_loss_that_is_not_finite_ends_the_run_and_its_cause_is_named(
+    trained: Trained, kind: str, said: list[str]
+) -> None:
+    tells = 'hooks.tells={use="./watchers.py:tells", points=["on_exception"]}'
+    asks = 'hooks.asks={use="./watchers.py:Asks", args={point="after_train_iter"}}'
+    run_dir = trained(ONE_EPOCH, upset(2, kind=kind), tells, asks, code=1)
+    text = reason(run_dir)
+    saved = "The batch is saved as nonfinite-batch-it3.pt in the run directory."
+    for part in (*said, "in iteration 3", 'run.on_nan = "skip"', saved):
+        assert part in text
+    assert "grad_clip" not in text, "it is in the pipeline"
+    assert ("The diagnosis raised" in text) == (kind == "once")
+    assert torch.load(run_dir.path / "nonfinite-batch-it3.pt", weights_only=True)
+    (error,) = records(run_dir, "error")
+    assert "test_" not in str(error["traceback"]) and "NonFiniteLossError" in str(error["traceback"])
+    assert "told" in messages(run_dir), "hooks are told of the loss"
+    state = read(CheckpointStore(run_dir.checkpoints).names()["mine"], torch.device("cpu"))
+    assert state["position"]["iter"] == 1 and all(tensor.isfinite().all() for tensor in state["model"].values())
+
+
+def test_optimizers_that_decide_by_themselves_decide_alike_and_the_iteration_knows(trained: Trained) -> None:
+    plain = ("hooks.ema.enabled=false", "hooks.checkpoint.after=[]", upset(2, 4), 'run.on_nan="skip"', FUSED, LOOKS)
+    knowing, blind = trained(*plain), trained(*plain, 'hooks.unwaiting={use="./upsets.py:Unwaiting"}')
+    for part in ("model", "optimizer"):
+        assert_same(final_state(knowing)[part], final_state(blind)[part])
+    for run_dir in (knowing, blind):
+        assert skipped(run_dir) == [1.0, 2.0]
+        left_out = ["skipped=True" in line for line in messages(run_dir) if "weights" in line]
+        assert left_out[:5] == [False, False, True, False, True]

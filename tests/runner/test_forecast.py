@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -58,34 +59,24 @@ def everything() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("swap", "overrides", "length"),
+    ("run", "val_every", "length"),
     [
-        (("max_epochs = 3", "max_epochs = 5"), ["run.val_every=2"], Length(5, None, Interval(2, "ep"), tests=True)),
-        (("max_epochs = 3", "max_iters = 18"), ["run.val_every=4"], Length(None, 18, Interval(4, "it"), tests=True)),
-        (("max_epochs = 3", "max_epochs = 3"), ["run.val_every='4it'"], Length(3, None, Interval(4, "it"), tests=True)),
-        (
-            ("max_epochs = 3", "max_iters = 18"),
-            ["run.val_every='2ep'"],
-            Length(None, 18, Interval(2, "ep"), tests=True),
-        ),
+        ("max_epochs = 3", "4it", Length(3, None, Interval(4, "it"), tests=True)),
+        ("max_iters = 18", "2ep", Length(None, 18, Interval(2, "ep"), tests=True)),
     ],
-    ids=["epochs", "iterations", "epochs, validated by iterations", "iterations, validated by epochs"],
 )
-def test_it_comes_as_foretold(trained: Trained, swap: tuple[str, str], overrides: list[str], length: Length) -> None:
-    run_dir = trained(*everything(), *overrides, "run.test=true", swap=swap)
+def test_it_comes_as_foretold(trained: Trained, run: str, val_every: str, length: Length) -> None:
+    """`test_triggers` has the loops that validate in their own unit."""
+    run_dir = trained(*everything(), f'run.val_every="{val_every}"', "run.test=true", swap=("max_epochs = 3", run))
     plan = Plan.from_json(json.loads(run_dir.plan.read_text()))
     counts = firings(run_dir)
-    known = Length(length.max_epochs, length.max_iters, length.val_every, tests=True, iters_per_epoch=5)
-    foretold = forecast(plan, known)
-    ours = [b for b in plan.bindings if "-" in b.hook]
+    foretold, without = forecast(plan, replace(length, iters_per_epoch=5)), forecast(plan, length)
+    ours = [binding for binding in plan.bindings if "-" in binding.hook]
     assert len(ours) == len(EVERY) * len(WINDOWS) * (len(POINTS) + 2), "an around_X has two"
-    wrong = {f"{b.hook} {b.trigger}": (foretold[b.id], counts[b.hook, b.point]) for b in ours}
-    assert {key: told for key, told in wrong.items() if told[0].times != told[1]} == {}
-    assert all((told.first == "never") == (n == 0) for told, n in wrong.values())
-    without = forecast(plan, length)
-    for binding in ours:  # what can be said without knowing how many batches there are stays true
-        less, more = without[binding.id], foretold[binding.id]
-        assert less.times in (None, more.times)
+    for binding in ours:
+        told, less, times = foretold[binding.id], without[binding.id], counts[binding.hook, binding.point]
+        assert (told.times, told.first == "never") == (times, times == 0), f"{binding.hook} {binding.trigger}"
+        assert less.times in (None, times), "what can be said without the number of batches stays true"
 
 
 LATER = "every 5 iterations, first {} iteration {}"
@@ -138,7 +129,7 @@ def test_what_it_says(at: str, keys: str, without: Forecast, known: Forecast) ->
 OWN = Point("mine_of_val", 3, ("run",), "firing", "", "own", "after_train_iter")
 EPOCHS, ITERS = Length(3, None), Length(None, 5)
 NO_VAL = Length(3, None, validates=False)
-VALIDATED_BY_ITERS = Length(None, 18, Interval(4, "it"))  # at 4, 8, 12, 16 and 18 iterations
+BY_ITERS = Length(None, 18, Interval(4, "it"))  # at 4, 8, 12, 16 and 18 iterations
 CUT = Length(None, 12, iters_per_epoch=5)
 
 
@@ -200,35 +191,35 @@ CUT = Length(None, 12, iters_per_epoch=5)
         ("after_val", Trigger(), Length(None, 18, Interval(2, "ep")), "every validation"),
         ("after_val", Trigger(), Length(None, 18, Interval(2, "ep"), iters_per_epoch=5), "every validation: 2 times"),
         ("after_val", Trigger(), Length(3, None, Interval(4, "it")), "every validation"),
-        ("after_val", Trigger(), VALIDATED_BY_ITERS, "every validation: 5 times"),
-        ("after_val", Trigger(since="17it"), VALIDATED_BY_ITERS, "after validation 5"),
-        ("after_val", Trigger(since="18it"), VALIDATED_BY_ITERS, "after validation 5"),
-        ("after_val", Trigger(since="19it"), VALIDATED_BY_ITERS, "never"),
+        ("after_val", Trigger(), BY_ITERS, "every validation: 5 times"),
+        ("after_val", Trigger(since="17it"), BY_ITERS, "after validation 5"),
+        ("after_val", Trigger(since="18it"), BY_ITERS, "after validation 5"),
+        ("after_val", Trigger(since="19it"), BY_ITERS, "never"),
         (
             "after_val",
             Trigger(every="2it"),
-            VALIDATED_BY_ITERS,
+            BY_ITERS,
             "every 2 iterations, first after validation 1: 5 times",
         ),
         (
             "after_val",
             Trigger(every="2it", since="8it"),
-            VALIDATED_BY_ITERS,
+            BY_ITERS,
             "every 2 iterations, first after validation 2: 4 times",
         ),
         (
             "after_val",
             Trigger(every="4it"),
-            VALIDATED_BY_ITERS,
+            BY_ITERS,
             "every 4 iterations, first after validation 1: 4 times",
         ),
         (
             "after_val",
             Trigger(every="6it"),
-            VALIDATED_BY_ITERS,
+            BY_ITERS,
             "every 6 iterations, first after validation 2: 3 times",
         ),
-        ("after_val", Trigger(every="10it"), VALIDATED_BY_ITERS, "after validation 3"),
+        ("after_val", Trigger(every="10it"), BY_ITERS, "after validation 3"),
         ("before_save_checkpoint", Trigger(every="3"), NO_VAL, "every 3 firings"),
         ("mine_of_val", Trigger(), NO_VAL, "when mine_of_val is fired"),
     ],

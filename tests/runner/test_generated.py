@@ -151,13 +151,6 @@ def test_its_time_is_booked_to_its_binding_and_to_the_hooks() -> None:
     assert books.phases["hooks"] == pytest.approx(books.cells[0].total, abs=2)
 
 
-def test_books_of_a_run_that_pauses_do_not_grow() -> None:
-    books = Books(1, Timeline())
-    for _ in range(10):
-        books.update()
-    assert not books._waiting
-
-
 def test_rows_are_read_whole_and_in_order_while_they_are_written() -> None:
     rows = Rows(2)
     taken: list[float] = []

@@ -83,13 +83,6 @@ def test_on_the_way_out_every_hook_has_its_turn(trained: Trained, tmp_path: Path
     assert [line.split()[0] for line in trace.read_text().splitlines()[-2:]] == ["on_exception", "after_run"]
 
 
-@pytest.mark.parametrize("on_error", ["raise", "ignore"])
-@pytest.mark.parametrize("kind", ["SystemExit", "GeneratorExit"])
-def test_what_is_no_exception_ends_the_run_and_names_the_hook(trained: Trained, kind: str, on_error: str) -> None:
-    (error,) = records(trained(fails("after_forward", on_error, kind), code=1), "error")
-    assert (error["hook"], error["type"], error["action"]) == ("bad", kind, "raise")
-
-
 @pytest.mark.parametrize(
     ("kind", "built_in", "raised"),
     [
@@ -112,26 +105,6 @@ def test_an_exception_that_cannot_be_shown_ends_the_run_like_any_other(
     assert 'raised by the hook "bad" at after_train' in printed
     assert 'raise KINDS[self.kind]("as told")' in printed
     assert records(run_dir, "end")[0]["reason"] == f"{built_in}: {said}"
-
-
-@pytest.mark.parametrize(("on_error", "errors"), [("ignore", 5), ("disable", 1)])
-def test_and_is_passed_over_like_any_other(trained: Trained, on_error: str, errors: int) -> None:
-    run_dir = trained(fails("after_forward", on_error, "NoTextError"), "run.max_epochs=1")
-    reported = [(error["hook"], error["point"], error["action"]) for error in records(run_dir, "error")]
-    assert reported == [("bad", "after_forward", on_error)] * errors
-
-
-def test_one_of_a_task_ends_the_run_too(trained: Trained) -> None:
-    run_dir = trained('task={use="./watchers.py:BadTask", args={kind="NoTextError"}}', "run.max_epochs=1", code=1)
-    (error,) = records(run_dir, "error")
-    assert "NoTextError, which cannot be shown" in str(error["text"])
-
-
-@pytest.mark.parametrize("kind", ["NoText", "NoNotes"])
-def test_so_does_one_of_a_constructor(trained: Trained, kind: str) -> None:
-    run_dir = trained(f'hooks.bad={{use="./watchers.py:CannotBeMade", args={{kind="{kind}Error"}}}}', code=1)
-    (error,) = records(run_dir, "error")
-    assert f"{kind}Error, which cannot be shown" in str(error["text"])
 
 
 def test_a_users_mistake_found_by_a_hook_stays_one(trained: Trained) -> None:
@@ -168,31 +141,34 @@ def test_state_that_a_hook_does_not_take_back_names_the_hook(
     assert note in str(refused["traceback"])
 
 
-def test_what_is_not_a_hooks_fault_is_recorded_and_printed_once(
-    trained: Trained, capfd: pytest.CaptureFixture[str]
+TASK = 'task={use="./watchers.py:BadTask", args={kind="%s"}}'
+CANNOT_BE_MADE = 'hooks.bad={use="./watchers.py:CannotBeMade", args={kind="%s"}}'
+
+
+@pytest.mark.parametrize(
+    ("override", "hook", "said"),
+    [
+        (fails("after_forward", "raise", "SystemExit"), "bad", "SystemExit: as told"),
+        (fails("after_forward", "ignore", "GeneratorExit"), "bad", "GeneratorExit: as told"),
+        (TASK % "raises", "", "RuntimeError: the task cannot"),
+        (TASK % "NoTextError", "", "RuntimeError: NoTextError, which cannot be shown"),
+        (CANNOT_BE_MADE % "NoTextError", "", "NoTextError, which cannot be shown"),
+        (CANNOT_BE_MADE % "NoNotesError", "", "NoNotesError, which cannot be shown"),
+        ('hooks.bad={use="./watchers.py:logs", points=["after_train_iter"]}', "bad", 'run.log("weights", …) needs a'),
+        (
+            'hooks.bad={use="./watchers.py:measures", points=["after_val_epoch"], args={value=["a"]}}',
+            "",
+            'metrics["mine"] needs a number',
+        ),
+        (fails("state_dict"), "", "checkpoint['hooks']['bad']['kinds'] is a builtins.frozenset"),
+    ],
+)
+def test_whatever_else_raises_is_recorded_and_printed_once(
+    trained: Trained, capfd: pytest.CaptureFixture[str], override: str, hook: str, said: str
 ) -> None:
-    (error,) = records(trained('task={use="./watchers.py:BadTask", args={kind="raises"}}', code=1), "error")
-    assert (error["hook"], error["point"], error["text"]) == ("", "", "the task cannot")
+    run_dir = trained(override, "run.max_epochs=1", code=1)
+    (error,) = records(run_dir, "error")
+    assert (error["hook"], error["action"]) == (hook, "raise")
+    assert said in f"{error['type']}: {error['text']}"
     assert capfd.readouterr().err == error["traceback"]
-
-
-def test_a_number_that_is_none_names_the_hook_and_the_name(trained: Trained) -> None:
-    bad = 'hooks.bad={use="./watchers.py:logs", points=["after_train_iter"]}'
-    (error,) = records(trained(bad, code=1), "error")
-    assert error["hook"] == "bad"
-    assert 'run.log("weights", …) needs a number' in str(error["text"])
-
-
-def test_a_metric_that_is_no_number_is_named(trained: Trained) -> None:
-    run_dir = trained(
-        'hooks.bad={use="./watchers.py:measures", points=["after_val_epoch"], args={value=["a"]}}', code=1
-    )
-    (error,) = records(run_dir, "error")
-    assert 'metrics["mine"] needs a number' in str(error["text"])
-
-
-def test_state_that_a_checkpoint_cannot_give_back_is_told_when_it_is_saved(trained: Trained) -> None:
-    run_dir = trained(fails("state_dict"), code=1)
-    (error,) = records(run_dir, "error")
-    assert "checkpoint['hooks']['bad']['kinds'] is a builtins.frozenset" in str(error["text"])
     assert not list(run_dir.checkpoints.glob("*"))

@@ -225,22 +225,6 @@ def test_a_resumed_run_remembers_what_was_taken_off(
     assert any(line.startswith('the hook "probe" remains removed') for line in messages(run_dir))
 
 
-def test_a_handle_that_is_not_there_is_told_with_the_nearest(trained: Trained, tmp_path: Path) -> None:
-    removes = 'hooks.removes={use="./module_watchers.py:Removes", args={hook="prob", at=1}}'
-    (error,) = records(trained(notes(tmp_path, modules='["head"]'), removes, code=2), "error")
-    assert 'there is no hook inside the network "prob"\n    did you mean "probe"?' in str(error["text"])
-
-
-@pytest.mark.parametrize("point", ["after_forward", "before_run"])
-def test_no_handle_outside_of_a_hook_inside_the_network(trained: Trained, tmp_path: Path, point: str) -> None:
-    outside = f'hooks.outside={{use="./module_watchers.py:elsewhere", points=["{point}"]}}'
-    (error,) = records(trained(notes(tmp_path, modules='["head"]'), outside, code=2), "error")
-    assert (
-        'run.handle is for a hook inside the network, while it is called\n    another hook writes run.handles["probe"]'
-        in str(error["text"])
-    )
-
-
 def test_nothing_stays_on_the_network_when_a_run_cannot_begin(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,3 +240,24 @@ def test_nothing_stays_on_the_network_when_a_run_cannot_begin(
     ((hooks, before),) = registered
     assert before
     assert not any(hooks)
+
+
+OUTSIDE = 'hooks.outside={use="./module_watchers.py:elsewhere", points=["%s"]}'
+NO_HANDLE = "run.handle is for a hook inside the network, while it is called"
+
+
+@pytest.mark.parametrize(
+    ("override", "said", "hint"),
+    [
+        (
+            'hooks.removes={use="./module_watchers.py:Removes", args={hook="prob", at=1}}',
+            'there is no hook inside the network "prob"',
+            'did you mean "probe"?',
+        ),
+        (OUTSIDE % "after_forward", NO_HANDLE, 'another hook writes run.handles["probe"]'),
+        (OUTSIDE % "before_run", NO_HANDLE, 'another hook writes run.handles["probe"]'),
+    ],
+)
+def test_a_handle_that_is_not_there(trained: Trained, tmp_path: Path, override: str, said: str, hint: str) -> None:
+    (error,) = records(trained(notes(tmp_path, modules='["head"]'), override, code=2), "error")
+    assert f"{said}\n    {hint}" in str(error["text"])

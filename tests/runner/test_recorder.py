@@ -78,24 +78,6 @@ def test_a_write_that_tears_a_line_costs_no_later_one(
     assert [record["k"] for record in read(run_dir)] == ["message", "metrics"]
 
 
-def test_the_thread_outlives_the_trouble(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder(run_dir, lambda command: None)
-    tried = threading.Event()
-
-    def failing(*_: object) -> int:
-        tried.set()
-        return fail()
-
-    with monkeypatch.context() as full:
-        full.setattr(os, "write", failing)
-        recorder.put("epoch")
-        recorder.start()
-        assert tried.wait(30)
-    recorder.put("end")
-    recorder.close()
-    assert [record["k"] for record in read(run_dir)] == ["message", "end"]
-
-
 def test_a_disk_that_hangs_does_not_keep_the_process(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     answered = threading.Event()
     monkeypatch.setattr(module, "GRACE", 0.1)
@@ -167,12 +149,6 @@ def test_what_is_no_number_is_told_where_it_is_logged(value: Any, said: str) -> 
     with pytest.raises(TypeError, match="grad_norm") as caught:
         scalar(value, 'run.log("grad_norm", …)')
     assert said in str(caught.value)
-
-
-def test_a_record_may_hold_what_json_does_not_know(run_dir: RunDir, recorder: Recorder) -> None:
-    recorder.put("message", text=Path("a"))
-    recorder.flush()
-    assert read(run_dir)[0]["text"] == "a"
 
 
 def test_no_string_is_recorded_that_would_hold_up_a_reader(

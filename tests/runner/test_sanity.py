@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from hookflow.runner.loop.sanity import _copied
-from tests.conftest import Train, Trained, messages, reason, records
+from tests.conftest import Train, Trained, messages, reason, records, strike
 from tests.runner.same import assert_same_end
 from tests.sanity import Meter
 from tests.toy import Net
@@ -46,29 +45,6 @@ def test_the_run_is_the_same_to_the_bit_with_and_without(trained: Trained, setup
     assert kinds[0] == kinds[1]
 
 
-def test_the_pass_is_there_and_two_batches_long(trained: Trained, tmp_path: Path) -> None:
-    """Else the tests above would hold for nothing."""
-    counts = 'task={use="./own_tasks.py:Counting", args={file="%s"}}' % (tmp_path / "calls")
-    off = ("hooks.early_stop.enabled=false", "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}")
-    for sanity, calls in (("false", "t"), ("true", "vvt")):
-        (tmp_path / "calls").unlink(missing_ok=True)
-        trained(counts, *off, f"run.sanity={sanity}")
-        assert (tmp_path / "calls").read_text().partition("t")[0] == calls.removesuffix("t")
-
-
-def test_a_resumed_run_has_no_second_one(trained: Trained, train_here: Train, tmp_path: Path) -> None:
-    counts = 'task={use="./own_tasks.py:Counting", args={file="%s"}}' % (tmp_path / "calls")
-    off = ("hooks.early_stop.enabled=false", "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}")
-    strike = (
-        f'hooks.strike={{use="./watchers.py:Interrupts", '
-        f'args={{mark="{tmp_path / "mark"}", point="after_backward", at=2, number={int(signal.SIGTERM)}}}}}'
-    )
-    run_dir = trained(counts, *off, strike, code=143)
-    before = len((tmp_path / "calls").read_text())
-    assert train_here(run_dir, resume=True) == 0
-    assert (tmp_path / "calls").read_text()[before] == "t"
-
-
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
@@ -83,6 +59,10 @@ def test_a_resumed_run_has_no_second_one(trained: Trained, train_here: Train, tm
             'hook "plateau" reads the metric "accuracy1"',
         ),
         (['hooks.log.when="metrics.accuracy1 > 1"'], 'hook "log" reads the metric "accuracy1"'),
+        (
+            ['hooks.early_stop.args.monitor="mae"', 'hooks.checkpoint.args.monitor="accuracy1"'],
+            'hook "early_stop" reads the metric "mae"',
+        ),
     ],
 )
 def test_a_metric_that_is_not_there_costs_no_iteration(trained: Trained, overrides: list[str], said: str) -> None:
@@ -97,12 +77,6 @@ def test_a_metric_that_is_not_there_costs_no_iteration(trained: Trained, overrid
 @pytest.mark.parametrize(("monitors", "code"), [('"accuracy"', 0), ('["loss"]', 0), ("3", 0), ('["los"]', 2)])
 def test_a_hook_of_ones_own_may_say_what_it_reads(trained: Trained, monitors: str, code: int) -> None:
     trained(f'hooks.reads={{use="tests.sanity:Reads", args={{monitors={monitors}}}}}', code=code)
-
-
-def test_all_of_them_are_told_at_once(trained: Trained) -> None:
-    run_dir = trained('hooks.early_stop.args.monitor="mae"', 'hooks.checkpoint.args.monitor="accuracy1"', code=2)
-    assert "there are accuracy, loss" in reason(run_dir)
-    assert 'did you mean "accuracy"?' in reason(run_dir)
 
 
 def test_where_a_hook_makes_metrics_without_a_word_it_is_a_warning(trained: Trained) -> None:
@@ -145,3 +119,20 @@ def test_the_networks_of_a_task_are_not_copied() -> None:
     copied = _copied(parts)
     assert copied.teacher is task.teacher
     assert copied.metric is not task.metric
+
+
+def test_the_pass_is_two_batches_long_and_a_resumed_run_has_none(
+    trained: Trained, train_here: Train, tmp_path: Path
+) -> None:
+    """Else the tests above would hold for nothing."""
+    calls = tmp_path / "calls"
+    counts = f'task={{use="./own_tasks.py:Counting", args={{file="{calls}"}}}}'
+    off = ("hooks.early_stop.enabled=false", "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}")
+    trained(counts, *off, "run.sanity=false")
+    assert calls.read_text().startswith("t")
+    calls.unlink()
+    run_dir = trained(counts, *off, strike(tmp_path, 2, "after_backward"), code=143)
+    begun = calls.read_text()
+    assert begun.startswith("vvt")
+    assert train_here(run_dir, resume=True) == 0
+    assert calls.read_text()[len(begun)] == "t"

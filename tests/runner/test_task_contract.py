@@ -101,15 +101,13 @@ def test_a_function_or_a_step_alone_is_a_task(trained: Trained, name: str) -> No
     assert 1 / 3 < metrics(run_dir)["confidence"] < 1
 
 
-def test_it_trains_like_the_class_that_does_the_same(new_run: NewRun, train_here: Train) -> None:
-    own, shipped = new_run(ONE_EPOCH, task("step")), new_run(ONE_EPOCH)
-    assert train_here(own) == train_here(shipped) == 0
+def test_it_trains_like_the_class_that_does_the_same(trained: Trained) -> None:
+    own, shipped = trained(ONE_EPOCH, task("step")), trained(ONE_EPOCH)
     assert metrics(own)["loss"] == metrics(shipped)["loss"]
 
 
-def test_a_function_takes_arguments_of_the_file(new_run: NewRun, train_here: Train) -> None:
-    plain, weighted = new_run(ONE_EPOCH, task("step")), new_run(ONE_EPOCH, task("step", ", args={weight=0.0}"))
-    assert train_here(plain) == train_here(weighted) == 0
+def test_a_function_takes_arguments_of_the_file(trained: Trained) -> None:
+    plain, weighted = trained(ONE_EPOCH, task("step")), trained(ONE_EPOCH, task("step", ", args={weight=0.0}"))
     assert metrics(weighted)["loss"] == 0 < metrics(plain)["loss"]
 
 

@@ -265,9 +265,7 @@ class AccumulationSchedule(Hook):
     takes several batches; the two exclude each other.
     """
 
-    phase = "early"
-    reads: ClassVar[Slots] = {"before_backward": ("batch",)}
-    writes: ClassVar[Slots] = {"before_backward": ("control",), "before_optimizer_step": ("grads",)}
+    writes: ClassVar[Slots] = {"before_backward": ("control",)}
 
     batches: Annotated[
         Batches,
@@ -279,8 +277,6 @@ class AccumulationSchedule(Hook):
         """The places in iterations, with their numbers of batches."""
         self.left = 0
         """The batches that the current group still takes."""
-        self.expected = self.examples = 0.0
-        """The examples that the group was thought to have by its first batch, and those that it has had."""
 
     def before_train(self, run: Run) -> None:
         if getattr(run.task, "steps_itself", False):
@@ -292,30 +288,19 @@ class AccumulationSchedule(Hook):
         self.places = at_iterations("batches", self.batches, run)
 
     def before_backward(self, run: Any) -> None:  # `accumulate` is not of the public protocol
-        examples = float(run.batch_size or 1)
-        if run.world > 1:
-            examples = float(run.sum(examples))
         if self.left == 0:
             in_epoch, in_run = run.iters_per_epoch - run.batch_idx, run.max_iters - run.iter
             due = int(value_at(run.iter, [(0, 1), *self.places], "constant"))
             self.left = max(min(due, in_epoch, in_run), 1)
-            self.expected, self.examples = self.left * examples, 0.0
+        run.accumulate(self.left, step=self.left == 1)
         self.left -= 1
-        self.examples += examples
-        run.accumulate(examples / self.expected, step=self.left == 0)
-
-    def before_optimizer_step(self, run: Run) -> None:
-        if self.examples != self.expected:
-            groups = [group for optimizer in run.optimizers.values() for group in optimizer.param_groups]
-            for gradient in (p.grad for group in groups for p in group["params"] if p.grad is not None):
-                gradient.mul_(self.expected / self.examples)
 
     def after_train_iter(self, run: Run) -> None:
         if self.left and run.step_skipped:  # another hook has had the gradients dropped
             self.left = 0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"left": self.left, "expected": self.expected, "examples": self.examples}
+        return {"left": self.left}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.left, self.expected, self.examples = state["left"], state["expected"], state["examples"]
+        self.left = state["left"]

@@ -47,6 +47,7 @@ class Snapshot:
             },
             "modes": [name for name, module in self.parts.model.named_modules() if not module.training],
             "gradients": self.update.state_dict(),
+            "group": self.update.group.state_dict(),
             "step_guard": guard.state_dict() if guard else {},
             "position": self.context.state.state_dict() | {"validation_due": validation_due},
             "requests": self.context.requests.state_dict(),
@@ -81,6 +82,7 @@ class Snapshot:
         state = local_state(state, self.parts.ranks)
         self._restore_weights(state)
         self.update.load_state_dict(state["gradients"])
+        self.update.group.load_state_dict(state["group"])
         if self.update.guard and state["step_guard"]:
             self.update.guard.load_state_dict(state["step_guard"])
         self.context.state.load_state_dict(state["position"])

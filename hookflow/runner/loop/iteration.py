@@ -7,7 +7,7 @@ attention is set, or `RunState.next_stop` iterations are done.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
@@ -132,8 +132,6 @@ class _Batchwise(ABC):
         self.update = update
         self.strategy = context.parts.strategy
         self.timeline = context.timeline
-        self.total = 0
-        """The examples of the current batch on all ranks, where there are several."""
 
     def __call__(self, batches: Iterator[Any]) -> None:
         s, engine = self.state, self.context.engine
@@ -165,8 +163,8 @@ class _Batchwise(ABC):
             self.timeline.mark(DATA)
             s.batch_size = sizes.local(s.batch_idx, batch) or 0
             if self.strategy.several:
-                self.total = sizes.total(s.batch_idx, batch) or 1
-                self.update.loss_weight = s.batch_size * self.context.consensus.ranks.world / self.total
+                self.update.group.on_all_ranks = total = sizes.total(s.batch_idx, batch) or 1
+                self.update.loss_weight = s.batch_size * self.context.consensus.ranks.world / total
             return batch
         raise too_few(s)
 
@@ -189,13 +187,13 @@ class Accumulated(_Batchwise):
         s, update, every = self.state, self.update, self.update.every
         first = s.batch_idx
         last = min(first + self.accumulate, s.batches_per_epoch)
-        group = Group(self, last - first) if self.accumulate > 1 else None
+        grouped, examples, sums = self.accumulate > 1, 0, dict[str, WeightedSum]()
         offered: tuple[Any, ...] | None = None
         while s.batch_idx < last:
             writers = self.writers if s.batch_idx > first else None
             batch = self.context.offer("before_train_iter", self.next(batches), writers)
             if batch is not SKIPPED:
-                if group:
+                if grouped:
                     self.strategy.require_sync(self.skips_some or s.batch_idx + 1 == last)
                 if update.clears_before_forward:
                     update.clear(every)
@@ -203,47 +201,22 @@ class Accumulated(_Batchwise):
                 check_outputs(outputs, "step")
                 self.timeline.mark(FORWARD)
                 self.context.scalars.take(outputs)
-                offered = batch, s.batch_idx, outputs
-                update.backward(offered, every, group.weight(outputs) if group else update.loss_weight)
+                offered, weight = (batch, s.batch_idx, outputs), update.loss_weight
+                if grouped:
+                    weight *= update.group.weight(last - first)
+                    examples += s.batch_size
+                    for name, value in single_numbers(outputs).items():
+                        sums.setdefault(name, WeightedSum()).add(value, s.batch_size)  # not every batch may have it
+                update.backward(offered, every, weight)
             s.batch_idx += 1
         if offered is not None:
-            if group:
-                offered = *offered[:2], group.close(offered[2])
+            if grouped:
+                s.batch_size = examples
+                means = {name: item.total / max(item.weight, 1) for name, item in sums.items()}
+                self.context.scalars.take(means)
+                offered = *offered[:2], {**offered[2], **means}
             update.step(offered, every)
         return offered
-
-
-class Group:
-    """The batches of an iteration that accumulates gradients: together they are worth one big batch.
-
-    Each counts by its examples. Their number is guessed from the first batch, and the gradients are scaled at the end.
-    """
-
-    def __init__(self, it: Accumulated, batches: int) -> None:
-        self.it = it
-        self.batches = batches
-        self.expected = self.examples = self.local = 0
-        self.sums: dict[str, WeightedSum] = {}
-
-    def weight(self, outputs: Mapping[str, Any]) -> float:
-        """Take in the outputs of the current batch; return the weight of its loss."""
-        size = self.it.state.batch_size
-        examples = self.it.total if self.it.strategy.several else size
-        self.expected = self.expected or max(self.batches * examples, 1)
-        self.examples += examples
-        self.local += size
-        for name, value in single_numbers(outputs).items():
-            self.sums.setdefault(name, WeightedSum()).add(value, size)  # not every batch may have it
-        return self.it.update.loss_weight * examples / self.expected
-
-    def close(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Scale the gradients, and return the last batch's outputs with the mean of each number over all."""
-        if self.examples != self.expected:
-            self.it.update.scale(self.expected / max(self.examples, 1))
-        self.it.state.batch_size = self.local
-        means = {name: item.total / max(item.weight, 1) for name, item in self.sums.items()}
-        self.it.context.scalars.take(means)
-        return {**outputs, **means}
 
 
 class SelfStepping(_Batchwise):

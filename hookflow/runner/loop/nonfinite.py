@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,14 +58,9 @@ def _of_batch(batch: Any) -> Iterator[str]:
 
 
 def _save(batch: Any, folder: Path, state: RunState, rank: int) -> Iterator[str]:
-    """Save a batch in the run directory, and check that `torch.load` reads it without executing code."""
     path = folder / f"nonfinite-batch-it{state.iter + 1}{f'-rank{rank}' if rank else ''}.pt"
     torch.save(tree_map(lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, batch), path)
     yield f"The batch is saved as {path.name} in the run directory."
-    try:
-        torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:
-        yield "It holds objects that torch.load reads only with weights_only=False."
 
 
 def _of_another_pass(parts: Parts, state: RunState, run: Run, step: Step, batch: Any) -> Iterator[str]:
@@ -74,13 +69,23 @@ def _of_another_pass(parts: Parts, state: RunState, run: Run, step: Step, batch:
     vars(silent).update(dict.fromkeys(("_log", "_media", "_scalars"), Quiet()))
     trained = {name: p for name, p in parts.model.named_parameters() if p.requires_grad}
     eager = torch.compiler.set_stance("force_eager")  # a compiled module does not call new hooks
+    broken: list[str] = []
+    bad: list[str] = []
+
+    def look(names: list[str], name: str, *offered: Any) -> None:
+        if not all(map(_is_finite, tree_leaves(offered[-1]))):
+            names.append(name)
+
     state.enter("start")  # in which no hook inside the network fires
     try:
-        with unchanged(parts.model, parts.device), eager, torch.enable_grad():
-            with _outputs(parts.model) as broken:
-                loss = step(silent, batch)["loss"]
-            with _gradients(trained) as bad:
-                torch.autograd.grad(loss, [*trained.values()], allow_unused=True)
+        with unchanged(parts.model, parts.device), eager, torch.enable_grad(), ExitStack() as hooks:
+            for name, module in parts.model.named_modules():
+                shown = f"{name or 'the model'} ({type(module).__name__})"
+                hooks.callback(module.register_forward_hook(partial(look, broken, shown)).remove)
+            loss = step(silent, batch)["loss"]
+            for name, parameter in trained.items():
+                hooks.callback(parameter.register_hook(partial(look, bad, name)).remove)  # type: ignore[no-untyped-call]
+            torch.autograd.grad(loss, [*trained.values()], allow_unused=True)
     finally:
         state.enter("train")
     if broken:
@@ -92,36 +97,6 @@ def _of_another_pass(parts: Parts, state: RunState, run: Run, step: Step, batch:
     if bad:
         of = f"{len(bad)} of {len(trained)} parameters"
         yield f"Gradients that are not finite: {of}, the first in the backward pass {bad[0]}."
-
-
-@contextmanager
-def _outputs(model: nn.Module) -> Iterator[list[str]]:
-    """Collect the names of modules whose outputs are not finite, in the order in which they return."""
-    names: list[str] = []
-
-    def look(name: str, module: nn.Module, args: Any, output: Any) -> None:
-        if not all(map(_is_finite, tree_leaves(output))):
-            names.append(f"{name or 'the model'} ({type(module).__name__})")
-
-    with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            hooks.callback(module.register_forward_hook(partial(look, name)).remove)
-        yield names
-
-
-@contextmanager
-def _gradients(parameters: Mapping[str, Tensor]) -> Iterator[list[str]]:
-    """Collect the names of parameters whose gradients are not finite, in the order of the backward pass."""
-    names: list[str] = []
-
-    def look(name: str, gradient: Tensor) -> None:
-        if not _is_finite(gradient):
-            names.append(name)
-
-    with ExitStack() as hooks:
-        for name, parameter in parameters.items():
-            hooks.callback(parameter.register_hook(partial(look, name)).remove)  # type: ignore[no-untyped-call]
-        yield names
 
 
 def _is_finite(value: Any) -> bool:

@@ -64,8 +64,8 @@ class Requests:
         self.skips_step = False
         self.keeps_gradients = False
         """The next iteration adds to the gradients of this one, which takes no step."""
-        self.loss_weight = 1.0
-        """The weight of the next loss."""
+        self.accumulates = 0
+        """The batches of the group that the next loss is of; 0 where no hook accumulates gradients."""
         self.saves: dict[str, int | None] = {}
         """The names to save by; with an iteration, the name of a checkpoint that exists."""
         self.keep: int | None = None
@@ -102,10 +102,10 @@ class Requests:
         self.check("skip_step", BEFORE_THE_STEP)
         self.skips_step = True
 
-    def accumulate(self, weight: float, *, step: bool) -> None:
-        """Let the loss count `weight` in the gradients; without `step`, those of the next iteration are added."""
+    def accumulate(self, batches: int, *, step: bool) -> None:
+        """Let the loss be one of so many whose gradients add up; without `step`, those of the next are added."""
         self.check("accumulate", BEFORE_THE_GRADIENTS)
-        self.loss_weight, self.keeps_gradients = weight, not step
+        self.accumulates, self.keeps_gradients = batches, not step
 
     def skip_batch(self) -> None:
         """Compute nothing of the current batch, and go on with the next one."""

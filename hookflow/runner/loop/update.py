@@ -21,6 +21,7 @@ from hookflow.runner.logging.timing import BACKWARD, OPTIMIZER
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.finite import Losses, StepGuard
 from hookflow.runner.loop.requests import BEFORE_THE_STEP, BETWEEN_STEPS
+from hookflow.runner.process.state import RunState
 
 BEFORE_THE_BACKWARD = (
     "global_forward_pre",
@@ -31,6 +32,38 @@ BEFORE_THE_BACKWARD = (
     "before_backward",
 )
 """Points of an iteration at which a hook may still read the gradients of the step before."""
+
+
+class Group:
+    """The batches whose gradients add up to one step: together they are worth one big batch.
+
+    Each counts by its examples. Their number is guessed from the first batch, and the gradients are scaled at the step.
+    """
+
+    def __init__(self, state: RunState) -> None:
+        self.on_all_ranks: int | None = None
+        """The examples of the current batch on all ranks, where there are several."""
+        self._state = state
+        self._expected = self._examples = 0
+
+    def weight(self, batches: int) -> float:
+        """Take in the current batch, which may be the first of so many; return the weight of its loss."""
+        examples = self.on_all_ranks or self._state.batch_size or 1
+        self._expected = self._expected or batches * examples
+        self._examples += examples
+        return examples / self._expected
+
+    def close(self) -> float:
+        """Return the factor that the gradients lack, and begin another group."""
+        factor = self._expected / self._examples if self._examples else 1.0
+        self._expected = self._examples = 0
+        return factor
+
+    def state_dict(self) -> list[int]:
+        return [self._expected, self._examples]
+
+    def load_state_dict(self, state: Sequence[int]) -> None:
+        self._expected, self._examples = state
 
 
 class Update:
@@ -47,6 +80,7 @@ class Update:
         self.every = tuple(optimizers)
         self.stepping: tuple[str, ...] = ()
         self.loss_weight = 1.0
+        self.group = Group(context.state)
         self.losses = losses
         self.guard = guard
         self._state = context.state
@@ -80,8 +114,9 @@ class Update:
         self._engine.fire("after_forward", *offered)
         self._engine.fire("before_backward", *offered)
         self.clear(names)
-        weight *= self._requests.loss_weight
-        self._requests.loss_weight = 1.0
+        if self._requests.accumulates:
+            weight *= self.group.weight(self._requests.accumulates)
+            self._requests.accumulates = 0
         loss = outputs["loss"]
         if self.losses:
             self.losses.watch(loss, batch)
@@ -111,9 +146,12 @@ class Update:
         keeps, self._requests.keeps_gradients = self._requests.keeps_gradients, False
         if keeps:
             if self._skips():
+                self.group.close()
                 self._used.update(names)
                 self.leave_out(True)
             return
+        if (factor := self.group.close()) != 1.0:
+            torch._foreach_mul_([p.grad for p in self._parameters(names) if p.grad is not None], factor)
         self._strategy.average_gradients(self._parameters(names))
         self._strategy.broadcast_buffers()
         if self._strategy.several:
@@ -187,10 +225,6 @@ class Update:
             yield f"{_no_optimizer(missing)}; {ADD_GROUP}"
         if orphaned := self._trained.orphaned():
             yield f"an optimizer still trains {first_few(orphaned)}, which the network no longer has; {ADD_GROUP}"
-
-    def scale(self, factor: float) -> None:
-        """Multiply all gradients."""
-        torch._foreach_mul_([p.grad for p in self._parameters(self.every) if p.grad is not None], factor)
 
     def drop(self) -> None:
         """Drop all gradients, also those that no step has used."""
