@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import torch
 import typer.main
 from hypothesis import HealthCheck, settings
 
@@ -33,7 +33,7 @@ from hookflow.pipeline.load import parse
 from hookflow.runner.process.launch import prepare
 from hookflow.runner.process.signals import handlers_put_back
 from tests.limits import LIMIT
-from tests.processes import hookflow_forked
+from tests.processes import Spawned
 from tests.processor import sitecustomize
 
 TESTS = Path(__file__).parent
@@ -81,6 +81,8 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ[name]
     sys.dont_write_bytecode = False  # to compile the tests, and hookflow in each process, takes half a minute
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (PROCESSOR, os.environ.get("PYTHONPATH"))))
+    os.environ["OMP_NUM_THREADS"] = "1"  # the threads of a small net wait for one another, and spin
+    torch.set_num_threads(1)
     if has := config.getoption("--bf16"):
         os.environ[sitecustomize.VARIABLE] = has
     if config.getoption("-m") == "long":
@@ -191,17 +193,17 @@ def hookflow(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
     The process, and what it starts, is forked off a server that has imported torch.
     """
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
-    with TemporaryDirectory() as folder:
-        ended = hookflow_forked(*arguments, cwd=cwd, folder=Path(folder), environment=environment)
-    return subprocess.CompletedProcess(arguments, *ended)
+    with hookflow_begun(*arguments, cwd=cwd) as child:
+        printed = child.communicate(timeout=LIMIT)
+    return subprocess.CompletedProcess(arguments, child.returncode, *printed)
 
 
-def hookflow_started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Do the same in a Python that is started for it: for what depends on how Python itself starts and ends."""
+def hookflow_begun(*arguments: str, cwd: Path, **streams: Any) -> Spawned:
+    """Begin to do that and return the process, whose output and errors are pipes of text unless `streams` are given."""
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "hookflow", *arguments]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=LIMIT)
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = (sys.executable, "-m", "hookflow", *arguments)
+    return Spawned(command, cwd=cwd, env=environment, **(streams or pipes))
 
 
 def build_commands_once(patch: pytest.MonkeyPatch) -> None:

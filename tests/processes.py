@@ -19,10 +19,11 @@ import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from multiprocessing import process
+from multiprocessing import process, reduction
 from multiprocessing.context import ForkServerProcess
+from operator import methodcaller
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from hookflow.events.rundir import RunDir
@@ -38,6 +39,7 @@ context.set_forkserver_preload(
         "hookflow.cli.app",
         "hookflow.runner.process.main",
         "hookflow.runner.process.attempt",
+        "hookflow.monitor.app",
         "torch._dynamo",
         ELASTIC,
         "torch.distributed._composable.replicate",
@@ -52,12 +54,15 @@ _IMPORTED = {*sys.modules}  # likewise
 _MAIN = process.current_process()
 
 
-def _run_module(name: str, arguments: Sequence[str]) -> None:
-    """Do what `python -m NAME ARGUMENTS` does, but for the start of the interpreter; the current folder is searched."""
+def _run(options: Sequence[str]) -> None:
+    """Do what `python OPTIONS` does, but for the start of the interpreter: `[-P] -m MODULE …` or `-c CODE …`."""
     wanted = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    first = [str(Path.cwd())] if name == "hookflow" else []
+    safe = options[0] == "-P"
+    first = [] if safe else [str(Path.cwd())]
+    kind, name, *arguments = options[safe:]
     sys.path[:] = [*first, *(path for path in wanted if path not in _SEARCHED), *_SEARCHED]
-    sys.argv = [name, *arguments]
+    sys.argv = [kind if kind == "-c" else name, *arguments]
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc] # noqa: SIM115
     sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)  # type: ignore[misc] # noqa: SIM115
     sys.stderr = sys.__stderr__ = open(  # type: ignore[misc] # noqa: SIM115
         2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
@@ -66,7 +71,11 @@ def _run_module(name: str, arguments: Sequence[str]) -> None:
     sys.modules[ELASTIC].Popen = Forked  # type: ignore[attr-defined]
     process._parent_process, process._children = None, set()  # type: ignore[attr-defined]
     process._current_process = _MAIN  # type: ignore[attr-defined]
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
+    if kind == "-m":
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.modules["__main__"] = main = ModuleType("__main__")
+        exec(name, vars(main))
 
 
 def _end(run: Callable[[], None]) -> None:
@@ -99,14 +108,13 @@ class Forked(subprocess.Popen[Any]):
 
     _gate = -1
 
-    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, *more: Any) -> None:
+    def _execute_child(self, args: Any, program: Any, preexec_fn: Any, close_fds: Any, *more: Any) -> None:
         pass_fds, cwd, env, _, _, _, *ends, _, _, _, _, _, new_session, _ = more
         read, write, out_read, out_write, error_read, error_write = ends
-        command = [os.fspath(part) for part in args] if not isinstance(args, str) else []
-        flags = command[1:4] if command[:1] == [sys.executable] else []
-        at = flags.index("-m") + 1 if "-m" in flags else 0
-        if not at or not command[at + 1].startswith("hookflow") or preexec_fn or not close_fds:
-            super()._execute_child(args, executable, preexec_fn, close_fds, *more)  # type: ignore[misc]
+        executable, *options = [args] if isinstance(args, str) else [os.fspath(part) for part in args]
+        module = options[options.index("-m") + 1] if options[:1] == ["-m"] or options[1:2] == ["-m"] else ""
+        if executable != sys.executable or not module.startswith("hookflow") or preexec_fn or not close_fds:
+            super()._execute_child(args, program, preexec_fn, close_fds, *more)  # type: ignore[misc]
             return
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -141,7 +149,7 @@ class Forked(subprocess.Popen[Any]):
         _forget()
         os.read(opened, 1)
         os.close(opened)
-        _end(lambda: _run_module(command[at + 1], command[at + 2 :]))
+        _end(lambda: _run(options))
 
     def _open(self) -> None:
         if self._gate != -1:
@@ -179,33 +187,61 @@ def _forget() -> None:
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # its temporary folders are not ours to remove
 
 
-def _become(environment: Mapping[str, str], output: Path, errors: Path) -> None:
+def _become(environment: Mapping[str, str], streams: Sequence[int]) -> None:
     """Take the environment and the streams of a process that was started; it may start others."""
     os.environ.clear()
     os.environ.update(environment)
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    written = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for path in (output, errors)]
-    for number, end in enumerate((os.open(os.devnull, os.O_RDONLY), *written)):
-        os.dup2(end, number)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    for stream in {*streams} - {0, 1, 2}:
+        os.close(stream)
 
 
-def _command(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], output: Path, errors: Path) -> None:
+class _Stream:
+    """An open file of this process: a forked one gets the number that it has there."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return methodcaller("detach"), (reduction.DupFd(self.number),)
+
+
+def _spawn(options: Sequence[str], cwd: str, environment: Mapping[str, str], streams: Any, session: bool) -> None:
     os.chdir(cwd)
-    _become(environment, output, errors)
-    _end(lambda: _run_module("hookflow", arguments))
+    if session:
+        os.setsid()
+    _become(environment, streams)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _end(lambda: _run(options))
 
 
-def hookflow_forked(*arguments: str, cwd: Path, folder: Path, environment: Mapping[str, str]) -> tuple[int, str, str]:
-    """Run a command of hookflow in a forked process; return its exit code and what it has printed."""
-    output, errors = folder / "out", folder / "err"
-    forked: ForkServerProcess = context.Process(
-        target=_command, args=(arguments, cwd, dict(environment), output, errors), daemon=True
-    )
-    forked.start()
-    forked.join(LIMIT)
-    code = forked.exitcode
-    assert code is not None, f"hookflow {' '.join(arguments)} has not ended after {LIMIT} s"
-    return code, output.read_text(), errors.read_text()
+class Spawned(subprocess.Popen[Any]):
+    """A Python with `[-P] -m MODULE …` or `-c CODE …` that is forked off the server, and not started."""
+
+    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, *more: Any) -> None:
+        _, cwd, env, _, _, _, *ends, _, _, _, _, _, session, _ = more
+        assert args[0] == sys.executable
+        own = ends[0], ends[3], ends[5]
+        streams = [_Stream(number if end == -1 else end) for number, end in enumerate(own)]
+        environment = dict(os.environ if env is None else env)
+        arguments = [*map(str, args[1:])], str(cwd or Path.cwd()), environment, streams, session
+        self.process: ForkServerProcess = context.Process(target=_spawn, args=arguments, daemon=True)
+        self.process.start()
+        self.pid = self.process.pid  # type: ignore[assignment]
+        self._child_created = True
+        self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        self.returncode = self.process.exitcode
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int | None:
+        self.process.join(timeout)
+        if self._internal_poll() is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self.returncode
 
 
 def _train(path: Path, output: str, locked: bool, options: Mapping[str, bool], environment: Mapping[str, str]) -> None:
@@ -267,8 +303,9 @@ def _start(path: Path, arguments: Sequence[str], module: str, environment: Mappi
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     run_dir = RunDir(path)
     claim(run_dir)
-    _become(environment, run_dir.output, run_dir.output)
-    _end(lambda: _run_module(module, arguments))
+    output = os.open(run_dir.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    _become(environment, (os.open(os.devnull, os.O_RDONLY), output, output))
+    _end(lambda: _run(["-P", "-m", module, *arguments]))
 
 
 class Started(Training):

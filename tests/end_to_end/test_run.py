@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir, all_runs
-from tests.conftest import TOY, hookflow, hookflow_here, records, wait_for
+from tests.conftest import TOY, hookflow, hookflow_begun, hookflow_here, records, wait_for
 from tests.limits import LIMIT
 from tests.monitor.test_terminal import Terminal
+from tests.processes import Spawned
 
 ROOT = Path(__file__).parents[2]
 CIFAR = ROOT / "pipelines" / "cifar.toml"
@@ -94,7 +95,7 @@ def test_ctrl_c_finishes_the_iteration_saves_and_exits_with_130(tmp_path: Path) 
 def test_a_hang_is_told_and_so_is_what_ctrl_c_does(tmp_path: Path) -> None:
     sleepy = f'--set=hooks.sleepy={{use="{TOY.parent}/distributed/actors.py:Hangs"}}'
     command = [sys.executable, "-c", IMPATIENT, "run", str(TOY), "--ui=plain", sleepy]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, bufsize=1) as child:
+    with Spawned(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, bufsize=1) as child:
         assert child.stdout is not None
         lines = iter(child.stdout)
         stalled = next(line for line in lines if " stalled " in line and "sleepy" in line)
@@ -137,8 +138,7 @@ def test_a_hook_that_ends_the_process_is_told(tmp_path: Path) -> None:
 def test_killing_the_viewer_harms_no_run(tmp_path: Path) -> None:
     go_on = tmp_path / "go on"
     waits = f'--set=hooks.waits={{use="{TOY.parent}/watchers.py:WaitsFor", args={{file="{go_on}"}}}}'
-    command = [sys.executable, "-m", "hookflow", "run", str(TOY), waits]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as viewer:
+    with hookflow_begun("run", str(TOY), waits, cwd=tmp_path, stdout=subprocess.DEVNULL) as viewer:
         wait_for(lambda: bool(all_runs(tmp_path / "runs")) and bool(records(only_run(tmp_path), "frame")))
         viewer.kill()
     run = only_run(tmp_path)
@@ -155,13 +155,12 @@ def test_json_is_the_event_log_line_by_line(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_goes_away_ends_no_run(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hookflow", "run", str(TOY)]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+    with hookflow_begun("run", str(TOY), cwd=tmp_path) as child:
         assert child.stdout is not None
         assert child.stderr is not None
         child.stdout.readline()
         child.stdout.close()
-        assert child.stderr.read() == b""
+        assert child.stderr.read() == ""
     assert child.returncode == 0
     assert records(only_run(tmp_path), "end")[0]["status"] == "finished"
 
@@ -169,8 +168,7 @@ def test_a_reader_that_goes_away_ends_no_run(tmp_path: Path) -> None:
 def test_no_two_processes_train_in_one_directory(tmp_path: Path) -> None:
     done = hookflow("run", str(TOY), "--ui=none", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "none prints nothing"
-    command = [sys.executable, "-m", "hookflow", "run", "--resume", "--ui=none", "--set=run.max_epochs=6"]
-    both = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [hookflow_begun("run", "--resume", "--ui=none", "--set=run.max_epochs=6", cwd=tmp_path) for _ in range(2)]
     said = [child.communicate(timeout=LIMIT)[1] for child in both]
     assert sorted(child.returncode for child in both) == [0, 2]
     assert "is already running" in "".join(said)
@@ -203,24 +201,20 @@ def test_a_mistake_found_while_building_is_told_with_its_place(tmp_path: Path) -
 
 
 def test_the_dashboard_in_a_real_terminal(tmp_path: Path) -> None:
-    before = Path.cwd()
-    os.chdir(tmp_path)
+    command = (sys.executable, "-m", "hookflow", "run", str(TOY), "--set=run.max_epochs=50000", SLOW)
+    terminal = Terminal(*command, cwd=tmp_path, started=True)
     try:
-        terminal = Terminal(sys.executable, "-m", "hookflow", "run", str(TOY), "--set=run.max_epochs=50000", SLOW)
-        try:
-            terminal.wait_for("RUNNING")
-            terminal.wait_for("SYNTHETIC")
-            terminal.press("q")
-            terminal.wait_for("the training goes on")  # the footer has "detach", too
-            terminal.press("d")
-            assert terminal.finish() == 0
-            assert terminal.mode == terminal.cooked
-            run = only_run(tmp_path)
-            assert run.life() == "alive", "the run goes on"
-            assert f"hookflow watch {run.id}" in terminal.output.decode()
-        finally:
-            terminal.close()
-            os.kill(only_run(tmp_path).describe()["pid"], signal.SIGTERM)
-            wait_for(lambda: only_run(tmp_path).life() == "gone")
+        terminal.wait_for("RUNNING")
+        terminal.wait_for("SYNTHETIC")
+        terminal.press("q")
+        terminal.wait_for("the training goes on")  # the footer has "detach", too
+        terminal.press("d")
+        assert terminal.finish() == 0
+        assert terminal.mode == terminal.cooked
+        run = only_run(tmp_path)
+        assert run.life() == "alive", "the run goes on"
+        assert f"hookflow watch {run.id}" in terminal.output.decode()
     finally:
-        os.chdir(before)
+        terminal.close()
+        os.kill(only_run(tmp_path).describe()["pid"], signal.SIGTERM)
+        wait_for(lambda: only_run(tmp_path).life() == "gone")

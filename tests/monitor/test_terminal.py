@@ -13,6 +13,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,7 @@ import pytest
 from tests.conftest import wait_for
 from tests.limits import LIMIT
 from tests.monitor.fake_run import make
+from tests.processes import Spawned
 
 COLUMNS, ROWS = 80, 24
 DASHBOARD = """
@@ -41,22 +43,16 @@ def _listen() -> None:
 
 
 class Terminal:
-    """A child process in a pseudo-terminal, and what its screen shows."""
+    """A child process in a pseudo-terminal, and what its screen shows; it is forked, or an interpreter is started."""
 
-    def __init__(self, *command: str, cwd: Path | None = None, **environment: str) -> None:
+    def __init__(self, *command: str, cwd: Path | None = None, started: bool = False, **environment: str) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         self.cooked = termios.tcgetattr(slave)
         environment = {**os.environ, "TERM": "xterm-256color", **environment}
-        self.child = subprocess.Popen(
-            command,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=environment,
-            cwd=cwd,
-            start_new_session=True,
-            preexec_fn=_listen,
+        begin = partial(subprocess.Popen, preexec_fn=_listen) if started else Spawned
+        self.child = begin(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=cwd, start_new_session=True
         )
         self._slave = slave
         self._readable = select.poll()  # as select(), for any number of open files

@@ -96,7 +96,7 @@ def test_a_failing_hook_is_shown_whole(tmp_path: Path) -> None:
 
 def test_the_dashboard_leaves_by_itself(mistaken: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hookflow", "run", str(mistaken), "--ui=tui"]
-    terminal = Terminal("sh", "-c", f"cd {tmp_path} && exec {subprocess.list2cmdline(command)}")
+    terminal = Terminal(*command, cwd=tmp_path)
     try:
         assert terminal.finish() == 2
         assert terminal.mode == terminal.cooked
@@ -112,8 +112,7 @@ def test_an_old_mistake_does_not_end_the_dashboard_of_a_new_attempt(mistaken: Pa
     slow = f'--set=hooks.slow={{use="{TOY.parent}/watchers.py:slow", points=["after_backward"]}}'
     right = "--set=optimizer.args={lr=0.1}"
     command = [sys.executable, "-m", "hookflow", "run", "--resume", "--ui=tui", slow, right, "--set=run.max_epochs=500"]
-    quoted = " ".join(f"'{part}'" for part in command)
-    terminal = Terminal("sh", "-c", f"cd {tmp_path} && exec {quoted}")
+    terminal = Terminal(*command, cwd=tmp_path)
     try:
         terminal.wait_for("RUNNING")
         (run,) = all_runs(tmp_path / "runs")
