@@ -121,19 +121,19 @@ def wrapped(text: str, width: int) -> list[str]:
 
 def wrapped_phrases(phrases: Iterable[str], width: int) -> list[str]:
     """Return the phrases in lines of at most `width` cells, broken within a phrase only if it is wider than a line."""
-    lines: list[list[str]] = [[]]
+    lines, used = [""], -1  # cells of the last line; -1: it is empty
     for phrase in phrases:
-        pieces = [phrase] if cell_len(phrase) <= width else _broken(phrase, max(width, 1))
+        pieces = [phrase]
+        if cell_len(phrase) > width:
+            pieces = [part for word in phrase.split(" ") for part in chop_cells(word, max(width, 1))]
         for piece in pieces:
-            if lines[-1] and cell_len(" ".join([*lines[-1], piece]).rstrip()) > width:
-                lines.append([])
-            lines[-1].append(piece)
-    return [" ".join(line).rstrip() for line in lines]
-
-
-def _broken(phrase: str, width: int) -> list[str]:
-    """Return the words of a phrase, and those wider than a line in parts."""
-    return [part for word in phrase.split(" ") for part in chop_cells(word, width)]
+            wide = cell_len(piece)
+            if used >= 0 and piece.strip() and used + 1 + cell_len(piece.rstrip()) > width:
+                lines.append("")
+                used = -1
+            lines[-1] += piece if used < 0 else f" {piece}"
+            used += wide + 1
+    return [line.rstrip() for line in lines]
 
 
 SHOWN = 100

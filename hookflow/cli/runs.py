@@ -151,7 +151,7 @@ class _Page:
         timings = {
             f"{binding.hook}@{binding.point}": {"fired": timing.count, "ns": timing.total}
             for binding in self.plan.bindings
-            if (timing := state.timing(binding.id)).count
+            if (timing := state.first.timing(binding.id)).count
         }
         return _summary(self.run, state, self.health) | {
             "pipeline": facts.get("source"),
@@ -275,7 +275,7 @@ class _Page:
         state, plan = self.state, self.plan
         inside, outside, fired = (dict.fromkeys((hook.name for hook in plan.hooks), 0) for _ in range(3))
         for binding in plan.bindings:
-            timing = state.timing(binding.id)
+            timing = state.first.timing(binding.id)
             (inside if plan.points.in_iteration(binding.point) else outside)[binding.hook] += timing.total
             fired[binding.hook] += timing.count
         rows: list[tuple[str, ...]] = [("hook", "fired", "of iterations", "elsewhere")]

@@ -238,10 +238,10 @@ def _timed(state: RunState, answer: Answer) -> str:
     """Return the times of both hooks in a run, and whether the second has waited for the first without need."""
     took = []
     for binding in (answer.first, answer.then):
-        timing = state.timing(binding.id)
+        timing = state.first.timing(binding.id)
         time = f"{ms(timing.total)} ms" if timing.total < 1e9 else f"{rough(timing.total / 1e9)} s"
         took.append(f"{binding.hook}, {time} in {counted(timing.count, 'firing')}")
-    first, then = (state.timing(binding.id).total for binding in (answer.first, answer.then))
+    first, then = (state.first.timing(binding.id).total for binding in (answer.first, answer.then))
     free = "; nothing requires it" if answer.reason == "file" and first > then else ""
     return f"  in this run: {took[0]}, ahead of {took[1]}{free}"
 

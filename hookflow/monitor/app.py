@@ -33,9 +33,10 @@ from hookflow.monitor.charts import Pixels, read_image
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import Health, examine, look_inside
 from hookflow.monitor.journal import Shown
-from hookflow.monitor.keys import NAMES, Notice, press
+from hookflow.monitor.keys import NAMES, press
 from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.machine import Machine, Sensor
+from hookflow.monitor.panels.help import Notice
 from hookflow.monitor.plain import last_lines
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
@@ -326,17 +327,12 @@ class MonitorApp(App[Outcome]):
             readonly=self._readonly,
             notice=notice if time.monotonic() < until else "",
         )
-        if self._view.page == "gallery":
-            scene.image = self._look_at(scene.shown)
+        shown = scene.shown if self._view.page == "gallery" else None
+        if shown and shown.record["k"] == "image":
+            if self._image is None or self._image[0] != shown:  # it is read once
+                self._image = (shown, read_image(self._dir.path / shown.record["path"]))
+            scene.image = self._image[1]
         return scene
-
-    def _look_at(self, shown: Shown | None) -> Pixels | str:
-        """Return the logged image that is looked at, or why there is none; it is read once."""
-        if shown is None or shown.record["k"] != "image":
-            return ""
-        if self._image is None or self._image[0] != shown:
-            self._image = (shown, read_image(self._dir.path / shown.record["path"]))
-        return self._image[1]
 
     def _kept(self) -> dict[str, list[str]]:
         """Return the checkpoints on the disk, with their files of weights."""
@@ -377,7 +373,10 @@ class MonitorApp(App[Outcome]):
             case "suspend":
                 self.action_suspend_process()
             case "image":
-                self._save_image()
+                with self._telling("cannot save an image"):
+                    name = time.strftime("screen-%Y%m%d-%H%M%S.svg")
+                    self.save_screenshot(name, str(self._dir.path))
+                    self._say(f"saved {short(self._dir.path / name)}")
             case str() as action if self._player:
                 self._player.obey(action)
         self._paint()
@@ -392,12 +391,6 @@ class MonitorApp(App[Outcome]):
         with self._telling("cannot end the process"):
             stop_now(self._dir, lambda step: self._say(step, math.inf))  # each stays until the next
             self._say(self._notice[0])
-
-    def _save_image(self) -> None:
-        with self._telling("cannot save an image"):
-            name = time.strftime("screen-%Y%m%d-%H%M%S.svg")
-            self.save_screenshot(name, str(self._dir.path))
-            self._say(f"saved {short(self._dir.path / name)}")
 
     @contextmanager
     def _telling(self, failure: str) -> Iterator[None]:

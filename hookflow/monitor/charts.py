@@ -82,18 +82,15 @@ class Scale:
 def ticks(values: Sequence[float], width: int) -> list[str]:
     """Return the values of one axis, all with the same number of decimals: three digits of what tells them apart.
 
-    There are fewer where `width` characters do not hold them, and powers of ten where none would tell them apart.
+    There are fewer where `width` characters do not hold them; where none tells them apart, each is a `number`.
     """
     ordered = sorted(set(values))
-    if len(ordered) < 2:
-        return [number(value) for value in values]
-    step = min(after - before for before, after in pairwise(ordered))
-    for decimals in range(max(2 - math.floor(math.log10(step)), 0), -1, -1):
+    step = min((after - before for before, after in pairwise(ordered)), default=math.inf)
+    for decimals in range(max(2 - math.floor(math.log10(step)), 0) if step < math.inf else -1, -1, -1):
         written = [f"{value:.{decimals}f}" for value in values]
         if max(map(len, written)) <= width and len(set(written)) == len(ordered):
             return written
-    powers = [f"{value:.1e}".replace("e+", "e") if value else "0" for value in values]
-    return [power.replace("e0", "e").replace("e-0", "e-") for power in powers]
+    return [number(value) for value in values]
 
 
 _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
@@ -121,11 +118,6 @@ def draw(points: Iterable[tuple[float, float]], width: int, height: int) -> list
                 cells[dot // 4][x // 2] |= _BITS[x % 2][dot % 4]
         before = (column, y)
     return cells
-
-
-def text(cells: Sequence[int]) -> str:
-    """Return one row of cells as characters."""
-    return "".join(chr(0x2800 + dots) if dots else " " for dots in cells)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ import weakref
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -72,24 +72,20 @@ class Logs:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._tails: dict[int, Tail[Record]] = {0: event_log(run.events)}
+        self.tails: dict[int, Tail[Record]] = {0: event_log(run.events)}
         self._waiting: dict[int, deque[Record]] = {0: deque()}
         self.refused: dict[int, str] = {}
         """The logs of ranks that cannot be read, in words."""
 
-    @property
-    def tails(self) -> Collection[Tail[Record]]:
-        return self._tails.values()
-
     def read(self) -> Iterator[tuple[int, Record]]:
         """Yield what is new with the rank that has written it; of what is there, what is oldest first."""
         for rank, path in logs_of_others(self._run).items():
-            if rank not in self._tails:
+            if rank not in self.tails:
                 if why := refused(path):
                     self.refused[rank] = why
                 else:
-                    self._tails[rank], self._waiting[rank] = Others(path), deque()
-        more = dict(self._tails)  # those that may have more than was read
+                    self.tails[rank], self._waiting[rank] = Others(path), deque()
+        more = dict(self.tails)  # those that may have more than was read
         while True:
             for rank, tail in list(more.items()):
                 while not self._waiting[rank] and rank in more:
@@ -173,7 +169,7 @@ class Live:
         for rank in self._logs.refused.keys() - self._refused:
             self._refused.add(rank)
             self.state.warn(self._logs.refused[rank])
-        tails: list[Tail[Any]] = [*self._logs.tails, self._commands]
+        tails: list[Tail[Any]] = [*self._logs.tails.values(), self._commands]
         self.state.unreadable = sum(tail.passed_over for tail in tails)
         self.state.complaint = next((tail.complaint for tail in tails if tail.complaint), "")
 

@@ -39,7 +39,8 @@ class Pace:
 
     @classmethod
     def of(cls, state: RunState) -> Pace:
-        sums, booked = state.minute.sums(state.now), state.minute.booked(state.now)
+        minute = state.first.minute
+        sums, booked = minute.sums(state.now), minute.booked(state.now)
         seconds, whole = sums["ns"] / 1e9, sum(booked.values())
         # ranks that are not heard of take as many examples as the others
         heard = [other for rank in state.ranks.of.values() if (other := rank.minute.sums(state.now))["ns"]]
@@ -52,8 +53,8 @@ class Pace:
             whole=whole,
             iters_per_s=sums["iters"] / seconds if seconds else 0.0,
             samples_per_s=sum(speeds) * state.ranks.world / len(speeds) if speeds else 0.0,
-            p50=state.minute.percentile(state.now, 0.5),
-            p95=state.minute.percentile(state.now, 0.95),
+            p50=minute.percentile(state.now, 0.5),
+            p95=minute.percentile(state.now, 0.95),
             phases={phase: booked[phase] / whole if whole else 0.0 for phase in PHASES},
             recorder=sums["cost"] / 1e9 / min(max(state.elapsed, 1.0), WINDOW),
             eta=eta,
@@ -62,7 +63,7 @@ class Pace:
 
 def share(state: RunState, plan: Plan, pace: Pace, *bindings: Binding) -> float:
     """Return the share of the last minute's iterations that these bindings took; 0 for what fires elsewhere."""
-    return sum(spent(state, plan, binding) for binding in bindings) / pace.whole if pace.whole else 0.0
+    return sum(spent(state.first, plan, binding) for binding in bindings) / pace.whole if pace.whole else 0.0
 
 
 def costliest(state: RunState, plan: Plan, pace: Pace) -> list[tuple[str, float]]:
@@ -142,8 +143,7 @@ PATIENCE = 10.0
 PATIENCE_AT_FIRST = 120.0
 """Seconds without any progress before a run counts as stalled; the first iteration may compile the model."""
 
-GONE = "the process is gone and left no end record"
-UNSEEN = ": killed, out of disk space, or the machine went down"
+GONE = "the process is gone and left no end record: killed, out of disk space, or the machine went down"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +188,13 @@ def examine(
     if life == "missing":
         return Health("lost", missing(state, moved))
     if life == "gone":
-        return Health("lost", f"{GONE}{UNSEEN}{'; now ' * bool(suspicion)}{suspicion}")
+        return Health("lost", f"{GONE}{'; now ' * bool(suspicion)}{suspicion}")
     if not state.run:
         return Health("starting")
     if state.stage == "paused":
         return Health("paused")
     still = clock - state.moved
-    longest = state.minute.percentile(state.now, 0.95) / 1e9
+    longest = state.first.minute.percentile(state.now, 0.95) / 1e9
     if still > (max(PATIENCE, 5 * longest) if state.iterating else PATIENCE_AT_FIRST):
         return Health("stalled", _stalled(state, still, plan, inside))
     return Health("starting" if state.stage == "start" else "running")

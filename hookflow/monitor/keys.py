@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
-
-from textual.strip import Strip
 
 from hookflow.monitor.panels.events import EVENT, EVENTS, OUTPUT
 from hookflow.monitor.panels.gallery import GALLERY
-from hookflow.monitor.panels.help import help_page
+from hookflow.monitor.panels.help import Command, Key, Notice, help_page
 from hookflow.monitor.panels.hooks import HOOK, HOOKS, POINTS
 from hookflow.monitor.panels.metrics import METRICS
 from hookflow.monitor.panels.ranks import RANKS
 from hookflow.monitor.panels.system import SYSTEM
-from hookflow.monitor.view import Page, Scene, charts, zoom
+from hookflow.monitor.view import Page, Scene, charts, flip
 
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """The answer of a key without effect."""
-
-    text: str
-
-
-Command = Callable[[Scene], str | Notice | None]
-"""Changes the view, and returns what the app is to do (see `MonitorApp`) or say."""
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """Keys for one purpose: `names` has their commands by the names that Textual gives them.
-
-    The help shows `shown` and `about`, where it has to do with this kind of run: `only`.
-    """
-
-    names: Mapping[str, Command | str]
-    shown: str
-    about: str
-    only: Literal["", "live", "replay", "question", "ranks"] = ""
-
-
-def _help(scene: Scene, width: int, height: int) -> list[Strip]:
-    return help_page(scene, width, height, KEYS)
-
-
-HELP = Page("help", _help, "?", "this help")
+HELP = Page("help", lambda scene, width, height: help_page(scene, width, height, KEYS), "?", "this help")
 PANELS: dict[int, Page] = dict(enumerate((POINTS, HOOKS, METRICS, SYSTEM, EVENTS, RANKS), start=1))
 PAGES = {page.name: page for page in (HOOK, EVENT, HELP, GALLERY, OUTPUT)}
 
@@ -95,23 +61,14 @@ def _next_panel(step: int, scene: Scene) -> None:
 
 def _back(scene: Scene) -> None:
     view = scene.view
-    if view.page == "main" and view.zoomed:
-        view.zoomed = False
-    elif view.page == "main":
+    if view.page == "main" and not view.zoomed:
         view.event = None
+    view.zoomed = view.zoomed and view.page != "main"
     view.open("main")
 
 
 def _swap(scene: Scene) -> None:
     scene.view.focus = {1: 2, 2: 1}.get(scene.view.focus, 2)
-
-
-def _show_unbound(scene: Scene) -> None:
-    scene.view.unbound = not scene.view.unbound
-
-
-def _scale(scene: Scene) -> None:
-    scene.view.log = not scene.view.log
 
 
 def _next_metric(step: int, scene: Scene) -> None:
@@ -140,10 +97,10 @@ def _request(action: str, scene: Scene) -> str | Notice:
         return ""  # the footer tells that
     if scene.readonly:
         return Notice("opened with --readonly: nothing is asked of the run")
-    if action == "stop":
-        scene.view.asking = "stop"
-        return ""
-    return action
+    if action != "stop":
+        return action
+    scene.view.asking = "stop"
+    return ""
 
 
 def _leave(scene: Scene) -> str:
@@ -187,7 +144,7 @@ KEYS: tuple[Key, ...] = (
         "ranks",
     ),
     Key({"tab": partial(_next_panel, 1), "shift+tab": partial(_next_panel, -1)}, "tab", "next panel"),
-    Key({"z": zoom}, "z", "make the panel large, and small again"),
+    Key({"z": partial(flip, "zoomed")}, "z", "make the panel large, and small again"),
     Key({"0": _back, "escape": _back}, "0 esc", "back to the whole dashboard"),
     Key({name: partial(_move, step) for name, step in STEPS.items()}, "↑ ↓ k j", "move"),
     Key({name: partial(_move, step) for name, step in ENDS.items()}, "home end", "to the first, to the last", "live"),
@@ -214,13 +171,13 @@ KEYS: tuple[Key, ...] = (
     Key({"less_than_sign": "slower", "greater_than_sign": "faster"}, "< >", "slower, faster", "replay"),
     Key({"e": partial(_next_trouble, 1), "E": partial(_next_trouble, -1)}, "e E", "next and previous warning or error"),
     *(Key({page.key: partial(_toggle, page.name)}, page.key, page.about) for page in (GALLERY, OUTPUT)),
-    Key({"f": _show_unbound}, "f", "show the points where nothing is bound too, and hide them"),
+    Key({"f": partial(flip, "unbound")}, "f", "show the points where nothing is bound too, and hide them"),
     Key(
         {"left_square_bracket": partial(_next_metric, -1), "right_square_bracket": partial(_next_metric, 1)},
         "[ ]",
         "previous and next metric, or image",
     ),
-    Key({"l": _scale}, "l", "logarithmic scale of the charts"),
+    Key({"l": partial(flip, "log")}, "l", "logarithmic scale of the charts"),
     Key({"P": "image"}, "P", "save an image (SVG) in the run directory"),
     Key({"ctrl+z": "suspend"}, "ctrl-z", "suspend this screen alone, until the shell's fg"),
     Key(LEAVE, "q", "leave; asks whether the training goes on", "live"),

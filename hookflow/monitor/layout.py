@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from textual.strip import Strip
 
@@ -32,7 +31,7 @@ def screen(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return exactly `height` rows of exactly `width` cells."""
     room = max(height - AROUND, 0)
     whole = scene.view.page == "main" and not scene.view.zoomed
-    draw = _layout(width, room).draw if whole else current(scene).draw
+    draw = _layout(width, room) if whole else current(scene).draw
     body = filled(draw(scene, width, room) if room else [], width, room)
     rows = filled([title(scene, width), progress(scene, width), *body][: height - 1], width, height - 1)
     rows = [*rows, footer(scene, width)]
@@ -44,8 +43,12 @@ def visible(width: int, height: int, *, several: bool = False) -> tuple[int, ...
 
     `several` ranks have a panel of their own.
     """
-    layout = _layout(width, height - AROUND)
-    return (*layout.panels, RANKS) if several and layout.has_ranks(height - AROUND) else layout.panels
+    room = height - AROUND
+    draw = _layout(width, room)
+    if draw is _small:
+        return ()
+    has_ranks = _room_for_ranks(room) > 0 if draw is _large else _middle(room) >= LEAST_WITH_RANKS
+    return (*((1, 2, 3, 4, 5) if draw is _large else (1, 2, 5)), *(RANKS,) * (several and has_ranks))
 
 
 def _large(scene: Scene, width: int, height: int) -> list[Strip]:
@@ -124,22 +127,8 @@ def _small(scene: Scene, width: int, height: int) -> list[Strip]:
     return [*rows, row(width, ("─" * width, "border")), *event_lines(scene, width, tail, False)] if tail else rows
 
 
-class Layout(NamedTuple):
-    """A layout of the dashboard, for a body of at least this size: its panels, and whether the ranks have room."""
-
-    width: int
-    height: int
-    panels: tuple[int, ...]
-    has_ranks: Callable[[int], bool]
-    draw: Callable[[Scene, int, int], list[Strip]]
-
-
-LAYOUTS = (
-    Layout(100, 27, (1, 2, 3, 4, 5), lambda height: _room_for_ranks(height) > 0, _large),
-    Layout(76, 18, (1, 2, 5), lambda height: _middle(height) >= LEAST_WITH_RANKS, _medium),
-)
-SMALL = Layout(0, 0, (), lambda height: False, _small)
-
-
-def _layout(width: int, height: int) -> Layout:
-    return next((layout for layout in LAYOUTS if width >= layout.width and height >= layout.height), SMALL)
+def _layout(width: int, height: int) -> Callable[[Scene, int, int], list[Strip]]:
+    """Return what draws a body of this size."""
+    if width >= 100 and height >= 27:
+        return _large
+    return _medium if width >= 76 and height >= 18 else _small

@@ -10,13 +10,12 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import NamedTuple, Self, TextIO
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live as Redrawn
+from rich.table import Table
 from rich.text import Text
 
 from hookflow.events.log import encode
@@ -31,7 +30,7 @@ from hookflow.monitor.state import RunState
 from hookflow.monitor.style import INKS
 from hookflow.monitor.summary import metrics_table, print_summary, summary
 from hookflow.numbers import clock, lasting, many, number, one_line, out_of, plural, span
-from hookflow.text import ESCAPE, fit, printable
+from hookflow.text import ESCAPE, printable
 
 PERIOD = 1.0
 """Seconds between looks."""
@@ -116,6 +115,10 @@ def can_show_bars(out: TextIO) -> bool:
     return out.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
 
 
+FACTS = 3
+"""How many facts a bar has at most: speed, time, and the time that is left."""
+
+
 class Bar(NamedTuple):
     """One row: how much is `done` of how much (0: unknown), speed and times, and the latest numbers."""
 
@@ -149,35 +152,20 @@ def bars(state: RunState) -> Iterator[Bar]:
         yield Bar(state.stage, state.batch, state.batches, numbers=metrics)
 
 
-LEAST, GAP = 10, 2
-"""Cells of a bar at least, and between two columns."""
-
-
-def drawn(rows: Sequence[Bar], width: int) -> Text:
-    """Return the bars below one another in so many cells; what a narrow terminal has no room for is left out."""
-    cells = [(f"{row.done / row.whole:4.0%}" if row.whole else "", out_of(row.done, row.whole)) for row in rows]
-    columns = list(zip_longest(*(pair + row.facts for pair, row in zip(cells, rows, strict=True)), fillvalue=""))
-    widths = [max(map(cell_len, column)) for column in columns]
-    names = max((cell_len(row.name) for row in rows), default=0)
-    while widths and width - names - _wide(widths) < LEAST:
-        widths.pop()
-    free = width - 1 - names - _wide(widths) - GAP
-    bar = max(min(free, max(width // 5, LEAST)), 1)
-    lines = []
-    for place, row in enumerate(rows):
-        done = round(bar * row.done / row.whole) if row.whole else 0
-        parts = [(fit(row.name, names), "bold"), (f"  {'━' * done}", INKS["bar"]), ("╌" * (bar - done), "dim")]
-        shown = zip(columns, widths, strict=False)
-        parts += [(f"  {fit(column[place], wide, '>')}", "") for column, wide in shown if wide]
-        ends = accumulate(GAP + cell_len(text) for text in row.numbers)
-        kept = [text for text, end in zip(row.numbers, ends, strict=True) if end <= free - bar]
-        lines.append(Text.assemble(*parts, *((f"  {text}", INKS["val"]) for text in kept)))
-    return Text("\n").join(lines)
-
-
-def _wide(widths: Sequence[int]) -> int:
-    """Return the cells that columns take, with the gap before each; one that is empty takes none."""
-    return sum(GAP + wide for wide in widths if wide)
+def drawn(rows: Sequence[Bar], width: int) -> Table:
+    """Return the bars below one another for so many cells; what a narrow terminal has no room for is left out."""
+    table = Table.grid(padding=(0, 2))
+    cells = max(min(width // 5, width - 28), 1)
+    kept = max((width - 44) // 10, 0)
+    for row in rows:
+        done = round(cells * row.done / row.whole) if row.whole else 0
+        bar = Text.assemble(("━" * done, INKS["bar"]), ("╌" * (cells - done), "dim"))
+        share = f"{row.done / row.whole:4.0%}" if row.whole else ""
+        counted = [Text(text, justify="right") for text in (share, out_of(row.done, row.whole), *row.facts[:kept])]
+        numbers = Text("  ".join(row.numbers), INKS["val"], no_wrap=True, overflow="ellipsis")
+        blanks = [""] * (min(kept, FACTS) + 2 - len(counted))
+        table.add_row(Text(row.name, "bold"), bar, *counted, *blanks, *[numbers] * (kept > FACTS))
+    return table
 
 
 LINE = re.compile(r"(?P<clock>\d\d:\d\d:\d\d )?(?P<kind>\S+)")

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 from hookflow.events.records import PHASES, End, Error, Frame, Message, Record, Run
 from hookflow.graph.plan import Binding, Plan
@@ -84,17 +84,9 @@ class Rank:
             self.bindings.setdefault(int(binding), Timing()).add(t, entry)
 
 
-class Timed(Protocol):
-    """Sources of timings: a rank, or a whole run."""
-
-    now: float
-
-    def timing(self, binding: int) -> Timing: ...
-
-
-def spent(timed: Timed, plan: Plan, binding: Binding) -> int:
+def spent(rank: Rank, plan: Plan, binding: Binding) -> int:
     """Return the ns that firings of a binding took inside iterations of the last minute; 0 where it fires elsewhere."""
-    return timed.timing(binding.id).spent(timed.now) if plan.points.in_iteration(binding.point) else 0
+    return rank.timing(binding.id).spent(rank.now) if plan.points.in_iteration(binding.point) else 0
 
 
 SHARE, LEAST = 0.05, 1e6

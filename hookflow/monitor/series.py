@@ -13,15 +13,10 @@ from hookflow.events.records import PHASES
 from hookflow.metric_mode import Mode, mode_by_name
 
 
-def lower_is_better(metric: str) -> bool:
-    """Say whether a metric of this name is a loss or an error."""
-    return mode_by_name(metric) == "min"
-
-
 def in_order(metrics: Iterable[str], monitored: Iterable[str]) -> list[str]:
     """Return metrics in the order in which they are shown: monitored ones, scores, losses."""
     order = {name: place for place, name in enumerate(monitored)}
-    return sorted(metrics, key=lambda name: (order.get(name, len(order)), lower_is_better(name)))
+    return sorted(metrics, key=lambda name: (order.get(name, len(order)), mode_by_name(name) == "min"))
 
 
 class Series:
@@ -61,9 +56,6 @@ class Series:
     def __iter__(self) -> Iterator[tuple[int, float]]:
         """Yield (iteration, mean), oldest first."""
         return ((it, total / count) for it, count, total in self._buckets)
-
-    def __len__(self) -> int:
-        return len(self._buckets)
 
 
 @dataclass(frozen=True, slots=True)

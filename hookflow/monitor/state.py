@@ -17,7 +17,7 @@ from hookflow.graph.plan import Plan
 from hookflow.metric_mode import mode_by_name
 from hookflow.monitor.journal import BECAME, Entry, Gallery, Journal, Kind, Logged, brief
 from hookflow.monitor.ranks import NO_PLAN, NO_RUN, Rank, Ranks
-from hookflow.monitor.series import Best, MetricHistory, Minute, Series, Timing, in_order
+from hookflow.monitor.series import Best, MetricHistory, Series, in_order
 from hookflow.numbers import many, number, one_line, plural, size, span
 
 SET_BACK = 5.0
@@ -126,6 +126,7 @@ class RunState:
                 self.first.it = self.it
             handle: Callable[[Any], None] = getattr(self, f"_on_{record['k']}")
             handle(record)
+            self.first.now = self.now
             if record["k"] != "message":
                 self._prepared.clear()
                 if self.attempts and record["k"] not in LATE:
@@ -156,14 +157,6 @@ class RunState:
     def first(self) -> Rank:
         """Rank 0, whose log this is."""
         return self.ranks.of[0]
-
-    @property
-    def minute(self) -> Minute:
-        return self.first.minute
-
-    def timing(self, binding: int) -> Timing:
-        """Return the timing of a binding; of one that has not fired yet, an empty one."""
-        return self.first.timing(binding)
 
     @property
     def monitored(self) -> Iterable[str]:

@@ -144,9 +144,3 @@ def bar(width: int, share: float) -> list[Part]:
 
 
 SPARKS = "▁▂▃▄▅▆▇█"
-
-
-def sparks(values: Sequence[float | None], usual: float) -> str:
-    """Return one character a value, at half height where it is the usual one; none where there is no value."""
-    top = 2 * usual or 1.0
-    return "".join(" " if value is None else SPARKS[min(int(value / top * 8), 7)] for value in values)

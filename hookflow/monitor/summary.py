@@ -170,7 +170,7 @@ def _costs(state: RunState, plan: Plan) -> str:
     inside: Counter[str] = Counter()
     outside: Counter[str] = Counter()
     for binding in plan.bindings:
-        if spent := state.timing(binding.id).total:
+        if spent := state.first.timing(binding.id).total:
             (inside if plan.points.in_iteration(binding.point) else outside)[binding.hook] += spent
     costs = []
     if inside and state.iterating:

@@ -10,11 +10,11 @@ from typing import Literal
 from textual.strip import Strip
 
 from hookflow.graph.plan import Binding, Plan
+from hookflow.metric_mode import mode_by_name
 from hookflow.monitor.charts import Pixels
 from hookflow.monitor.health import Health, Pace, share
 from hookflow.monitor.journal import Entry, Key, Shown
 from hookflow.monitor.machine import Machine
-from hookflow.monitor.series import lower_is_better
 from hookflow.monitor.state import RunState
 
 
@@ -150,9 +150,9 @@ def scroll(scene: Scene, step: int) -> None:
     scene.view.scroll = min(max(scene.view.scroll + step, 0), 10**6)
 
 
-def zoom(scene: Scene) -> None:
-    """Make the panel large, or small again."""
-    scene.view.zoomed = not scene.view.zoomed
+def flip(choice: Literal["zoomed", "log", "unbound"], scene: Scene) -> None:
+    """Turn a choice of the view on, or off again."""
+    setattr(scene.view, choice, not getattr(scene.view, choice))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def charts(state: RunState) -> list[str]:
     """Return what can be drawn over the iterations: the loss, then validation's metrics, then the rest."""
     metrics = state.metrics.by_name
     names = {base(name) for name in state.scalars} | set(metrics)
-    return sorted(names, key=lambda name: (name != "loss", name not in metrics, lower_is_better(name), name))
+    return sorted(names, key=lambda name: (name != "loss", name not in metrics, mode_by_name(name) == "min", name))
 
 
 def base(scalar: str) -> str:

@@ -1,7 +1,4 @@
-"""Run directories as a training would leave them, made up record by record; also live, at the pace of the clock.
-
-To look at the screens: `python -m tests.monitor.fake_run DIR [seconds]` appends to a run in DIR for so long.
-"""
+"""Run directories as a training would leave them, made up record by record."""
 
 from __future__ import annotations
 
@@ -9,17 +6,13 @@ import itertools
 import json
 import math
 import random
-import sys
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hookflow.events.histogram import bin_of
-from hookflow.events.log import Appender, Tail
-from hookflow.events.now import Shared
+from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Edge, Plan, PlannedHook, Trigger
 
@@ -178,12 +171,8 @@ class Training:
             where = {"hook": "visual", "point": "after_val_epoch", "type": "OSError", "action": "disable"}
             text = "[Errno 28] No space left on device: 'visual/epoch_3.png'"
             records.append(self._stamp("error", **where, text=text, traceback=TRACEBACK, at="", causes=""))
-        yield [
-            *records,
-            self._frame(
-                "val", VAL_BATCHES, VAL_BATCHES, dict.fromkeys(("before_val", "after_val_epoch", "after_val"), 1)
-            ),
-        ]
+        fired = dict.fromkeys(("before_val", "after_val_epoch", "after_val"), 1)
+        yield [*records, self._frame("val", VAL_BATCHES, VAL_BATCHES, fired)]
 
     def _checkpoint(self, epoch: int) -> dict[str, Any]:
         names = ["last", "best"] if epoch % 4 == 0 else ["last"]
@@ -205,28 +194,15 @@ class Training:
         phases = {phase: int(whole[1] * part) for phase, part in shares.items()}
         inside = [binding for binding in self.plan.bindings if self.plan.points.in_iteration(binding.point)]
         phases["hooks"] = sum(hooks[str(binding.id)][1] for binding in inside if str(binding.id) in hooks)
-        return self._stamp(
-            "frame",
-            stage=stage,
-            bi=bi,
-            bn=bn,
-            samples=iters * BATCH,
-            phases=phases,
-            iters=whole,
-            hooks=hooks,
-            cost=self.random.randrange(60_000, 90_000),
-        )
+        cost = self.random.randrange(60_000, 90_000)
+        times = {"samples": iters * BATCH, "phases": phases, "iters": whole, "hooks": hooks, "cost": cost}
+        return self._stamp("frame", stage=stage, bi=bi, bn=bn, **times)
 
     def _entry(self, count: int, usual: float) -> list[Any]:
         spikes = (self.random.random() < 0.004 for _ in range(count))
         times = [int(usual * self.random.lognormvariate(0, 0.12) * (9 if spike else 1)) for spike in spikes]
-        return [
-            count,
-            sum(times),
-            max(times),
-            times[-1],
-            {str(key): n for key, n in Counter(map(bin_of, times)).items()},
-        ]
+        bins = {str(key): n for key, n in Counter(map(bin_of, times)).items()}
+        return [count, sum(times), max(times), times[-1], bins]
 
 
 BEGAN = 1_790_000_000.0
@@ -267,16 +243,8 @@ def append(run: RunDir, *records: Sequence[Mapping[str, Any]], rank: int = 0) ->
 
 def end(t: float = BEGAN + 100, it: int = 784, ep: int = 8, **fields: Any) -> dict[str, Any]:
     """Return the end of a run, which has finished if `fields` are not of another kind."""
-    return {
-        "k": "end",
-        "t": t,
-        "it": it,
-        "ep": ep,
-        "status": "finished",
-        "exit": 0,
-        "reason": "",
-        "seconds": 1.0,
-    } | fields
+    ended = {"status": "finished", "exit": 0, "reason": "", "seconds": 1.0}
+    return {"k": "end", "t": t, "it": it, "ep": ep, **ended, **fields}
 
 
 def gone(run: RunDir) -> RunDir:
@@ -284,57 +252,3 @@ def gone(run: RunDir) -> RunDir:
     run.sign_process()
     run.sign(process_started=1.0)
     return run
-
-
-class LiveRun:
-    """A run that goes on in a thread, signed by this process; it answers commands. Use as a context."""
-
-    def __init__(self, root: Path) -> None:
-        self.run = RunDir.create(root, "cifar")
-        training = Training(time.time())
-        self.run.plan.write_text(json.dumps(training.plan.to_json()), "utf-8")
-        self._now = Shared(self.run.now)
-        self.run.sign(id=self.run.id, name="cifar")
-        self.run.sign_process()
-        self._training = training
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._append)
-
-    def __enter__(self) -> LiveRun:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _append(self) -> None:
-        log, commands, paused = Appender(self.run.events), Tail(self.run.commands), False
-        training = self._training
-        for records in training.records():
-            log.append(records)
-            while not self._done.wait(training.step):
-                for command in commands.read():
-                    training.t = time.time()
-                    paused = command["cmd"] == "pause" if command["cmd"] in ("pause", "resume") else paused
-                    answer = {"id": command["id"], "cmd": command["cmd"], "asked": command["t"], "ok": True, "note": ""}
-                    log.append([training._stamp("ack", **answer)])
-                    if command["cmd"] == "stop":
-                        seconds = training.t - training.began
-                        log.append(
-                            [training._stamp("end", status="stopped", exit=0, reason="asked to", seconds=seconds)]
-                        )
-                        self._done.set()
-                if not paused:
-                    break
-                log.append([training._frame("paused", 0, 0, {})])
-            if self._done.is_set():
-                break
-            training.t = time.time() - training.step
-        log.close()
-
-
-if __name__ == "__main__":
-    with LiveRun(Path(sys.argv[1])) as live:
-        print(live.run.path, flush=True)
-        live._done.wait(float(sys.argv[2]) if len(sys.argv) > 2 else 60)

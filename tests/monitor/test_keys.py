@@ -21,14 +21,14 @@ from hookflow.cli.run import _dashboard
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import health
 from hookflow.monitor.app import MonitorApp, Outcome
-from hookflow.monitor.feed import Live
-from hookflow.monitor.keys import KEYS, Notice, press
+from hookflow.monitor.keys import KEYS, press
 from hookflow.monitor.layout import visible
+from hookflow.monitor.panels.help import Notice
 from hookflow.monitor.view import Scene
 from hookflow.runner.distributed.failures import appending
 from tests.limits import LIMIT
 from tests.monitor.conftest import At
-from tests.monitor.fake_run import LiveRun, gone, make
+from tests.monitor.fake_run import append, make
 from tests.monitor.test_screens import drawn
 
 Visit = Callable[[MonitorApp, Pilot[Any]], Awaitable[None]]
@@ -105,10 +105,8 @@ def test_e_finds_the_error_and_enter_shows_its_traceback(scene: At) -> None:
     pressed(at, "escape", "e")
     first = at.entry
     pressed(at, "e")
-    assert first
-    assert at.entry
-    assert first.trouble
-    assert at.entry.trouble
+    assert first is not None and at.entry is not None
+    assert first.trouble and at.entry.trouble
     assert at.entry.number > first.number
     pressed(at, "end")
     assert at.view.event is None
@@ -121,8 +119,7 @@ def test_o_shows_what_the_training_prints(scene: At) -> None:
     at.output = [f"step {number}" for number in range(100)]
     assert "step 99" in pressed(at, "o")
     page = pressed(at, "up")
-    assert "step 99" not in page
-    assert "step 98" in page
+    assert "step 98" in page and "step 99" not in page
     assert "step 99" in pressed(at, "end")
     assert "step 98" not in pressed(at, "o")
 
@@ -141,23 +138,19 @@ def test_brackets_choose_the_metric_and_l_the_scale(scene: At) -> None:
     assert "loss log" in pressed(at, "left_square_bracket", "l")
 
 
-async def _stay(app: MonitorApp, what: Visit, size: tuple[int, int] = (120, 40)) -> None:
-    async with app.run_test(size=size) as pilot:
-        await what(app, pilot)
-
-
 def visit(run: RunDir, what: Visit, size: tuple[int, int] = (120, 40), **options: Any) -> MonitorApp:
     """Open the app on a run, do something in it, and leave it."""
     app = MonitorApp(run, **options)
 
-    async def read_first(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        await pilot.pause()
-        if app._player is None:
-            app._live.read_all()  # the whole log, however long that takes
-        app._paint()
-        await what(app, pilot)
+    async def stay() -> None:
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            if app._player is None:
+                app._live.read_all()  # the whole log, however long that takes
+            app._paint()
+            await what(app, pilot)
 
-    asyncio.run(_stay(app, read_first, size))
+    asyncio.run(stay())
     return app
 
 
@@ -220,6 +213,11 @@ def test_commands_are_sent_and_shown_until_they_are_answered(going: RunDir) -> N
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await pilot.press("c")
         assert "◉ checkpoint requested" in shown(app)
+        (asked,) = (json.loads(line) for line in going.commands.read_text().splitlines())
+        answer = {"id": asked["id"], "cmd": "checkpoint", "asked": asked["t"], "ok": True, "note": ""}
+        append(going, [{"k": "ack", "t": time.time(), "it": 600, "ep": 6, **answer}])
+        await until_shown(app, pilot, "◉ checkpoint done at iteration 600")
+        assert app.state.pending == []
         await pilot.press("p", "s")
         assert "stop the training?" in shown(app)
         assert "kill" not in shown(app)
@@ -242,6 +240,7 @@ def test_a_stalled_run_offers_to_kill_its_process(stalled: tuple[RunDir, subproc
     async def watch(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await pilot.press("s", "k")
         assert "opened with --readonly" in shown(app)
+        await pilot.press("c", "p", "y", "q")
 
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
         assert "no progress: s stops it" in shown(app)
@@ -253,20 +252,12 @@ def test_a_stalled_run_offers_to_kill_its_process(stalled: tuple[RunDir, subproc
         await until_shown(app, pilot, "? LOST")
         await pilot.press("c", "s")
 
-    visit(run, watch, readonly=True)
+    assert visit(run, watch, readonly=True).return_value is Outcome.DETACHED
     assert process.poll() is None, "nobody kills who only watches"
+    assert commands(run) == []
     visit(run, what)
     assert process.wait() == -signal.SIGTERM
     assert commands(run) == []
-
-
-def test_readonly_asks_nothing_of_the_run(going: RunDir) -> None:
-    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        await pilot.press("c", "p", "s", "y", "q")
-
-    app = visit(going, what, readonly=True)
-    assert commands(going) == []
-    assert app.return_value is Outcome.DETACHED
 
 
 @pytest.mark.parametrize(
@@ -303,33 +294,6 @@ def test_after_the_end_the_screen_stays_until_q(whole: RunDir) -> None:
     assert commands(whole) == []
 
 
-def test_a_long_log_is_read_by_one_chain_of_timers(whole: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    polls, waiting, most = [0], [0], [0]
-    set_timer = MonitorApp.set_timer
-
-    def poll(live: Live) -> bool:
-        polls[0] += 1
-        return True
-
-    def count(app: MonitorApp, delay: float, tick: Callable[[], None]) -> Any:
-        def come() -> None:
-            waiting[0] -= 1
-            tick()
-
-        waiting[0] += 1
-        most[0] = max(most[0], waiting[0])
-        return set_timer(app, delay, come)
-
-    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        while polls[0] < 20:
-            await pilot.pause()
-
-    monkeypatch.setattr(MonitorApp, "set_timer", count)
-    monkeypatch.setattr(Live, "poll", poll)
-    asyncio.run(_stay(MonitorApp(whole), what))
-    assert most == [1]
-
-
 def test_who_has_started_the_run_is_asked_how_it_ended(going: RunDir) -> None:
     def child_exit() -> int:
         if going.describe()["process_started"] != 1.0:
@@ -355,14 +319,6 @@ def test_a_dashboard_that_crashes_says_that_the_training_goes_on(
     out, errors = capsys.readouterr()
     assert errors.count("the dashboard has crashed; the training goes on: hookflow watch ") == 1
     assert "the run goes on; watch it: hookflow watch " in out
-
-
-def test_a_run_whose_process_is_gone_is_lost(tmp_path: Path) -> None:
-    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        assert "? LOST" in shown(app)
-        assert "left no end record" in shown(app)
-
-    visit(gone(make(tmp_path, upto=50)), what)
 
 
 def test_P_saves_a_picture_and_a_run_that_may_not_be_written_says_so(going: RunDir) -> None:  # noqa: N802  # the key
@@ -434,13 +390,3 @@ def test_no_color_has_no_colour_and_loses_nothing(
         assert "SYNTHETIC" in shown(app)
 
     visit(going, what, size=size)
-
-
-def test_a_live_run_answers_and_the_answer_is_shown(tmp_path: Path) -> None:
-    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        await pilot.press("c")
-        await until_shown(app, pilot, "◉ checkpoint done at iteration")
-        assert app.state.pending == []
-
-    with LiveRun(tmp_path) as live:
-        visit(live.run, what)

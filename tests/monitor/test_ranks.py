@@ -18,6 +18,7 @@ from hookflow.monitor.health import PATIENCE, Pace, examine, verdict
 from hookflow.monitor.ranks import HOLD, SILENCE, named
 from hookflow.monitor.series import WINDOW
 from hookflow.monitor.state import RunState
+from hookflow.monitor.summary import summary
 from tests.monitor.conftest import read
 from tests.monitor.fake_run import BEGAN, append, append_rank, end, make_ranks, plan
 
@@ -80,11 +81,9 @@ def test_the_rank_that_takes_longest_by_itself_is_the_one_that_the_others_wait_f
 
 def test_where_a_hook_takes_the_time_the_hook_is_named() -> None:
     state = begun(2)
-    visual = next(
-        binding for binding in plan().bindings if binding.point == "after_train_iter" and binding.hook == "log"
-    )
-    every = {str(b.id): 1_000_000 for b in plan().bindings if b.point == "after_train_iter"}
-    slow = every | {str(visual.id): 12_000_000}
+    bindings = {b.hook: str(b.id) for b in plan().bindings if b.point == "after_train_iter"}
+    every = dict.fromkeys(bindings.values(), 1_000_000)
+    slow = every | {bindings["log"]: 12_000_000}
     train(state, range(1, 20), {"hooks": every}, {"hooks": slow, "in_hooks": 11.0})
     assert state.ranks.straggler is not None
     assert (state.ranks.straggler.rank, state.ranks.straggler.reason) == (1, "hook log")
@@ -135,7 +134,7 @@ def test_under_fsdp_the_ranks_meet_in_the_forward_pass_too() -> None:
         assert (state.ranks.straggler.rank if state.ranks.straggler else None) == found
 
 
-def test_a_rank_that_falls_silent_while_others_go_on_is_named() -> None:
+def test_a_rank_that_falls_silent_or_never_said_anything_while_others_go_on_is_named() -> None:
     state = begun(3)
     train(state, range(1, 10), {}, {}, {})
     for t in range(10, 30):
@@ -144,9 +143,6 @@ def test_a_rank_that_falls_silent_while_others_go_on_is_named() -> None:
     assert state.ranks.silent == {1: 20.0}
     state.apply(frame(30.0), 1)
     assert state.ranks.silent == {}
-
-
-def test_a_rank_that_never_said_anything_is_named() -> None:
     state = RunState()
     state.apply(run_record(t=100.0, rank=0, world=2))
     state.apply(frame(100.0 + SILENCE / 2), 0)
@@ -275,10 +271,10 @@ def test_a_log_of_another_version_is_followed(tmp_path: Path) -> None:
     assert live.state.now == 4.0
     assert live.state.unreadable == 8
     assert live.state.complaint == 'events.jsonl: record "frame": t: Field required'
+    lines = "\n".join(summary(run, live.state, live.plan))
+    assert '8 lines of its logs cannot be read and were passed over (events.jsonl: record "frame": ' in lines
     assert live.state.ranks.world == 1
 
 
 def test_ranks_are_named_shortly() -> None:
-    assert named([2]) == "rank 2"
-    assert named([3, 1]) == "ranks 1, 3"
-    assert named([1, 2, 3, 4]) == "ranks 1-4"
+    assert [named(ranks) for ranks in ([2], [3, 1], [1, 2, 3, 4])] == ["rank 2", "ranks 1, 3", "ranks 1-4"]

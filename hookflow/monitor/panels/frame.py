@@ -147,7 +147,7 @@ def over(lines: Sequence[Strip], scene: Scene, width: int) -> list[Strip]:
     """Return the screen with the question in its middle."""
     wide = min(width, WIDTH)
     inner = wide - 2
-    title, choices, note = _leave(scene) if scene.view.asking == "quit" else _stop(scene)
+    title, choices, note = _question(scene)
     wrong = wrapped(scene.health.sentence, inner - 4) if scene.health.bad else []
     body = [row(inner), *(row(inner, "  ", (line, "warn")) for line in wrong), *[row(inner)] * bool(wrong)]
     body += [row(inner, (f"  {key:>4} ", "strong"), f" {what}") for key, what in choices]
@@ -161,17 +161,14 @@ def over(lines: Sequence[Strip], scene: Scene, width: int) -> list[Strip]:
     return [*lines[:y], *middle, *lines[y + len(box) :]]
 
 
-def _leave(scene: Scene) -> tuple[str, list[tuple[str, str]], str]:
-    stop = "stop the training after this iteration" if scene.health.condition != "stalled" else "stop the training …"
-    choices = [("d", "detach: the training goes on (enter)"), ("s", stop), ("esc", "stay here")]
-    return "leave the dashboard?", choices, f"later: hookflow watch {scene.known_as}"
-
-
-def _stop(scene: Scene) -> tuple[str, list[tuple[str, str]], str]:
-    choices = [("s", "stop after this iteration, with a checkpoint")]
-    if scene.can_kill:
-        choices.append(("k", "kill it: stops now, saves nothing"))
-    choices.append(("esc", "no, let it train"))
+def _question(scene: Scene) -> tuple[str, list[tuple[str, str]], str]:
+    """Return the question, the keys that answer it, and a note."""
+    if scene.view.asking == "quit":
+        stop = f"stop the training {'…' if scene.health.condition == 'stalled' else 'after this iteration'}"
+        choices = [("d", "detach: the training goes on (enter)"), ("s", stop), ("esc", "stay here")]
+        return "leave the dashboard?", choices, f"later: hookflow watch {scene.known_as}"
+    kill = [("k", "kill it: stops now, saves nothing")] * scene.can_kill
+    choices = [("s", "stop after this iteration, with a checkpoint"), *kill, ("esc", "no, let it train")]
     saved = scene.state.checkpoints
     newest = f"newest checkpoint: iteration {saved[-1].it}" if saved else "there is no checkpoint yet"
     return "stop the training?", choices, newest if scene.can_kill else f"later: hookflow run --resume {scene.known_as}"

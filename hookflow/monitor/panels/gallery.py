@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 
 from textual.strip import Strip
 
-from hookflow.events.records import Histogram, Text
+from hookflow.events.records import Histogram
 from hookflow.monitor.charts import Pixels, half_blocks, ticks
 from hookflow.monitor.journal import GLYPHS, extent
 from hookflow.monitor.panels.events import STYLES as MARKED
@@ -35,7 +33,8 @@ def gallery(scene: Scene, width: int, height: int) -> list[Strip]:
     facts.append((f"   {extent(record)}   {record['hook']}", "dim"))
     match record["k"]:
         case "text":
-            lines = _text(record, inner)
+            texts = (printable(ESCAPE.sub("", line)) for line in record["text"].splitlines())
+            lines = [row(inner, f" {line}") for text in texts for line in wrapped(text, max(inner - 2, 2))]
             lines = lines[min(scene.view.scroll, max(len(lines) - room, 0)) :]
         case "histogram":
             lines = _histogram(record, inner, room)
@@ -75,18 +74,14 @@ def _names(scene: Scene, width: int, height: int) -> list[Strip]:
     return boxed("logged", lines, width, height)
 
 
-def _text(record: Text, width: int) -> list[Strip]:
-    """Return the text as it stands, its long lines wrapped."""
-    texts = (printable(ESCAPE.sub("", line)) for line in record["text"].splitlines())
-    return [row(width, f" {line}") for text in texts for line in wrapped(text, max(width - 2, 2))]
-
-
 def _histogram(record: Histogram, width: int, height: int) -> list[Strip]:
     """Return a bar for each bin, with the edges of the first and the last, and the one in the middle."""
     room = width - 2 - LABEL
     if room < 4 or height < 3 or not record["counts"]:
         return []
-    counts, edges = _merged(record["counts"], record["edges"], room)
+    step = -(-len(record["counts"]) // room)  # neighbours are joined until there is room for each
+    counts = [sum(record["counts"][k : k + step]) for k in range(0, len(record["counts"]), step)]
+    edges = record["edges"]
     wide = min(room // len(counts), 6)
     gap = 1 if wide > 2 else 0
     rows, most = height - 2, max([*counts, 1])
@@ -115,19 +110,10 @@ def _cell(eighths: float, above: int) -> str:
     return SPARKS[filled - 1] if filled else " "
 
 
-def _merged(counts: Sequence[int], edges: Sequence[float], room: int) -> tuple[list[int], list[float]]:
-    """Return the bins, neighbours joined until there is room for each."""
-    step = -(-len(counts) // room)
-    firsts = range(0, len(counts), step)
-    bounds = [*firsts, len(counts)]
-    return [sum(counts[a:b]) for a, b in pairwise(bounds)], [edges[k] for k in bounds]
-
-
 def _turn_name(step: int, scene: Scene) -> None:
     view, keys = scene.view, scene.state.gallery.keys
     if scene.logged is not None:
-        view.logged, view.shown = keys[(keys.index(scene.logged) + step) % len(keys)], None
-        view.scroll = 0
+        view.logged, view.shown, view.scroll = keys[(keys.index(scene.logged) + step) % len(keys)], None, 0
 
 
 def _turn_iteration(step: int, scene: Scene) -> None:

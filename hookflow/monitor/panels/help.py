@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from textual.strip import Strip
 
@@ -55,18 +56,31 @@ SIGNS = (
 )
 
 
-class Explained(Protocol):
-    """A key as the help shows it."""
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The answer of a key without effect."""
 
-    @property
-    def shown(self) -> str: ...
-    @property
-    def about(self) -> str: ...
-    @property
-    def only(self) -> str: ...
+    text: str
 
 
-def help_page(scene: Scene, width: int, height: int, keys: Iterable[Explained]) -> list[Strip]:
+Command = Callable[[Scene], str | Notice | None]
+"""Changes the view, and returns what the app is to do (see `MonitorApp`) or say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Keys for one purpose: `names` has their commands by the names that Textual gives them.
+
+    The help shows `shown` and `about`, where it has to do with this kind of run: `only`.
+    """
+
+    names: Mapping[str, Command | str]
+    shown: str
+    about: str
+    only: Literal["", "live", "replay", "question", "ranks"] = ""
+
+
+def help_page(scene: Scene, width: int, height: int, keys: Iterable[Key]) -> list[Strip]:
     """Return the help, scrolled as the view says."""
     inner = width - 2
     rows: list[Strip] = []

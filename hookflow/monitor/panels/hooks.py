@@ -13,10 +13,10 @@ from hookflow.graph.plan import Binding
 from hookflow.graph.render.text import gutter
 from hookflow.graph.why import rows_of
 from hookflow.monitor.charts import ticks
-from hookflow.monitor.health import Pace, bottleneck, verdict
+from hookflow.monitor.health import bottleneck, verdict
 from hookflow.monitor.panels.events import traceback
 from hookflow.monitor.series import WINDOW, Timing
-from hookflow.monitor.style import Part, boxed, cells, definition, highlighted, row, scrolled, sparks, spread, window
+from hookflow.monitor.style import SPARKS, Part, boxed, cells, definition, highlighted, row, scrolled, spread, window
 from hookflow.monitor.view import Page, Scene
 from hookflow.numbers import many, ms, percent, plural, rough
 from hookflow.text import fit
@@ -47,18 +47,16 @@ def point_list(scene: Scene, width: int, height: int) -> list[Strip]:
 def _point_line(scene: Scene, point: str, name: int, stretches: int, wide: bool, inner: int) -> Strip:
     bound, here = scene.plan.at(point), point == scene.point
     label = " " * scene.plan.points[point].depth + point if wide else point
-    counts = [scene.state.timing(binding.id).cells(scene.state.now, stretches) for binding in bound]
+    counts = [scene.state.first.timing(binding.id).cells(scene.state.now, stretches) for binding in bound]
     heat = [(sum(fired for fired, _ in cell), sum(ns for _, ns in cell)) for cell in zip(*counts, strict=True)]
     alive = any(fired for fired, _ in heat)
     style = "picked" if here else "" if alive else "dim" if bound else "faint"
     parts: list[Part] = [("▸" if here else " ", "focus"), (fit(label, name), style)]
     parts.append((f" {len(bound) or '':>2} " if wide else " ", "dim"))
-    for fired, ns in heat:
+    for fired, ns in heat or [(0, 0)] * stretches:
         share = ns / (WINDOW / stretches * 1e9)
         level = 1 + sum(share >= threshold for threshold in THRESHOLDS) if fired else 0
         parts.append((HEAT[level], f"heat{level}" if level else ""))
-    if not heat:
-        parts.append(" " * stretches)
     used = percent(scene.share(*bound)) if alive and scene.plan.points.in_iteration(point) else "·" if bound else ""
     line = row(inner, *parts, (f" {used:>5}", style if alive or here else "faint"))
     return highlighted(line) if here else line
@@ -68,10 +66,6 @@ def _move_point(scene: Scene, step: int) -> None:
     shown = scene.shown_points
     at = shown.index(scene.point) if scene.point in shown else 0
     scene.view.point, scene.view.hook = shown[min(max(at + step, 0), len(shown) - 1)], 0
-
-
-def _enter_point(scene: Scene) -> None:
-    scene.view.focus = 2
 
 
 WIDTHS = {"count": 6, "last": 5, "p50": 5, "p95": 5, "max": 5, "%it": 5}
@@ -96,7 +90,7 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
     lines = [row(inner, (head, "dim"))]
     part = window(len(bound), height - 3, bound.index(scene.picked) if scene.picked else 0)
     for binding, prefix in list(zip(bound, lanes, strict=True))[part]:
-        timing, picked = scene.state.timing(binding.id), binding is scene.picked and focused
+        timing, picked = scene.state.first.timing(binding.id), binding is scene.picked and focused
         parts: list[Part] = [("▸" if picked else " ", "focus"), (prefix + " " * bool(lead), "edge")]
         parts.append((fit(binding.hook, name), "picked" if picked else "" if timing.count else "dim"))
         figures = _figures(scene, binding)
@@ -127,7 +121,7 @@ def _choose(room: int) -> tuple[list[str], int]:
 
 
 def _figures(scene: Scene, binding: Binding) -> dict[str, str]:
-    timing = scene.state.timing(binding.id)
+    timing = scene.state.first.timing(binding.id)
     used = scene.share(binding)
     ns = {"last": timing.last, "p50": timing.percentile(0.5), "p95": timing.percentile(0.95), "max": timing.longest}
     figures = {name: ms(value) if timing.count else "·" for name, value in ns.items()}
@@ -135,14 +129,15 @@ def _figures(scene: Scene, binding: Binding) -> dict[str, str]:
 
 
 def trend(timing: Timing, now: float, stretches: int) -> str:
-    """Return the mean duration of a firing over the last minute; half height is the usual one."""
-    values = [ns / fired if fired else None for fired, ns in timing.cells(now, stretches)]
-    return sparks(values, timing.percentile(0.5))
+    """Return the mean duration of a firing over the last minute: a character a stretch, half height for the usual."""
+    top = 2 * timing.percentile(0.5) or 1.0
+    means = [ns / fired if fired else None for fired, ns in timing.cells(now, stretches)]
+    return "".join(" " if mean is None else SPARKS[min(int(mean / top * 8), 7)] for mean in means)
 
 
 def mark(scene: Scene, binding: Binding) -> Part:
     """Return a sign at the end of the row: it has failed, is off, or was much slower than usual a moment ago."""
-    state, timing = scene.state, scene.state.timing(binding.id)
+    state, timing = scene.state, scene.state.first.timing(binding.id)
     if binding.hook in state.disabled:
         return ("⊘", "error")
     if (binding.hook, binding.point) in state.errors:
@@ -162,9 +157,9 @@ def slowest(scene: Scene, width: int, height: int) -> list[Strip]:
     stretches = 12 if width >= 72 else 6 if wide else 4
     name = max(width - stretches - (22 if wide else 16), 8)
     rows = [row(width, (f" {fit('hook  point', name)}{'   p50' if wide else ''}   p95   %it 60 s", "dim"))]
-    ranked = sorted(scene.plan.bindings, key=lambda binding: -state.timing(binding.id).spent(state.now))
+    ranked = sorted(scene.plan.bindings, key=lambda binding: -state.first.timing(binding.id).spent(state.now))
     for binding in ranked[: height - 1]:
-        timing = state.timing(binding.id)
+        timing = state.first.timing(binding.id)
         known = _figures(scene, binding)
         figures = [known[name] for name in (("p50", "p95", "%it") if wide else ("p95", "%it"))]
         style = "" if timing.spent(state.now) else "dim"
@@ -187,29 +182,24 @@ def anatomy(scene: Scene, width: int) -> list[Strip]:
 
 def anatomy_lines(scene: Scene, width: int) -> list[Strip]:
     """Return two rows: the bar, and its legend with the verdict; what is wrong takes the legend's place."""
-    pace, health, wide = scene.pace, scene.health, width >= 100
+    pace, health = scene.pace, scene.health
     bar = row(width, *(phase_bar([(FILLS[p], p, pace.phases[p] * width) for p in PHASES], width, pace.whole)))
     if health.bad:
         text = fit(health.sentence, max(min(cell_len(health.sentence), width - 2), 0))
         return [bar, row(width, (f" {text} ", "alarm"))]
     if not pace.whole:
         return [bar, row(width, (" no training iteration yet", "dim"))]
+    wide = width >= 100
     message = f"{bottleneck(scene.state, pace)} {rough(pace.p50 / 1e6)} ms/it"
-    if wide:
-        message = verdict(scene.state, scene.plan, pace)
-    legends = [_legend(pace, PHASES, wide), _legend(pace, PHASES[:-1], wide), _legend(pace, PHASES[:-1], False)]
-    for legend in legends:
+    message = verdict(scene.state, scene.plan, pace) if wide else message
+    for phases, short in ((PHASES, not wide), (PHASES[:-1], not wide), (PHASES[:-1], True)):
+        legend: list[Part] = []
+        for phase in phases:
+            word = SHORT.get(phase, phase) if short else phase
+            legend += [(f" {FILLS[phase]} ", phase), (f"{word} ", "dim"), (f"{100 * pace.phases[phase]:2.0f}%", "")]
         if cells(*legend) + len(message) + 3 <= width:
             return [bar, spread(width, legend, [(f"{message} ", "strong")])]
-    return [bar, row(width, *legends[-1])]
-
-
-def _legend(pace: Pace, phases: Sequence[str], wide: bool) -> list[Part]:
-    parts: list[Part] = []
-    for phase in phases:
-        word = phase if wide else SHORT.get(phase, phase)
-        parts += [(f" {FILLS[phase]} ", phase), (f"{word} ", "dim"), (f"{100 * pace.phases[phase]:2.0f}%", "")]
-    return parts
+    return [bar, row(width, *legend)]
 
 
 def phase_bar(lengths: Sequence[tuple[str, str, float]], width: int, known: object = True) -> list[Part]:
@@ -230,10 +220,9 @@ def hook_page(scene: Scene, width: int, height: int) -> list[Strip]:
     if binding is None:
         lines = [row(inner, (" no hook is bound to this point", "dim"))]
         return scrolled("hook", lines, width, height, scene.view.scroll)
+    unordered = row(inner, (f" {'edges':<10}", "dim"), "none: only phase and the file's order place it")
     lines = [row(inner), *_facts(scene, binding, inner), row(inner)]
-    lines += _edges(scene, binding, inner) or [
-        row(inner, (f" {'edges':<10}", "dim"), "none: only phase and the file's order place it")
-    ]
+    lines += _edges(scene, binding, inner) or [unordered]
     lines += [row(inner), *_histogram(scene, binding, inner)]
     if error := scene.state.errors.get((binding.hook, binding.point)):
         lines += [row(inner), row(inner, (f" ✗ last error, iteration {error['it']}", "error"))]
@@ -242,21 +231,21 @@ def hook_page(scene: Scene, width: int, height: int) -> list[Strip]:
 
 
 def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
-    hook, timing = scene.plan.hook(binding.hook), scene.state.timing(binding.id)
+    hook, timing = scene.plan.hook(binding.hook), scene.state.first.timing(binding.id)
     inside = scene.plan.points.in_iteration(binding.point)
     used = f"{percent(scene.share(binding))} %" if inside else "none: it fires outside iterations"
     figures = (
         f"{timing.count} {plural(timing.count, 'firing')}   last {ms(timing.last)}   p50 {ms(timing.percentile(0.5))}"
         f"   p95 {ms(timing.percentile(0.95))}   max {ms(timing.longest)} ms   share {used}"
     )
+    half = "" if binding.half == "whole" else f"  {binding.half}"
     moved = binding.half != "exit" and binding.phase != hook.phase  # the second half of an around mirrors it anyway
     facts = {
         "what": f"{hook.use}   {hook.about}",
         "declared": hook.where,
         "arguments": hook.written_args or "none",
         "fires": (f"{binding.trigger}" or "always") + (", on rank 0 alone" if hook.ranks == "zero" else ""),
-        "method": f"{binding.method or hook.use}({', '.join(binding.takes)})"
-        + ("" if binding.half == "whole" else f"  {binding.half}"),
+        "method": f"{binding.method or hook.use}({', '.join(binding.takes)}){half}",
         "phase": binding.phase + (f"   (an edge moves it from {hook.phase})" if moved else ""),
         "reads": ", ".join(binding.reads) or "nothing declared",
         "writes": ", ".join(binding.writes) or "nothing declared",
@@ -285,7 +274,7 @@ def _edges(scene: Scene, binding: Binding, width: int) -> list[Strip]:
 
 def _histogram(scene: Scene, binding: Binding, width: int) -> Iterator[Strip]:
     """Yield a bar for each duration that occurred, the quickest first, to an eighth of a cell."""
-    bins = sorted(scene.state.timing(binding.id).bins.items())
+    bins = sorted(scene.state.first.timing(binding.id).bins.items())
     if not bins:
         return
     yield row(width, (" duration in ms, firings", "dim"))
@@ -299,6 +288,6 @@ def _histogram(scene: Scene, binding: Binding, width: int) -> Iterator[Strip]:
         before = index
 
 
-POINTS = Page("points", point_list, move=_move_point, enter=_enter_point)
+POINTS = Page("points", point_list, move=_move_point, enter=lambda scene: setattr(scene.view, "focus", 2))
 HOOKS = Page("hooks", hooks, move=_move_hook, enter=lambda scene: scene.view.open("hook"))
 HOOK = Page("hook", hook_page)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import pairwise
 
 from textual.strip import Strip
 
-from hookflow.monitor.charts import Iterations, Scale, draw, text, ticks
+from hookflow.monitor.charts import Iterations, Scale, draw, ticks
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import Part, beside, boxed, cells, row, spread
-from hookflow.monitor.view import Page, Scene, base, charts, zoom
+from hookflow.monitor.view import Page, Scene, base, charts, flip
 from hookflow.numbers import number
 from hookflow.text import fit
 
@@ -108,7 +109,7 @@ def _plot(
         parts: list[tuple[str, str]] = []
         for x in range(width):
             dots, style = (train[y][x], "train") if train[y][x] else (val[y][x], "val")
-            sign, style = spots.get((y, x), (text([dots]), style))
+            sign, style = spots.get((y, x), (chr(0x2800 + dots) if dots else " ", style))
             if parts and (parts[-1][1] == style or sign == " "):  # a row is few segments, and not one a cell
                 parts[-1] = (parts[-1][0] + sign, parts[-1][1])
             else:
@@ -136,4 +137,4 @@ def _axis(scene: Scene, span: Iterations, width: int, room: int) -> list[Strip]:
     return [row(width, f"{'':>{LABEL}} ", *axis), row(width, (line, "dim"))]
 
 
-METRICS = Page("metrics", metrics, move=lambda scene, step: None, enter=zoom)
+METRICS = Page("metrics", metrics, move=lambda scene, step: None, enter=partial(flip, "zoomed"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 
 from rich.cells import cell_len
 from textual.strip import Strip
@@ -12,7 +12,7 @@ from hookflow.events.records import PHASES
 from hookflow.monitor.panels.hooks import FILLS, SHORT, phase_bar
 from hookflow.monitor.ranks import Rank, Ranks, can_compare
 from hookflow.monitor.style import Part, boxed, highlighted, row, window
-from hookflow.monitor.view import Page, Scene, zoom
+from hookflow.monitor.view import Page, Scene, flip
 from hookflow.numbers import age, rough
 from hookflow.text import fit
 
@@ -20,42 +20,13 @@ WAITS = "·"
 """The part of the backward pass that waits for the slowest rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """How many cells each column has; none where there is no room."""
-
-    own: bool
-    figures: bool
-    bar: int
-    where: int
-    note: int
-
-    @classmethod
-    def of(cls, width: int, where: int, large: bool) -> Columns:
-        wide = width >= 60
-        where = min(where, 24) if wide else 0
-        note = 17 if wide else 14 if width >= 40 else 0
-        left = width - (25 if wide else 19) - (where + 1) * bool(where) - (note + 1) * bool(note)
-        figures = large and left >= 6 * len(PHASES) + 8
-        left -= 6 * len(PHASES) * figures
-        return cls(wide, figures, left - 1 if left >= 6 else 0, where, note)
-
-
 def panel(scene: Scene, width: int, height: int) -> list[Strip]:
     ranks, inner, room = scene.state.ranks, width - 2, height - 3
     focused = scene.view.focus == 6
     picked = min(scene.view.rank, ranks.world - 1) if focused else None
     numbers = _shown(ranks, room, picked)
-    where = max(cell_len(_where(ranks.of.get(number))) for number in numbers or [0])
-    columns = Columns.of(inner, where, scene.view.zoomed)
-    hidden = ranks.world - len(numbers)
-    head = f"  {'rank':>4} {'it':>6} {'ms/it':>5}" + f" {'own':>5}" * columns.own
-    head += "".join(f" {SHORT.get(phase, phase):>5}" for phase in PHASES) * columns.figures
-    head += f" {fit('last 60 s', columns.bar)}" if columns.bar else ""
-    head += f" {fit('where', columns.where)}" if columns.where else ""
-    head += f" {hidden} more" if hidden and columns.note else ""
-    rows = _Rows(scene, columns, inner)
-    body = [row(inner, (head, "dim")), *(rows.row(number, number == picked) for number in numbers)]
+    rows = _Rows(scene, numbers, inner)
+    body = [rows.head(ranks.world - len(numbers)), *(rows.row(number, number == picked) for number in numbers)]
     if len(body) + 2 <= room:
         legend: list[Part] = []
         for phase in PHASES:
@@ -112,51 +83,65 @@ def _where(rank: Rank | None) -> str:
 
 
 class _Rows:
-    """Draws the rows, all bars to one scale."""
+    """Draws the rows, all bars to one scale. A column without room has no cells."""
 
-    def __init__(self, scene: Scene, columns: Columns, width: int) -> None:
-        self._ranks, self._columns, self._width = scene.state.ranks, columns, width
+    def __init__(self, scene: Scene, numbers: list[int], width: int) -> None:
+        self._ranks, self._width = scene.state.ranks, width
         works = [rank.work for rank in self._ranks.of.values()]
         self._longest = max(work.whole for work in works)
         self._slowest = max(work.own for work in works)
         self._silent = self._ranks.silent
+        self._own = width >= 60
+        longest = max(cell_len(_where(self._ranks.of.get(number))) for number in numbers or [0])
+        self._where = min(longest, 24) if self._own else 0
+        self._note = 17 if self._own else 14 if width >= 40 else 0
+        left = width - (25 if self._own else 19) - sum(wide + 1 for wide in (self._where, self._note) if wide)
+        self._phases = PHASES if scene.view.zoomed and left >= 6 * len(PHASES) + 8 else ()
+        left -= 6 * len(self._phases)
+        self._bar = left - 1 if left >= 6 else 0
+
+    def head(self, hidden: int) -> Strip:
+        head = f"  {'rank':>4} {'it':>6} {'ms/it':>5}" + f" {'own':>5}" * self._own
+        head += "".join(f" {SHORT.get(phase, phase):>5}" for phase in self._phases)
+        head += f" {fit('last 60 s', self._bar)}" if self._bar else ""
+        head += f" {fit('where', self._where)}" if self._where else ""
+        return row(self._width, (head + (f" {hidden} more" if hidden and self._note else ""), "dim"))
 
     def row(self, number: int, picked: bool) -> Strip:
-        columns, rank = self._columns, self._ranks.of.get(number)
-        note, style = self._note(number, rank)
+        rank = self._ranks.of.get(number)
+        note, style = self._remark(number, rank)
         sign = {"error": "✗", "alarm": "?", "warn": "▲"}.get(style, " ")
         parts: list[Part] = [("▸" if picked else " ", "focus"), (sign, style if sign != " " else "")]
         parts.append((f"{number:>4}", "picked" if picked else "strong" if note else ""))
         parts += self._figures(rank)
-        parts += [" ", (fit(_where(rank), columns.where), "dim")] if columns.where else []
-        parts += [" ", (fit(note, columns.note), "warn" if style == "alarm" else style)] if columns.note else []
+        parts += [" ", (fit(_where(rank), self._where), "dim")] if self._where else []
+        parts += [" ", (fit(note, self._note), "warn" if style == "alarm" else style)] if self._note else []
         line = row(self._width, *parts)
         return highlighted(line) if picked else line
 
     def _figures(self, rank: Rank | None) -> list[Part]:
-        columns = self._columns
         if rank is None or not rank.work.iters:
             at = f"{rank.it}" if rank else "·"
-            blanks = 6 * (1 + columns.own + len(PHASES) * columns.figures) + (columns.bar + 1) * bool(columns.bar)
+            blanks = 6 * (1 + self._own + len(self._phases)) + (self._bar + 1) * bool(self._bar)
             return [(f" {at:>6}", "dim"), (f" {'·':>5}{' ' * (blanks - 6)}", "dim")]
         booked, iters = rank.minute.booked(rank.now), rank.minute.sums(rank.now)["iters"] or 1
         parts: list[Part] = [f" {rank.it:>6}", f" {_ms(rank.work.whole):>5}"]
-        parts += [f" {_ms(rank.work.own):>5}"] if columns.own else []
-        parts += [(f" {_ms(booked[phase] / iters):>5}", "dim") for phase in PHASES if columns.figures]
-        return [*parts, " ", *self._bar(rank, booked)] if columns.bar else parts
+        parts += [f" {_ms(rank.work.own):>5}"] if self._own else []
+        parts += [(f" {_ms(booked[phase] / iters):>5}", "dim") for phase in self._phases]
+        return [*parts, " ", *self._phase_bar(rank, booked)] if self._bar else parts
 
-    def _bar(self, rank: Rank, booked: Mapping[str, int]) -> list[Part]:
+    def _phase_bar(self, rank: Rank, booked: Mapping[str, int]) -> list[Part]:
         """Return the phases at their lengths; the part that waits has a style of its own."""
         whole = sum(booked.values()) or 1
-        scale = self._columns.bar * rank.work.whole / (self._longest or 1) / whole
+        scale = self._bar * rank.work.whole / (self._longest or 1) / whole
         waits = max(self._slowest - rank.work.own, 0.0) / (rank.work.whole or 1) * whole
         lengths: list[tuple[str, str, float]] = []
         for phase in PHASES:
             waiting = min(waits, booked[phase]) if phase == "backward" else 0.0
             lengths += [(FILLS[phase], phase, scale * (booked[phase] - waiting)), (WAITS, "dim", scale * waiting)]
-        return phase_bar(lengths, self._columns.bar)
+        return phase_bar(lengths, self._bar)
 
-    def _note(self, number: int, rank: Rank | None) -> tuple[str, str]:
+    def _remark(self, number: int, rank: Rank | None) -> tuple[str, str]:
         """Return what is special about a rank, and the style for it."""
         straggler = self._ranks.straggler
         if rank is not None and rank.fatal:
@@ -182,4 +167,4 @@ def _move(scene: Scene, step: int) -> None:
     scene.view.rank = min(max(scene.view.rank + step, 0), scene.state.ranks.world - 1)
 
 
-RANKS = Page("ranks", panel, move=_move, enter=zoom, only="ranks")
+RANKS = Page("ranks", panel, move=_move, enter=partial(flip, "zoomed"), only="ranks")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rich.cells import cell_len
 from textual.strip import Strip
 
 from hookflow.monitor.style import Part, boxed, row
-from hookflow.monitor.view import Page, Scene, zoom
+from hookflow.monitor.view import Page, Scene, flip
 from hookflow.numbers import many, percent
 
 
@@ -52,4 +54,4 @@ def _facts(scene: Scene, width: int) -> list[Strip]:
     return [row(width, (f" {fact}", "warn" if "SYNTHETIC" in fact else "dim")) for fact in rows]
 
 
-SYSTEM = Page("system", system, move=lambda scene, step: None, enter=zoom)
+SYSTEM = Page("system", system, move=lambda scene, step: None, enter=partial(flip, "zoomed"))
