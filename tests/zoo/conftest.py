@@ -22,11 +22,12 @@ from tests.runner.same import assert_same_end
 
 
 class Server:
-    """Serves `content` at `url`, or answers with `status`; `requests` counts them."""
+    """Serves `content` at `url`, or answers with `status` or the bytes `raw`; `requests` counts them."""
 
     def __init__(self, content: bytes = b"") -> None:
         self.content = content
         self.status = 200
+        self.raw: bytes | None = None
         self.before_answer: Callable[[], object] = lambda: None
         self.requests = 0
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -50,6 +51,9 @@ class Server:
             def do_GET(self) -> None:  # the name that http.server calls
                 server.requests += 1
                 server.before_answer()
+                if server.raw is not None:
+                    self.wfile.write(server.raw)
+                    return
                 with suppress(ConnectionError):  # the client has given up
                     self.send_response(server.status)
                     self.send_header("Content-Length", str(len(server.content)))

@@ -52,14 +52,3 @@ def test_the_net_learns_it():
             optimizer.step()
     points, inside = whole(circle("val"))
     assert (net(points).argmax(1) == inside).float().mean() > 0.9
-
-
-def test_ranks_share_every_batch():
-    """Of 1024 points in batches of 100 the last 24 are left out; of three ranks one has more of each than others."""
-    alone, *ranks = (
-        circle(batch_size=100, seed=3, rank=rank, world=world) for rank, world in [(0, 1), (0, 3), (1, 3), (2, 3)]
-    )
-    for index, (batch, *shares) in enumerate(zip(*(source.epoch(1) for source in (alone, *ranks)), strict=True)):
-        for rank, share in enumerate(shares):
-            assert all(torch.equal(part, of[rank::3]) for part, of in zip(share, batch, strict=True))
-        assert {source.global_batch_size(index) for source in ranks} == {100}

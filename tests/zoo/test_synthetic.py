@@ -18,10 +18,10 @@ def drawn(split="train", seed=0, **args):
 
 def test_they_say_what_they_are():
     said = []
-    source = synthetic(split="val", seed=0, device=torch.device("cpu"), say=said.append)
+    source = synthetic(split="val", seed=0, device=torch.device("cpu"), say=said.append, limit=7)
     assert source.info["synthetic"]
     assert "says nothing about CIFAR-10" in source.info["note"]
-    assert said == ["SYNTHETIC val: generating 1,000 images"]
+    assert said == ["SYNTHETIC val: generating 7 images"]
 
 
 def test_the_classes_are_balanced_and_the_splits_are_unlike():
@@ -35,10 +35,6 @@ def test_the_pictures_do_not_depend_on_the_runs_seed_nor_on_the_global_generator
     first = drawn("val", seed=0).sample(100)
     torch.manual_seed(2)
     assert torch.equal(first, drawn("val", seed=5).sample(100))
-
-
-def test_a_limit_takes_the_first():
-    assert drawn("test", limit=7).info["examples"] == 7
 
 
 def _accuracy(model, source):
@@ -61,22 +57,13 @@ def _train(model, source, epochs, groups, lr):
             schedule.step()
 
 
-@pytest.fixture(scope="module")
-def sources():
-    return drawn("train", batch_size=100), drawn("val", batch_size=500)
-
-
-def test_a_linear_model_fails():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
-    _train(model, drawn("train", batch_size=100, limit=2000, augment=False), 3, model.parameters(), 0.003)
-    assert 0.1 < _accuracy(model, drawn("val", batch_size=500)) < 0.5
-
-
 @pytest.mark.long
-def test_a_small_net_succeeds(sources):
-    training, validation = sources
+def test_a_linear_model_fails_and_a_small_net_succeeds():
+    training, validation = drawn("train", batch_size=100), drawn("val", batch_size=500)
     torch.manual_seed(0)
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    _train(linear, drawn("train", batch_size=100, limit=2000, augment=False), 3, linear.parameters(), 0.003)
+    assert 0.1 < _accuracy(linear, validation) < 0.5
     net = AirNet((8, 32, 64))
     with torch.no_grad():
         net.whiten.weight.copy_(whitening(training.sample(2000), net.whiten.weight.shape))
