@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,21 +49,6 @@ class Notes(Writer):
     def resume_at(self, iteration: int) -> bool:
         self.note("resume", iteration)
         return self.forgets
-
-
-class Sleeps(Notes):
-    """Takes its time for each scalar."""
-
-    def __init__(self, file: str, seconds: float) -> None:
-        super().__init__(file)
-        self.seconds = seconds
-
-    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
-        super().write_scalar(name, value, iteration, epoch, time)
-        _sleep(self.seconds)
-
-
-_sleep = time.sleep
 
 
 class Blocks(Notes):

@@ -61,40 +61,33 @@ def defaults(found: Plan) -> list[str]:
     return [hook.name for hook in found.hooks if hook.default]
 
 
-def test_they_are_there_marked_and_last_in_the_files_order(file: Path) -> None:
-    found = plan(file, "[hooks.accuracy]\nuse = 'accuracy'\n")
-    assert [hook.name for hook in found.hooks] == ["accuracy", "log", "checkpoint"]
-    assert defaults(found) == ["log", "checkpoint"]
-    assert {(b.hook, b.point) for b in found.bindings if b.hook != "accuracy"} == {
+def test_they_come_last_in_the_order_of_the_file_and_can_be_switched_off(file: Path) -> None:
+    own = "[hooks.own]\nuse = 'builtins:print'\npoints = ['after_train_epoch']\nafter = ['checkpoint']\n"
+    whole = plan(file, own)
+    assert [hook.name for hook in whole.hooks] == ["own", "log", "checkpoint"]
+    assert [binding.hook for binding in whole.at("after_train_epoch")] == ["checkpoint", "own"]
+    assert {(b.hook, b.point) for b in whole.bindings if b.hook != "own"} == {
         ("log", "after_train_iter"),
         ("checkpoint", "after_train_epoch"),
         ("checkpoint", "after_val"),
     }
+    assert plan(file, "", "run.default_hooks=false").hooks == ()
+    assert defaults(plan(file, "", "hooks.log.enabled=false")) == ["checkpoint"]
+    assert defaults(plan(file, own, without=["checkpoint"])) == ["log"]
+    assert defaults(plan(file, own, only=["own"])) == []
 
 
 @pytest.mark.parametrize(
     ("hooks", "left"),
     [
-        ("[hooks.mine]\nuse = 'log'\n", ["checkpoint"]),
         ("[hooks.mine]\nuse = 'hookflow.hooks.builtin.checkpoint:Checkpoint'\n", ["log"]),
-        ("[hooks.mine]\nuse = './own.py:MyLog'\n", ["checkpoint"]),
         ("[hooks.a]\nuse = './own.py:MyLog'\n[hooks.b]\nuse = './own.py:MyCheckpoint'\n", []),
         ("[hooks.mine]\nuse = 'log'\nenabled = false\n", ["checkpoint"]),
         ("[hooks.log]\nuse = 'builtins:print'\npoints = ['after_run']\n", ["checkpoint"]),
-        ("[hooks.log]\nenabled = false\n", ["checkpoint"]),
-        ("[hooks.log]\nevery = 7\n", ["checkpoint"]),
     ],
 )
 def test_one_of_the_kind_or_of_the_name_takes_the_place_of_a_default(file: Path, hooks: str, left: list[str]) -> None:
     assert defaults(plan(file, hooks)) == left
-
-
-def test_all_can_be_switched_off(file: Path) -> None:
-    assert plan(file, "", "run.default_hooks=false").hooks == ()
-    assert defaults(plan(file, "", "hooks.log.enabled=false")) == ["checkpoint"]
-    assert defaults(plan(file, "", without=["checkpoint"])) == ["log"]
-    assert plan(file, "[hooks.accuracy]\nuse = 'accuracy'\n", only=["accuracy"]).hooks[0].name == "accuracy"
-    assert defaults(plan(file, "[hooks.accuracy]\nuse = 'accuracy'\n", only=["accuracy"])) == []
 
 
 def test_a_table_without_use_changes_the_default(file: Path) -> None:
@@ -103,21 +96,6 @@ def test_a_table_without_use_changes_the_default(file: Path) -> None:
     assert found.hook("checkpoint").args == {"monitor": "loss"}
     with pytest.raises(UserError, match='lacks the key "use"'):
         plan(file, "[hooks.other]\nevery = 7\n")
-
-
-def test_hooks_of_the_file_may_stand_before_and_after_them(file: Path) -> None:
-    own = "[hooks.own]\nuse = 'builtins:print'\npoints = ['after_train_epoch']\nafter = ['checkpoint']\n"
-    assert [binding.hook for binding in plan(file, own).at("after_train_epoch")] == ["checkpoint", "own"]
-    assert plan(file, own, without=["checkpoint"]).hooks
-
-
-def test_a_file_and_what_it_extends_are_one_pipeline(file: Path, tmp_path: Path) -> None:
-    file.write_text(BARE + "[hooks.log]\nevery = 3\n")
-    derived = tmp_path / "derived.toml"
-    derived.write_text('extends = "p.toml"\n[hooks.save]\nuse = "checkpoint"\n')
-    found = compile_pipeline(load(derived))
-    assert [hook.name for hook in found.hooks] == ["log", "save"]
-    assert defaults(found) == []
 
 
 def test_a_recorded_pipeline_has_them_in_full_and_gets_no_others(file: Path) -> None:

@@ -17,7 +17,7 @@ from hookflow.pipeline.check_imports import missing_components
 from hookflow.pipeline.layers import MOST_BYTES
 from hookflow.pipeline.load import load
 from hookflow.runner.process.launch import new_run
-from tests.conftest import TOY, circle
+from tests.conftest import TESTS, TOY, circle
 from tests.garbling import seeds
 
 NINES, EFS = "9" * 5_000, "0x" + "f" * 5_000
@@ -25,13 +25,6 @@ LONG = "a" * 300
 BASE = circle("max_epochs = 1")
 NEXT = "${data.train.args.a%d}"
 TO_NOWHERE = "[data.train.args]\n" + "".join(f'a{k} = "${{nowhere{k}}}"\n' for k in range(300))
-DOUBLING_STRINGS = (
-    "[data.train.args]\n"
-    + "".join(f'a{k} = "{2 * (NEXT % (k + 1))}"\n' for k in range(26))
-    + 'a26 = "'
-    + 1000 * "ha"
-    + '"'
-)
 DOUBLING_LISTS = "[data.train.args]\n" + "".join(f"a{k} = {2 * [NEXT % (k + 1)]}\n" for k in range(26)) + "a26 = []"
 LIST, ITEM = "${data.train.args.a}", "${data.train.args.a.0}!"
 MANY = f"[data.train.args]\na = {[0] * 1_000}\nb = {[LIST] * 20}\nc = {[ITEM] * 20}\n"
@@ -70,12 +63,11 @@ def told(path: Path, *overrides: str, imports: bool = True) -> str:
         (f"[{'.'.join('a' * 2_000)}]\n{BASE}", "nested too deep"),
         (BASE + "".join(f"k{k} = 1\n" for k in range(20_000)), "of which the first 100 are shown"),
         (f"{BASE}{TO_NOWHERE}", "sets no key"),
-        (f"{BASE}{DOUBLING_STRINGS}", "put more than 1,000,000 characters and entries"),
         (f"{BASE}{DOUBLING_LISTS}", "put more than 1,000,000 characters and entries"),
         (f"{BASE}# {MOST_BYTES * 'x'}", "this is longer than 1 MB"),
         (f"{BASE}{MANY}", "put more than 10,000 characters and entries"),
     ],
-    ids=range(16),
+    ids=range(15),
 )
 def test_what_is_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
     if text.endswith(MANY):
@@ -98,14 +90,6 @@ def test_and_so_it_is_on_the_command_line(tmp_path: Path) -> None:
         assert told(path, f"model.args.a={value}").endswith(": an integer has too many digits")
 
 
-def test_what_is_built_on_a_file_that_is_too_long(tmp_path: Path) -> None:
-    path, base = tmp_path / "p.toml", tmp_path / "base.toml"
-    base.write_text(f"{BASE}# {MOST_BYTES * 'x'}")
-    path.write_text('extends = "base.toml"\n')
-    problems = told(path)
-    assert problems.startswith(f'{path}:1:1: the file "{base}" is longer than 1 MB')
-
-
 def test_what_could_not_be_read_back_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "p.toml"
     path.write_text(f"{BASE}[data.train.args]\na = {[1] * 2_000}\n")
@@ -118,37 +102,14 @@ def test_what_could_not_be_read_back_is_not_recorded(tmp_path: Path, monkeypatch
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_file_that_is_a_link_to_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", ["KeyError(name)", "SystemExit(0)"])
+def test_an_object_that_raises_when_it_is_inspected(tmp_path: Path, error: str) -> None:
+    (tmp_path / "odd.py").write_text(
+        f"class Odd:\n    def __getattribute__(self, name):\n        raise {error}\n"
+        "    def __call__(self, run):\n        pass\nhook = Odd()\n"
+    )
     path = tmp_path / "p.toml"
-    path.symlink_to("p.toml")
-    assert "cannot be read" in told(path)
-
-
-ODD_CLASS = """\
-class Odd(type):
-    def __getattribute__(cls, name):
-        raise RuntimeError("no " + name)
-class hook(metaclass=Odd):
-    pass
-"""
-ODD_OBJECT = """\
-class Odd:
-    def __getattribute__(self, name):
-        raise {}
-    def __call__(self, run):
-        pass
-hook = Odd()
-"""
-
-
-@pytest.mark.parametrize(
-    "source", [ODD_CLASS, ODD_OBJECT.format("KeyError(name)"), ODD_OBJECT.format("SystemExit(0)")], ids=range(3)
-)
-def test_a_class_or_an_object_that_raises_when_it_is_inspected(tmp_path: Path, source: str) -> None:
-    (tmp_path / "odd.py").write_text(source)
-    path = tmp_path / "p.toml"
-    points = "" if source == ODD_CLASS else 'points = ["after_val"]\n'
-    path.write_text(f'{BASE}[hooks.odd]\nuse = "./odd.py:hook"\n{points}')
+    path.write_text(f'{BASE}[hooks.odd]\nuse = "./odd.py:hook"\npoints = ["after_val"]\n')
     assert f'{path}:11:1: hook "odd": looking at ./odd.py:hook raises ' in told(path)
 
 
@@ -189,67 +150,14 @@ def override(chance: random.Random) -> str:
 
 
 @seeds(150)
-def test_mutated_overrides(tmp_path: Path, seeds: range) -> None:
-    path = tmp_path / "p.toml"
-    path.write_text(f'{BASE}[hooks.clip]\nuse = "grad_clip"\nargs = {{ max_norm = 1.0 }}\n')
+def test_a_mutated_file_with_mutated_overrides_and_hooks(tmp_path: Path, seeds: range) -> None:
+    path, hooks = tmp_path / "toy.toml", tmp_path / "mutated.py"
+    toy = TOY.read_text().replace('"./', f'"{os.fspath(TOY.parent)}/')
+    toy += '[hooks.mutated]\nuse = "./mutated.py:EmptyCache"\npoints = ["after_train_iter"]\n'
+    source = (TESTS.parent / "hookflow" / "hooks" / "builtin" / "memory.py").read_text()
     for seed in seeds:
         chance = random.Random(seed)
-        told(path, *(override(chance) for _ in range(chance.randrange(1, 4))), imports=bool(seed % 2))
-
-
-SOURCE = (
-    (Path(__file__).parents[2] / "hookflow" / "hooks" / "builtin" / "memory.py").read_text()
-    + """
-SLOTS = ("model", "grads")
-
-class Mine(Hook):
-    reads = SLOTS
-    writes = {"after_val": ("metrics.{name}",)}
-    phase = "late"
-
-    def __init__(self, every: int = 3, kind: Literal["a"] | None = None, *rest: "list[int]", last=()): ...
-
-    @torch.no_grad()
-    def around_val(self, run):
-        yield run.stop()
-
-    after_val = after_test = lambda self: 3
-
-class Sub(Mine, EmptyCache): ...
-
-def plain(run, outputs, *, weight=1.0): ...
-"""
-)
-
-
-def attack_sources(folder: Path, seed: int) -> None:
-    """Garble the source of hooks that are not imported."""
-    chance = random.Random(seed)
-    source = mutated(SOURCE, chance)
-    for _ in range(chance.randrange(3)):
-        at, length = chance.randrange(len(source) + 1), chance.randrange(12)
-        taken = chance.randrange(len(source))
-        source = source[:at] + source[taken : taken + 20] + source[at + length :]
-    file = folder / f"hooks{seed}.py"
-    file.write_bytes(source.encode("utf-8", "surrogateescape"))
-    uses = "".join(
-        f'[hooks.h{k}]\nuse = "./{file.name}:{name}"\n' for k, name in enumerate(("EmptyCache", "Mine", "Sub", "plain"))
-    )
-    path = folder / "p.toml"
-    path.write_text(f'{BASE}{uses}points = ["after_train_iter"]\n')
-    told(path, imports=False)
-
-
-@seeds(150)
-def test_mutated_sources(tmp_path: Path, seeds: range) -> None:
-    for seed in seeds:
-        attack_sources(tmp_path, seed)
-
-
-@seeds(150)
-def test_mutated_files(tmp_path: Path, seeds: range) -> None:
-    path = tmp_path / "toy.toml"
-    toy = TOY.read_text().replace('"./', f'"{os.fspath(TOY.parent)}/')
-    for seed in seeds:
-        path.write_bytes(mutated(toy, random.Random(seed)).encode("utf-8", "surrogateescape"))
-        told(path, imports=bool(seed % 2))
+        imports = bool(seed % 2)
+        hooks.write_bytes((source if imports else mutated(source, chance)).encode("utf-8", "surrogateescape"))
+        path.write_bytes(mutated(toy, chance).encode("utf-8", "surrogateescape"))
+        told(path, *(override(chance) for _ in range(chance.randrange(3))), imports=imports)

@@ -5,7 +5,6 @@ A killed attempt is what it leaves behind: the event log, how far the writer had
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,40 +14,30 @@ import pytest
 from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
 from hookflow.runner.logging.writers import CONFIGURED, PROGRESS, History, WriterCall, WriterProgress, WriterThread
-from hookflow.writers.base import Writer
+from tests.own_writers import Notes
 
 Held = tuple[str, int, Any]
 """What a writer holds of a call: the name, the iteration, the value."""
 
+CONFIG = {"run": {"name": "toy", "max_epochs": 1}}
 
-class Holds(Writer):
-    """Keeps scalars and texts in a list."""
+
+class Holds(Notes):
+    """Holds scalars and texts; one that forgets drops those after the iteration at which a run is resumed."""
 
     def __init__(self, held: list[Held], forgets: bool) -> None:
         self.held, self.forgets = held, forgets
-        self.configured = 0
+        self.methods: list[str] = []
 
-    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
-        self.held.append((name, iteration, value))
-
-    def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
-        self.held.append((name, iteration, text))
-
-    def write_config(self, config: Mapping[str, Any]) -> None:
-        self.configured += 1
+    def note(self, method: str, *args: Any) -> None:
+        self.methods.append(method)
+        if method in ("scalar", "text"):
+            self.held.append((args[0], args[1], args[2]))
 
     def resume_at(self, iteration: int) -> bool:
         if self.forgets:
             self.held[:] = [held for held in self.held if held[1] <= iteration]
         return self.forgets
-
-    def write_image(self, *_: Any) -> None: ...
-
-    def write_figure(self, *_: Any) -> None: ...
-
-    def write_histogram(self, *_: Any) -> None: ...
-
-    def close(self) -> None: ...
 
 
 @pytest.fixture
@@ -73,15 +62,18 @@ def losses(begin: int, end: int, value: float = 0.0) -> list[tuple[str, int, Any
     return [("loss", it, value) for it in range(begin, end + 1)]
 
 
-def resume(run: RunDir, iteration: int, writer: Holds, *left: int, gives: tuple[int, ...] = ()) -> None:
+def resume(
+    run: RunDir, iteration: int, writer: Holds, *left: int, gives: tuple[int, ...] = (), new: bool = False
+) -> None:
     """Resume at an iteration: `left` is how far the writer had come, `gives` the iterations that are logged then."""
     folder = run.writers / "own"
-    (folder / CONFIGURED).touch()
+    if not new:
+        (folder / CONFIGURED).touch()
     if left:
         WriterProgress(folder / PROGRESS, 10_000).save(begun=left[0], safe=left[1])
     recorder: Any = SimpleNamespace(say=pytest.fail, failure=pytest.fail)
     history = History(run, iteration)
-    thread = WriterThread("own", writer, {}, folder, recorder, history)
+    thread = WriterThread("own", writer, CONFIG, folder, recorder, history)
     thread.start()
     log(run, ("run", iteration, None), *(("loss", it, 9.0) for it in gives))
     for number, it in enumerate(gives, history.calls):
@@ -96,20 +88,24 @@ def its(writer: Holds, name: str = "loss") -> list[int]:
     return [it for of, it, _ in writer.held if of == name]
 
 
-@pytest.mark.parametrize("kept", [4, 5, 6])
-def test_one_that_forgets_has_everything_whatever_of_the_last_calls_it_had_kept(run: RunDir, kept: int) -> None:
-    log(run, ("run", 0, None), *losses(1, 9))
-    writer = Holds([("loss", it, 0.0) for it in range(1, kept + 1)], forgets=True)
+@pytest.mark.parametrize(("forgets", "kept"), [(True, 4), (True, 6), (False, 5), (False, 6)])
+def test_one_that_cannot_forget_lacks_at_most_the_call_that_was_being_made(
+    run: RunDir, forgets: bool, kept: int
+) -> None:
+    log(run, ("run", 0, None), *losses(1, 8), ("run", 8, None), *losses(9, 9))
+    writer = Holds([("loss", it, 0.0) for it in range(1, kept + 1)], forgets)
     resume(run, 8, writer, 6, 4, gives=(9, 10))
-    assert writer.held == [*[("loss", it, 0.0) for it in range(1, 9)], ("loss", 9, 9.0), ("loss", 10, 9.0)]
+    wanted = [("loss", it, 9.0 if it > 8 else 0.0) for it in range(1, 11) if forgets or it <= kept or it > 6]
+    assert writer.held == wanted
 
 
-@pytest.mark.parametrize("kept", [5, 6])
-def test_one_that_cannot_forget_lacks_at_most_the_call_that_was_being_made(run: RunDir, kept: int) -> None:
-    log(run, ("run", 0, None), *losses(1, 9))
-    writer = Holds([("loss", it, 0.0) for it in range(1, kept + 1)], forgets=False)
-    resume(run, 8, writer, 6, 4, gives=(9, 10))
-    assert its(writer) == [it for it in range(1, 11) if it <= kept or it > 6]
+@pytest.mark.parametrize("forgets", [True, False])
+def test_what_two_attempts_have_logged_of_one_iteration_is_written_once(run: RunDir, forgets: bool) -> None:
+    """As the metrics of a validation after which the checkpoint was saved, that the resumed run did again."""
+    log(run, ("run", 0, None), *losses(0, 3, 0.1), ("run", 3, None), ("loss", 3, 0.2), ("run", 3, None))
+    writer = Holds([("loss", 0, 0.1)], forgets)
+    resume(run, 3, writer, 1, 1, gives=(3, 4))
+    assert writer.held == [*(("loss", it, 0.1) for it in range(4)), ("loss", 4, 9.0)]
 
 
 @pytest.mark.parametrize("forgets", [True, False])
@@ -129,14 +125,6 @@ def test_what_was_logged_late_of_an_early_iteration_is_made_up_for_too(run: RunD
     assert its(writer, "sample") == [3]
 
 
-def test_what_two_attempts_have_logged_of_one_iteration_is_written_once(run: RunDir) -> None:
-    """As the metrics of a validation after which the checkpoint was saved, that the resumed run did again."""
-    log(run, ("run", 0, None), *losses(1, 3, 0.1), ("run", 3, None), ("loss", 3, 0.2), ("run", 3, None))
-    writer = Holds([], forgets=True)
-    resume(run, 3, writer, 0, 0, gives=(3, 4))
-    assert writer.held == [("loss", 1, 0.1), ("loss", 2, 0.1), ("loss", 3, 0.1), ("loss", 4, 9.0)]
-
-
 @pytest.mark.parametrize("forgets", [True, False])
 def test_what_was_logged_again_in_an_iteration_is_made_up_for_by_its_last_value(run: RunDir, forgets: bool) -> None:
     again = ("loss", 2, 0.1), ("text", 2, "between"), ("loss", 2, 0.2)
@@ -145,14 +133,6 @@ def test_what_was_logged_again_in_an_iteration_is_made_up_for_by_its_last_value(
     resume(run, 3, writer, 3, 1, gives=(4,))
     values = [value for name, _, value in writer.held if name == "loss"]
     assert (its(writer), values, its(writer, "sample")) == ([1, 2, 3, 4], [0.1, 0.2, 0.2, 9.0], [2])
-
-
-@pytest.mark.parametrize("forgets", [True, False])
-def test_the_iteration_before_the_first_is_written_once(run: RunDir, forgets: bool) -> None:
-    log(run, ("run", 0, None), *losses(0, 2))
-    writer = Holds([("loss", 0, 0.0)], forgets)
-    resume(run, 0, writer, 1, 1, gives=(1,))
-    assert its(writer) == [0, 1]
 
 
 @pytest.mark.parametrize("forgets", [True, False])
@@ -166,15 +146,6 @@ def test_what_was_lost_and_is_trained_again_is_written_whatever_happens_then(run
     assert its(writer) == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("forgets", [True, False])
-def test_after_a_kill_while_it_makes_up_it_goes_on(run: RunDir, forgets: bool) -> None:
-    """The second resume begins with what the first one has left behind, which had come as far as 5."""
-    log(run, ("run", 0, None), *losses(1, 8), ("run", 8, None))
-    writer = Holds([("loss", it, 0.0) for it in range(1, 6)], forgets)
-    resume(run, 8, writer, 5, 2, gives=(9,))
-    assert its(writer) == list(range(1, 10))
-
-
 def test_a_run_without_a_note_of_how_far_the_writer_had_come_makes_up_for_nothing(run: RunDir) -> None:
     log(run, ("run", 0, None), *losses(1, 5))
     writer = Holds([("loss", 1, 0.0)], forgets=False)
@@ -185,16 +156,6 @@ def test_a_run_without_a_note_of_how_far_the_writer_had_come_makes_up_for_nothin
 def test_a_writer_that_is_new_in_a_resumed_run_is_given_what_is_trained_from_there_on(run: RunDir) -> None:
     log(run, ("run", 0, None), *losses(1, 5))
     writer = Holds([], forgets=False)
-    recorder: Any = SimpleNamespace(say=pytest.fail, failure=pytest.fail)
-    history = History(run, 3)
-    thread = WriterThread("own", writer, {}, run.writers / "own", recorder, history)
-    thread.start()
-    for number, it in enumerate((4, 5, 6), history.calls):
-        thread.give(number, WriterCall("write_scalar", ("scalar", "loss"), it, ("loss", 9.0, it, 0, 0.0)))
-    thread.finish()
-    thread.join(60)
-    assert not thread.is_alive()
-    assert (its(writer), writer.configured) == ([4, 5, 6], 1)
+    resume(run, 3, writer, gives=(4, 5, 6), new=True)
+    assert (its(writer), writer.methods.count("config")) == ([4, 5, 6], 1)
     assert (run.writers / "own" / CONFIGURED).exists()
-    progress = WriterProgress(run.writers / "own" / PROGRESS, 10_000)
-    assert (progress.begun, progress.safe) == (8, 8)

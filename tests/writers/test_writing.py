@@ -9,7 +9,6 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,12 +20,11 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.logging import writers
 from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.logging.writers import LatestIteration, WriterCall, calls_of
+from hookflow.runner.logging.writers import calls_of
 from hookflow.runner.process.launch import prepare
-from tests.conftest import TESTS, TOY, NewRun, Trained, records, wait_for
+from tests.conftest import TESTS, TOY, NewRun, Trained, hookflow_here, records, wait_for
 from tests.distributed.several import carry_out
-from tests.limits import LIMIT
-from tests.own_writers import Fails, Notes
+from tests.own_writers import Notes
 from tests.processes import Training
 from tests.runner.test_resume import strikes
 
@@ -104,44 +102,11 @@ def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
     assert warnings(run) == []
 
 
-def test_an_iteration_is_kept_back_until_a_later_one_comes() -> None:
-    def call(name: str, iteration: int, kind: str = "scalar") -> WriterCall:
-        return WriterCall(f"write_{kind}", (kind, name), iteration, ())
-
-    latest = LatestIteration()
-    given = [call("x", 3), call("y", 3), call("note", 3, "text"), call("note", 3, "text"), call("x", 3), call("y", 2)]
-    assert [latest.add(number, one) for number, one in enumerate(given)] == [[]] * 6
-    assert latest.past(3) == []
-    over = latest.add(6, call("x", 4))
-    assert [number for number, _ in over] == [1, 2, 3, 4, 5], "in their order, and of two values of x the last"
-    assert latest.past(5) == [(6, call("x", 4))]
-    assert latest.past(6) == latest.all() == []
-    assert latest.add(7, call("x", 1)) == [], "what a resumed run trains again"
-
-
 def test_a_value_is_written_once_its_iteration_is_over(trained: Trained, tmp_path: Path) -> None:
     """Whether or not anything else is logged."""
     file = tmp_path / "notes"
     once = f'hooks.once={{use="./loggers.py:LogsOnce", args={{file="{file}"}}}}'
     trained(own("Notes", file), once, "hooks.log.enabled=false", SHORT)
-
-
-def test_a_slow_one_loses_values_and_harms_neither_run_nor_end(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writers, "PLACES", 5)
-    monkeypatch.setattr(writers, "GRACE", 0.0)
-    monkeypatch.setattr(writers, "CLOSING", LIMIT)
-    run = trained(own("Sleeps", tmp_path / "notes", seconds=1.0))
-    assert len(scalars(run)) > 20
-    assert records(run, "end")[0]["status"] == "finished"
-    first, last = [text for text in warnings(run) if 'the writer "own"' in text]
-    assert first == 'the writer "own" is slower than the run logs: values are dropped'
-    assert "dropped, as it was too slow" in last
-    assert "left at the end" in last
-    written = kinds(tmp_path / "notes").count("scalar")
-    assert f"has not written {len(scalars(run)) - written} of {len(scalars(run))} values" in last
-    assert kinds(tmp_path / "notes")[-1] == "close", "it is closed all the same"
 
 
 def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
@@ -162,6 +127,7 @@ def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
     said = rf"has not written {logged} of {logged} values \((\d+) dropped, as it was too slow; (\d+) left at the end\)"
     found = re.search(said + " and has not closed$", warnings(run)[-1])
     assert found, warnings(run)
+    assert 'the writer "own" is slower than the run logs: values are dropped' in warnings(run)
     dropped, left = map(int, found.groups())
     assert dropped + left == logged
     assert left in (7, 8), "as many as may wait, and that which it is in"
@@ -179,20 +145,6 @@ def test_an_error_is_told_once_and_loses_one_value(trained: Trained, tmp_path: P
     assert last == f'the writer "own" has not written 3 of {len(scalars(run))} values (3 failed)'
 
 
-def test_errors_count_in_a_row_however_seldom_something_is_logged(tmp_path: Path) -> None:
-    told: list[str] = []
-    recorder: Any = SimpleNamespace(say=lambda text, level: told.append(text), failure=lambda *error, action: None)
-    writer = Fails(str(tmp_path / "notes"), times=100)
-    thread = writers.WriterThread("own", writer, {"run": {"name": "", "max_epochs": 1}}, tmp_path, recorder)
-    thread.start()
-    for k in range(writers.IN_A_ROW):
-        thread.give(k, WriterCall("write_scalar", ("scalar", "loss"), k, ("loss", 0.0, k, 0, 0.0)))
-        wait_for(lambda k=k: kinds(tmp_path / "notes").count("scalar") == k + 1)  # type: ignore[misc]
-    thread.join(60)
-    assert not thread.is_alive()
-    assert "switched off" in told[-1]
-
-
 def test_one_that_always_raises_is_switched_off_and_closed(trained: Trained, tmp_path: Path) -> None:
     run = trained(own("Fails", tmp_path / "notes", times=10_000))
     assert kinds(tmp_path / "notes") == ["made", "config", *10 * ["scalar"], "close"]
@@ -201,10 +153,11 @@ def test_one_that_always_raises_is_switched_off_and_closed(trained: Trained, tmp
     assert len(records(run, "error")) == 1
 
 
-@pytest.mark.parametrize("code", [1, 130])
+@pytest.mark.parametrize("code", [1, 130, 143])
 def test_it_is_closed_however_the_run_ends(code: int, trained: Trained, tmp_path: Path) -> None:
     raises = ['hooks.bad={use="./watchers.py:Raises"}']
-    ends = raises if code == 1 else strikes(tmp_path, signal.SIGINT, ("after_train_iter", 3))
+    number = signal.SIGINT if code == 130 else signal.SIGTERM
+    ends = raises if code == 1 else strikes(tmp_path, number, ("after_train_iter", 3))
     trained(own("Notes", tmp_path / "notes"), *ends, code=code)
     assert kinds(tmp_path / "notes").count("close") == 1
     assert kinds(tmp_path / "notes")[-1] == "close"
@@ -249,25 +202,6 @@ def test_a_writer_that_cannot_forget_gets_no_step_twice_or_backwards_after_a_kil
     assert len(logged - found) <= 2, "one call at most is lost in each kill: that which was being made"
 
 
-def test_a_dry_run_writes_nothing(new_run: NewRun, tmp_path: Path) -> None:
-    from hookflow.trials.dry_run import dry_run
-
-    run = new_run(own("Notes", tmp_path / "notes"))
-    loaded = load(run.pipeline, recorded=True)
-    dry_run(loaded, compile_pipeline(loaded, Path(__file__).parents[1]), Path(__file__).parents[1], lambda *text: None)
-    assert not (tmp_path / "notes").exists()
-
-
-def test_a_run_that_is_stopped_closes_them(new_run: NewRun, tmp_path: Path) -> None:
-    slow = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
-    run = new_run(own("Notes", tmp_path / "notes"), slow, "run.max_epochs=5000")
-    training = Training(run)
-    wait_for(lambda: training.over or bool(records(run, "scalars")))
-    training.signal(signal.SIGTERM)
-    assert training.wait() == 143
-    assert kinds(tmp_path / "notes")[-1] == "close"
-
-
 def test_of_two_ranks_the_first_alone_writes(tmp_path: Path) -> None:
     folder = TESTS / "distributed"
     writer = own("Notes", tmp_path / "notes").replace("./own_writers.py", "tests.own_writers")
@@ -294,13 +228,18 @@ def test_a_class_or_an_object_from_python(tmp_path: Path) -> None:
         assert "scalar" in kinds(file)
 
 
-def test_the_example_of_the_page_works(tmp_path: Path) -> None:
+def test_the_example_of_the_page_works_and_a_dry_run_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (TESTS.parent / "docs" / "writers.md").read_text("utf-8")
     (code,) = re.findall(r"```python\n# mine\.py\n(.*?)```", page, re.DOTALL)
     (table,) = re.findall(r"```toml\n(\[writers\.best\]\n.*?)```", page, re.DOTALL)
     (tmp_path / "mine.py").write_text(code)
     file = tmp_path / "mine.toml"
     file.write_text(f'extends = "{TOY}"\n[run]\nmax_epochs = 1\nthreads = 1\ndir = "{tmp_path / "runs"}"\n{table}')
+    monkeypatch.chdir(tmp_path)
+    assert hookflow_here("run", str(file), "--dry-run", cwd=tmp_path).returncode == 0
+    assert not list(tmp_path.rglob("best.json"))
     run = hookflow.train(file)
     best = json.loads((run.dir / "writers/best/best.json").read_text())
     assert best["best"]["loss"] == min(run.scalars("loss")["value"])
