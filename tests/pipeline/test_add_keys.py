@@ -46,7 +46,6 @@ use = "x"
             ["lr", "model", "metrics.psnr"],
             '[hooks.saver]\nuse = "a"\nreads = ["lr", # the rate\n    "model",\n    "metrics.psnr",\n]\n',
         ),
-        ("[hooks.saver]\nreads = [ ]\n", "reads", ["lr"], '[hooks.saver]\nreads = ["lr" ]\n'),
         (
             '[hooks.saver]\nreads = { after_val = ["lr"] } #!\n',
             "reads",
@@ -54,7 +53,6 @@ use = "x"
             '[hooks.saver]\nreads = { after_val = ["lr", "model"], before_val = ["lr"]} #!\n',
         ),
         ('extends = "base.toml"', "reads", ["lr"], 'extends = "base.toml"\n\n[hooks.saver]\nreads = ["lr"]\n'),
-        ("[hooks.saver]", "reads", ["lr"], '[hooks.saver]\nreads = ["lr"]\n'),
         ('[hooks.saver]\r\nuse = "a"\r\n', "reads", ["lr"], '[hooks.saver]\r\nuse = "a"\r\nreads = ["lr"]\r\n'),
         (
             '[hooks.saver]\nreads = ["a"]\n',

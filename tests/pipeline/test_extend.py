@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 from hookflow.errors import UserError, Where
+from hookflow.pipeline import schema
+from hookflow.pipeline.json_schema import sentences
 from hookflow.pipeline.load import Loaded, dump, load, parse
 
 BASE = """\
@@ -122,7 +125,7 @@ def test_the_length_of_the_child_takes_the_place_of_the_bases(built_on: Load) ->
     [
         (ON_BASE + "[run]\nmax_iters = 100\nmax_epochs = 1\n", "run.seed=1", "the length is given twice"),
         (ON_BASE, "extends=x.toml", r"--set extends=x\.toml: extends cannot be set from the command line"),
-        ('extends = "../shared"', "run.seed=1", r'own/child.toml:1:1: the file "../shared" cannot be read: Is a dir'),
+        ('extends = "../shared"', "run.seed=1", r'own/child.toml:1:1: the file "shared" cannot be read: Is a dir'),
         ('extends = "b.toml"', "run.seed=1", r'own/b.toml:7:10: \$\{task.x\}: the pipeline sets no key "task.x"'),
     ],
 )
@@ -172,3 +175,12 @@ def test_every_file_of_a_base_is_found_from_the_child(built_on: Load) -> None:
     named = re.findall(r'"[^"]*\.(?:py|pt)[^"]*"', recorded)
     outside = [name for name in named if not re.match(r'"(type:)?\.\./shared/', name)]
     assert (len(named), outside) == (11, ['"./left.py:alone"'])
+
+
+def test_every_key_that_speaks_of_a_file_beside_the_pipeline_is_marked() -> None:
+    sections = [kind for kind in vars(schema).values() if isinstance(kind, type) and issubclass(kind, schema.Section)]
+    for section in sections:
+        hints = get_type_hints(section, include_extras=True)
+        for name, sentence in sentences(section).items():
+            if ".py" in sentence or "pipeline's own folder" in sentence:
+                assert "BesidePipeline" in repr(hints[name]), (section, name)
