@@ -38,16 +38,12 @@ def installed(requirement: Requirement) -> dict[str, list[Requirement]]:
             lines = distribution(wanted.name).requires or ()
         except PackageNotFoundError:
             continue
-        extras = ("", *wanted.extras)
-        needs = [need for need in map(Requirement, lines) if _applies(need, extras)]
+        extras = [{"extra": extra} for extra in ("", *wanted.extras)]
+        needs = [n for n in map(Requirement, lines) if n.marker is None or any(map(n.marker.evaluate, extras))]
         if name not in packages or wanted.extras:
             waiting += [need for need in needs if need not in packages.get(name, [])]
             packages[name] = needs
     return packages
-
-
-def _applies(need: Requirement, extras: tuple[str, ...]) -> bool:
-    return need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in extras)
 
 
 @pytest.mark.parametrize("requirement", DECLARED, ids=str)

@@ -14,25 +14,15 @@ MORE = """accuracy accuracy@5 val/acc acc1 accuracy/top1 F1 f1_score macro_preci
 NOT_PLAIN = "score class mapping neg_mse loss_accuracy top1 lr errand"
 
 
-@pytest.mark.parametrize("metric", LESS.split())
-def test_less_of_a_loss_or_an_error_is_better(metric: str) -> None:
-    assert mode_by_name(metric) == "min"
-    assert mode_of(metric) == "min"
-
-
-@pytest.mark.parametrize("metric", MORE.split())
-def test_more_of_an_accuracy_is_better(metric: str) -> None:
-    assert mode_by_name(metric) == "max"
-    assert mode_of(metric) == "max"
+@pytest.mark.parametrize(("metrics", "mode"), [(LESS, "min"), (MORE, "max")])
+def test_the_words_of_a_name_say_the_mode(metrics: str, mode: str) -> None:
+    assert [mode_of(metric) for metric in metrics.split()] == [mode] * len(metrics.split())
 
 
 @pytest.mark.parametrize("metric", NOT_PLAIN.split())
-def test_what_is_not_plain_must_be_said(metric: str) -> None:
+def test_a_mode_that_is_not_plain_must_be_stated(metric: str) -> None:
     assert mode_by_name(metric) is None
     with pytest.raises(UserError, match=r'mode = "min" or mode = "max"'):
         mode_of(metric)
     assert mode_of(metric, "min") == "min"
-
-
-def test_what_is_said_counts() -> None:
-    assert mode_of("loss", "max") == "max"
+    assert mode_of("loss", "max") == "max", "what is stated counts"

@@ -6,6 +6,7 @@ import re
 import tomllib
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hookflow
 from hookflow import Hook
+from tests.conftest import TOY
 from tests.conftest import hookflow_here as command
 from tests.toy import Net, Points
 
@@ -112,31 +114,25 @@ def test_functions_classes_and_instances_are_hooks(tmp_path: Path) -> None:
         "<object note>", "<object partial>", "<object Counter>", "<object Counter 2>", "<object Weighed>"
     }  # fmt: skip
     assert run.plan.hook("counter").about == "Counts what it has seen."
+    hookflow.train(hookflow.load(TOY, {"hooks.early_stop": {"use": Counter(2)}}), "none", runs=tmp_path)
 
 
-def test_an_object_may_go_over_a_file(tmp_path: Path) -> None:
-    instance = Counter(1)
-    toy = hookflow.load(Path(__file__).parents[1] / "toy.toml", {"hooks.early_stop": {"use": instance}})
-    hookflow.train(toy, "none", runs=tmp_path)
-    assert instance.seen == 15
-
-
-def test_an_object_takes_no_arguments(tmp_path: Path) -> None:
-    with pytest.raises(hookflow.UserError, match='model takes no argument "width"'):
-        train(tmp_path, model={"use": Net(), "args": {"width": 3}})
-    hooks = {"counter": {"use": Counter(1), "args": {"step": 3}}}
-    with pytest.raises(hookflow.UserError, match='hook "counter" takes no argument "step"'):
-        hookflow.load(pipeline(hooks=hooks)).check()
-
-
-def test_an_object_that_is_something_else_is_told(tmp_path: Path) -> None:
-    with pytest.raises(hookflow.UserError, match=r"model must be a torch\.nn.*Module, and this makes a dict_keys"):
-        train(tmp_path, model={"use": {}.keys()})
-    with pytest.raises(hookflow.UserError, match="Random has no method named like a point"):
-        train(tmp_path, hooks={"odd": {"use": __import__("random").Random()}})
-    optimizer = torch.optim.SGD(Net().parameters(), lr=0.1)
-    with pytest.raises(hookflow.UserError, match=r"optimizer\.use must make an optimizer.*\n.*give its class"):
-        train(tmp_path, optimizer={"use": optimizer})
+@pytest.mark.parametrize(
+    ("part", "wrong"),
+    [
+        ({"model": {"use": {}.keys()}}, r"model must be a torch\.nn.*Module, and this makes a dict_keys"),
+        ({"model": {"use": Net(), "args": {"width": 3}}}, 'model takes no argument "width"'),
+        ({"hooks": {"odd": {"use": Random()}}}, "Random has no method named like a point"),
+        ({"hooks": {"odd": {"use": Counter(1), "args": {"step": 3}}}}, 'hook "odd" takes no argument "step"'),
+        (
+            {"optimizer": {"use": torch.optim.SGD(Net().parameters(), lr=0.1)}},
+            r"optimizer\.use must make an optimizer.*\n.*give its class",
+        ),
+    ],
+)
+def test_an_object_that_does_not_fit_is_refused(tmp_path: Path, part: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(hookflow.UserError, match=wrong):
+        train(tmp_path, **part)
 
 
 def test_objects_are_only_here(tmp_path: Path) -> None:

@@ -125,11 +125,6 @@ def test_what_a_hook_raises_is_raised_here_and_told_once(tmp_path: Path, capsys:
     assert records(run._run_dir, "error")[0]["hook"] == "saboteur"
 
 
-def test_a_mistake_that_only_building_finds_is_a_user_error(tmp_path: Path) -> None:
-    with pytest.raises(hookflow.UserError, match=r"Invalid learning rate: -1\.0"):
-        hookflow.train(toy(optimizer__args={"lr": -1.0}), "none", runs=tmp_path)
-
-
 def test_a_failure_in_a_process_of_its_own_has_its_exit_status(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("import os\ndef bad(run):\n    os.kill(os.getpid(), 9)\n")
     bad = {"use": "./bad.py:bad", "points": ["after_train_iter"]}
@@ -139,13 +134,17 @@ def test_a_failure_in_a_process_of_its_own_has_its_exit_status(tmp_path: Path) -
         hookflow.train(pipeline, "none", runs=tmp_path, process=True)
 
 
-def test_ctrl_c_saves_and_is_raised(tmp_path: Path) -> None:
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt, match=r"SIGINT received.*hookflow\.load_run"):
-        hookflow.train(sabotaged(lambda: os.kill(os.getpid(), signal.SIGINT)), "none", runs=tmp_path)
+@pytest.mark.parametrize(
+    ("number", "raised", "text"),
+    [(signal.SIGINT, KeyboardInterrupt, r"SIGINT received.*hookflow\.load_run"), (signal.SIGTERM, SystemExit, "143")],
+)
+def test_a_signal_saves_and_is_raised(tmp_path: Path, number: int, raised: type[BaseException], text: str) -> None:
+    handler = signal.getsignal(number)
+    with pytest.raises(raised, match=text):
+        hookflow.train(sabotaged(lambda: os.kill(os.getpid(), number)), "none", runs=tmp_path)
     run = hookflow.load_run("latest", tmp_path)
     assert (run.status, run.checkpoint().iter) == ("interrupted", 4)
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(number) is handler
 
 
 def test_ctrl_c_reaches_a_process_of_its_own(tmp_path: Path) -> None:
@@ -161,16 +160,17 @@ def test_ctrl_c_reaches_a_process_of_its_own(tmp_path: Path) -> None:
     assert hookflow.load_run("latest", tmp_path).checkpoint().iter > 2
 
 
-def test_sigterm_ends_the_program_once_the_run_is_saved(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="143"):
-        hookflow.train(sabotaged(lambda: os.kill(os.getpid(), signal.SIGTERM)), "none", runs=tmp_path)
-    assert hookflow.load_run("latest", tmp_path).checkpoint().iter == 4
-
-
-def test_a_ui_that_there_is_not_is_told_with_the_nearest(tmp_path: Path) -> None:
+def test_what_cannot_be_trained_so_is_told_before_anything_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(hookflow.UserError, match=r'there is no ui "plan"\n.*did you mean "plain"\?'):
         hookflow.train(toy(), "plan", runs=tmp_path)  # type: ignore[arg-type]
-    assert not [*tmp_path.iterdir()], "nothing has been begun"
+    with pytest.raises(hookflow.UserError, match=r"load\(file, overrides="):
+        hookflow.train(TOY, {"run.max_epochs": 1}, runs=tmp_path)  # type: ignore[arg-type]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(hookflow.UserError, match="torchrun has started several"):
+        hookflow.train(toy(), "none", runs=tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("process", [False, True])
@@ -178,14 +178,3 @@ def test_a_mistake_of_overrides_that_only_building_finds_is_placed_there(tmp_pat
     pipeline = toy(model__args__wdth=3)
     with pytest.raises(hookflow.UserError, match=r'overrides\["model.args.wdth"\]: model takes no argument "wdth"'):
         hookflow.train(pipeline, ui="none", runs=tmp_path, process=process)
-
-
-def test_overrides_in_the_place_of_the_ui_are_told_where_they_go() -> None:
-    with pytest.raises(hookflow.UserError, match=r"load\(file, overrides="):
-        hookflow.train(TOY, {"run.max_epochs": 1})  # type: ignore[arg-type]
-
-
-def test_torchrun_is_not_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(hookflow.UserError, match="torchrun has started several"):
-        hookflow.train(toy(), "none", runs=tmp_path)
