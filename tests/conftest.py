@@ -164,10 +164,10 @@ def resumes_alike(new_run: NewRun, train_here: Train, tmp_path: Path) -> NewRun:
 
 @pytest.fixture
 def trained(new_run: NewRun, train_here: Train) -> Trained:
-    """Train a new run of the toy pipeline in this process, and return its directory; `code` is the exit code."""
+    """Train a new run in this process, and return its directory; `code` is the exit code."""
 
-    def run(*overrides: str, code: int = 0, swap: tuple[str, str] | None = None) -> RunDir:
-        run_dir = new_run(*overrides, swap=swap)
+    def run(*overrides: str, code: int = 0, swap: tuple[str, str] | None = None, pipeline: Path = TOY) -> RunDir:
+        run_dir = new_run(*overrides, swap=swap, pipeline=pipeline)
         assert train_here(run_dir) == code, records(run_dir, "end")
         return run_dir
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -99,12 +100,16 @@ def test_numbers_of_every_kind_are_brought_over_exactly(run_dir: RunDir, recorde
         "half": torch.tensor(0.25, dtype=torch.bfloat16),
         "long": torch.tensor(2**40 + 1),
         "bool": torch.tensor(True),
+        "matrix": torch.ones(1, 1),
+        "plain bool": True,
+        "of NumPy": np.float32(0.5),
+        "array": np.ones(1),
     }
     for name, value in values.items():
         recorder.scalar(name, scalar(value, name))
     recorder.flush()
     (record,) = read(run_dir)
-    assert record["v"] == {name: float(value) for name, value in values.items()}
+    assert record["v"] == {name: torch.as_tensor(value).item() for name, value in values.items()}
 
 
 def test_a_number_that_cannot_be_read_costs_no_other_one_and_is_said_once(run_dir: RunDir, recorder: Recorder) -> None:
@@ -142,6 +147,7 @@ def test_a_number_has_the_epoch_that_it_was_logged_in_whenever_it_is_written(
         ("3", "not a str ('3')"),
         (None, "not a NoneType (None)"),
         ([1.0], "not a list ([1.0])"),
+        (np.ones(2), "not a ndarray of shape (2,)"),
     ],
     ids=repr,
 )

@@ -14,41 +14,44 @@ from tests.processes import Training
 from tests.runner.same import assert_same_end
 
 
-def told(at: str, when: str, **more: object) -> str:
+def told(at: str, when: str, name: str = "told", **more: object) -> str:
+    """Return an override for a hook that says where it fires."""
     written = "".join(f", {key}={value}" for key, value in more.items())
     quoted = when.replace('"', '\\"')
-    return f'hooks.told={{use="./watchers.py:tells", points=["{at}"], when="{quoted}"{written}}}'
-
-
-def fired(run_dir: RunDir) -> list[tuple[object, object]]:
-    return [(r["it"], r["ep"]) for r in records(run_dir, "message") if r["text"] == "told"]
+    return f'hooks.{name}={{use="./watchers.py:tells", points=["{at}"], when="{quoted}"{written}}}'
 
 
 def logged(run_dir: RunDir, name: str) -> dict[object, float]:
     return {r["it"]: r["v"][name] for r in records(run_dir, "scalars") if name in r["v"]}  # type: ignore[index,operator]
 
 
-def iterations(run_dir: RunDir) -> list[object]:
-    return [it for it, _ in fired(run_dir)]
+def iterations(run_dir: RunDir, name: str = "told") -> list[object]:
+    """Return the iterations that were done when a hook fired."""
+    return [r["it"] for r in records(run_dir, "message") if (r["text"], r["source"]) == ("told", name)]
 
 
-@pytest.mark.parametrize(
-    ("at", "when", "expected"),
-    [
-        ("after_train_iter", "iter % 4 == 1 and epoch >= 1", [9, 13]),
-        ("before_train_iter", "iter < 2 and rank == 0", [0, 1]),
-        ("after_train_iter", "iter == max_iters - 1 or epoch == max_epochs", [14]),
-        ("after_train_epoch", "epoch > 1", [10, 15]),
-        ("after_train", "metrics.loss > 0 and metrics.accuracy >= 0", [15]),
-        ("before_train_epoch", "accuracy >= 0", [5, 10]),
-        ("after_val", "not (iter < 10)", [10, 15]),
-        ("forward", "iter == 3", [3]),
-    ],
-)
-def test_it_fires_only_where_the_condition_holds(trained: Trained, at: str, when: str, expected: list[int]) -> None:
-    modules = {"modules": '["head"]'} if at == "forward" else {}
-    run_dir = trained(told(at, when, **modules))
-    assert iterations(run_dir) == expected
+CONDITIONS: list[tuple[str, str, dict[str, object], list[int]]] = [
+    ("after_train_iter", "iter % 4 == 1 and epoch >= 1", {}, [9, 13]),
+    ("before_train_iter", "iter < 2 and rank == 0", {}, [0, 1]),
+    ("after_train_iter", "iter == max_iters - 1 or epoch == max_epochs", {}, [14]),
+    ("after_train_epoch", "epoch > 1", {}, [10, 15]),
+    ("after_train", "metrics.loss > 0 and metrics.accuracy >= 0", {}, [15]),
+    ("before_train_epoch", "accuracy >= 0", {}, [5, 10]),
+    ("after_val", "not (iter < 10)", {}, [10, 15]),
+    ("forward", "iter == 3", {"modules": '["head"]'}, [3]),
+    ("after_train_iter", 'value("train/iter") == 4', {}, [4]),  # quoted, since it is no identifier
+    ("after_train_iter", "iter > 5", {"every": 4}, [8, 12]),  # not at 6, where it would hold first
+    ("after_train_iter", "unheard > 1", {"every": 100}, []),  # never due, so never asked
+    ("after_train_iter", "accuracy >= 0", {}, [*range(6, 16)]),  # which is missing at first
+]
+
+
+def test_each_fires_only_where_its_condition_holds(trained: Trained) -> None:
+    slashed = 'hooks.slashed={use="./watchers.py:logs_iter", points=["after_train_iter"], phase="first"}'
+    hooks = [told(at, when, f"told{k}", **more) for k, (at, when, more, _) in enumerate(CONDITIONS)]
+    run_dir = trained(slashed, *hooks)
+    fired = {when: iterations(run_dir, f"told{k}") for k, (_, when, *_) in enumerate(CONDITIONS)}
+    assert fired == {when: expected for _, when, _, expected in CONDITIONS}
     assert not messages(run_dir, "warn")
 
 
@@ -56,47 +59,29 @@ def test_the_loss_is_that_of_the_iteration_at_hand(trained: Trained) -> None:
     every = "hooks.log.points=[{at='after_train_iter'}]"
     losses = logged(trained(every), "loss")
     middle = sorted(losses.values())[7]
-    run_dir = trained(every, told("after_train_iter", f"loss > {middle!r}"))
-    assert iterations(run_dir) == [it for it, loss in losses.items() if loss > middle]
-    before = trained(every, told("before_train_iter", f"loss > {middle!r}"))
-    assert iterations(before) == [it for it, loss in losses.items() if loss > middle and it != 15]
+    when = f"loss > {middle!r}"
+    run_dir = trained(every, told("after_train_iter", when), told("before_train_iter", when, "before"))
+    above = [it for it, loss in losses.items() if loss > middle]
+    assert iterations(run_dir) == above
+    assert iterations(run_dir, "before") == [it for it in above if it != 15]
 
 
-def test_a_name_that_is_no_identifier_is_quoted(trained: Trained) -> None:
-    slashed = 'hooks.slashed={use="./watchers.py:logs_iter", points=["after_train_iter"]}'
-    assert iterations(trained(slashed, told("after_train_iter", 'value("train/iter") == 4'))) == [4]
+UNHEARD = {
+    "los > 1": 'did you mean "loss"?',
+    "metrics.acuracy > 1": 'did you mean "metrics.accuracy"?',
+    "logits > 1": "",
+    "zzz > 1": "there are accuracy, grad_norm, loss, lr, metrics.accuracy, metrics.loss, samples_per_s",
+}
 
 
-def test_a_multiple_at_which_it_does_not_hold_is_spent(trained: Trained) -> None:
-    run_dir = trained(told("after_train_iter", "iter > 5", every=4))
-    assert iterations(run_dir) == [8, 12], "not at 6, where it would hold first"
-
-
-def test_who_is_not_due_is_not_asked(trained: Trained) -> None:
-    assert not messages(trained(told("after_train_iter", "unheard > 1", every=100)), "warn")
-
-
-@pytest.mark.parametrize(
-    ("when", "hint"),
-    [
-        ("los > 1", 'did you mean "loss"?'),
-        ("metrics.acuracy > 1", 'did you mean "metrics.accuracy"?'),
-        ("logits > 1", ""),
-        ("zzz > 1", "there are accuracy, grad_norm, loss, lr, metrics.accuracy, metrics.loss, samples_per_s"),
-    ],
-)
-def test_a_name_that_nobody_ever_logs_is_told_at_the_end(trained: Trained, when: str, hint: str) -> None:
-    run_dir = trained(told("after_train_iter", when), "run.sanity=false")
-    assert not fired(run_dir)
-    *_, line = messages(run_dir, "warn")  # those before it are what `check` warns of
-    name = when.split()[0]
-    assert str(line).startswith(f'hook "told": nobody has ever logged the "{name}" of its condition "{when}"; {hint}')
-
-
-def test_what_was_missing_only_at_first_is_no_matter(trained: Trained) -> None:
-    run_dir = trained(told("after_train_iter", "accuracy >= 0"))
-    assert iterations(run_dir) == list(range(6, 16))
-    assert not messages(run_dir, "warn")
+def test_names_that_nobody_ever_logs_are_told_at_the_end(trained: Trained) -> None:
+    hooks = [told("after_train_iter", when, f"told{k}") for k, when in enumerate(UNHEARD)]
+    run_dir = trained(*hooks, "run.sanity=false")
+    assert "told" not in messages(run_dir)
+    lines = messages(run_dir, "warn")[-len(UNHEARD) :]  # those before are what `check` warns of
+    for k, (when, hint) in enumerate(UNHEARD.items()):
+        start = f'hook "told{k}": nobody has ever logged the "{when.split()[0]}" of its condition "{when}"; {hint}'
+        assert [line for line in lines if line.startswith(start)], (start, lines)
 
 
 def test_a_resumed_run_remembers_what_conditions_look_at(new_run: NewRun, trained: Trained, tmp_path: Path) -> None:
