@@ -1,9 +1,7 @@
 """How many Python functions of hookflow's own an iteration calls: a figure that no busy machine changes.
 
-A call costs 0.05 to 0.1 µs where caches are warm and two to four times that in a training, so twelve are about 2 µs an
-iteration. Counted is every call in the training thread of a function that hookflow has written or generated, from one
-request for a batch to the next; each resumption of a generator counts, and so does a property. Not counted is what
-PyTorch, the task, the data and the hooks do themselves. The median of many iterations is taken.
+A call costs 0.05 to 0.4 µs. Counted is every call in the training thread of a function that hookflow has written or
+generated, from one request for a batch to the next; each resumption of a generator counts, and so does a property.
 
 When it fails, the message lists the functions and how often each was called in an iteration. A question that has the
 same answer all through the run belongs before the loop; one that is rarely asked belongs behind the attention flag.

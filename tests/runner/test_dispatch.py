@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
-from hookflow.runner.dispatch.dispatcher import Dispatcher, Here, adapt
+from hookflow.runner.dispatch.dispatcher import Dispatcher, Here
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.logging.timing import Books, Timeline
 from hookflow.runner.process.state import RunState
@@ -56,17 +56,6 @@ class Scribe:
         self.notes.append(f"{self.name} out")
 
 
-@pytest.mark.parametrize(
-    ("takes", "expected"),
-    [((), ()), (("run",), (RUN,)), (("batch",), ("b",)), (("outputs", "run", "batch_idx"), ("o", RUN, 3))],
-)
-def test_a_method_gets_what_it_names_in_its_own_order(takes: tuple[str, ...], expected: tuple[object, ...]) -> None:
-    got: list[object] = []
-    offers = ("run", "batch", "batch_idx", "outputs")
-    adapt(lambda *args: got.extend(args), takes, offers, RUN)((RUN, "b", 3, "o"))
-    assert tuple(got) == expected
-
-
 def test_hooks_are_called_in_the_plans_order_and_each_is_counted() -> None:
     notes: list[Any] = []
     hooks = {name: Scribe(name, notes) for name in "ab"}
@@ -86,16 +75,6 @@ def test_hooks_are_called_in_the_plans_order_and_each_is_counted() -> None:
 def around(*names: str) -> list[tuple[str, str, str, tuple[str, ...]]]:
     enters = [(name, "before_val", "enter", ()) for name in names]
     return [*enters, *((name, "after_val", "exit", ()) for name in reversed(names))]
-
-
-def test_the_second_half_runs_at_the_closing_point() -> None:
-    notes: list[Any] = []
-    fires, *_ = engine({name: Scribe(name, notes) for name in "ab"}, *around("a", "b"))
-    fires.fire("before_val")
-    fires.fire("after_val", {})
-    assert notes == ["a in", "b in", "b out", "a out"]
-    fires.leave(0)
-    assert len(notes) == 4, "what has been left is not left again"
 
 
 class Guarded:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,8 +13,8 @@ from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.manifest import NONFINITE, damage, list_checkpoints
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from hookflow.runner.loop.finite import Losses, advice, why_the_host_looks
-from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, records, strike
-from tests.runner.same import assert_same, assert_same_end, curve, final_state
+from tests.conftest import TESTS, TOY, NewRun, Trained, messages, reason, records
+from tests.runner.same import assert_same, curve, final_state
 
 ONE_EPOCH = "run.max_epochs=1"
 LOOKS = 'hooks.looks={use="./upsets.py:Looks"}'
@@ -178,14 +177,9 @@ def test_schedules_go_on_over_a_step_that_is_left_out(trained: Trained) -> None:
     assert rates[0] == rates[1] and len({*rates[0].values()}) == 3
 
 
-def test_a_resumed_run_counts_on(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_a_resumed_run_counts_on(resumes_alike: NewRun) -> None:
     run = (upset(1, 4), 'run.on_nan="skip"', "hooks.throughput.enabled=false", "run.max_epochs=2")
-    whole, cut = new_run(*run), new_run(*run, strike(tmp_path, 3))
-    assert train_here(whole) == 0, reason(whole)
-    assert train_here(cut) == 143, reason(cut)
-    assert train_here(cut, resume=True) == 0, reason(cut)
-    assert skipped(cut) == [1.0, 2.0]
-    assert_same_end(whole, cut)
+    assert skipped(resumes_alike(*run, point="after_train_iter", at=3)) == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(

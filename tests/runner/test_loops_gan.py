@@ -13,7 +13,7 @@ from hookflow.events.rundir import RunDir
 from tests.conftest import TESTS, TOY, Train, Trained, messages, reason, strike
 from tests.gan import Discriminator, Generator
 from tests.golden_files import check_golden
-from tests.runner.same import assert_same_end, curve
+from tests.runner.same import curve
 
 GAN = (TOY.read_text(), (TESTS / "gan.toml").read_text())
 
@@ -80,16 +80,13 @@ def test_the_trace(gan: Trained, tmp_path: Path) -> None:
         ('hooks.steps={use="./gan.py:Steps"}', "run.step is for the step of a task that steps its optimizers itself"),
         ("run.accumulate=2", "run.accumulate says when the optimizers step, and this task steps them itself"),
         ('hooks.clip.args.model="genrator"', 'there is no model "genrator"; did you mean "generator"?'),
+        ('model.train={use="./gan.py:Generator"}', 'no model can be called "train"'),
         ('optimizer.generator.groups=[{match="*.weigth"}]', '"*.weigth" matches no parameter'),
     ],
 )
 def test_mistakes(gan: Trained, override: str, said: str) -> None:
     run_dir = gan(override, code=2)
     assert all(part in reason(run_dir) for part in said.split("; ")), "the line that is at fault stands between them"
-
-
-def test_a_model_called_like_something_of_pytorch(gan: Trained) -> None:
-    assert 'no model can be called "train"' in reason(gan('model.train={use="./gan.py:Generator"}', code=2))
 
 
 def test_each_of_several_steps_has_norms_of_its_own(gan: Trained) -> None:

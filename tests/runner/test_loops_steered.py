@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import NewRun, Train, Trained, messages, reason, records, strike
+from tests.conftest import NewRun, Trained, messages, reason, records
 from tests.golden_files import check_golden
-from tests.runner.same import assert_same_end
 from tests.toy import Net
 
 SHORT = ("data.train.args={examples=24}", "data.val.args={examples=16,split=1}")
@@ -116,16 +115,9 @@ def test_a_run_in_which_every_batch_is_skipped_ends(trained: Trained) -> None:
     assert (end["it"], end["ep"]) == (15, 3)
 
 
-def test_an_epoch_that_was_ended_stays_so_when_the_run_is_killed_there(
-    new_run: NewRun, train_here: Train, tmp_path: Path
-) -> None:
+def test_an_epoch_that_was_ended_stays_so_when_the_run_is_killed_there(resumes_alike: NewRun) -> None:
     often = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
-    ends = steers("stop_epoch", "after_backward", 6)
-    alone, cut = new_run(often, ends), new_run(often, ends, strike(tmp_path, 7, "after_val_iter"))
-    assert train_here(alone) == 0
-    assert train_here(cut) == 143
-    assert train_here(cut, resume=True) == 0
-    assert_same_end(alone, cut)
+    resumes_alike(often, steers("stop_epoch", "after_backward", 6), point="after_val_iter", at=7)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.process.launch import prepare
-from tests.conftest import TESTS, Train, Trained, records
+from tests.conftest import TESTS, Trained, records
 from tests.distributed.several import carry_out
-from tests.runner.test_calls import counted
 
 CLOUDS = TESTS / "distributed" / "clouds.toml"
 SHORT = ("run.max_epochs=1", "data.train.args={examples=32}")
@@ -121,22 +120,6 @@ def test_a_rank_that_logs_alone_waits_for_no_other(tmp_path: Path) -> None:
     assert carry_out(run_dir, 2) == [0, 0]
     said = [record["text"] for record in records(run_dir, "message") if record["source"] == "says"]
     assert said == ["alone 5.0", "alone 6.0"]
-
-
-class Logs:
-    def after_train_iter(self, run: Any) -> None:
-        run.log("one", 1.0)
-
-
-def test_where_nobody_listens_a_logged_number_costs_no_call_more(tmp_path: Path, train_here: Train) -> None:
-    logs = '[hooks.logs]\nuse = "tests.runner.test_on_log:Logs"\n'
-    functions = counted(logs, tmp_path, train_here).iterations[50]
-    names = {code.co_qualname for code in functions}
-    assert "Run.log" in names
-    assert not names & {"Dispatcher.fire_within", "Dispatcher.fire"}
-    inside = {"Run.log", "scalar", "as_number", "Recorder.scalar", "Recorder._place", "Scalars.log"}
-    bare = {code.co_qualname for code in counted("", tmp_path / "bare", train_here).iterations[50]}
-    assert names - bare <= inside | {"after_train_iter"}
 
 
 def test_a_hook_in_the_thread_of_autograd_is_one_like_any_other(

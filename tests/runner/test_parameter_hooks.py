@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,6 @@ import torch
 from torch import nn
 
 from hookflow.errors import UserError
-from hookflow.graph.forecast import Length, forecast
-from hookflow.graph.plan import Plan
-from hookflow.graph.render.text import marks
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.builder.components import Parts
@@ -175,24 +171,3 @@ def test_one_that_raises(trained: Trained, point: str, on_error: str, exit_code:
 
 def fails() -> None:
     raise RuntimeError("as told")
-
-
-def test_they_have_a_place_in_the_plan() -> None:
-    overrides = (
-        hook("halves", halves, "parameter_grad", parameters=["*.weight"], after=["adds"], every=2),
-        hook("adds", adds, "parameter_grad", parameters=["*.weight"]),
-        hook("steps", says_iter, "optimizer_step_post"),
-        "run.max_iters=4",
-    )
-    loaded = parse(TOY.read_text().replace(*SWAP), TOY, overrides)
-    plan = compile_pipeline(loaded)
-    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
-    _, second = plan.at("parameter_grad")
-    assert plan.order["parameter_grad"] == ("adds", "halves")
-    assert [(edge.first, edge.then, edge.kind) for edge in plan.edges_at("parameter_grad")] == [
-        ("adds", "halves", "file")
-    ]
-    assert marks(plan, second) == ["every 2", "on *.weight"]
-    told = forecast(plan, Length.of(loaded.pipeline))
-    assert told[second.id].text.endswith(": in 2 of them, at each parameter")
-    assert told[plan.at("optimizer_step_post")[0].id].text == "every iteration: in 4 of them, at each optimizer"

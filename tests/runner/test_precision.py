@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -109,12 +110,9 @@ class TestAuto:
         (started,) = all_runs(tmp_path / "by_command" / "runs")
         assert precision_of(forked) == precision_of(started) == ("bf16" if bf16 else "fp32")
 
-    def test_no_other_device_is_judged_by_the_processor(self, bf16: bool) -> None:
-        assert choose_precision("auto", torch.device("mps"), lambda *said: None) == "fp32"
-
-
-def test_tf32_is_tf32_on_cuda() -> None:
-    assert choose_precision("tf32", torch.device("cuda"), lambda *said: None) == "tf32"
+    @pytest.mark.parametrize(("asked", "device", "chosen"), [("auto", "mps", "fp32"), ("tf32", "cuda", "tf32")])
+    def test_no_other_device_is_judged_by_the_processor(self, bf16: bool, asked: Any, device: str, chosen: str) -> None:
+        assert choose_precision(asked, torch.device(device), lambda *said: None) == chosen
 
 
 def test_the_gpu_that_is_named_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:

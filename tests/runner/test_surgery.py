@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.conftest import NewRun, Trained, messages, reason, records, strike
-from tests.runner.same import assert_same_end, final_state
+from tests.conftest import NewRun, Trained, messages, reason, records
+from tests.runner.same import final_state
 
 HEAD = "head.weight, head.bias"
 
@@ -51,12 +50,8 @@ def test_pytorchs_schedulers_see_the_added_group(trained: Trained) -> None:
     assert [group["lr"] for group in state["optimizer"]["param_groups"]] == [0.025, 0.0125]
 
 
-def test_killed_and_resumed_it_ends_the_same(new_run: NewRun, train_here: Any, tmp_path: Path) -> None:
-    alone, cut = new_run(surgeon(lr=0.05)), new_run(surgeon(lr=0.05), strike(tmp_path, 12))
-    assert train_here(alone) == 0
-    assert train_here(cut) == 143
-    assert train_here(cut, resume=True) == 0
-    assert_same_end(cut, alone)
+def test_killed_and_resumed_it_ends_the_same(resumes_alike: NewRun) -> None:
+    resumes_alike(surgeon(lr=0.05), point="after_train_iter", at=12)
 
 
 def test_what_is_lost_later_is_a_warning_at_the_next_checkpoint(trained: Trained) -> None:

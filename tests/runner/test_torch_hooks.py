@@ -153,13 +153,6 @@ def after_step(name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: A
     )
 
 
-class Around:
-    def around_optimizer_step(self) -> Iterator[None]:
-        CALLS.append("before_optimizer_step")
-        yield
-        CALLS.append("after_optimizer_step")
-
-
 def in_steps(parts: Parts, state: RunState) -> Iterator[Any]:
     for name, optimizer in parts.optimizers.items():
         yield optimizer.register_step_pre_hook(lambda *offered, name=name: with_closure(name, *offered))
@@ -176,55 +169,6 @@ def test_in_an_optimizers_step_as_by_hand(ran: Ran, swap: tuple[str, str]) -> No
     assert seen == ran(ends, swap=swap, by_hand=in_steps)[1]
     names = ["discriminator", "discriminator", "generator"] if swap is GAN else ["optimizer"] * 2
     assert [call[1] for call in seen if call[0] == "closure"][: len(names)] == names
-
-
-class Direct:
-    """A task whose last step is none of the run's."""
-
-    steps_itself = True
-
-    def step(self, run: Any, batch: Any) -> dict[str, torch.Tensor]:
-        loss = run.model(batch[0]).square().mean()
-        run.backward(loss)
-        run.step()
-        run.optimizer.step()
-        return {"loss": loss}
-
-    def evaluate(self, run: Any, batch: Any) -> dict[str, torch.Tensor]:
-        return {"loss": run.model(batch[0]).square().mean()}
-
-
-def test_they_fire_within_the_points_of_a_step_and_where_those_do_not(ran: Ran) -> None:
-    off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "clip", "checkpoint")]
-    task = f'task={{use="{__name__}:Direct"}}'
-    _, calls = ran(hook("steps", Steps), hook("around", Around), task, *off, "run.max_iters=1")
-    seen = [call if isinstance(call, str) else call[0] for call in calls]
-    step = ["pre", "closure", "post"]
-    assert seen == ["before_optimizer_step", *step, "after_optimizer_step", *step]
-
-
-class Closes:
-    """Gives LBFGS the closure that it cannot do without."""
-
-    def before_train_iter(self, batch: Any) -> None:
-        self.batch = batch
-
-    def optimizer_step_pre(self, run: Any, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        def closure() -> torch.Tensor:
-            optimizer.zero_grad()
-            with torch.enable_grad():
-                loss = nn.functional.cross_entropy(run.model(self.batch[0]), self.batch[1])
-                loss.backward()
-            CALLS.append(float(loss.detach()))
-            return loss
-
-        return (*args, closure), kwargs
-
-
-def test_lbfgs_has_its_closure_from_a_hook(ran: Ran) -> None:
-    optimizer = 'optimizer={use="torch.optim:LBFGS", args={max_iter=4}}'
-    _, (first, *_, last) = ran(optimizer, hook("closes", Closes), *SHORT, "hooks.schedule.enabled=false")
-    assert last < first
 
 
 class States:

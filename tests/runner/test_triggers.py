@@ -183,10 +183,7 @@ class Walk:
 
 lengths = st.builds(
     lambda loop, total, every, unit, per: Length(
-        total if loop == "ep" else None,
-        total * 4 if loop == "it" else None,
-        Interval(every, unit),
-        iters_per_epoch=per,
+        total if loop == "ep" else None, total * 4 if loop == "it" else None, Interval(every, unit), iters_per_epoch=per
     ),
     st.sampled_from(["it", "ep"]),
     st.integers(1, 7),

@@ -130,13 +130,7 @@ class StepGuard:
     """
 
     def __init__(
-        self,
-        parts: Parts,
-        plan: Plan,
-        state: RunState,
-        *,
-        log: Callable[[str, float], None],
-        say: Callable[..., None],
+        self, parts: Parts, plan: Plan, state: RunState, *, log: Callable[[str, float], None], say: Callable[..., None]
     ) -> None:
         self._parts = parts
         self._device = device = parts.device
