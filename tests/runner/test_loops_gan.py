@@ -13,7 +13,7 @@ from hookflow.events.rundir import RunDir
 from tests.conftest import TESTS, TOY, Train, Trained, messages, reason, strike
 from tests.gan import Discriminator, Generator
 from tests.golden_files import check_golden
-from tests.runner.same import curve
+from tests.runner.same import assert_same_end, curve
 
 GAN = (TOY.read_text(), (TESTS / "gan.toml").read_text())
 
