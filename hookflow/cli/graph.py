@@ -23,21 +23,17 @@ from hookflow.numbers import counted
 
 def only_points(plan: Plan, points: Collection[str]) -> Plan:
     """Return what the plan says of some points."""
-    bundles = tuple(bundle for bundle in plan.bundles if bundle.point in points)
     more = {point: count for point, count in plan.given_way_more.items() if point in points}
-    plan = replace(plan, bundles=bundles, given_way_more=more)
+    plan = replace(plan, given_way_more=more)
     return _part(plan, lambda binding: binding.point in points, lambda edge: edge.point in points)
 
 
 def only_hook(plan: Plan, hook: str) -> Plan:
     """Return every point at which the hook fires, and there the hook, its edges and who stands at their other ends."""
-    own = {binding.id for binding in plan.bindings if binding.hook == hook}
-    parts = tuple(part for bundle in plan.bundles for part in bundle.touching(own))
-    plan = replace(plan, bundles=parts, given_way_more={})
-    edges = (edge for edge in plan.every_edge() if hook in (edge.first, edge.then))
+    edges = (edge for edge in plan.edges if hook in (edge.first, edge.then))
     shown = {id_ for edge in edges for id_ in (edge.first_id, edge.then_id)}
     return _part(
-        plan,
+        replace(plan, given_way_more={}),
         lambda binding: binding.hook == hook or binding.id in shown,
         lambda edge: hook in (edge.first, edge.then),
     )

@@ -40,7 +40,6 @@ def compile_plan(
         hooks=tuple(node.hook for node in nodes.values()),
         bindings=tuple(bindings),
         edges=tuple(edge for point, order in at for edge in order.edges(point)),
-        bundles=tuple(bundle for point, order in at for bundle in order.bundles(point)),
         own=tuple(point for point in points if point.kind == "own"),
         given_way=tuple(overruled for point, order in at for overruled in order.given_way(point)),
         given_way_more={point: count for point, order in at if (count := order.given_way_more(point))},

@@ -99,9 +99,9 @@ def _bound_here(here: Plan, there: Plan, common: set[str]) -> dict[str, tuple[st
 
 def _arrows_here(here: Plan, there: Plan, common: set[str]) -> tuple[Arrow, ...]:
     """Return the edges between common hooks that one plan has alone; the place in the file does not count."""
-    elsewhere = {(edge.first, edge.then, edge.point) for edge in there.every_edge()}
+    elsewhere = {(edge.first, edge.then, edge.point) for edge in there.edges}
     result: dict[tuple[str, str], list[str]] = {}
-    for edge in here.every_edge():
+    for edge in here.edges:
         if {edge.first, edge.then} <= common and (edge.first, edge.then, edge.point) not in elsewhere:
             result.setdefault((edge.first, edge.then), []).append(edge.point)
     return tuple(Arrow(first, then, tuple(points)) for (first, then), points in result.items())

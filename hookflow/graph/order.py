@@ -9,7 +9,7 @@ point is an edge. There is an order exactly where this graph has no cycle.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError
 from hashlib import blake2b
@@ -28,7 +28,7 @@ from hookflow.graph.edges import (
     ordered,
     rows_before,
 )
-from hookflow.graph.plan import PHASES, Binding, Bundle, Edge, GivenWay, Half, Nodes
+from hookflow.graph.plan import PHASES, Binding, Edge, GivenWay, Half, Nodes
 
 NORMAL = PHASES.index("normal")
 LAST = len(PHASES) - 1
@@ -100,7 +100,7 @@ class Order:
         self._leaving = set(self._exits.values())
         self._entries = {binding.hook: row for row, binding in enumerate(bound) if binding.half == "enter"}
         self._spot = [self._entries[name] if row in self._leaving else row for row, name in enumerate(self._names)]
-        self._graph = EdgeGraph(self._names, self._spot, self._closing)
+        self._graph = EdgeGraph(self._spot, self._closing)
         self._nesting: list[Statement] = []
         self._ids: dict[int, int] = {}
         self._add_stated(nodes)
@@ -109,8 +109,8 @@ class Order:
         except CycleError:
             self.cycles = [self._cycle(path) for path in cycles_of(self._graph.edges)]
         else:
-            at = [[(row, bound[row]) for row in self._at[point]] for point in points]
-            self._graph.add_flows([flow for rows in at for flow in flows(rows)])
+            at = [{row: bound[row] for row in self._at[point]} for point in points]
+            self._graph.add_weak(flow for rows in at for flow in flows(rows))
             self._phases = self._moved_phases()
             self._add_own()
             self._rows = self._ordered()
@@ -126,11 +126,6 @@ class Order:
         """Return the edges that are kept at a point, once the bindings have their numbers."""
         every = sorted((*self._graph.edges.values(), *self._nesting), key=lambda statement: statement.kind == "flow")
         return [self._edge(statement) for statement in every if self._point(statement) == point]
-
-    def bundles(self, point: str) -> list[Bundle]:
-        """Return the flow edges of a point that are kept as one, once the bindings have their numbers."""
-        here = [flow for flow in self._graph.bundles if self._bound[flow.firsts[0]].point == point]
-        return [Bundle(point, self._ids_of(flow.firsts), self._ids_of(flow.thens), flow.slots) for flow in here]
 
     def given_way(self, point: str) -> list[GivenWay]:
         """Return the weaker edges of a point that are not kept, once the bindings have their numbers."""
@@ -165,7 +160,6 @@ class Order:
         plain = self._closing - self._leaving
         for row in plain:
             phases[row] = LAST - phases[row]
-        phases += [NORMAL] * len(self._graph.bundles)
         return moved(phases, self._graph.before, self._graph.sorted, plain)
 
     def _add_own(self) -> None:
@@ -197,23 +191,13 @@ class Order:
         at = self._at[point]
         by_phase = self._wanted is None
         keys = [(by_phase * self._phase(row), by_phase and row in self._leaving, self._tie(row)) for row in at]
-        before = self._local(point)
-        hubs = [()] * len(self._graph.bundles)  # no binding waits for a bundle: who comes next is as if it were edges
-        return [at[k] for k in ordered(before, [*keys, *hubs].__getitem__) if k < len(at)]
+        return [at[k] for k in ordered(self._local(point), keys.__getitem__)]
 
     def _local(self, point: str) -> list[list[int]]:
-        """Return, for each row of a point, those before it; both by their place among the rows of the point.
-
-        Behind the rows of the point stand those of its bundles.
-        """
+        """Return, for each row of a point, those before it; both by their place among the rows of the point."""
         at = {row: k for k, row in enumerate(self._at[point])}
         every = (*self._graph.edges.values(), *self._nesting)
-        edges = [(at[item.first], at[item.then]) for item in every if item.then in at]
-        bundles = [bundle for bundle in self._graph.bundles if bundle.firsts[0] in at]
-        for hub, bundle in enumerate(bundles, len(at)):
-            edges += [(at[first], hub) for first in bundle.firsts]
-            edges += [(hub, at[then]) for then in bundle.thens]
-        return rows_before(len(at) + len(bundles), edges)
+        return rows_before(len(at), ((at[item.first], at[item.then]) for item in every if item.then in at))
 
     def _entered_as_left(self) -> Iterator[Statement]:
         """Yield who is entered before whom because of what is stated about how they are left."""
@@ -275,9 +259,6 @@ class Order:
         ids = self._ids[statement.first], self._ids[statement.then]
         where = statement.where.at_line
         return Edge(then.point, first.hook, then.hook, statement.kind, where, statement.slots, *ids, statement.loose)
-
-    def _ids_of(self, rows: Iterable[int]) -> tuple[int, ...]:
-        return tuple(sorted(self._ids[row] for row in rows))
 
     def _cycle(self, path: Sequence[Rows]) -> Cycle:
         """Return a cycle as a person reads it: forwards at the second point, if any of it is stated there."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
-from itertools import product, starmap
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hookflow.errors import Problem, Where
@@ -111,37 +110,6 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
-    """Flow edges that are kept as one: from each of `first_ids`, bindings that write `slots`, to each of `then_ids`.
-
-    A thousand writers and a thousand readers of a slot do not become a million edges. Fewer than
-    `hookflow.graph.edges.MANY` are kept one by one.
-    """
-
-    point: str
-    first_ids: tuple[int, ...]
-    then_ids: tuple[int, ...]
-    slots: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.first_ids) * len(self.then_ids)
-
-    def pairs(self, bindings: Mapping[int, Binding]) -> Iterator[tuple[Binding, Binding]]:
-        """Yield the ends of its edges one by one; `bindings` are those of the point by their ids."""
-        return product([bindings[id_] for id_ in self.first_ids], [bindings[id_] for id_ in self.then_ids])
-
-    def touching(self, ids: Collection[int]) -> Iterator[Bundle]:
-        """Yield the parts of it that begin or end at some bindings."""
-        if firsts := tuple(id_ for id_ in self.first_ids if id_ in ids):
-            yield replace(self, first_ids=firsts)
-        if thens := tuple(id_ for id_ in self.then_ids if id_ in ids):
-            yield replace(self, then_ids=thens)
-
-    def edge(self, first: Binding, then: Binding) -> Edge:
-        return Edge(self.point, first.hook, then.hook, "flow", "", self.slots, first.id, then.id)
-
-
-@dataclass(frozen=True, slots=True)
 class GivenWay:
     """A flow edge that is not kept; `against` are the edges that lead from `edge.then` to `edge.first`.
 
@@ -180,9 +148,8 @@ class PlannedHook:
 class Plan:
     """Every hook, every binding (point by point in the order of the loop, then in the order of firing), every edge.
 
-    `edges` are those that stand for themselves; `bundles` hold the others, where they are very many. `own` are the
-    points that the pipeline declares for itself. `given_way` are the weaker edges that stronger ones have overruled;
-    where they are very many, the first of each point, and `given_way_more` is how many others there are. `warnings` are
+    `own` are the points that the pipeline declares for itself. `given_way` are the weaker edges that stronger ones have
+    overruled; where they are very many, the first of each point, and `given_way_more` counts the others. `warnings` are
     probable mistakes, `notes` may be intended, `unknown` are facts about hooks that are not imported. `shuffle` is the
     seed of another order than the file's.
     """
@@ -197,7 +164,6 @@ class Plan:
     notes: tuple[Problem, ...] = ()
     unknown: tuple[Problem, ...] = ()
     shuffle: int | None = None
-    bundles: tuple[Bundle, ...] = ()
     given_way_more: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
@@ -208,10 +174,6 @@ class Plan:
     @cached_property
     def _bindings_by_point(self) -> dict[str, tuple[Binding, ...]]:
         return _by_point(self.bindings)
-
-    @cached_property
-    def _bundles_by_point(self) -> dict[str, tuple[Bundle, ...]]:
-        return _by_point(self.bundles)
 
     @cached_property
     def _edges_by_point(self) -> dict[str, tuple[Edge, ...]]:
@@ -247,14 +209,6 @@ class Plan:
     def edges_at(self, point: str) -> tuple[Edge, ...]:
         return self._edges_by_point.get(point, ())
 
-    def bundles_at(self, point: str) -> tuple[Bundle, ...]:
-        return self._bundles_by_point.get(point, ())
-
-    @property
-    def edge_count(self) -> int:
-        """How many edges there are, with those in bundles."""
-        return len(self.edges) + sum(map(len, self.bundles))
-
     @cached_property
     def _dropped(self) -> frozenset[Edge]:
         return frozenset(overruled.edge for overruled in self.given_way)
@@ -270,21 +224,13 @@ class Plan:
         start = min(range(len(edges)), key=lambda k: edges[k].first)
         return (*edges[start:], *edges[:start])
 
-    def every_edge(self, point: str = "") -> Iterator[Edge]:
-        """Yield every edge, or every one of a point; those in bundles last, which are made only now."""
-        yield from self.edges_at(point) if point else self.edges
-        bundles = self.bundles_at(point) if point else self.bundles
-        bindings = {binding.id: binding for binding in self.bindings} if bundles else {}
-        for bundle in bundles:
-            yield from starmap(bundle.edge, bundle.pairs(bindings))
-
     def hook(self, name: str) -> PlannedHook:
         """Return a hook. Raises KeyError when there is none of that name."""
         return self._hooks_by_name[name]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, mappings and strings, as `plan.json` holds them."""
-        rare = {key for key in ("unknown", "bundles", "given_way_more") if not getattr(self, key)}
+        rare = {key for key in ("unknown", "given_way_more") if not getattr(self, key)}
         return {"version": VERSION, **{key: value for key, value in asdict(self).items() if key not in rare}}
 
     @classmethod
@@ -335,14 +281,9 @@ def _contradictions(plan: Plan) -> Iterator[str]:
         for id_, hook in ((edge.first_id, edge.first), (edge.then_id, edge.then)):
             if bound.get((id_, edge.point)) != hook:
                 yield f"it has no binding {id_} of {hook} at {edge.point}"
-    for bundle in plan.bundles:
-        for ids in (bundle.first_ids, bundle.then_ids):
-            yield from (f"it has no binding {id_} at {bundle.point}" for id_ in ids if (id_, bundle.point) not in bound)
-            if len(set(ids)) < len(ids):
-                yield "a bundle names a binding twice"
 
 
-Placed = TypeVar("Placed", Binding, Edge, Bundle)
+Placed = TypeVar("Placed", Binding, Edge)
 
 
 def _by_point(items: Iterable[Placed]) -> dict[str, tuple[Placed, ...]]:

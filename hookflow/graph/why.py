@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 from typing import Literal
 
 from hookflow.graph.edges import closure
-from hookflow.graph.plan import PHASES, Binding, Bundle, Edge, GivenWay, Plan
+from hookflow.graph.plan import PHASES, Binding, Edge, GivenWay, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.slots import Lifetimes, Parts, commutes, widest
 
@@ -36,21 +36,15 @@ class Answer:
 def rows_of(plan: Plan, point: str) -> list[tuple[int, int]]:
     """Return the edges of a point by the places of their ends in its order."""
     row = {binding.id: row for row, binding in enumerate(plan.at(point))}
-    return [(row[edge.first_id], row[edge.then_id]) for edge in plan.every_edge(point)]
+    return [(row[edge.first_id], row[edge.then_id]) for edge in plan.edges_at(point)]
 
 
 def neighbours(plan: Plan, point: str) -> Iterator[Answer]:
     """Yield why each binding of a point is followed by the next one: by an edge, or by what else decides."""
     by_ends = {(edge.first_id, edge.then_id): edge for edge in plan.edges_at(point)}
     decided = Decided(plan, point)
-    bundles_from: dict[int, list[Bundle]] = {}
-    for bundle in plan.bundles_at(point):
-        for id_ in bundle.first_ids:
-            bundles_from.setdefault(id_, []).append(bundle)
     for first, then in pairwise(plan.at(point)):
-        bundles = (bundle for bundle in bundles_from.get(first.id, ()) if then.id in bundle.then_ids)
-        edge = by_ends.get((first.id, then.id)) or next((bundle.edge(first, then) for bundle in bundles), None)
-        if edge:
+        if edge := by_ends.get((first.id, then.id)):
             yield Answer(point, first, then, "edge", (edge,))
         else:
             yield Answer(point, first, then, decided.reason(first, then))
@@ -71,10 +65,6 @@ class Decided:
         for edge in plan.edges_at(point):
             if not edge.loose:
                 before[row[edge.then_id]].append(row[edge.first_id])
-        for bundle in plan.bundles_at(point):
-            firsts = [row[id_] for id_ in bundle.first_ids]
-            for id_ in bundle.then_ids:
-                before[row[id_]] += firsts
         self.ancestors = closure(before, range(len(bound)))
         """For each row those that edges put before it; loose ones do not count."""
         self._own = [PHASES.index(plan.hook(binding.hook).phase) for binding in bound]
@@ -143,7 +133,6 @@ def _path(plan: Plan, first: Binding, then: Binding, loose: bool) -> tuple[Edge,
     for edge in plan.edges_at(first.point):
         if edge.loose <= loose:
             leading.setdefault(edge.first_id, []).append(edge)
-    bindings = {binding.id: binding for binding in plan.at(first.point)}
     came: dict[int, Edge] = {}
     reached = [first.id]
     for here in reached:  # which grows as it is walked
@@ -151,11 +140,6 @@ def _path(plan: Plan, first: Binding, then: Binding, loose: bool) -> tuple[Edge,
             if edge.then_id not in came:
                 came[edge.then_id] = edge
                 reached.append(edge.then_id)
-        for bundle in plan.bundles_at(first.point):
-            for there in bundle.then_ids if here in bundle.first_ids else ():
-                if there not in came:
-                    came[there] = bundle.edge(bindings[here], bindings[there])
-                    reached.append(there)
     path: list[Edge] = []
     while edge_before := came.get(path[-1].first_id if path else then.id):
         path.append(edge_before)

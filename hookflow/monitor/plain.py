@@ -440,7 +440,7 @@ def _beginning(run: RunDir, live: Live) -> list[str]:
     lines += [_line("data", _data(split, data)) for split, data in record["data"].items()]
     if plan:
         shuffled = [f"SHUFFLED {plan.shuffle}"] if plan.shuffle is not None else []
-        numbers = {"hook": len(plan.hooks), "binding": len(plan.bindings), "edge": plan.edge_count}
+        numbers = {"hook": len(plan.hooks), "binding": len(plan.bindings), "edge": len(plan.edges)}
         counts = ", ".join(f"{count} {plural(count, thing)}" for thing, count in numbers.items())
         lines.append(_line("plan", counts, *shuffled))
     return lines

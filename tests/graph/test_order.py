@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from hookflow.errors import UserError, Where
 from hookflow.graph.compile import compile_plan
 from hookflow.graph.plan import EdgeKind, Node, Plan
 from hookflow.graph.points import Point, Points
+from hookflow.graph.render.text import as_text
 from tests.hook_nodes import AROUND, POINT, node, order, plan
 
 VAL = (("after_val", "whole"),)
@@ -252,6 +255,26 @@ class TestCycles:
         error = refused(*(node(name, others) for name, others in after.items()))
         names = [problem.message.split(": ")[1].partition(" at ")[0].split(" → ")[:-1] for problem in error.problems]
         assert sorted("".join(sorted(cycle)) for cycle in names) == ["ab", "cd", "cde"]
+
+
+class TestVeryManyFlows:
+    def test_are_refused_before_they_take_hours(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("hookflow.graph.edges.MOST", 100)
+        monkeypatch.setattr("hookflow.graph.order.MOST", 100)
+        crowd = [node(f"{verb[0]}{k}", **{verb: ["x"]}) for verb in ("reads", "writes") for k in range(11)]
+        assert "write and read the same slots in more than 100 pairs" in str(refused(*crowd))
+        arounds = [node(f"a{k}", points=AROUND, reads=["x"] * (k % 2), writes=["x"] * (1 - k % 2)) for k in range(40)]
+        monkeypatch.setattr("hookflow.graph.edges.MOST", 1000)
+        assert "more than 100 pairs of arounds are ordered" in str(refused(*arounds))
+
+    def test_that_gave_way_are_counted(self) -> None:
+        """Readers of one slot write the other, and all of them are in a circle."""
+        hooks = [node(f"a{k}", reads=["x"], writes=["y"]) for k in range(15)]
+        compiled = plan(*hooks, *(node(f"b{k}", reads=["y"], writes=["x"]) for k in range(15)))
+        assert compiled.edges == ()
+        assert (len(compiled.given_way), compiled.given_way_more) == (100, {POINT: 350})
+        assert f"at {POINT}, 350 more flows gave way to others" in " ".join(as_text(compiled).split())
+        assert Plan.from_json(json.dumps(compiled.to_json())) == compiled
 
 
 class TestShuffles:

@@ -61,8 +61,6 @@ def test_its_warnings_and_notes_stand_where_they_stood() -> None:
         ({"edges": [{"first": "x"}]}, "it has no binding 0 of x at after_train_iter"),
         ({"edges": [{"first_id": 9}]}, "it has no binding 9 of a at after_train_iter"),
         ({"edges": [{"point": "after_val"}]}, "it has no binding 0 of a at after_val"),
-        ({"bundles": [{"then_ids": [-1]}]}, "it has no binding -1 at after_train_iter"),
-        ({"bundles": [{"then_ids": [1, 1]}]}, "a bundle names a binding twice"),
         ({"bindings": [{"phase": "soon"}]}, r"bindings\.0\.phase"),
         ({"hooks": [{"phase": "soon"}]}, r"hooks\.0\.phase"),
     ],
@@ -72,8 +70,7 @@ def test_a_plan_that_does_not_hold_together_is_none(change: dict[str, Any], said
     written = json.loads(json.dumps(plan(node("a", writes=["lr"]), node("b", reads=["lr"])).to_json()))
     assert Plan.from_json(written).edges
     point = {"depth": 1, "offers": ["run"], "unit": "it", "about": "", "kind": "own"}
-    bundle = {"point": "after_train_iter", "first_ids": [0], "then_ids": [1], "slots": ["lr"]}
-    whole = {"own": [point], "bundles": [bundle], **{key: written[key] for key in ("hooks", "bindings", "edges")}}
+    whole = {"own": [point], **{key: written[key] for key in ("hooks", "bindings", "edges")}}
     for key, items in change.items():
         written[key] = [whole[key][0] | item for item in items] if items else []
     with pytest.raises(ValueError, match=said):

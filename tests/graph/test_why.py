@@ -10,9 +10,8 @@ from itertools import islice
 
 import pytest
 
-from hookflow.graph.plan import Edge, Node, Plan
+from hookflow.graph.plan import Node, Plan
 from hookflow.graph.why import Decided, ambiguities, apart, neighbours, precedence
-from tests.graph.test_bundles import crowd
 from tests.hook_nodes import AROUND, POINT, node, order, plan
 
 
@@ -27,11 +26,6 @@ class TestNeighbours:
         links = [*neighbours(compiled, POINT)]
         assert [(link.first.hook, link.reason) for link in links] == [("a", "edge"), ("b", "phase"), ("c", "file")]
         assert [link.path for link in links] == [compiled.edges, (), ()]
-
-    def test_in_a_crowd_have_the_edge_of_it(self) -> None:
-        (link,) = (link for link in neighbours(plan(*crowd(101, 101)), POINT) if link.reason == "edge")
-        assert (link.first.hook, link.then.hook) == ("w100", "r0")
-        assert link.path == (Edge(POINT, "w100", "r0", "flow", "", ("x",), link.first.id, link.then.id),)
 
     @pytest.mark.parametrize(
         ("nodes", "reason"),

@@ -36,7 +36,7 @@ def _clusters(plan: Plan) -> Iterator[str]:
         for binding in plan.at(point.name):
             label = "\n".join([binding.hook, *marks(plan, binding)])
             yield f"    b{binding.id} [label={_quoted(label)}];"
-        for edge in plan.every_edge(point.name):
+        for edge in plan.edges_at(point.name):
             label = f"label={_quoted(place_of(edge))}, {_STYLES[edge.kind]}"
             yield f"    b{edge.first_id} -> b{edge.then_id} [{label}];"
         for link in neighbours(plan, point.name):
@@ -69,7 +69,7 @@ def _boxes(plan: Plan) -> Iterator[str]:
         for binding in plan.at(point.name):
             label = "<br/>".join([f"<b>{binding.hook}</b>", *map(_escaped, marks(plan, binding))])
             yield f'    b{binding.id}["{label}"]'
-        for edge in plan.every_edge(point.name):
+        for edge in plan.edges_at(point.name):
             yield f'    b{edge.first_id} {_ARROWS[edge.kind]}|"{_escaped(place_of(edge))}"| b{edge.then_id}'
         for link in neighbours(plan, point.name):
             if not link.path:

@@ -93,7 +93,7 @@ def as_html(plan: Plan, title: str = "") -> str:
             {"first": edge.first, "then": edge.then},
             (edge.point, edge.first, edge.then, KINDS[edge.kind], place_of(edge)),
         )
-        for edge in plan.every_edge()
+        for edge in plan.edges
     )
     return "\n".join(
         [

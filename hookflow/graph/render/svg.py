@@ -144,7 +144,7 @@ class Picture:
         self.rows = {binding.id: Row(binding, []) for binding in every}
         place = {id_: k for k, id_ in enumerate(self.rows)}
         nets: dict[Net, list[Edge]] = {}
-        for edge in plan.every_edge():
+        for edge in plan.edges:
             nets.setdefault((edge.first_id, edge.kind), []).append(edge)
         spans = {net: (place[net[0]], max(place[edge.then_id] for edge in edges)) for net, edges in nets.items()}
         ordered = sorted(spans, key=lambda net: (spans[net][0], -spans[net][1]))
@@ -300,7 +300,7 @@ class _Drawing:
     def _explanations(self) -> Iterator[tuple[EdgeKind | Literal["halves", ""], str]]:
         """Yield what stands below the picture, with the sign that it explains: then, which edges gave way."""
         yield "", "from top to bottom: the order of firing"
-        kinds = {edge.kind for edge in self.plan.edges} | ({"flow"} if self.plan.bundles else set())
+        kinds = {edge.kind for edge in self.plan.edges}
         yield from ((kind, text) for kind, text in KINDS.items() if kind in kinds)
         if self.picture.crowded:
             yield "", f"edges for which {TRACKS} tracks leave no room are named beside the hook that waits"

@@ -237,7 +237,7 @@ class _Drawing:
         }
         rows = [binding for point in self.labels for binding in plan.at(point)]
         self.rails = dict(zip((binding.id for binding in rows), rails(rows, _MOST_RAILS), strict=True))
-        self.waits = waits(plan.every_edge())
+        self.waits = waits(plan.edges)
         self.gutter_width = max((len(row) for drawn in self.gutters.values() for row in drawn), default=0)
         self.name_width = min(max((len(binding.hook) for binding in rows), default=0), width // 3)
         self.rail_width = max((len(rail) + 1 for rail in self.rails.values() if rail), default=0)

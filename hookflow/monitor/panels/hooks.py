@@ -258,11 +258,8 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
 def _edges(scene: Scene, binding: Binding, width: int) -> list[Strip]:
     point, plan = binding.point, scene.plan
     given_way = dict.fromkeys(provided.edge for provided in plan.given_way if provided.edge.point == point)
-    by_id = {other.id: other for other in plan.at(point)}
-    parts = (part for bundle in plan.bundles_at(point) for part in bundle.touching({binding.id}))
-    bundled = (part.edge(*ends) for part in parts for ends in part.pairs(by_id))
     lines = []
-    for edge in (*plan.edges_at(point), *bundled, *given_way):
+    for edge in (*plan.edges_at(point), *given_way):
         if binding.id in (edge.first_id, edge.then_id):
             after = edge.then_id == binding.id
             text: list[Part] = [(f" {'after' if after else 'before':<10}", "dim")]
