@@ -3,9 +3,10 @@
     python benchmarks/graph_scale.py
 
 Each hook has ten edges, so the largest plan has 100,000. Two shapes: every hook at one point, which is the hardest;
-every hook at three points of 29, reading a slot and writing one, of as many slots as there are hooks. "over n log n" is the time over that,
-with the row of a hundred hooks as one: where it does not grow, neither does the cost beyond n log n. "from TOML" is the same plan from the text of a file: reading it, checking it, the place of every key,
-each hook looked up. Each row is measured in a process of its own, the best of three.
+every hook at three points of 29, reading a slot and writing one, of as many slots as there are hooks. "over n log n" is
+the time over that, with the row of a hundred hooks as one: where it does not grow, neither does the cost beyond
+n log n. "from TOML" is the same plan from the text of a file: reading it, checking it, the place of every key, each
+hook looked up. Each row is measured in a process of its own, the best of three.
 """
 
 from __future__ import annotations
