@@ -137,12 +137,6 @@ def raises_late(module: Any, input: Any, output: Any) -> None:
         raise ValueError("the hook, as told")
 
 
-def raises_without_output(module: Any, input: Any, output: Any) -> None:
-    note("raises_without_output", module, input, output)
-    if output is None:
-        raise ValueError("the hook, as told")
-
-
 # The names of tutorials, which PyTorch never sees: it gives arguments by position.
 
 

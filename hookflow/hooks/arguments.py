@@ -99,12 +99,22 @@ def wrong_arguments(
 def _wrong_value(
     make: Callable[..., Any], called: str, name: str, value: Any, where: Where, written: Any
 ) -> Iterator[Problem]:
-    """Yield a problem of a value; `written` may refer to the environment, whose values are not shown."""
     try:
         _as_annotated(make, name, value)
     except ValidationError as error:
         reference = next((text for _, text in environment_keys(written)), "")
-        message, hint = wrong_value(error.errors(include_url=False)[0], f'{called}: "{name}"', reference)
+        details = error.errors(include_url=False)[0]
+        key = str(details["loc"][-1]) if details["loc"] else ""
+        tables = argument_type(make, name).json_schema().get("$defs", {}).values()
+        known = {key for table in tables for key in table.get("properties", ())}
+        match details["type"]:
+            case "extra_forbidden":
+                message, hint = f'{called}: "{name}" has a table with the unknown key "{key}"', nearest(key, known)
+                hint = hint or (f"an argument belongs in args: {{ {key} = … }}" if "args" in known else "")
+            case "missing":
+                message, hint = f'{called}: "{name}" has a table without the key "{key}"', ""
+            case _:
+                message, hint = wrong_value(details, f'{called}: "{name}"', reference)
         yield Problem(message, where, hint)
 
 

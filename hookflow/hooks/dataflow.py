@@ -68,14 +68,12 @@ def _logged_twice(nodes: Mapping[str, Node], logged: Mapping[str, Mapping[str, L
 
 
 def _read(names: Collection[str], made: Collection[str]) -> frozenset[str]:
-    """Return what a condition reads that names these: numbers, and metrics where it says so or a hook makes such."""
     bare = {name for name in names if not name.startswith(METRICS)}
     metrics = {f"{METRICS}{name}" for name in bare}
     return frozenset({*names} - bare | metrics & {*made} | {f"{SCALARS}{name}" for name in bare})
 
 
 def _logged(source: Source | None, bound: Binding) -> Logged:
-    """Return the names that a method gives to `run.log`, as far as its source tells."""
     calls = [use.call for use in uses(source, {"log"}) if use.call] if "run" in bound.takes else []
     arguments = [call.args[:1] or [k.value for k in call.keywords if k.arg == "name"] for call in calls]
     return [names for argument in chain(*arguments) if (names := _name(argument))]
@@ -94,7 +92,6 @@ def _name(argument: ast.expr) -> list[Name]:
 
 
 def _between(parts: list[Any]) -> Name:
-    """Return the fixed parts of an f-string: before, between and behind those that are None."""
     result = [""]
     for part in parts:
         if part is None:
@@ -164,7 +161,6 @@ def _declared(*slots: tuple[str, ...]) -> bool:
 
 
 def _slots_read(source: Source | None, reader: Binding) -> Iterator[Read]:
-    """Yield the slots that the source of a method reads, each once."""
     result: dict[str, Read] = {}
     for use in uses(source, ATTRIBUTES) if "run" in reader.takes else ():
         for slot in ATTRIBUTES[use.name]:

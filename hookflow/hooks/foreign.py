@@ -1,7 +1,7 @@
 """Hooks of other frameworks: recognition, and their names translated.
 
 Such a hook would fail in silence: an argument with a default keeps it, a method that no point is named like is never
-called. `FRAMEWORKS` is data; whatever runs or converts such hooks can read it, too.
+called.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from inspect import Parameter
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from hookflow.graph.points import Points
@@ -52,13 +51,12 @@ def in_pytorch_s_order(
     if known.issuperset(names) or first != list(names):
         return None
     for order in ORDERS.get(point, ()):
-        if len(order) == len(names) and all(map(partial(_fits, known), names, order)):
+        if len(order) == len(names) and all(
+            name not in known or ALIASES.get(name, name) == ALIASES.get(provided, provided)
+            for name, provided in zip(names, order, strict=True)
+        ):
             return order
     return None
-
-
-def _fits(known: Collection[str], name: str, provided: str) -> bool:
-    return name not in known or ALIASES.get(name, name) == ALIASES.get(provided, provided)
 
 
 Issue = tuple[str, str]
@@ -66,78 +64,39 @@ Issue = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """A framework: its base class of hooks, and its names with ours; an empty string where hookflow has nothing.
+    """A framework: its base class of hooks in its `packages`, and its names with ours; "" where hookflow has nothing.
 
-    `packages` are the top-level packages that hold it. Arguments that go by the same name here are left out.
+    Arguments that go by the same name here are left out.
     """
 
     name: str
     packages: tuple[str, ...]
     base: str
-    methods: Mapping[str, str]
     arguments: Mapping[str, str]
-    attributes: Mapping[str, tuple[str, Collection[Any]]] = field(default_factory=dict)
-    """Class attributes: what they are called here, and the values by which they are known."""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """Methods and class attributes."""
 
-
-def _regular(
-    edges: Mapping[str, str], parts: Mapping[str, str], stages: Mapping[str, str], called: str
-) -> dict[str, str]:
-    """Return methods that are named by a pattern, with our points; a stage with an empty name has none here."""
-    return {
-        called.format(stage=stage, part=part, edge=edge): f"{our_edge}_{our_stage}{our_part}" if our_stage else ""
-        for stage, our_stage in stages.items()
-        for part, our_part in parts.items()
-        for edge, our_edge in edges.items()
-    }
-
-
-def _around(name: str) -> str:
-    """Return the three points that MMEngine fans out to one method: "_after_iter"."""
-    when, what = name.strip("_").split("_")
-    return ", ".join(f"{when}_{stage}_{what}" for stage in ("train", "val", "test"))
-
-
-_STARTS = {"start": "before", "end": "after"}
-_BEGINS = {"begin": "before", "end": "after"}
-_PARTS = {"": "", "_batch": "_iter"}
-_PATTERN = "on_{stage}{part}_{edge}"
-_FANNED_OUT = tuple(
-    f"{_}{when}_{what}" for _ in ("_", "") for when in ("before", "after") for what in ("epoch", "iter")
-)
-_PRIORITIES = ("HIGHEST", "VERY_HIGH", "HIGH", "ABOVE_NORMAL", "NORMAL", "BELOW_NORMAL", "LOW", "VERY_LOW", "LOWEST")
 
 FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
         "MMEngine",
         ("mmengine", "mmcv"),
         "Hook",
-        {name: _around(name) for name in _FANNED_OUT},
         {"runner": "run", "data_batch": "batch"},
-        {"priority": ("phase", (*range(101), *_PRIORITIES))},
+        {
+            "priority": "phase",
+            **{
+                f"{prefix}{when}_{what}": ", ".join(f"{when}_{stage}_{what}" for stage in ("train", "val", "test"))
+                for prefix in ("", "_")
+                for when in ("before", "after")
+                for what in ("epoch", "iter")
+            },
+        },
     ),
     Framework(
         "Lightning",
         ("lightning", "pytorch_lightning"),
         "Callback",
-        {
-            **_regular(
-                _STARTS,
-                {"": "", "_epoch": "_epoch", "_batch": "_iter"},
-                {"train": "train", "validation": "val", "test": "test", "predict": ""},
-                _PATTERN,
-            ),
-            "on_fit_start": "before_train",
-            "on_fit_end": "after_train",
-            "on_sanity_check_start": "",
-            "on_sanity_check_end": "",
-            "on_save_checkpoint": "before_save_checkpoint",
-            "on_load_checkpoint": "after_load_checkpoint",
-            "on_before_backward": "before_backward",
-            "on_after_backward": "after_backward",
-            "on_before_optimizer_step": "before_optimizer_step",
-            "on_before_zero_grad": "",
-        },
         {
             "trainer": "run",
             "pl_module": "run.model",
@@ -145,114 +104,49 @@ FRAMEWORKS: tuple[Framework, ...] = (
             "optimizer": "run.optimizer",
             "dataloader_idx": "",
         },
-    ),
-    Framework(
-        "Keras",
-        ("keras", "tf_keras", "tensorflow"),
-        "Callback",
         {
-            **_regular(_BEGINS, _PARTS, {"train": "train", "test": "val", "predict": ""}, _PATTERN),
-            **_regular(_BEGINS, {"_epoch": "_epoch", "_batch": "_iter"}, {"": "train"}, "on{part}_{edge}"),
-        },
-        {"logs": "outputs or metrics", "epoch": "run.epoch"},
-    ),
-    Framework(
-        "the Hugging Face Trainer",
-        ("transformers",),
-        "TrainerCallback",
-        {
-            "on_init_end": "before_run",
-            "on_train_begin": "before_train",
-            "on_train_end": "after_train",
-            "on_epoch_begin": "before_train_epoch",
-            "on_epoch_end": "after_train_epoch",
-            "on_step_begin": "before_train_iter",
-            "on_step_end": "after_train_iter",
-            "on_substep_end": "after_backward",
-            "on_pre_optimizer_step": "before_optimizer_step",
-            "on_optimizer_step": "after_optimizer_step",
-            "on_evaluate": "after_val",
-            "on_predict": "after_test",
-            "on_prediction_step": "after_val_iter",
-            "on_save": "after_save_checkpoint",
-            "on_push_begin": "",
-        },
-        {
-            "args": "run",
-            "state": "run",
-            "control": "run.stop()",
-            "logs": "outputs or metrics",
-            "model": "run.model",
-            "optimizer": "run.optimizer",
+            **{
+                f"on_{stage}{part}_{edge}": f"{our_edge}_{our_stage}{our_part}"
+                for stage, our_stage in (("train", "train"), ("validation", "val"), ("test", "test"))
+                for part, our_part in (("", ""), ("_epoch", "_epoch"), ("_batch", "_iter"))
+                for edge, our_edge in (("start", "before"), ("end", "after"))
+            },
+            "on_fit_start": "before_train",
+            "on_fit_end": "after_train",
+            "on_save_checkpoint": "before_save_checkpoint",
+            "on_load_checkpoint": "after_load_checkpoint",
+            "on_before_backward": "before_backward",
+            "on_after_backward": "after_backward",
+            "on_before_optimizer_step": "before_optimizer_step",
+            "on_before_zero_grad": "",
         },
     ),
-    Framework("Ignite", ("ignite",), "", {}, {"engine": "run"}),
-    Framework(
-        "fastai",
-        ("fastai",),
-        "Callback",
-        {
-            "before_fit": "before_train",
-            "after_fit": "after_train",
-            "before_epoch": "before_train_epoch",
-            "after_epoch": "after_val",
-            "before_batch": "before_train_iter",
-            "after_batch": "after_train_iter",
-            "after_pred": "after_forward",
-            "after_loss": "after_forward",
-            "before_step": "before_optimizer_step",
-            "after_step": "after_optimizer_step",
-            "before_validate": "before_val",
-            "after_validate": "after_val",
-            "after_create": "before_run",
-            **dict.fromkeys((f"after_cancel_{what}" for what in ("batch", "backward", "step", "epoch", "fit")), ""),
-            **dict.fromkeys(("after_cancel_train", "after_cancel_validate"), ""),
-        },
-        {"learn": "run"},
-    ),
-    Framework("Pointrix", ("pointrix",), "Hook", {}, {"trainner": "run"}),
+    Framework("Pointrix", ("pointrix",), "Hook", {"trainner": "run"}),
+    Framework("Keras", ("keras", "tf_keras", "tensorflow"), "Callback", {}),
+    Framework("the Hugging Face Trainer", ("transformers",), "TrainerCallback", {"control": "run.stop()"}),
+    Framework("Ignite", ("ignite",), "", {"engine": "run"}),
+    Framework("fastai", ("fastai",), "Callback", {"learn": "run"}),
 )
 UNMISTAKABLE = ("runner", "trainer", "trainner", "pl_module", "data_batch", "engine", "learn")
 """Arguments that a plain function hardly takes from the pipeline file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """The names that a class has of another framework, with ours; its `methods` that need no check of their own."""
-
-    names: Mapping[str, str]
-    methods: Collection[str]
-    issues: tuple[Issue, ...]
-
-
-def foreign(hook: type, points: Points) -> Foreign:
-    """Return what a class has of another framework: by its base class, methods, arguments and attributes."""
-    base, packages = next(
-        (
-            (kind, framework.packages)
-            for kind in hook.__mro__
-            for framework in FRAMEWORKS
-            if kind.__name__ == framework.base and _package(kind) in framework.packages
-        ),
-        (None, ()),
-    )
-    members = dict(inspect.getmembers_static(hook))
-    owners = {name: kind for kind in reversed(hook.__mro__) for name in vars(kind)}
-    inherited = {name for name in members if packages and _package(owners.get(name, hook)) in packages}
-    own = {name: member for name, member in members.items() if name not in inherited}
-    functions = [inspect.unwrap(member) for member in own.values() if isinstance(member, FunctionType)]
-    called = {name for function in functions for name in _called(function.__code__)}
-    by_framework = {each.name: dict(_names_in(own, each, points, called)) for each in FRAMEWORKS}
-    likeliest = sorted(FRAMEWORKS, key=lambda each: (each.packages != packages, -len(by_framework[each.name])))
-    names: dict[str, str] = {}
-    for each in likeliest:
-        names |= {name: ours for name, ours in by_framework[each.name].items() if name not in names}
-    if not base and not names:
-        return Foreign({}, (), ())
-    derived = f"{hook.__name__} is a hook of {likeliest[0].name} ({base.__module__}.{base.__name__})" if base else ""
-    hint = in_our_words(names) or "a hook here is any class with methods named like points: hookflow explain points"
-    message = derived or _has_names(hook.__name__, likeliest[0], names)
-    return Foreign(names, {*inherited, *names}, ((message, hint),))
+def foreign(hook: type, points: Points) -> list[Issue]:
+    """Return that a class is a hook of another framework: by its base class, members and arguments."""
+    for kind in hook.__mro__:
+        for each in FRAMEWORKS:
+            if kind.__name__ == each.base and _package(kind) in each.packages:
+                bases = [base for base in hook.__mro__ if _package(base) not in each.packages]
+                names = dict(
+                    _names_in({name: item for base in bases for name, item in vars(base).items()}, each, points)
+                )
+                message = f"{hook.__name__} is a hook of {each.name} ({kind.__module__}.{kind.__name__})"
+                plain = "a hook here is any class with methods named like points: hookflow explain points"
+                return [(message, in_our_words(names) or plain)]
+    public = {name: item for name, item in inspect.getmembers_static(hook) if not name.startswith("_")}
+    by_framework = [(each, dict(_names_in(public, each, points))) for each in FRAMEWORKS]
+    likeliest, names = max(by_framework, key=lambda pair: len(pair[1]))
+    return [(_has_names(hook.__name__, likeliest, names), in_our_words(names))] if names else []
 
 
 def foreign_arguments(
@@ -282,23 +176,16 @@ def in_our_words(names: Mapping[str, str]) -> str:
     return f"in hookflow: {pairs}" if pairs else ""
 
 
-def _names_in(
-    own: Mapping[str, Any], framework: Framework, points: Points, called: Collection[str]
-) -> Iterator[tuple[str, str]]:
-    """Yield the framework's names among the members of a class, with ours; a helper is `called` by the class itself."""
+def _names_in(own: Mapping[str, Any], framework: Framework, points: Points) -> Iterator[tuple[str, str]]:
+    """Yield the framework's names among the members of a class, with ours."""
     for name, member in own.items():
-        ours, values = framework.attributes.get(name, ("", ()))
-        if isinstance(member, int | str) and member in values:
-            yield name, ours
-        if not isinstance(member, FunctionType):
-            continue
-        is_point = name in points.names
-        if name in framework.methods and not is_point and not (name.startswith("_") and name in called):
-            yield name, framework.methods[name]
+        is_method, is_point = isinstance(member, FunctionType), name in points.names
+        if name in framework.members and not is_point and (is_method or isinstance(member, int | str)):
+            yield name, framework.members[name]
         elif not is_point or name in ORDERS:  # where PyTorch calls, arguments may have any names
             continue
         offers = points[name].offers if name in points else ("run",)
-        for parameter in parameters_of(member)[1:]:
+        for parameter in parameters_of(member)[1:] if is_method else ():
             variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             if parameter.name in framework.arguments and parameter.name not in offers and not variadic:
                 yield parameter.name, framework.arguments[parameter.name]
@@ -306,11 +193,3 @@ def _names_in(
 
 def _package(kind: type) -> str:
     return str(kind.__module__).partition(".")[0]
-
-
-def _called(code: CodeType) -> Iterator[str]:
-    """Yield the names that a function uses, also within functions inside of it."""
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _called(inner)

@@ -48,11 +48,11 @@ def about(hook: Callable[..., Any]) -> str:
 
 def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
     """Return the methods of a hook's class that belong to points, and what is wrong with them."""
+    if issues := foreign(hook, points):
+        return [], issues
     result: list[Method] = []
-    theirs = foreign(hook, points)
-    issues = [*theirs.issues]
     for name, attribute in inspect.getmembers_static(hook):
-        if name in theirs.methods or not _meant(name, attribute, points):
+        if not _meant(name, attribute, points):
             continue
         called = f"{hook.__name__}.{name}"
         places = places_of(name, points)
@@ -66,7 +66,7 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
             continue
         names = _names(attribute, offers)[1:]
         takes = in_pytorch_s_order(parameters_of(attribute)[1:], names, places[0][0], points) or names
-        issues += _not_offered(called, [name for name in takes if name not in theirs.names], places[0][0], offers)
+        issues += _not_offered(called, takes, places[0][0], offers)
         result += (Method(point, name, half, takes) for point, half in places)
     if not result and not issues and not makes_callables(hook) and hook is not NotImported:
         issues.append((f"{hook.__name__} has no method named like a point, so it would never fire", ""))
@@ -178,7 +178,6 @@ def _no_call(function: Callable[..., Any], called: str, point: str, points: Poin
 
 
 def _takes_anything(function: Callable[..., Any]) -> Issue | None:
-    """Return that a function names none of its arguments; functions of Python itself (`print`) may."""
     if (getattr(function, "__module__", None) or "").partition(".")[0] in sys.stdlib_module_names:
         return None
     kinds = {p.kind for p in parameters_of(function) if p.name != "self"}
@@ -212,7 +211,6 @@ def _is_misspelt(name: str, points: Points) -> bool:
 
 
 def _no_method(name: str, attribute: Any, points: Points) -> Issue | None:
-    """Say what keeps a class's attribute from being called as a method at the point that it is named like."""
     if isinstance(attribute, staticmethod | classmethod):
         return "must be a plain method, which takes self", ""
     if not inspect.isfunction(attribute):
@@ -228,7 +226,6 @@ def _no_method(name: str, attribute: Any, points: Points) -> Issue | None:
 
 
 def _never_runs(function: Callable[..., Any], point: str, points: Points) -> Issue | None:
-    """Say of what is async, or a generator, that a call of it does nothing."""
     if not inspect.isroutine(function) and not isinstance(function, partial):
         function = type(function).__call__
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):

@@ -12,7 +12,7 @@ from hookflow.graph.points import Point, Points
 from hookflow.hooks.inspect import Method
 from hookflow.pipeline.schema import BindingSpec, HookNode
 
-MODULE_KEYS = ("modules", "stages", "prepend", "with_kwargs", "always_call")
+MODULE_KEYS = ("modules", "stages", "prepend", "always_call")
 KEYS = (*MODULE_KEYS, "parameters")
 ALLOWED = {"module": MODULE_KEYS, "state": ("modules",), "parameter": ("parameters",)}
 """The keys that a binding may have, by the kind of its point."""
@@ -24,11 +24,10 @@ EXAMPLES = {
 
 
 class PickKeys:
-    """These keys of one hook's table, and of the points in it; `problems` is what is wrong with them.
+    """These keys of one hook's table, and of the points in it, with the `problems` of them.
 
-    `in_class` returns the names that an attribute of the hook's class holds; None where there is no such class. `place`
-    tells where a key of the table stands. `prepended` are the points where the hook is prepended, with where the file
-    says so.
+    `in_class` returns the names that an attribute of the hook's class holds; None where there is no such class.
+    `prepended` are the points where the hook is prepended, with the place in the file.
     """
 
     def __init__(
@@ -43,6 +42,7 @@ class PickKeys:
     ) -> None:
         self.problems: list[Problem] = []
         self.prepended: dict[str, Where] = {}
+        self._hook = hook
         self._called = f'hook "{hook}"'
         self._table = table
         self._in_class = in_class
@@ -60,7 +60,6 @@ class PickKeys:
         result: dict[str, Any] = {point.picks: self._picked(point, near, key)} if point.picks else {}
         if point.kind != "module":
             return result
-        self._check_kwargs(method, near, key)
         stages, stages_at = self._stated("stages", near, key)
         prepend, prepend_at = self._stated("prepend", near, key)
         always, always_at = self._stated("always_call", near, key)
@@ -79,40 +78,33 @@ class PickKeys:
         }
 
     def without_effect(self, bound: Sequence[Binding]) -> Iterator[Problem]:
-        """Yield each of these keys of the whole hook that holds at none of its points."""
+        """Yield each key of the whole hook that holds at none of its points."""
         points = [self._points[item.point] for item in bound]
-        at = ", ".join(dict.fromkeys(point.name for point in points))
-        inside = [item for item in bound if self._points[item.point].kind == "module"]
-        for key in KEYS if bound else ():
-            why = ""
-            if getattr(self._table, key) is None or (key in EXAMPLES and any(point.picks == key for point in points)):
-                continue
-            if key == "parameters":
-                why = "it is at no point of a parameter"
-            elif not inside:
-                why = "it is at no point of a module"
-            elif key == "always_call" and not any(item.point == "forward" for item in inside):
+        own = [item for item in self._table.points or () if isinstance(item, BindingSpec)]
+        for field in ("every", "from_", "until", "when", *KEYS) if bound else ():
+            why, hint = "", f"it is at {', '.join(dict.fromkeys(point.name for point in points))}"
+            key = field.rstrip("_")
+            holds = [point for point in points if key in ALLOWED.get(point.kind, ()) or key not in KEYS]
+            if not holds:
+                why = f"it is at no point of a {'parameter' if key == 'parameters' else 'module'}"
+            elif key == "always_call" and all(point.name != "forward" for point in holds):
                 why = "it is not at forward"
-            elif self._table.with_kwargs and key == "with_kwargs" and not any("kwargs" in b.takes for b in inside):
-                why = "it takes kwargs at none of its points"
-            if why:
-                yield Problem(f"{self._called}: {key} has no effect, since {why}", self._place(key), f"it is at {at}")
+            elif len(own) == len(self._table.points or ".") and all(getattr(spec, field) is not None for spec in own):
+                why, hint = "each of its points has its own", f"change that one: {key} in hooks.{self._hook}.points"
+            if why and getattr(self._table, field) is not None:
+                yield Problem(f"{self._called}: {key} has no effect, since {why}", self._place(key), hint)
 
     def _stated(self, name: str, near: BindingSpec | None, key: str) -> tuple[Any, str]:
-        """Return a key's value and where it stands: beside the point, or else for the whole hook."""
         if near is not None and getattr(near, name) is not None:
             return getattr(near, name), f"{key}.{name}"
         return getattr(self._table, name), name
 
     def _picked(self, point: Point, near: BindingSpec | None, key: str) -> tuple[str, ...]:
-        """Return the globs of a binding, which needs some where its point picks modules or parameters."""
         picks = point.picks or ""
-        in_class = self._in_class(picks) if self._in_class else ()
-        result = tuple(self._stated(picks, near, key)[0] or in_class)
+        result = tuple(self._stated(picks, near, key)[0] or (self._in_class(picks) if self._in_class else ()))
         if not result and self._in_class:
-            self._wrong(
-                f"{self._called} does not say at which {picks} {point.name} fires", key or "use", EXAMPLES[picks]
-            )
+            message = f"{self._called} does not say at which {picks} {point.name} fires"
+            self._wrong(message, key or "use", EXAMPLES[picks])
         return result
 
     def _stages(self, point: str, stages: Sequence[str], at: str, near: BindingSpec | None) -> tuple[str, ...]:
@@ -124,18 +116,6 @@ class PickKeys:
             message = f"{self._called} never fires at {point} in {' and '.join(without)}, where gradients are off"
             self._wrong(message, at, 'name the points that it has to do with: points = ["forward"]')
         return ()
-
-    def _check_kwargs(self, method: Method, near: BindingSpec | None, key: str) -> None:
-        takes = "kwargs" in method.takes
-        stated, at = self._stated("with_kwargs", near, key)
-        if self._in_class is None or stated is None:
-            return
-        if near is not None and near.with_kwargs and not takes:
-            message = f"{self._called} takes no kwargs at {method.point}, so with_kwargs cannot be true"
-            self._wrong(message, at, "with kwargs PyTorch calls it as hook(module, args, kwargs, …)")
-        if stated is False and takes:
-            message = f"{self._called} takes kwargs at {method.point}, so with_kwargs cannot be false"
-            self._wrong(message, at, "leave the key out: the signature says it")
 
     def _wrong(self, message: str, key: str, hint: str = "") -> None:
         self.problems.append(Problem(message, self._place(key), hint))

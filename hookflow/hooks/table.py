@@ -37,7 +37,7 @@ from hookflow.hooks.inspect import (
     places_of,
     points_for,
 )
-from hookflow.hooks.keys import MODULE_KEYS, PickKeys
+from hookflow.hooks.keys import PickKeys
 from hookflow.hooks.registry import NotImported
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import BindingSpec, HookNode
@@ -72,10 +72,12 @@ def filled(
 
 
 def _keys(hook: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-    """Return the values of the keys of a hook's slots: by default its arguments, as given or not."""
-    given = args if isinstance(args, Mapping) else dict(zip(first_names(hook, len(args)), args, strict=False))
-    whole = {p.name: None if p.default is p.empty else p.default for p in parameters_of(hook)} | dict(given)
+    whole = {p.name: None if p.default is p.empty else p.default for p in parameters_of(hook)} | _by_name(hook, args)
     return {**whole, **getattr(hook, "slot_keys", dict)(whole)}
+
+
+def _by_name(hook: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    return dict(args if isinstance(args, Mapping) else zip(first_names(hook, len(args)), args, strict=False))
 
 
 def _values(key: Any, optional: str) -> Collection[str | None]:
@@ -187,7 +189,7 @@ class HookTable:
     def node(self) -> Node:
         """Return the node, which is of use for a plan only if there are no problems."""
         bound = self._bindings()
-        self.problems += (*self.keys.problems, *self._without_effect(), *self.keys.without_effect(bound))
+        self.problems += (*self.keys.problems, *self.keys.without_effect(bound))
         if self.hook is not None:
             self._check_arguments(self.hook)
         ranks = self.table.ranks or getattr(self.hook, "ranks", "all")
@@ -224,7 +226,6 @@ class HookTable:
         return stated if stated in PHASES else "normal"  # the check of the class reports it
 
     def _check_arguments(self, hook: Callable[..., Any]) -> None:
-        """Check each argument by itself, and then what a class finds wrong with all of them together."""
         called = f'hook "{self.name}"'
         problems = list(
             wrong_arguments(
@@ -248,11 +249,7 @@ class HookTable:
         self.problems += problems
 
     def _arguments(self) -> Mapping[str, Any]:
-        """Return what the file gives to the constructor of a class, by name."""
-        args = self.table.args
-        if isinstance(args, dict) or self.hook is None:
-            return args if isinstance(args, dict) else {}
-        return dict(zip(first_names(self.hook, len(args)), args, strict=False))
+        return {} if self.hook is None else _by_name(self.hook, self.table.args)
 
     def _offered(self) -> set[str]:
         """Return the arguments of its points, which the file must not give to a plain function."""
@@ -279,19 +276,7 @@ class HookTable:
                 self.problems.append(Problem(message, self._place(f"{verb}.{name}"), hint))
         return result | {name: tuple(sorted(slots)) for name, slots in (stated or {}).items()}
 
-    def _without_effect(self) -> Iterator[Problem]:
-        """Yield each key of the whole hook that holds at none of its points."""
-        stated = [_spec(item) for item in self.table.points or ()]
-        for field in ("every", "from_", "until", "when", *MODULE_KEYS):
-            key = field.rstrip("_")
-            whole = getattr(self.table, field)
-            if whole is not None and stated and all(getattr(spec, field) is not None for spec in stated):
-                message = f'hook "{self.name}": {key} has no effect, since each of its points has its own'
-                hint = f"change that one: hooks.{self.name}.points.0.{key}"
-                yield Problem(message, self._place(key), hint)
-
     def _chosen(self) -> list[Method]:
-        """Return the methods of a class that are bound unless the file names points."""
         points = points_for(self.hook, self._arguments()) if self.hook is not None else None
         return [method for method in self.methods if points is None or method.name in points]
 
@@ -303,24 +288,19 @@ class HookTable:
         return any(self.points[point].of_batches for name in names for point, _ in places_of(name, self.points))
 
     def _bindings(self) -> list[Binding]:
-        """Return what is bound: the points of the file, or else every point that the class has a method for."""
         if self.table.points is not None:
             result = [bound for k, item in enumerate(self.table.points) for bound in self._bind_stated(k, item)]
             seen = [(bound.point, bound.half) for bound in result]
             for point in sorted({point for point, half in seen if seen.count((point, half)) > 1}):
                 self.problems.append(Problem(f'hook "{self.name}" is bound to {point} twice', self._place("points")))
             return result
-        if (
-            self.hook is not None
-            and not self.methods
-            and (not isinstance(self.hook, type) or makes_callables(self.hook))
-        ):
+        is_callable = self.hook is not None and (not isinstance(self.hook, type) or makes_callables(self.hook))
+        if is_callable and not self.methods:
             message = f'hook "{self.name}" is a plain function, which does not say where it belongs'
             self._wrong_point(message, self.where, 'name its points: points = ["after_train_epoch"]')
         return [self._bind(method) for method in self._chosen()]
 
     def _bind_stated(self, k: int, item: str | BindingSpec) -> Iterable[Binding]:
-        """Return what one entry of the file's `points` binds."""
         spec = _spec(item)
         where = self._place(f"points.{k}" if isinstance(item, str) else f"points.{k}.at")
         if spec.at not in self.points.names:
@@ -331,7 +311,7 @@ class HookTable:
             bound = [Method(point, "", half, ()) for point, half in places_of(spec.at, self.points)]
         elif isinstance(self.hook, type) and (self.methods or not makes_callables(self.hook)):
             bound = [method for method in self.methods if spec.at == method.name]
-            if not bound:
+            if not bound and self.methods:
                 message = f'hook "{self.name}" ({self.table.use}) has no method for {spec.at}'
                 self.problems.append(Problem(message, where, f"it has {', '.join(has)}"))
         elif spec.at.startswith("around_"):

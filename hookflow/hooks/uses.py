@@ -26,25 +26,14 @@ FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A function that is called for a hook; of a method, `mro[depth]` is the class that defines it."""
+    """A function that is called for a hook; of a method, `mro` are the classes of its object."""
 
     function: FunctionType
     takes_self: bool = False
     mro: tuple[type, ...] = ()
-    depth: int = 0
 
     def where(self, node: ast.expr) -> Where:
         return Where(self.function.__code__.co_filename, node.lineno)
-
-    def method(self, of: ast.expr, name: str, tree: FunctionTree) -> Source | None:
-        """Return the method `of.name` in the body of this one where `of` is its object, or super()."""
-        first = inspect.getargs(self.function.__code__).args[:1]
-        match of:
-            case ast.Name(id=this) if self.takes_self and [this] == first:
-                return None if _binds(tree, this) else _method_of(self.mro, name)
-            case ast.Call(func=ast.Name(id="super"), args=[], keywords=[]) if self.mro:
-                return _method_of(self.mro, name, self.depth + 1)
-        return None
 
 
 Sources = Mapping[str, Mapping[str, Source | None]]
@@ -77,12 +66,12 @@ def source_of(hook: Callable[..., Any] | None, method: str) -> Source | None:
     return _in_python(hook) if inspect.isroutine(hook) else _method_of(type(hook).__mro__, "__call__")
 
 
-def _method_of(mro: tuple[type, ...], name: str, first: int = 0) -> Source | None:
-    for depth in range(first, len(mro)):
-        attributes = type.__getattribute__(mro[depth], "__dict__")  # past a metaclass, which may raise
+def _method_of(mro: tuple[type, ...], name: str) -> Source | None:
+    for kind in mro:
+        attributes = type.__getattribute__(kind, "__dict__")  # past a metaclass, which may raise
         if (result := attributes.get(name)) is not None:
             static = isinstance(result, staticmethod)
-            return _in_python(result.__func__ if static else result, not static, mro, depth)
+            return _in_python(result.__func__ if static else result, not static, mro)
     return None
 
 
@@ -95,7 +84,7 @@ def _in_python(result: Any, *more: Any) -> Source | None:
 def uses(source: Source | None, names: Collection[str]) -> Iterator[Use]:
     """Yield the uses of attributes of the run called `names` in a method that is given `run`."""
     if source and any(name in names or _method_of(source.mro, name) for name in _names(source.function.__code__)):
-        yield from (use for use in _uses(source) if use.name in names)
+        yield from (use for use in _all_uses(source) if use.name in names)
 
 
 def keys_read(source: Source | None, argument: str) -> Iterator[tuple[str, Where]]:
@@ -115,19 +104,17 @@ def keys_read(source: Source | None, argument: str) -> Iterator[tuple[str, Where
 
 
 @cache
-def _uses(source: Source) -> tuple[Use, ...]:
-    try:
-        return tuple(_find(source, "run", set()))
-    except RecursionError:  # no methods pass the run on that often
-        return ()
+def _all_uses(source: Source) -> tuple[Use, ...]:
+    return tuple(_find(source, "run", set()))
 
 
 def _find(source: Source, run: str, seen: set[tuple[Source, str]]) -> Iterator[Use]:
-    """Yield the uses of the run, which this function calls `run`."""
     tree = _tree(source.function)
     if tree is None or (source, run) in seen or _binds(tree, run):
         return
     seen.add((source, run))
+    this = next(iter(inspect.getargs(source.function.__code__).args), "")
+    is_method = source.takes_self and not _binds(tree, this)
     called: dict[ast.expr, ast.Call] = {}
     for node in _own_nodes(tree):
         if isinstance(node, ast.Call):
@@ -136,7 +123,7 @@ def _find(source: Source, run: str, seen: set[tuple[Source, str]]) -> Iterator[U
             call = called.get(node)
             if _is(node.value, run):
                 yield Use(node.attr, source.where(node), call)
-            elif call and (helper := source.method(node.value, node.attr, tree)):
+            elif call and is_method and _is(node.value, this) and (helper := _method_of(source.mro, node.attr)):
                 for parameter in _parameters_given(call, run, helper):
                     yield from _find(helper, parameter, seen)
 
@@ -150,7 +137,6 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _parameters_given(call: ast.Call, run: str, helper: Source) -> Iterator[str]:
-    """Yield the parameters of `helper` that a call of it gives the run."""
     in_place = takewhile(lambda argument: not isinstance(argument, ast.Starred), call.args)
     parameters = inspect.getargs(helper.function.__code__).args  # keyword arguments follow the others
     names = parameters[helper.takes_self : helper.function.__code__.co_argcount]
@@ -202,7 +188,6 @@ def _tree(function: FunctionType) -> FunctionTree | None:
 
 @cache
 def _trees(file: str) -> Mapping[tuple[str, int], list[FunctionTree]]:
-    """Return all functions of a file by their name and first line, that of a decorator too, as their code has them."""
     try:
         tree = parse_file(Path(file))
     except (OSError, SyntaxError):

@@ -382,8 +382,6 @@ class Firing(Section):
     """At module points: in which stages of the run to fire; in "train" alone if left out."""
     prepend: bool | None = Field(default=None, examples=[True])
     """At module points: whether to fire before the hooks that the model has registered itself."""
-    with_kwargs: bool | None = Field(default=None, examples=[True])
-    """PyTorch's word for a hook that takes `kwargs`; here it follows from the signature, and may be left out."""
     always_call: bool | None = Field(default=None, examples=[True])
     """At `forward`: whether to fire after an exception in the module too, with None as the output."""
 

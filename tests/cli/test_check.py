@@ -173,8 +173,8 @@ def test_a_doubtful_condition_has_its_own_place(here: Path) -> None:
 @pytest.mark.parametrize(
     ("hook", "said", "hint"),
     [
-        ('every=9, points=[{at="after_run", every=5}]', "every has no effect", "hooks.print.points.0.every"),
-        ('from="2ep", points=[{at="after_run", from=5}]', "from has no effect", "hooks.print.points.0.from"),
+        ('every=9, points=[{at="after_run", every=5}]', "every has no effect", "every in hooks.print.points"),
+        ('from="2ep", points=[{at="after_run", from=5}]', "from has no effect", "from in hooks.print.points"),
         ('modules=["*"], points=["after_run"]', "modules has no effect", "it is at after_run"),
     ],
 )

@@ -107,7 +107,6 @@ BASE = f"class Base:\n    def after_val(self, run):\n        {STOP}\n    def end
             8,
         ),
         (f"class It:\n    def around_val(self, run):\n        yield\n        {STOP}\n", 4),
-        (f"{BASE}class It(Base):\n    def after_val(self, run): super().after_val(run)\n", 3),
         (f"{BASE}class It(Base):\n    def after_val(self, run): self.end(run)\n", 5),
         (f"{BASE}class It(Base): pass\n", 3),
         *(

@@ -52,8 +52,8 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
         ['hook "a": stages has no effect, since it is at no point of a module (it is at after_train_iter)'],
     ),
     "each of these keys there": (
-        'use = "builtins:print"\npoints = ["after_run"]\nprepend = true\nwith_kwargs = true\nalways_call = true\n',
-        [f'hook "a": {key} has no effect' for key in ("prepend", "with_kwargs", "always_call")],
+        'use = "builtins:print"\npoints = ["after_run"]\nprepend = true\nalways_call = true\n',
+        [f'hook "a": {key} has no effect' for key in ("prepend", "always_call")],
     ),
     "beside such a point": (
         'use = "builtins:print"\npoints = [{ at = "after_run", prepend = true, stages = ["val"] }]\n',
@@ -66,18 +66,6 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     "always_call for the whole hook, at other points": (
         one("full_backward", 'points = ["full_backward"]', 'modules = ["*"]', "always_call = true"),
         ['hook "a": always_call has no effect, since it is not at forward'],
-    ),
-    "kwargs that the signature does not have": (
-        one("forward", 'points = [{ at = "forward", with_kwargs = true }]', 'modules = ["*"]'),
-        ['hook "a" takes no kwargs at forward, so with_kwargs cannot be true'],
-    ),
-    "for the whole hook": (
-        one("forward", 'points = ["forward"]', 'modules = ["*"]', "with_kwargs = true"),
-        ['hook "a": with_kwargs has no effect, since it takes kwargs at none of its points'],
-    ),
-    "kwargs that the signature has": (
-        one("forward_kwargs", 'points = ["forward"]', 'modules = ["*"]', "with_kwargs = false"),
-        ['hook "a" takes kwargs at forward, so with_kwargs cannot be false'],
     ),
     "gradients where there are none": (
         PROBES + 'stages = ["val"]\n',
@@ -176,7 +164,7 @@ def test_methods_have_the_usual_signatures_or_names_of_their_own(tmp_path: Path)
 
 def test_the_plan_holds_them_and_every_drawing_says_them() -> None:
     keys = 'modules = ["type:Linear"]', 'stages = ["val", "test"]', "prepend = true", "always_call = true"
-    compiled = plan(one("forward_kwargs", 'points = ["forward"]', "with_kwargs = true", *keys))
+    compiled = plan(one("forward_kwargs", 'points = ["forward"]', *keys))
     (binding,) = compiled.bindings
     assert (binding.stages, binding.prepend, binding.always_call) == (("val", "test"), True, True)
     assert marks(compiled, binding) == ["on type:Linear", "in val, test", "prepended", "always called"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -32,17 +32,8 @@ from torch.optim.lr_scheduler import (
 from torch.optim.swa_utils import SWALR
 
 from hookflow.errors import UserError, Where
-from hookflow.events.rundir import RunDir
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.builtin.scheduler import Scheduler
-from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import parse
-from hookflow.pipeline.source_map import as_toml
-from hookflow.runner.process.launch import prepare
-from tests.conftest import TESTS, NewRun, Trained, records
-from tests.processes import Training
-from tests.runner.same import assert_same_end
-from tests.runner.test_resume import EVERY_3, strikes
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -88,7 +79,9 @@ def by_hook(optimizer: Optimizer, cut: int | None = None, **args: Any) -> Rates:
     hook.before_run(run)
     for k in range(ITERS):
         if k == cut:
-            saved = [optimizer.state_dict(), hook.state_dict()]
+            file = io.BytesIO()
+            torch.save([optimizer.state_dict(), hook.state_dict()], file)
+            saved = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
             optimizer, hook = sgd() if isinstance(optimizer, SGD) else adamw(), Scheduler(**args)
             run.optimizer = optimizer
             hook.before_run(run)
@@ -160,19 +153,13 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Optimizer], LRScheduler], int]]
 
 @pytest.mark.parametrize("make", [sgd, adamw])
 @pytest.mark.parametrize("name", CASES)
-def test_the_rates_are_those_of_the_loop_by_hand(make: Callable[[], Optimizer], name: str) -> None:
+def test_the_rates_are_those_of_the_loop_by_hand_also_from_a_checkpoint_on(
+    make: Callable[[], Optimizer], name: str
+) -> None:
     args, made, until = CASES[name]
     expected = by_hand(make(), made, args.get("per", "iter"), until)
     assert len({rate for (rate, *_) in expected}) > 2
-    assert by_hook(make(), **args) == expected
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_they_go_on_from_a_checkpoint(name: str) -> None:
-    args, _, _ = CASES[name]
-    for make in (sgd, adamw):
-        whole = by_hook(make(), **args)
-        assert all(by_hook(make(), cut=cut, **args) == whole for cut in (1, 4, 17, 30))
+    assert all(by_hook(make(), cut=cut, **args) == expected for cut in (None, 1, 4, 17, 30))
 
 
 def test_a_hook_that_the_checkpoint_does_not_know_catches_up() -> None:
@@ -224,25 +211,6 @@ def test_a_plateau_of_an_accuracy_waits_for_more() -> None:
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
 
 
-SCHEDULE = (
-    'hooks.schedule={use="scheduler", args={chain=['
-    '{use="LinearLR", args={start_factor=0.1}, length="20%"}, {use="OneCycleLR", args={max_lr=0.2}}]}}'
-)
-
-
-def test_a_run_is_killed_and_ends_with_the_same_bits(new_run: NewRun, trained: Trained, tmp_path: Path) -> None:
-    groups = 'optimizer.groups=[{match="*.bias", args={lr=0.3}}]'
-    common = [SCHEDULE, EVERY_3, 'hooks.log={use="log"}', groups]
-    alone = trained(*common)
-    killed = new_run(*common, *strikes(tmp_path, 9, ("after_backward", 4), ("after_train_iter", 11)))
-    assert Training(killed).wait() == -9
-    assert Training(killed, resume=True).wait() == -9
-    assert Training(killed, resume=True).wait() == 0
-    assert_same_end(alone, killed)
-    rates = {record["v"]["lr"] for record in records(alone, "scalars") if "lr" in record["v"]}  # type: ignore
-    assert len(rates) > 2
-
-
 def halves(step: int) -> float:
     return 1 / (1 + step)
 
@@ -285,111 +253,50 @@ EACH: dict[type, tuple[type, dict[str, Any]]] = {
     PolynomialLR: (PolynomialLR, {"total_iters": 9, "power": 2.0}),
     CosineAnnealingLR: (CosineAnnealingLR, {"T_max": 8}),
     ChainedScheduler: (Together, {}),
-    ReduceLROnPlateau: (ReduceLROnPlateau, {"patience": 0, "threshold": 0.9}),
     CyclicLR: (CyclicLR, {"base_lr": 0.01, "max_lr": 0.2, "step_size_up": 3}),
     CosineAnnealingWarmRestarts: (CosineAnnealingWarmRestarts, {"T_0": 3, "T_mult": 2}),
-    OneCycleLR: (OneCycleLR, {"max_lr": 0.3, "total_steps": 16}),
+    OneCycleLR: (OneCycleLR, {"max_lr": 0.3, "total_steps": ITERS}),
     SWALR: (SWALR, {"swa_lr": 0.02, "anneal_epochs": 4}),
 }
-"""Each kind of scheduler, and what stands for it: TOML has no functions, nor schedulers as arguments."""
+"""What stands for each kind of scheduler but the plateau: TOML has no functions, nor schedulers as arguments."""
 
 
-class EachAlone:
-    """A task that steps an optimizer for each scheduler."""
-
-    steps_itself = True
-
-    def step(self, run: Any, batch: Any) -> dict[str, Any]:
-        for name, model in run.models.items():
-            run.backward(model(batch[0]).square().mean(), name)
-            run.step(name)
-        return {}
-
-    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
-        return {"loss": torch.tensor(1.0 + run.iter)}
-
-
-def each_scheduler(tmp_path: Path, *more: str) -> RunDir:
-    """Return the directory of a run with two optimizers for each scheduler: by iterations, and by epochs."""
-    tables = ['[run]\nname = "each"\nmax_epochs = 8\n[task]\nuse = "tests.hooks.test_scheduler:EachAlone"']
-    tables += [f'[data.{split}]\nuse = "tests.toy:Points"\nargs = {{ examples = 16 }}' for split in ("train", "val")]
-    tables.append('[hooks.log]\nuse = "log"')
-    for kind, args in EACH.values():
-        for per in ("iter", "epoch"):
-            name = f"{kind.__name__}_{per}"
-            link = {"use": f"{kind.__module__}:{kind.__name__}", "args": args}
-            metric = {"metric": "loss"} if kind is ReduceLROnPlateau else {}
-            given = as_toml({"per": per, "optimizer": name, "chain": [link], **metric})
-            tables += [
-                f'[model.{name}]\nuse = "torch.nn:Linear"\nargs = {{ in_features = 4, out_features = 1 }}',
-                f'[optimizer.{name}]\nuse = "torch.optim:SGD"\nargs = {{ lr = 0.1, momentum = 0.9 }}',
-                f'[hooks.schedule_{name}]\nuse = "scheduler"\nargs = {given}',
-            ]
-    loaded = parse("\n".join(tables), TESTS / "each.toml", more)
-    run_dir = RunDir.create(tmp_path / "runs", "each")
-    prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
-    return run_dir
-
-
-def rates_of(kind: type, args: dict[str, Any], per: str) -> list[float]:
-    """Return the rate of each of 16 iterations, two an epoch, in the loop of PyTorch's documentation."""
-    optimizer = SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1, momentum=0.9)
-    scheduler, rates = kind(optimizer, **args), []
-    for k in range(1, 17):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        if kind is ReduceLROnPlateau:
-            if k % 2 == 0:
-                scheduler.step(1.0 + k)
-        elif k < 16 and (per == "iter" or k % 2 == 0):
-            scheduler.step()
-    return rates
-
-
-@pytest.mark.usefixtures("written_at_once")
-def test_every_scheduler_of_pytorch_gives_the_rates_of_a_plain_loop(
-    tmp_path: Path, train_here: Callable[..., int]
-) -> None:
+def test_no_scheduler_of_pytorch_is_forgotten() -> None:
     public = {kind for name, kind in vars(lr_scheduler).items() if not name.startswith("_")}
     kinds = {kind for kind in public if isinstance(kind, type) and issubclass(kind, LRScheduler)}
-    assert kinds | {SWALR} == EACH.keys()
-    expected = {
-        f"lr/{kind.__name__}_{per}": rates_of(kind, args, per)
-        for kind, args in EACH.values()
-        for per in ("iter", "epoch")
-    }
-    (strike,) = strikes(tmp_path, 15, ("after_train_iter", 7))
-    cut = each_scheduler(tmp_path, strike.removesuffix("}") + ', points=["after_train_iter"]}')
-    whole = each_scheduler(tmp_path)
-    assert train_here(whole) == 0
-    assert train_here(cut) == 143
-    assert train_here(cut, resume=True) == 0
-    for run_dir in (whole, cut):
-        logged = [record["v"] for record in records(run_dir, "scalars")]
-        assert {name: [values[name] for values in logged] for name in expected} == expected  # type: ignore[index]
+    assert kinds | {SWALR} == {*EACH, ReduceLROnPlateau}
+
+
+@pytest.mark.parametrize("per", ["iter", "epoch"])
+@pytest.mark.parametrize("base", EACH)
+def test_every_scheduler_of_pytorch_gives_the_rates_of_a_plain_loop(base: type, per: str) -> None:
+    kind, args = EACH[base]
+    expected = by_hand(sgd(), lambda optimizer: kind(optimizer, **args), per)
+    assert len({rate for (rate, *_) in expected}) > 1
+    link = {"use": f"{kind.__module__}:{kind.__name__}", "args": args}
+    assert all(by_hook(sgd(), cut=cut, chain=[link], per=per) == expected for cut in (None, 4, 17))
 
 
 @pytest.mark.parametrize(
-    ("args", "said", "hint"),
+    ("args", "said"),
     [
-        ({"chain": ["LinearLR"]}, "scheduler 1 of 1 must be a table", 'write { use = "LinearLR" }'),
-        ({"chain": []}, '"chain" must not be empty', ""),
-        ({"chain": [{"use": "LinearLR", "lenght": 3}]}, 'has no key "lenght"', 'did you mean "length"?'),
-        ({"chain": [{"use": "LinearLR", "gamma": 3}]}, 'has no key "gamma"', "args: { gamma = … }"),
-        ({"chain": [{}]}, 'lacks the key "use"', "CosineAnnealingLR"),
-        ({"chain": [{"use": "LinearLR", "args": 3}]}, "must be a table, not 3", ""),
-        ({"chain": [{"use": "./a.py:B"}]}, "a scheduler is not looked for in a file", "package.module:Name"),
-        ({"chain": [{"use": "LinearLR"}, {"use": "StepLR"}]}, "1 of 2 needs a length", 'length = "10%"'),
-        ({"chain": [{"use": "LinearLR", "length": "9s"}]}, "epochs or a percentage, not seconds; write 100", ""),
-        ({"chain": [{"use": "LinearLR", "length": "9 lots"}]}, '"9 lots" is no amount', ""),
-        ({"chain": "LinearLR"}, "must be a list", ""),
-        ({"chain": CHAIN, "per": "batch"}, '"per" must be one of "iter", "epoch"', ""),
+        ({"chain": ["LinearLR"]}, 'must be a table, not the string "LinearLR"'),
+        ({"chain": []}, '"chain" must not be empty'),
+        ({"chain": [{"use": "LinearLR", "lenght": 3}]}, 'the unknown key "lenght"\n    did you mean "length"?'),
+        ({"chain": [{"use": "LinearLR", "gamma": 3}]}, "an argument belongs in args: { gamma = … }"),
+        ({"chain": [{}]}, 'without the key "use"'),
+        ({"chain": [{"use": "LinearLR", "args": 3}]}, "must be a table, not 3"),
+        ({"chain": [{"use": "./a.py:B"}]}, "a scheduler is not looked for in a file"),
+        ({"chain": [{"use": "LinearLR"}, {"use": "StepLR"}]}, "1 of 2 needs a length"),
+        ({"chain": [{"use": "LinearLR", "length": "9s"}]}, "epochs or a percentage, not seconds; write 100"),
+        ({"chain": [{"use": "LinearLR", "length": "9 lots"}]}, '"9 lots" is no amount'),
+        ({"chain": "LinearLR"}, "must be a list"),
+        ({"chain": CHAIN, "per": "batch"}, '"per" must be one of "iter", "epoch"'),
     ],
 )
-def test_what_is_wrong_with_a_chain_is_told_without_torch(args: dict[str, Any], said: str, hint: str) -> None:
+def test_what_is_wrong_with_a_chain_is_told_without_torch(args: dict[str, Any], said: str) -> None:
     (problem,) = wrong_arguments(Scheduler, args, "schedule", lambda key: Where("test"))
-    assert said in problem.message
-    assert hint in problem.hint
+    assert said in str(problem)
 
 
 @pytest.mark.parametrize(
@@ -445,18 +352,6 @@ def test_where_there_are_several_optimizers_one_is_named() -> None:
     hook.before_run(run)
     assert other.param_groups[0]["lr"] == pytest.approx(3e-4)
     assert run.optimizer.param_groups[0]["lr"] == 0.5
-
-
-@pytest.mark.parametrize(
-    ("args", "points"),
-    [
-        ({}, ("before_run", "before_train_iter")),
-        ({"per": "epoch"}, ("before_run", "before_train_epoch")),
-        ({"per": "epoch", "metric": "loss"}, ("before_run", "before_train_epoch", "after_val")),
-    ],
-)
-def test_it_fires_where_there_is_something_to_do(args: dict[str, Any], points: tuple[str, ...]) -> None:
-    assert Scheduler.points_for(args) == points
 
 
 class Typed:

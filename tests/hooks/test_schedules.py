@@ -53,7 +53,7 @@ class TestLRSchedule:
     def test_without_a_warm_up_the_first_rate_is_the_whole(self, warmup: float) -> None:
         assert rates(LRSchedule(shape="linear", warmup=warmup), 0, 20) == [1, 0.5]
 
-    @pytest.mark.parametrize("warmup", [1.5, -1, "30s", "soon", True])
+    @pytest.mark.parametrize("warmup", [1.5, -1, "30s", "100%", "soon", True])
     def test_an_invalid_warm_up_is_refused_before_the_run(self, warmup: float | str) -> None:
         (problem,) = wrong_arguments(LRSchedule, {"warmup": warmup}, "lr_schedule", lambda _: Where(""))
         assert "warmup" in problem.message

@@ -151,7 +151,6 @@ def _first_names(model: nn.Module) -> dict[str, str]:
 
 
 def _is_floating(value: Any) -> bool:
-    """Return whether a value of a `state_dict` is a floating-point tensor; a module's extra state may be anything."""
     import torch
 
     return isinstance(value, torch.Tensor) and value.is_floating_point()

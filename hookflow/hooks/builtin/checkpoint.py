@@ -88,7 +88,6 @@ class Checkpoint(Hook):
 
 
 def _modes(monitor: str | dict[str, Mode] | None, mode: Mode | None) -> dict[str, Mode]:
-    """Return the metrics to watch, each with its mode."""
     if isinstance(monitor, str):
         return {monitor: mode_of(monitor, mode)}
     return monitor or {}

@@ -85,7 +85,6 @@ class Freeze(Hook):
             self._drop()
 
     def _switch(self, model: nn.Module) -> None:
-        """Freeze, or let train again."""
         if self.alone:
             for parameter in self.chosen:
                 parameter.requires_grad_(not self.frozen)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -185,10 +183,9 @@ def git(folder: Path) -> dict[str, Any] | None:
     """Return the `commit` and `branch` of a folder's repository, and what is `dirty`; None where there is none."""
 
     def ask(*words: str) -> str:
-        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # a look must not disturb other commands
-        command = ["git", "-C", str(folder), *words]
-        run = partial(subprocess.run, capture_output=True, check=True, text=True)
-        return str(run(command, timeout=PATIENCE, env=environment).stdout).rstrip("\n")
+        command = ["git", "--no-optional-locks", "-C", str(folder), *words]  # a look must not disturb other commands
+        done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=PATIENCE)
+        return done.stdout.rstrip("\n")
 
     try:
         commit, branch = ask("rev-parse", "HEAD"), ask("rev-parse", "--abbrev-ref", "HEAD")
@@ -201,12 +198,7 @@ def packages() -> dict[str, str]:
     """Return the versions of the installed packages by name."""
     from importlib.metadata import distributions
 
-    result = {}
-    for each in distributions():
-        head = each.read_text("METADATA") or each.read_text("PKG-INFO") or ""  # to parse all of each takes a second
-        name, version = (re.search(rf"^{field}: *(.+)$", head, re.MULTILINE) for field in ("Name", "Version"))
-        if name and version:
-            result[name[1]] = version[1]
+    result = {each.name: each.version for each in distributions()}
     return dict(sorted(result.items(), key=lambda item: item[0].lower()))
 
 

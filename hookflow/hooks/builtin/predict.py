@@ -74,7 +74,6 @@ def _jsonl(path: Path, rows: Mapping[str, Tensor]) -> None:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Return a tensor of a type that NumPy knows."""
     import torch
 
     return tensor.float() if tensor.dtype is torch.bfloat16 else tensor

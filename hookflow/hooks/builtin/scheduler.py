@@ -11,9 +11,9 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
-from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.base import Hook
 from hookflow.hooks.builtin.schedules import PROGRESS
@@ -47,37 +47,16 @@ class Link(Component):
     """How long it is in charge: 500, "500it", "2ep", or "10%" of the run; the last one stays if left out."""
 
 
-class ChainError(ValueError):
-    """A problem of a chain, and a hint."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-def check_chain(written: Any) -> Any:
-    """Return the chain as the file has it. Raises ChainError when its keys are wrong; types are checked later."""
-    links = written if isinstance(written, list) else []
-    for k, link in enumerate(links, 1):
-        called = f"scheduler {k} of {len(links)}"
-        if isinstance(link, str):
-            raise ChainError(f"{called} must be a table", f'write {{ use = "{link}" }}')
-        if not isinstance(link, dict):
-            continue
-        if unknown := next((key for key in link if key not in Link.model_fields), ""):
-            belongs = f"an argument of the scheduler belongs in args: {{ {unknown} = … }}"
-            raise ChainError(f'{called} has no key "{unknown}"', nearest(unknown, Link.model_fields) or belongs)
-        if "use" not in link:
-            raise ChainError(f'{called} lacks the key "use"', 'e.g. use = "CosineAnnealingLR"')
-        if ".py:" in str(link["use"]):
-            raise ChainError(f"{called}: a scheduler is not looked for in a file", 'write "package.module:Name"')
-        if "length" not in link and k < len(links):
-            raise ChainError(f"{called} needs a length: only the last one may go on to the end", 'e.g. length = "10%"')
-        try:
-            parse_amount(link.get("length", 1), PROGRESS)
-        except ValueError as error:
-            raise ChainError(f"{called}: length: {error}") from None
-    return written
+def check_chain(chain: list[Link]) -> list[Link]:
+    """Return the chain. Raises ValueError where its keys do not go together."""
+    for k, link in enumerate(chain, 1):
+        called = f"scheduler {k} of {len(chain)}"
+        if ".py:" in link.use:
+            raise ValueError(f'{called}: a scheduler is not looked for in a file; write "package.module:Name"')
+        if link.length is None and k < len(chain):
+            raise ValueError(f'{called} needs a length, e.g. "10%": only the last one may go on to the end')
+        parse_amount(link.length or 1, PROGRESS)
+    return chain
 
 
 def find_schedulers(chain: Sequence[Link], per: Per) -> list[type]:
@@ -121,18 +100,17 @@ def lengths(chain: Sequence[Link], per: Per, run: Run) -> list[int]:
     whole = run.max_iters if per == "iter" else ceil(run.max_iters / run.iters_per_epoch)
     result: list[int] = []
     for link in chain:
-        left = whole - sum(result)
-        if link.length is None and left < 1:
-            message = f"nothing is left of the run for {link.use}: those before it take {sum(result)} of {whole} "
-            raise UserError(Problem(message + ("iterations" if per == "iter" else "epochs")))
-        amount = parse_amount(link.length) if link.length is not None else None
-        if amount is None:
-            result.append(left)
-        elif amount.unit == "%":
+        if link.length is None:
+            result.append(whole - sum(result))
+            continue
+        amount = parse_amount(link.length)
+        if amount.unit == "%":
             result.append(max(1, round(whole * amount.value / 100)))
         else:
-            in_iterations = amount.unit == "ep" and per == "iter"
-            result.append(int(amount.value) * (run.iters_per_epoch if in_iterations else 1))
+            result.append(int(amount.value) * (run.iters_per_epoch if amount.unit == "ep" and per == "iter" else 1))
+    if result[-1] < 1:
+        taken = f"those before it take {sum(result[:-1])} of {whole} {'iterations' if per == 'iter' else 'epochs'}"
+        raise UserError(Problem(f"nothing is left of the run for {chain[-1].use}: {taken}"))
     return result
 
 
@@ -158,7 +136,7 @@ class Scheduler(Hook):
 
     chain: Annotated[
         list[Link],
-        BeforeValidator(check_chain),
+        AfterValidator(check_chain),
         Field(
             min_length=1,
             description="the schedulers, each as { use, args, length }, in the order of their turns",

@@ -78,7 +78,9 @@ def _warmup(written: Any) -> int | float | str:
         return written
     if isinstance(written, float):
         raise ValueError(f'{written} is no share of the run; write 0.1 or "10%", "100it", "2ep"')
-    parse_amount(written, PROGRESS)
+    amount = parse_amount(written, PROGRESS)
+    if amount.unit == "%" and amount.value >= 100:
+        raise ValueError("nothing is left of the run for the way down")
     return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
 
 
@@ -205,9 +207,13 @@ class ParamSchedule(Hook):
     def before_run(self, run: Run) -> None:
         for name, group in self._groups(run):
             if self.momentum is not None and not ("momentum" in group or "betas" in group):
-                raise _has_no(name, "momentum")
-            if self.weight_decay is not None and "weight_decay" not in group:
-                raise _has_no(name, "weight decay")
+                setting = "momentum"
+            elif self.weight_decay is not None and "weight_decay" not in group:
+                setting = "weight decay"
+            else:
+                continue
+            message = f'the optimizer "{name}" has no {setting}'
+            raise UserError(Problem(message, hint='name one that has: args = { optimizer = "…" }'))
 
     def before_train(self, run: Run) -> None:
         settings = {"momentum": self.momentum, "weight_decay": self.weight_decay}
@@ -226,14 +232,8 @@ class ParamSchedule(Hook):
                 group["weight_decay"] = now["weight_decay"]
 
     def _groups(self, run: Run) -> list[tuple[str, dict[str, Any]]]:
-        """Return the parameter groups, each with the name of its optimizer."""
         chosen = run.optimizers if self.optimizer is None else [self.optimizer]
         return [(name, group) for name in chosen for group in run.optimizers[name].param_groups]
-
-
-def _has_no(optimizer: str, setting: str) -> UserError:
-    message = f'the optimizer "{optimizer}" has no {setting}'
-    return UserError(Problem(message, hint='name one that has: args = { optimizer = "…" }'))
 
 
 def value_at(done: int, places: Sequence[tuple[int, float]], shape: Curve) -> float:

@@ -133,7 +133,6 @@ def parts(run: Run) -> dict[str, Any]:
 
 
 def _on_host(state: Any) -> Any:
-    """Return a copy of nested tensors in the host's memory."""
     from torch import Tensor
     from torch.utils._pytree import tree_map_only
 
