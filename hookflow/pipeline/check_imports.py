@@ -6,25 +6,23 @@ module makes up its names as it goes (a star import, a `__getattr__`), it has th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.load import Loaded, named_parts, wrong_parts
 from hookflow.pipeline.registry import Registry, missing_extra, registry_of
-from hookflow.pipeline.schema import TYPE, Component, DataSource, Firing, Pipeline
+from hookflow.pipeline.schema import Component, DataSource, Pipeline
 from hookflow.pipeline.use import FORMS, bindings_in, is_file, is_object, maker_of, module_file, parse_file
 
 
 def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
     """Return a problem for each model, task, optimizer, data source and part of its loader that is not there.
 
-    So for the classes by which hooks pick modules. Also for models and optimizers that do not go together.
+    Also for models and optimizers that do not go together.
     """
     places, components = loaded.places, _components(loaded.pipeline)
     result = [missing(part.use, base, places.of(f"{key}.use"), registry_of(key)) for key, part in components.items()]
-    result += [missing(use, base, places.of(key), None) for key, use in _module_types(loaded.pipeline)]
     return [*filter(None, result), *wrong_parts(loaded)]
 
 
@@ -46,17 +44,6 @@ def _components(pipeline: Pipeline) -> dict[str, Component]:
             named = source.loader.named() if source.loader else {}
             parts |= {f"data.{split}.loader.{name}": part for name, part in named.items()}
     return parts | {f"writers.{name}": writer for name, writer in pipeline.writers.items()}
-
-
-def _module_types(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """Yield the classes that hooks name in `modules`, as "type:./net.py:Block", with the key of each."""
-    for name, hook in pipeline.hooks.items():
-        tables = {f"hooks.{name}": hook, **{f"hooks.{name}.points.{k}": p for k, p in enumerate(hook.points or ())}}
-        for key, table in tables.items() if hook.enabled else ():
-            for k, entry in enumerate(table.modules or () if isinstance(table, Firing) else ()):
-                kind = entry.removeprefix(TYPE)
-                if kind != entry and ":" in kind:
-                    yield f"{key}.modules.{k}", kind
 
 
 def missing(use: str, base: Path, where: Where | None, registry: Registry | None) -> Problem | None:

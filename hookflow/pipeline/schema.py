@@ -29,7 +29,6 @@ from hookflow.pipeline.values import (
     FolderName,
     HookName,
     Limit,
-    ModuleGlob,
     PartName,
     Use,
     ValEvery,
@@ -374,8 +373,8 @@ class Firing(Section):
     """When to cease to fire."""
     when: Condition | None = None
     """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
-    modules: list[ModuleGlob] | None = Field(default=None, min_length=1, examples=[["layer*.conv?", "type:Conv2d"]])
-    """At module points: globs over the names of modules, or classes: "type:Conv2d", "type:./net.py:Block"."""
+    modules: list[str] | None = Field(default=None, min_length=1, examples=[["layer*.conv?", "type:Conv2d"]])
+    """At module points: globs over the names of modules, or over names of classes: "type:Conv2d"."""
     parameters: list[str] | None = Field(default=None, min_length=1, examples=[["*.weight"]])
     """At parameter points: globs over the names of the network's parameters, e.g. ["*.weight"]."""
     stages: list[ModuleStage] | None = Field(default=None, min_length=1, examples=[["train", "val"]])

@@ -200,8 +200,6 @@ Limit = Annotated[
 Args = Annotated[dict[str, Any], AfterValidator(_without_dates)]
 Use = Annotated[str, BesidePipeline(r"(.*\.py):")]
 """A class or function, as `use` names it."""
-ModuleGlob = Annotated[str, BesidePipeline(r"type:(.*\.py):")]
-"""An entry of `modules`: a glob over names, or a class, "type:./net.py:Block"."""
 WeightsFile = Annotated[str, BesidePipeline(r"([^~$].*)")]
 """A file of weights; a path from the home folder, and a path that begins with a reference, stay as they are."""
 PartName = Annotated[

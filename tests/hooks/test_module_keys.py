@@ -12,7 +12,6 @@ from hookflow.graph.plan import Plan
 from hookflow.graph.render.text import marks
 from hookflow.graph.why import precedence
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.check_imports import missing_components
 from hookflow.pipeline.load import Loaded, parse
 from tests.conftest import TESTS
 
@@ -200,18 +199,6 @@ def test_an_edge_against_it_is_a_cycle_with_both_lines() -> None:
         plan(at_forward('before = ["b"]'), at_forward("prepend = true"))
     assert "keys.toml:9:11" in str(raised.value)
     assert "keys.toml:14:1" in str(raised.value)
-
-
-def test_check_looks_for_the_classes_without_importing_them() -> None:
-    found = loaded(
-        'use = "builtins:print"\npoints = ["forward"]\nmodules = ["type:./toy.py:Nett", "type:Linear", "*"]\n',
-        'use = "builtins:print"\npoints = [{ at = "forward", modules = ["type:torch.nnn:Linear"] }]\n',
-    )
-    told = [f"{problem.where}: {problem.message}" for problem in missing_components(found, TESTS)]
-    assert told == [
-        f'{TESTS}/keys.toml:8:12: "./toy.py:Nett": there is no "Nett" in ./toy.py',
-        f'{TESTS}/keys.toml:11:40: there is no module "torch.nnn"',
-    ]
 
 
 @pytest.mark.parametrize(

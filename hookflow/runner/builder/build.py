@@ -184,7 +184,7 @@ class _Builder:
                 self.pipeline.optimizers[name].groups, model, self._place_in_groups(name)
             )
             problems += wrong
-        picked, wrong = pick(plan, network, self.base, partial(self._place_in_hook, "modules"))
+        picked, wrong = pick(plan, network, partial(self._place_in_hook, "modules"))
         problems += wrong
         problems += wrong_parameters(plan, network, partial(self._place_in_hook, "parameters"))
         problems += unmatched_units(self.pipeline.distributed, network, self.places.of)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -15,19 +13,13 @@ from hookflow.errors import Locate, Problem, UserError, Where, first_few, neares
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.globs import class_names, named_parameters, no_match
 from hookflow.pipeline.schema import TYPE, ParamGroup
-from hookflow.pipeline.use import refer
 
 Picked = Mapping[int, Mapping[str, nn.Module]]
 """The modules that each binding inside the network fires at, by their names, by the binding's id."""
 
 
-def pick(
-    plan: Plan, model: nn.Module, base: Path, place: Callable[[Binding, str], Where]
-) -> tuple[Picked, list[Problem]]:
-    """Return what each binding picks, and what is wrong: a class that is not there, and all that picks nothing.
-
-    Files are relative to `base`; `place` tells where an entry of a binding's `modules` stands.
-    """
+def pick(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]) -> tuple[Picked, list[Problem]]:
+    """Return what each binding picks, and all entries that pick nothing; `place` tells where an entry stands."""
     result: dict[int, dict[str, nn.Module]] = {}
     problems: list[Problem] = []
     there = dict(model.named_modules())
@@ -36,44 +28,24 @@ def pick(
             continue
         names: set[str] = set()
         for entry in binding.modules:
-            where = place(binding, entry)
-            try:
-                chosen = _picked_by(entry, there, base, where)
-            except UserError as error:
-                problems += error.problems
-                continue
+            chosen = _modules(entry, there)
             if not chosen and (issue := _no_module(entry, there)):
-                problems.append(Problem(f'hook "{binding.hook}" at {binding.point}: {issue[0]}', where, issue[1]))
+                message = f'hook "{binding.hook}" at {binding.point}: {issue[0]}'
+                problems.append(Problem(message, place(binding, entry), issue[1]))
             names.update(chosen)
         result[binding.id] = {name: module for name, module in there.items() if name in names}
     return result, problems
 
 
-def _picked_by(entry: str, there: Mapping[str, nn.Module], base: Path, where: Where) -> list[str]:
+def _modules(entry: str, there: Mapping[str, nn.Module]) -> list[str]:
+    """Return the modules that an entry picks: a glob over their names, or over their classes and base classes."""
     if not entry.startswith(TYPE):
         return [name for name in there if fnmatchcase(name, entry)]
-    kind = entry.removeprefix(TYPE)
-    if ":" not in kind:
-        return _of_class(kind, there)
-    wanted = refer(kind, base, where)
-    if not isinstance(wanted, type):
-        raise UserError(Problem(f'"{kind}" is not a class', where))
-    return [name for name, module in there.items() if any(_is_same(item, wanted) for item in type(module).__mro__)]
-
-
-def _of_class(kind: str, modules: Mapping[str, nn.Module]) -> list[str]:
-    """Return the names of the modules whose class, or a base class of it, has a name that the glob matches."""
-    return [name for name, module in modules.items() if any(fnmatchcase(own, kind) for own in class_names([module]))]
-
-
-def _is_same(item: type, wanted: type) -> bool:
-    """Say whether two classes are one; a file that is both imported and named by its path makes two of each."""
-    file, own = (getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in (wanted, item))
-    return item is wanted or (file is not None and item.__qualname__ == wanted.__qualname__ and own == file)
+    kind = entry.removeprefix(TYPE).strip()
+    return [name for name, module in there.items() if any(fnmatchcase(own, kind) for own in class_names([module]))]
 
 
 def _no_module(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | None:
-    """Return the message that an entry picks no module, and a hint."""
     if not entry.startswith(TYPE):
         return no_match(entry, there, "module of the network")
     kind = entry.removeprefix(TYPE)
@@ -112,8 +84,7 @@ def picked(pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter
         yield from (name for name in parameters if fnmatchcase(name, pattern))
         return
     modules = dict(model.named_modules())
-    chosen = _of_class(pattern.removeprefix(TYPE).strip(), modules)
-    inside = {id(parameter) for name in chosen for parameter in modules[name].parameters()}
+    inside = {id(parameter) for name in _modules(pattern, modules) for parameter in modules[name].parameters()}
     yield from (name for name, parameter in parameters.items() if id(parameter) in inside)
 
 

@@ -25,8 +25,16 @@ from hookflow.runner.builder.selectors import Picked
 from hookflow.runner.dispatch.dispatcher import Firing
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.loop.task import Named
-from hookflow.runner.numerics.compiling import HOOKS, Compiled, hidden
+from hookflow.runner.numerics.compiling import hidden
 from hookflow.runner.process.state import RunState
+
+HOOKS = {
+    "forward_pre": "_forward_pre_hooks",
+    "forward": "_forward_hooks",
+    "full_backward_pre": "_backward_pre_hooks",
+    "full_backward": "_backward_hooks",
+}
+"""Where a module keeps its hooks, by their point."""
 
 
 class Stack:
@@ -138,20 +146,18 @@ class ModuleHooks:
         self._registrations: list[Registration] = []
         self._idling: list[Idling] = []
         self._current: Registration | None = None
-        self._compiled: Compiled | None = None
         handles = {each.hook: Handle(partial(self._remove, each.hook)) for each in self._bindings}
         self.handles: Mapping[str, Handle] = Named("hook inside the network", handles)
 
-    def attach(self, compiled: Compiled | None) -> None:
+    def attach(self, *, compiled: bool) -> None:
         """Register in the plan's order every binding that is never idle, and in a compiled network all."""
-        self._compiled = compiled
         for point in (point.name for point in self._engine.plan.points if point.kind == "module"):
             stacks: dict[nn.Module, Stack] = {}
             for firing in self._engine.firings(point):
-                idling = Idling(firing, stays=compiled is not None) if _idles(firing.binding) else None
+                idling = Idling(firing, stays=compiled) if _idles(firing.binding) else None
                 for name, module in self._picked[firing.binding.id].items():
                     stack = stacks.setdefault(module, Stack(module, point))
-                    made = Registration(firing, name, module, stack, self._call, hide=compiled is not None)
+                    made = Registration(firing, name, module, stack, self._call, hide=compiled)
                     self._registrations.append(made)
                     if idling:
                         idling.registrations.append(made)
@@ -222,8 +228,6 @@ class ModuleHooks:
         for each in self._registrations:
             if each.firing.binding.hook == hook and only in (None, each) and not each.removed:
                 each.remove()
-                if self._compiled:
-                    self._compiled.hook_removed(hook, each.module)
 
 
 class Idling:

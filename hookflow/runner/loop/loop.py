@@ -14,7 +14,6 @@ from hookflow.runner.loop.evaluation import Evaluation
 from hookflow.runner.loop.iteration import Iterate, too_few
 from hookflow.runner.loop.sanity import sanity_check
 from hookflow.runner.loop.update import Update
-from hookflow.runner.numerics.compiling import Compiled
 from hookflow.runner.process.signals import Signals, Stop, WorkerHangs
 
 GRAVITY = ("finished", "stopped", "interrupted", "failed")
@@ -176,7 +175,6 @@ class Loop:
         evaluate: Evaluation,
         checkpoints: CheckpointManager,
         safe_point: SafePoint,
-        compiled: Compiled | None,
         *,
         sanity: bool,
     ) -> None:
@@ -192,7 +190,6 @@ class Loop:
         self._section = context.parts.section
         self._data = context.parts.data
         self._validates = "val" in self._data
-        self._compiled = compiled
         self._sanity = sanity and self._validates
 
     def train(self) -> None:
@@ -254,12 +251,8 @@ class Loop:
         else:
             engine.enter_again("before_train_epoch")
         state.batches = state.batches_per_epoch
-        if self._compiled:
-            self._compiled.look()
         if not state.epoch_is_over:
             self._iterations()
-        if self._compiled:
-            self._compiled.look()
         if not state.epoch_is_over or self._checkpoints.before_validation is not None:
             engine.cut(entered)
             return

@@ -35,7 +35,7 @@ from hookflow.runner.loop.nonfinite import diagnose
 from hookflow.runner.loop.run import Run
 from hookflow.runner.loop.task import prediction_of
 from hookflow.runner.loop.update import Update
-from hookflow.runner.numerics.compiling import Compiled
+from hookflow.runner.numerics.compiling import compile_networks
 from hookflow.runner.numerics.memory import free_memory, is_oom
 from hookflow.runner.numerics.precision import in_precision
 from hookflow.runner.process.signals import Signals, Stop
@@ -158,14 +158,15 @@ class Trainer:
     def _running(self) -> Iterator[None]:
         """Fire `before_run` and `after_run` around what a run does, and `on_exception` when it raises."""
         parts, engine = self._parts, self._engine
-        self._compiled = Compiled(parts.models, parts.section.compile, self._log.say) if parts.section.compile else None
+        if parts.section.compile:
+            compile_networks(parts.models.values(), parts.section.compile, self._log.say)
         with ExitStack() as undoing:  # all of it, whatever raises: others may train the network after this
             undoing.callback(engine.dispatcher.here.leave)
             undoing.callback(self._context.media.close)
             undoing.callback(self._context.module_hooks.detach)
             undoing.callback(self.state.enter, "end")
             undoing.callback(self._checkpoints.abandon)
-            self._context.module_hooks.attach(self._compiled)
+            self._context.module_hooks.attach(compiled=bool(self._parts.section.compile))
             for model in parts.models.values():
                 if not model.training:
                     model.train()  # a model that comes in evaluation as a whole; what is frozen in it is another matter
@@ -236,5 +237,5 @@ class Trainer:
 
     def _make_loop(self, *, sanity: bool) -> Loop:
         iterate = choose(self._context, self.run, self._update)
-        parts = self._update, self._evaluate, self._checkpoints, self._safe_point, self._compiled
+        parts = self._update, self._evaluate, self._checkpoints, self._safe_point
         return Loop(self._context, iterate, *parts, sanity=sanity)
