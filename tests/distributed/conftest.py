@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,18 @@ def new_clouds(tmp_path: Path) -> NewClouds:
         return run_dir
 
     return make
+
+
+@pytest.fixture
+def ranks_trained(new_clouds: NewClouds) -> NewClouds:
+    """Train a new run by two ranks, which end with these exit codes."""
+
+    def train(*overrides: str, codes: Sequence[int] = (0, 0)) -> RunDir:
+        run_dir = new_clouds(*overrides)
+        assert carry_out(run_dir, 2) == [*codes], printed(run_dir, 0)
+        return run_dir
+
+    return train
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import wait_for
 from tests.distributed.conftest import NewClouds
-from tests.distributed.several import Ranks, carry_out, messages_of, printed, records_of
+from tests.distributed.several import Ranks, carry_out, messages_of, records_of
 from tests.limits import LIMIT
 from tests.runner.same import final_state
 
@@ -34,8 +34,8 @@ def ended(run_dir: RunDir) -> tuple[int, str]:
     return first
 
 
-def test_who_acts_on_one_rank_acts_on_all(new_clouds: NewClouds) -> None:
-    run_dir = new_clouds(
+def test_who_acts_on_one_rank_acts_on_all(ranks_trained: NewClouds) -> None:
+    run_dir = ranks_trained(
         REMEMBERS,
         acts("skips_batch", "skip_batch", 1, 1, "before_train_iter"),
         acts("skips_step", "skip_step", 1, 2, "after_backward"),
@@ -44,7 +44,6 @@ def test_who_acts_on_one_rank_acts_on_all(new_clouds: NewClouds) -> None:
         acts("saves", "save_checkpoint", 1, 6, "after_train_iter", '"mine"'),
         acts("stops", "stop", 1, 8, "after_train_iter", '"enough of it"'),
     )
-    assert carry_out(run_dir, 2) == [0, 0]
     assert ended(run_dir) == (8, "finished"), "where it was asked for, together"
     weights = [messages_of(run_dir, rank, "iteration ")[-1].partition(", drawn")[0] for rank in (0, 1)]
     assert weights[0] == weights[1], "the weights have not drifted apart"
@@ -55,17 +54,16 @@ def test_who_acts_on_one_rank_acts_on_all(new_clouds: NewClouds) -> None:
     assert CheckpointStore(run_dir.checkpoints).names()["mine"].name == "it00000006"
 
 
-def test_what_one_rank_does_undeclared_is_heard_later(new_clouds: NewClouds) -> None:
+def test_what_one_rank_does_undeclared_is_heard_later(ranks_trained: NewClouds) -> None:
     """A stop one iteration later, or two where the exchange in flight reports a checkpoint.
 
     The end of an epoch, asked for on rank 0 alone, when that epoch has closed: it does not end the next.
     """
-    run_dir = new_clouds(
+    run_dir = ranks_trained(
         acts("ends_epoch", "stop_epoch", 0, 6, "after_train_iter", '"enough"', ', ranks="zero"'),
         acts("stops", "stop", 1, 14, "after_train_iter", '"enough of it"', ", writes=[]"),
         "run.max_epochs=3",
     )
-    assert carry_out(run_dir, 2) == [0, 0]
     assert ended(run_dir) in [(15, "finished"), (16, "finished")]
     for rank in (0, 1):
         assert [epoch["it"] for epoch in records_of(run_dir, "epoch", rank)] == [6, 12]
@@ -79,14 +77,13 @@ def test_what_one_rank_does_undeclared_is_heard_later(new_clouds: NewClouds) -> 
     ],
 )
 def test_a_run_that_is_broken_off_and_resumed_ends_like_one_that_was_not(
-    new_clouds: NewClouds, tmp_path: Path, number: int, rank: int, codes: list[int]
+    new_clouds: NewClouds, ranks_trained: NewClouds, tmp_path: Path, number: int, rank: int, codes: list[int]
 ) -> None:
     strikes = (
         f'hooks.strikes={{use="./actors.py:Strikes", args={{rank={rank}, at=2, number={int(number)}, mark="%s"}}}}'
     )
     (tmp_path / "was").touch()
-    alone = new_clouds(REMEMBERS, OFTEN, strikes % (tmp_path / "was"))
-    assert carry_out(alone, 2) == [0, 0]
+    alone = ranks_trained(REMEMBERS, OFTEN, strikes % (tmp_path / "was"))
     broken = new_clouds(REMEMBERS, OFTEN, strikes % (tmp_path / "mark"))
     assert sorted(carry_out(broken, 2)) == sorted(codes)
     if number == signal.SIGTERM:
@@ -139,8 +136,7 @@ BREAKS = 'hooks.breaks={use="./actors.py:Breaks", on_error="disable", points=["%
     ],
 )
 def test_a_hook_that_is_switched_off_on_one_rank_keeps_no_other_waiting(
-    new_clouds: NewClouds, overrides: tuple[str, ...]
+    ranks_trained: NewClouds, overrides: tuple[str, ...]
 ) -> None:
-    run_dir = new_clouds(f"distributed.timeout={LIMIT}", "run.max_epochs=1", *overrides)
-    assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
+    run_dir = ranks_trained(f"distributed.timeout={LIMIT}", "run.max_epochs=1", *overrides)
     assert "is switched off" in run_dir.events_of(1).read_text()

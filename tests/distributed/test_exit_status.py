@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import torch
@@ -218,16 +217,6 @@ def test_ranks_wait_for_each_other_without_being_deaf(shared: torch.distributed.
     with pytest.raises(RuntimeError, match="not all of the 2 ranks are there"):
         rendezvous.rendezvous(Ranks(0, 2, 0), 0)
     assert rendezvous.joined() is None
-
-
-def test_ranks_that_have_met_have_a_part_of_the_store(shared: torch.distributed.HashStore) -> None:
-    other = Thread(target=rendezvous.rendezvous, args=(Ranks(1, 2, 1), 60))
-    other.start()
-    ours = rendezvous.rendezvous(Ranks(0, 2, 0), 60)
-    other.join()
-    assert rendezvous.joined() is not None
-    ours.set("some", "thing")
-    assert not shared.check(["some"])
 
 
 def test_a_rank_that_heeds_no_signal_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch, run_dir: RunDir) -> None:

@@ -109,23 +109,21 @@ def test_parameters_that_a_hook_adds_are_those_of_rank_0(train_both: TrainBoth, 
     torch.testing.assert_close(final_state(alone)["model"], final_state(together)["model"], rtol=1e-4, atol=1e-5)
 
 
-def test_pytorchs_hooks_with_ddp(new_clouds: NewClouds) -> None:
+def test_pytorchs_hooks_with_ddp(ranks_trained: NewClouds) -> None:
     """At each backward pass a gradient is this rank's own; a bucket is averaged once an iteration, by our hook."""
     comm = 'hooks.comm={use="./actors.py:compressed", points=["ddp_comm"], from=1}'
     probes = 'hooks.probes={use="./actors.py:Gradients"}'
-    run_dir = new_clouds(*SHORT, comm, probes, "run.accumulate=2")
-    assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
+    run_dir = ranks_trained(*SHORT, comm, probes, "run.accumulate=2")
     for rank in (0, 1):
         each = ["came 0", "added 0 Tensor"] * 2 + ["stepping 0"]
         assert messages_of(run_dir, rank, "came", "added", "stepping", "model")[:5] == each
         assert messages_of(run_dir, rank, "model") == ["model 1 True"], "one bucket; not due in the first iteration"
 
 
-def test_pytorchs_hooks_with_fsdp(new_clouds: NewClouds) -> None:
+def test_pytorchs_hooks_with_fsdp(ranks_trained: NewClouds) -> None:
     """A gradient is added once an iteration, averaged and sharded."""
     probes = 'hooks.probes={use="./actors.py:Gradients", points=["post_accumulate_grad", "before_optimizer_step"]}'
-    run_dir = new_clouds(*SHORT, FSDP_STRATEGY, probes, "run.accumulate=2")
-    assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
+    run_dir = ranks_trained(*SHORT, FSDP_STRATEGY, probes, "run.accumulate=2")
     for rank in (0, 1):
         each = [text for it in (0, 1) for text in (f"added {it} DTensor", f"stepping {it}")]
         assert messages_of(run_dir, rank, "added", "stepping") == each
@@ -139,13 +137,12 @@ def test_a_communication_hook_is_pytorchs_own(new_clouds: NewClouds) -> None:
     assert_same(final_state(ours)["model"], final_state(by_hand)["model"])
 
 
-def test_power_sgd_is_resumed(new_clouds: NewClouds, tmp_path: object) -> None:
+def test_power_sgd_is_resumed(ranks_trained: NewClouds, tmp_path: object) -> None:
     """It begins anew, and says so; the ranks do not drift apart."""
     args = '{algorithm="power_sgd", matrix_rank=2, start=2}'
     overrides = f'hooks.comm={{use="comm_hook", args={args}}}', 'hooks.tells={use="./clouds.py:Tells"}'
     stops = f'hooks.stops={{use="./clouds.py:Stops", args={{at=4, mark="{tmp_path}/mark"}}}}'
-    run_dir = new_clouds("run.max_epochs=2", "data.train.args.examples=32", *overrides, stops)
-    assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
+    run_dir = ranks_trained("run.max_epochs=2", "data.train.args.examples=32", *overrides, stops)
     assert carry_out(run_dir, 2, resume=True) == [0, 0], printed(run_dir, 0)
     restarts = "PowerSGD's state is not saved: it restarts after two iterations of exact all-reduce"
     assert messages_of(run_dir, 0, "PowerSGD") == [restarts]
@@ -169,9 +166,8 @@ def test_a_communication_hook_without_buckets_is_refused(strategy: FSDP | DDPAtS
             check_comm_hook(plan, strategy, Where)
 
 
-def test_a_communication_hook_that_returns_no_future(new_clouds: NewClouds) -> None:
-    run_dir = new_clouds(*SHORT, 'hooks.comm={use="./actors.py:nothing", points=["ddp_comm"]}')
-    assert carry_out(run_dir, 2) == [1, 1]
+def test_a_communication_hook_that_returns_no_future(ranks_trained: NewClouds) -> None:
+    run_dir = ranks_trained(*SHORT, 'hooks.comm={use="./actors.py:nothing", points=["ddp_comm"]}', codes=[1, 1])
     assert 'hook "comm" must return a torch.futures.Future of the bucket at ddp_comm, not None' in printed(run_dir, 0)
     (error, *_) = records_of(run_dir, "error")
     assert (error["hook"], error["point"]) == ("comm", "ddp_comm")

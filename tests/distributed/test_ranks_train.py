@@ -85,12 +85,11 @@ def test_shares_are_resumed_to_the_bit_and_read_by_plain_pytorch(new_clouds: New
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_ranks_do_not_drift_apart(new_clouds: NewClouds, strategy: str) -> None:
+def test_ranks_do_not_drift_apart(ranks_trained: NewClouds, strategy: str) -> None:
     """Whatever each draws, and whatever a model keeps beside its parameters."""
     tells = 'hooks.tells={use="./clouds.py:Tells"}'
     normed = 'model.use="./clouds.py:Normed"', "data.train.args.examples=44"
-    run_dir = new_clouds(*normed, f'distributed.strategy="{strategy}"', tells)
-    assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
+    run_dir = ranks_trained(*normed, f'distributed.strategy="{strategy}"', tells)
     batches = [f"batch {here} of {2 * here}, 3.0, tensor([0.5000, 0.5000])" for here in (4, 4, 4, 4, 4, 2)] * 2
     assert [messages_of(run_dir, rank, "batch") for rank in (0, 1)] == [batches, batches]
     drawn, weights = ([messages_of(run_dir, rank, word) for rank in (0, 1)] for word in ("drawn", "weights"))
@@ -100,7 +99,7 @@ def test_ranks_do_not_drift_apart(new_clouds: NewClouds, strategy: str) -> None:
     assert [r["v"] for r in records_of(run_dir, "metrics")] == [r["v"] for r in records_of(run_dir, "metrics", 1)]
 
 
-def test_a_task_that_steps_itself_trains_alike(new_clouds: NewClouds, train_both: TrainBoth) -> None:
+def test_a_task_that_steps_itself_trains_alike(ranks_trained: NewClouds, train_both: TrainBoth) -> None:
     both = 'use="./clouds.py:Plain"'
     step = 'use="torch.optim:SGD", args={lr=0.1}'
     overrides = [
@@ -111,18 +110,16 @@ def test_a_task_that_steps_itself_trains_alike(new_clouds: NewClouds, train_both
         'hooks.checkpoint.args={monitor="loss"}',
     ]
     assert_alike(*train_both(*overrides))
-    refused = new_clouds(*overrides, FSDP)
-    assert carry_out(refused, 2) == [2, 2]
+    refused = ranks_trained(*overrides, FSDP, codes=[2, 2])
     assert "FSDP cannot train with a task that steps its optimizers itself" in reason(refused)
 
 
-def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> None:
+def test_a_condition_holds_on_all_ranks_or_on_none(ranks_trained: NewClouds) -> None:
     """Though of each rank's own loss it would hold elsewhere."""
-    run_dir = new_clouds(
+    run_dir = ranks_trained(
         'hooks.far={use="./clouds.py:far", points=["after_train_iter"], when="loss > 0.9 and rank >= 0"}',
         'hooks.near={use="./clouds.py:far", points=["after_train_iter"], when="loss > 0.9", ranks="zero"}',
     )
-    assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
     losses = {int(str(k[0])): value for k, value in curve(run_dir).items() if k[1:] == (None, "loss")}
     assert messages_of(run_dir, 1) == [f"far at {it}" for it, loss in losses.items() if loss > 0.9]
 
@@ -153,20 +150,17 @@ def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> Non
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_is_told(new_clouds: NewClouds, overrides: list[str], expected: str) -> None:
+def test_what_cannot_be_is_told(ranks_trained: NewClouds, overrides: list[str], expected: str) -> None:
     surgeon = 'hooks.surgeon.use="./../surgeons.py:Surgeon"', "hooks.ema.enabled=false"
-    run_dir = new_clouds(*(surgeon if "surgeon" in str(overrides) else ()), *overrides)
-    assert carry_out(run_dir, 2) == [2, 2], printed(run_dir, 0)
+    run_dir = ranks_trained(*(surgeon if "surgeon" in str(overrides) else ()), *overrides, codes=[2, 2])
     assert expected in reason(run_dir)
 
 
-def test_a_parameter_without_a_gradient_is_told_of(new_clouds: NewClouds) -> None:
-    run_dir = new_clouds('model.use="./clouds.py:Unused"')
-    assert carry_out(run_dir, 2) == [1, 1]
+def test_a_parameter_without_a_gradient_is_told_of(ranks_trained: NewClouds) -> None:
+    run_dir = ranks_trained('model.use="./clouds.py:Unused"', codes=[1, 1])
     assert "freeze those that no loss reaches" in reason(run_dir)
     assert "find_unused_parameters" in printed(run_dir, 0) + printed(run_dir, 1), "PyTorch's own words are not lost"
-    shares = new_clouds('model.use="./clouds.py:Unused"', FSDP, "run.max_epochs=1")
-    assert carry_out(shares, 2) == [0, 0], printed(shares, 0)
+    ranks_trained('model.use="./clouds.py:Unused"', FSDP, "run.max_epochs=1")
 
 
 UPSET = 'task={use="tests.upsets:UpsetRank", args={batches=[2]}}', "run.max_epochs=1", "data.train.args.examples=40"
@@ -184,17 +178,15 @@ def test_no_rank_takes_a_step_that_is_not_finite_on_one(train_both: TrainBoth, m
     torch.testing.assert_close(states[0]["model"], states[1]["model"], **close)
 
 
-def test_a_run_ends_with_the_words_of_the_rank_whose_loss_is_not_finite(new_clouds: NewClouds) -> None:
-    run_dir = new_clouds(*UPSET)
-    assert carry_out(run_dir, 2) == [1, 1]
+def test_a_run_ends_with_the_words_of_the_rank_whose_loss_is_not_finite(ranks_trained: NewClouds) -> None:
+    run_dir = ranks_trained(*UPSET, codes=[1, 1])
     assert reason(run_dir).startswith("rank 1: NonFiniteLossError: the loss is NaN in iteration 3")
 
 
-def test_what_one_rank_raises_is_reported_by_its_name_and_once(new_clouds: NewClouds) -> None:
+def test_what_one_rank_raises_is_reported_by_its_name_and_once(ranks_trained: NewClouds) -> None:
     """Nothing is saved apart after the error, since that takes all ranks; what rank 0 was writing is whole."""
     points = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "on_exception"]'
-    run_dir = new_clouds(points, 'hooks.raises={use="./actors.py:Raises", args={rank=1, at=4}}')
-    assert carry_out(run_dir, 2) == [1, 1]
+    run_dir = ranks_trained(points, 'hooks.raises={use="./actors.py:Raises", args={rank=1, at=4}}', codes=[1, 1])
     (saved,) = CheckpointStore(run_dir.checkpoints).all()
     assert (saved.name, damage(saved)) == ("it00000003", "")
     (failure,) = messages_of(run_dir, 1, "no checkpoint could be saved after the error: ")

@@ -33,46 +33,16 @@ def put_one_of_each(recorder: Recorder) -> None:
     put = recorder.put
     recorder.watch(Books(2, Timeline()), Progress())
     data = DataInfo(name="points", examples=40, batches=5, batch_size=8, synthetic=True, note="")
-    put(
-        "run",
-        version=records.VERSION,
-        pipeline="toy",
-        pid=1,
-        host="here",
-        python="3",
-        torch="2",
-        device="cpu",
-        precision="fp32",
-        model="Net",
-        params=1,
-        seed=0,
-        data={"train": data},
-        limited={},
-        max_epochs=1,
-        max_iters=0,
-        iters_per_epoch=5,
-        modes={},
-        resumed_from=None,
-        rank=0,
-        world=1,
-        strategy="",
-    )
+    strings = dict.fromkeys(("pipeline", "host", "python", "torch", "device", "precision", "model"), "some")
+    numbers = ("version", "pid", "params", "seed", "max_epochs", "max_iters", "iters_per_epoch", "world")
+    more: dict[str, Any] = {"data": {"train": data}, "limited": {}, "modes": {}, "resumed_from": None}
+    put("run", **strings, **dict.fromkeys(numbers, 1), **more, rank=0, strategy="")
     recorder.scalar("loss", 1.0)
     put("metrics", split="val", v={"accuracy": 0.5}, seconds=1.0)
     put("epoch", seconds=1.0)
     put("checkpoint", it=2, ep=0, path="checkpoints/it00000002", names=["last"], bytes=1, ms=1.0)
-    put(
-        "image",
-        it=2,
-        ep=0,
-        name="sample",
-        path="images/sample/it00000002.png",
-        width=4,
-        height=3,
-        caption="a cat",
-        figure=False,
-        hook="images",
-    )
+    size = {"width": 4, "height": 3}
+    put("image", it=2, ep=0, name="sample", path="images/a.png", **size, caption="a cat", figure=False, hook="images")
     put("text", name="sample", text="Once", hook="samples")
     put("histogram", it=2, ep=0, name="weights", edges=[0.0, 0.5, 1.0], counts=[3, 4], hook="stats")
     put("ack", id="0", cmd="pause", asked=0.0, ok=True, note="")

@@ -32,6 +32,13 @@ WRITES = [
 ]
 
 
+def followed(run: RunDir) -> str:
+    """Return what is shown of a run whose process ends with exit code 1 at the second look."""
+    out, codes = io.StringIO(), iter([None, 1, 1])
+    assert plain.follow(run, out, child_exit=lambda: next(codes)) == 1
+    return out.getvalue()
+
+
 def resumed_with_room(run: RunDir, alone: RunDir, train: Callable[..., int]) -> None:
     """Look whether no checkpoint has been harmed, and the run ends as the one that was left alone."""
     store = CheckpointStore(run.checkpoints)
@@ -86,19 +93,8 @@ def test_a_disk_that_takes_not_even_the_end_is_told_by_who_started_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make(tmp_path, upto=30)
-    usage = shutil.disk_usage(tmp_path)
-    codes = iter([None, 1, 1])
-
-    def reported() -> str:
-        out = io.StringIO()
-        plain.follow(run, out, child_exit=lambda: next(codes))
-        return out.getvalue()
-
+    usage, lost = shutil.disk_usage(tmp_path), " lost       exited with code 1 and no end record"
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
-    assert (
-        "lost       exited with code 1 and no end record: no space is left on the disk of its run directory"
-        in reported()
-    )
+    assert f"{lost}: no space is left on the disk of its run directory\n" in followed(run)
     monkeypatch.undo()
-    codes = iter([None, 1, 1])
-    assert " lost       exited with code 1 and no end record\n" in reported()
+    assert f"{lost}\n" in followed(run)

@@ -15,7 +15,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
 from tests.conftest import NewRun, Train, Trained, records
 from tests.faults.disk import Disk
-from tests.faults.test_disk_full import resumed_with_room
+from tests.faults.test_disk_full import followed, resumed_with_room
 from tests.monitor.fake_run import make
 from tests.runner.same import assert_same_end
 
@@ -47,12 +47,9 @@ def test_a_run_directory_that_is_deleted_is_told_by_who_started_the_run(
     run = trained(RELOCATES % "", code=1)
     assert "the run directory is gone: it was moved or deleted" in capfd.readouterr().err
     assert not run.path.exists()
-    out = io.StringIO()
-    codes = iter([None, 1, 1])
-    assert plain.follow(run, out, child_exit=lambda: next(codes)) == 1
-    reported = "exited with code 1 and no end record: its run directory is gone: it was moved or deleted\n"
-    assert reported in out.getvalue()
-    assert "hookflow watch" not in out.getvalue(), "there is nothing to look at"
+    shown = followed(run)
+    assert "exited with code 1 and no end record: its run directory is gone: it was moved or deleted\n" in shown
+    assert "hookflow watch" not in shown, "there is nothing to look at"
 
 
 @pytest.mark.parametrize("starter", [True, False])
@@ -91,11 +88,9 @@ def test_a_file_system_that_was_made_read_only_is_told(tmp_path: Path, monkeypat
         return opened(path, flags, *mode)
 
     monkeypatch.setattr(os, "open", refuse)
-    out, codes = io.StringIO(), iter([None, 1, 1])
-    assert plain.follow(run, out, child_exit=lambda: next(codes)) == 1
-    reported = "the file system of its run directory is read-only\n"
-    assert f"exited with code 1 and no end record: {reported}" in out.getvalue()
-    assert f"or the machine went down; now {reported}" in out.getvalue()
+    shown, why = followed(run), "the file system of its run directory is read-only\n"
+    assert f"exited with code 1 and no end record: {why}" in shown
+    assert f"or the machine went down; now {why}" in shown
 
 
 def test_a_run_directory_that_is_made_read_only(

@@ -34,36 +34,30 @@ def here(key: str) -> Where:
     return Where("p.toml", 1, 1) if key else Where("p.toml")
 
 
-@pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Say that there are two GPUs here."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-
-
-@pytest.mark.usefixtures("gpus")
-@pytest.mark.parametrize("wanted", ["auto", "cuda"])
-def test_each_rank_has_the_gpu_of_its_number_on_its_machine(wanted: str) -> None:
-    assert device_of(wanted, Ranks(3, 4, local=1), here) == GPU
-    with pytest.raises(UserError, match="this is process 3 on a machine with 2 GPUs"):
-        device_of(wanted, Ranks(2, 4, local=2), here)
-
-
-@pytest.mark.usefixtures("gpus")
-def test_one_gpu_is_not_for_several() -> None:
-    with pytest.raises(UserError, match='"cuda:1" is one GPU, and there are 2 processes'):
-        device_of("cuda:1", Ranks(0, 2), here)
-    assert device_of("cuda:1", Ranks(), here) == GPU
-    with pytest.raises(UserError, match='"cuda:2", but there is no such device here'):
-        device_of("cuda:2", Ranks(), here)
-    assert device_of("cpu", Ranks(1, 2, local=1), here) == CPU
-
-
-def test_without_gpus_ranks_compute_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert device_of("auto", Ranks(1, 2, local=1), here) == CPU
-    with pytest.raises(UserError, match="there is no such device here"):
-        device_of("cuda", Ranks(1, 2, local=1), here)
+@pytest.mark.parametrize(
+    ("gpus", "wanted", "ranks", "expected"),
+    [
+        (2, "auto", Ranks(3, 4, local=1), GPU),
+        (2, "cuda", Ranks(3, 4, local=1), GPU),
+        (2, "cuda", Ranks(2, 4, local=2), "this is process 3 on a machine with 2 GPUs"),
+        (2, "cuda:1", Ranks(0, 2), '"cuda:1" is one GPU, and there are 2 processes'),
+        (2, "cuda:1", Ranks(), GPU),
+        (2, "cuda:2", Ranks(), '"cuda:2", but there is no such device here'),
+        (2, "cpu", Ranks(1, 2, local=1), CPU),
+        (0, "auto", Ranks(1, 2, local=1), CPU),
+        (0, "cuda", Ranks(1, 2, local=1), "there is no such device here"),
+    ],
+)
+def test_each_rank_has_the_gpu_of_its_number_on_its_machine(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, wanted: str, ranks: Ranks, expected: torch.device | str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    if isinstance(expected, torch.device):
+        assert device_of(wanted, ranks, here) == expected
+    else:
+        with pytest.raises(UserError, match=expected):
+            device_of(wanted, ranks, here)
 
 
 class OnGpu(torch.Tensor):

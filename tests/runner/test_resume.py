@@ -107,18 +107,10 @@ def test_what_an_epoch_had_entered_is_entered_again_and_nothing_else(
     assert marks.read_text().split()[3:] == ["entered", "left"], "the third"
 
 
-def test_a_modules_extra_state_goes_through_every_hook_that_keeps_weights(
-    trained: Trained, new_run: NewRun, train_here: Train, tmp_path: Path
-) -> None:
-    hooks = [
-        'model.use="./toy.py:Counts"',
-        'hooks.swa={use="swa", args={begin="1ep", lr=0.02}}',
-        'hooks.export={use="export", args={formats=["state_dict"]}}',
-    ]
-    alone, killed = trained(*hooks), new_run(*hooks, *strikes(tmp_path, signal.SIGKILL, ("after_train_iter", 12)))
-    assert Training(killed).wait() == -signal.SIGKILL
-    assert train_here(killed, resume=True) == 0
-    assert_same_end(killed, alone)
+def test_a_modules_extra_state_goes_through_every_hook_that_keeps_weights(resumes_alike: NewRun) -> None:
+    swa = 'hooks.swa={use="swa", args={begin="1ep", lr=0.02}}'
+    export = 'hooks.export={use="export", args={formats=["state_dict"]}}'
+    resumes_alike('model.use="./toy.py:Counts"', swa, export, point="after_train_iter", at=12)
 
 
 LOST = "the task Forgets changes buffer, draws, target, steps while it trains, and no checkpoint holds that"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -39,16 +38,6 @@ def test_a_living_run_is_not_resumed_though_its_lock_was_removed(endless: RunDir
     assert training.wait() == 143, "it has noticed nothing"
 
 
-def test_nor_one_that_holds_no_lock_at_all(endless: RunDir) -> None:
-    training = Training(endless)  # which nobody has claimed the run for
-    wait_for(lambda: bool(records(endless, "run")))
-    with pytest.raises(UserError, match="is already running"):
-        claim(endless)
-    training.signal(signal.SIGTERM)
-    assert training.wait() == 143
-    release(claim(endless))
-
-
 def test_nor_where_the_file_system_knows_no_locks(endless: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*provided: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -61,19 +50,6 @@ def test_nor_where_the_file_system_knows_no_locks(endless: RunDir, monkeypatch: 
             claim(endless)
         child.kill()
     release(claim(endless))
-
-
-def test_nor_where_the_directory_was_swapped_for_a_copy(endless: RunDir) -> None:
-    locks = claim(endless)
-    away = endless.path.with_name("away")
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        endless.sign_process(child.pid)
-        endless.path.rename(away)
-        shutil.copytree(away, endless.path)
-        with pytest.raises(UserError, match="is already running"):
-            claim(endless)
-        child.kill()
-    release(locks)
 
 
 def test_a_process_that_lives_on_after_its_run_is_not_in_the_way(trained: Trained) -> None:

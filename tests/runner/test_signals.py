@@ -192,23 +192,6 @@ def test_a_handler_waits_for_nothing_that_the_main_thread_holds(signals: tuple[S
     thread.join()
 
 
-def test_a_hail_of_signals_ends_a_pause(new_run: NewRun) -> None:
-    """In which a checkpoint was saved by command."""
-    run_dir = new_run("run.max_epochs=500", SLOW)
-    child = Training(run_dir)
-    wait_for(lambda: bool(records(run_dir, "checkpoint")))
-    send(run_dir, "pause")
-    wait_for(lambda: any(r["stage"] == "paused" for r in records(run_dir, "frame")))
-    saved = len(records(run_dir, "checkpoint"))
-    send(run_dir, "checkpoint")
-    wait_for(lambda: len(records(run_dir, "checkpoint")) > saved)
-    for _ in range(500):
-        if not child.over:
-            child.signal(signal.SIGINT)
-    assert child.wait() == 130
-    assert end(run_dir)[0] == "interrupted"
-
-
 def test_a_signal_ends_a_pause_and_what_is_done_is_saved(new_run: NewRun) -> None:
     run_dir = new_run("run.max_epochs=500", SLOW)
     child = Training(run_dir)

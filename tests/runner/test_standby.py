@@ -10,18 +10,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hookflow.runner.process.launch import Standby, standing_by, start
+from hookflow.runner.process.launch import standing_by, start
 from tests.conftest import NewRun, records, wait_for
 
 
-def test_it_trains_the_run_that_it_is_sent(new_run: NewRun) -> None:
+def test_it_trains_the_run_that_it_is_sent(new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has printed before is in the output of the run."""
+    (tmp_path / "sitecustomize.py").write_text("print('early')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     run_dir = new_run("run.max_epochs=1", "hooks.print={use='builtins:print', args=['hello'], points=['before_run']}")
     with standing_by() as standby:
         child = start(run_dir, standby=standby)
     assert child.wait() == 0
     assert records(run_dir, "end")
     assert run_dir.describe()["pid"] == child.pid
-    assert run_dir.output.read_text() == "hello\n"
+    assert run_dir.output.read_text() == "early\nhello\n"
 
 
 def test_it_ends_where_the_pipeline_is_wrong() -> None:
@@ -43,15 +46,3 @@ input()
     parent.send_signal(signal.SIGKILL)
     parent.communicate()
     wait_for(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
-
-
-def test_what_it_printed_before_is_in_the_output(
-    new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text("print('early')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    run_dir = new_run("run.max_epochs=1")
-    standby = Standby()
-    assert start(run_dir, standby=standby).wait() == 0
-    standby.close()
-    assert run_dir.output.read_text().startswith("early\n")
