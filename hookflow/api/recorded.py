@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.log import event_log
 from hookflow.events.rundir import RunDir, all_runs, short
-from hookflow.events.scalars import ScalarRow, scalars
 from hookflow.graph.plan import Plan
 from hookflow.monitor.summary import read_overview
 from hookflow.runner.checkpoint.manifest import (
@@ -22,7 +21,7 @@ from hookflow.runner.checkpoint.manifest import (
     names_by_checkpoint,
     read_manifest,
 )
-from hookflow.service.runs import LATEST, find_run, recorded_plan
+from hookflow.service.runs import LATEST, ScalarRow, find_run, recorded_plan, scalars
 
 if TYPE_CHECKING:
     from torch import nn

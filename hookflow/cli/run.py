@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sized
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -102,7 +102,7 @@ def run(
     changes = Changes((*(set_ or ()), *extra), tuple(without or ()), tuple(only or ()), shuffle, dir)
     passed = {"--detach": detach, "--in-process": in_process, "--nproc": nproc, "--max-restarts": max_restarts}
     from hookflow.runner.distributed.rendezvous import started_by_torchrun
-    from hookflow.runner.process.launch import claim, new_run, standing_by, start
+    from hookflow.runner.process.launch import Standby, claim, new_run, start
 
     torchrun = started_by_torchrun()
 
@@ -148,7 +148,7 @@ def run(
             _hand_on_signals(child, pressed)
         return child
 
-    with nullcontext() if ranks else standing_by() as standby:
+    with nullcontext() if ranks else closing(Standby()) as standby:
         run_dir = find()
         if detach:
             echo(f"{run_dir.id} is running (pid {begin().pid}); see it with: hookflow watch {run_dir.id}")

@@ -132,8 +132,7 @@ def export(
 
     Example: `hookflow export cifar --format csv --out cifar.csv`
     """
-    from hookflow.events.scalars import scalars
-    from hookflow.service.runs import find_run
+    from hookflow.service.runs import find_run, scalars
 
     rows = scalars(find_run(run, dir))
     text = io.StringIO()

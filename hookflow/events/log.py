@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
 
-from hookflow.events.reading import is_torn, read_command, read_object, read_record
+from hookflow.events.reading import is_torn, open_regular, read_command, read_object, read_record
 from hookflow.events.records import TEXT_LIMIT, CommandRecord, Record, shortened
-from hookflow.events.regular_file import open_regular
 from hookflow.numbers import strict_json
 from hookflow.text import masked
 

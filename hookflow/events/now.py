@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from hookflow.events.regular_file import open_regular
+from hookflow.events.reading import open_regular
 
 LAYOUT = struct.Struct("@qdq")
 NOWHERE = -1

@@ -1,4 +1,4 @@
-"""Strict reading of JSON from run directories: whatever is wrong in it is a ValueError.
+"""Strict reading of files in run directories: only regular ones, and whatever is wrong in their JSON is a ValueError.
 
 The records of a log are validated against their declarations in `hookflow.events.records`, so that readers can rely on
 their types and bounds. Keys that are left out get defaults (`UNTOLD`); unknown keys and kinds are let through.
@@ -7,10 +7,14 @@ pydantic_core alone validates: pydantic itself takes longer to import than a com
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, BinaryIO, Literal, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic_core import PydanticCustomError, SchemaValidator, ValidationError, from_json
 from pydantic_core import core_schema as schema
@@ -50,6 +54,24 @@ UNTOLD: Mapping[type, Mapping[str, Any]] = {
 
 OPTIONAL = frozenset({"elapsed"})
 """Keys that may be left out, and have no default."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading. Raises OSError where there is none, or where it is a pipe, a socket or a device."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for who writes to it
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.ENXIO, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path) -> bytes:
+    """Return what is in a file, as `open_regular` opens it."""
+    with open_regular(path) as file:
+        return file.read()
 
 
 def read_json(text: str | bytes, *, nan: bool = False) -> Any:

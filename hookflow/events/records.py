@@ -62,14 +62,10 @@ class Stamp(TypedDict):
     """Epochs done."""
 
 
-class Run(TypedDict):
-    """The first record of each attempt at a run; a resumed run has several."""
+class Run(Stamp):
+    """The first record of each attempt: `it` and `ep` are 0, or those of the checkpoint that it resumes from."""
 
     k: Literal["run"]
-    t: float
-    it: int
-    ep: int
-    """Where the attempt begins: at 0, or where the checkpoint was saved that it resumes from."""
     version: int
     """The version of the log format."""
     pipeline: str
@@ -167,16 +163,10 @@ class Epoch(Stamp):
     """How long it took, validation excluded."""
 
 
-class Checkpoint(TypedDict):
-    """A checkpoint is safe on disk."""
+class Checkpoint(Stamp):
+    """A checkpoint is safe on disk; `it` and `ep` are those that it was taken at."""
 
     k: Literal["checkpoint"]
-    t: float
-    """Seconds since 1970, UTC: when it was safe."""
-    it: int
-    """The iteration it was taken at."""
-    ep: int
-    """The epochs done then."""
     path: str
     """Its directory, relative to the run directory."""
     names: list[str]
@@ -187,16 +177,10 @@ class Checkpoint(TypedDict):
     """How long it took to write, in milliseconds."""
 
 
-class Image(TypedDict):
-    """An image or a figure that was logged is safe on disk."""
+class Image(Stamp):
+    """An image or a figure is safe on disk; `it` and `ep` are those that it was logged at."""
 
     k: Literal["image"]
-    t: float
-    """Seconds since 1970, UTC: when it was safe."""
-    it: int
-    """The iteration it was logged at."""
-    ep: int
-    """The epochs done then."""
     name: str
     """Its name."""
     path: str
@@ -225,16 +209,10 @@ class Text(Stamp):
     """The name of the hook that logged it, or "task"."""
 
 
-class Histogram(TypedDict):
-    """How numbers that were logged are distributed, those that are not finite left out."""
+class Histogram(Stamp):
+    """How finite numbers that were logged are distributed; `it` and `ep` are those that they were logged at."""
 
     k: Literal["histogram"]
-    t: float
-    """Seconds since 1970, UTC: when they were counted."""
-    it: int
-    """The iteration it was logged at."""
-    ep: int
-    """The epochs done then."""
     name: str
     """Its name."""
     edges: list[float]

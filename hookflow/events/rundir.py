@@ -23,8 +23,7 @@ import psutil
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import readable
-from hookflow.events.reading import LATEST, read_object
-from hookflow.events.regular_file import open_regular, read_regular
+from hookflow.events.reading import LATEST, open_regular, read_object, read_regular
 from hookflow.events.run_lock import NAME, is_locked, signal_name, started_at
 
 FACTS: Mapping[str, type] = {

@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from hookflow.events.regular_file import read_regular
+from hookflow.events.reading import read_regular
 from hookflow.monitor.style import GROUND
 from hookflow.numbers import number
 from hookflow.png import decode_png

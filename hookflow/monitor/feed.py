@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.events.log import Tail, command_log, event_log, whole_lines
-from hookflow.events.reading import read_record
+from hookflow.events.reading import open_regular, read_record, read_regular
 from hookflow.events.records import WORLD, Record
-from hookflow.events.regular_file import open_regular, read_regular
 from hookflow.events.run_lock import exit_code
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan

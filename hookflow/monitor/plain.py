@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hookflow.events.log import encode
+from hookflow.events.reading import open_regular
 from hookflow.events.records import DataInfo, Record
-from hookflow.events.regular_file import open_regular
 from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.monitor.feed import Live, follow_records
 from hookflow.monitor.health import Pace, bottleneck, examine, look_inside, missing, raised_at

@@ -17,8 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hookflow.events.log import whole_lines
-from hookflow.events.reading import read_record
-from hookflow.events.regular_file import open_regular
+from hookflow.events.reading import open_regular, read_record
 from hookflow.events.rundir import RunDir, run_argument, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import SHARED, Live, logs_of_others, refused

@@ -14,7 +14,7 @@ import tomli
 from pydantic import Discriminator, Tag
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.events.regular_file import open_regular
+from hookflow.events.reading import open_regular
 from hookflow.pipeline.schema import Pipeline, Section
 from hookflow.pipeline.source_map import Key, SourceMap, dotted, split_key
 from hookflow.pipeline.values import BesidePipeline, walk

@@ -15,8 +15,7 @@ import tomli
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import whole_lines
-from hookflow.events.reading import read_record
-from hookflow.events.regular_file import open_regular
+from hookflow.events.reading import open_regular, read_record
 from hookflow.events.rundir import all_runs
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.plan import Plan

@@ -15,7 +15,7 @@ import pytest
 from hookflow.errors import UserError
 from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
-from hookflow.events.scalars import ScalarRow, scalars
+from hookflow.service.runs import ScalarRow, scalars
 from tests.cli.conftest import invoke
 from tests.conftest import NewRun, records
 

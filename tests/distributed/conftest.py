@@ -12,6 +12,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.process.launch import prepare
+from tests.conftest import Train
 from tests.distributed.several import carry_out, printed
 from tests.runner.same import curve, final_state
 
@@ -19,7 +20,6 @@ HERE = Path(__file__).parent
 CLOUDS = HERE / "clouds.toml"
 
 NewClouds = Callable[..., RunDir]
-TrainHere = Callable[..., int]
 TrainBoth = Callable[..., tuple[RunDir, RunDir]]
 
 
@@ -49,7 +49,7 @@ def ranks_trained(new_clouds: NewClouds) -> NewClouds:
 
 
 @pytest.fixture
-def train_both(new_clouds: NewClouds, train_here: TrainHere) -> TrainBoth:
+def train_both(new_clouds: NewClouds, train_here: Train) -> TrainBoth:
     """Train two runs with the same overrides, one in this process and one by two ranks or more; return both."""
 
     def train(*overrides: str, world: int = 2) -> tuple[RunDir, RunDir]:

@@ -75,8 +75,3 @@ def messages_of(run_dir: RunDir, rank: int, *prefixes: str) -> list[str]:
     """Return the messages in a rank's event log that begin with one of these."""
     texts = [record["text"] for record in records_of(run_dir, "message", rank)]
     return [text for text in texts if text.startswith(prefixes or "")]
-
-
-def reason(run_dir: RunDir) -> str:
-    """Return the reason of a run's last end."""
-    return str(records_of(run_dir, "end")[-1]["reason"])

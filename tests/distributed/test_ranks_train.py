@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,12 @@ import torch
 
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
-from tests.conftest import records
+from tests.conftest import NewRun, Train, reason, records
 from tests.distributed.clouds import Normed
-from tests.distributed.conftest import NewClouds, TrainBoth, TrainHere, assert_alike
-from tests.distributed.several import carry_out, messages_of, printed, reason, records_of
+from tests.distributed.conftest import NewClouds, TrainBoth, assert_alike
+from tests.distributed.several import carry_out, messages_of, printed, records_of
 from tests.runner.same import assert_same, curve, final_state
+from tests.runner.test_batch_size import BY_HAND, new_detection
 
 FSDP = 'distributed.strategy="fsdp"'
 UNITS = 'distributed.units=["body", "head"]'
@@ -45,7 +47,7 @@ def test_of_four_ranks_none_is_without_an_example(train_both: TrainBoth) -> None
     ("strategy", "worlds"), [("fsdp", (2, 1)), ("fsdp", (1, 2)), ("ddp", (2, 1)), ("ddp", (1, 2))], ids=str
 )
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(
-    new_clouds: NewClouds, train_here: TrainHere, tmp_path: Path, strategy: str, worlds: tuple[int, int]
+    new_clouds: NewClouds, train_here: Train, tmp_path: Path, strategy: str, worlds: tuple[int, int]
 ) -> None:
     stops = f'hooks.stops={{use="./clouds.py:Stops", args={{at=8, mark="{tmp_path / "mark"}"}}}}'
     left_alone, changed = new_clouds(), new_clouds(stops, f'distributed.strategy="{strategy}"')
@@ -207,3 +209,39 @@ def test_who_waits_until_the_timeout_says_in_which_hook_and_where_the_other_is(n
     assert reason(run_dir) == f"rank 0: waited 1 s for the others, {waits}; {stuck}"
     assert records_of(run_dir, "error")[0]["hook"] == "ozm"
     assert "run.mean(1.0)" in printed(run_dir, 0), "the line of the user's that has waited"
+
+
+__all__ = ["new_detection"]
+
+COUNTS = 'task.use="./detection.py:Counts"'
+OWN_LOADER = [BY_HAND % ("train", "own_loader"), BY_HAND % ("val", "SaysItsOwn")]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param([], id="a loader"),
+        pytest.param(["run.accumulate=2"], id="a loader, accumulated"),
+        pytest.param(OWN_LOADER, id="a loader of its own, and a source that says its own"),
+        pytest.param([BY_HAND % ("train", "SaysBoth"), "run.accumulate=3"], id="a source that says both, accumulated"),
+        pytest.param([BY_HAND % ("train", "Silent"), BY_HAND % ("val", "Silent"), COUNTS], id="a task"),
+    ],
+)
+def test_lists_weigh_by_their_examples(
+    new_detection: NewRun, train_here: Callable[..., int], overrides: list[str]
+) -> None:
+    """The last batch of three examples is not shared evenly."""
+    alone, together = new_detection(*overrides), new_detection(*overrides)
+    assert train_here(alone) == 0
+    assert carry_out(together, 2) == [0, 0], printed(together, 0)
+    assert_alike(alone, together, "model")
+    if not any("accumulate" in override for override in overrides):
+        for rank, last in enumerate((2, 1)):
+            assert messages_of(together, rank, "size") == [f"size {size}" for size in (5, 5, 5, 5, last)] * 2
+
+
+def test_over_ranks_it_must_be_known(new_detection: NewRun) -> None:
+    run_dir = new_detection(BY_HAND % ("train", "Silent"))
+    assert carry_out(run_dir, 2) == [2, 2], printed(run_dir, 0)
+    assert "nothing says how many examples a batch of the train data has" in reason(run_dir)
+    assert "batch_size(index)" in reason(run_dir)

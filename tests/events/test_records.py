@@ -1,4 +1,4 @@
-"""What stands in the logs, held against the types that writers and readers go by."""
+"""What stands in the logs, held against the types that writers and readers go by; and how logs are read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hookflow.events import records, stop
-from hookflow.events.log import Tail, encode
+from hookflow.events.histogram import BINS, bin_of, bounds, percentile
+from hookflow.events.log import Appender, Tail, encode, event_log
 from hookflow.events.reading import read_command, read_record
-from hookflow.events.records import KINDS, CommandRecord, DataInfo
+from hookflow.events.records import KINDS, TEXT_LIMIT, CommandRecord, DataInfo
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.state import RunState
 from hookflow.runner.distributed.failures import appending
@@ -90,7 +93,7 @@ def test_a_record_of_any_type_and_size_is_refused_or_folded() -> None:
                 continue
             state.apply(record, chance.choice([0, 0, 0, 1, 5]))
             outcomes[record["k"]] += 1
-    assert outcomes.keys() == KINDS | {"refused"}
+    assert outcomes.keys() >= KINDS | {"refused"}, "unknown kinds are let through"
 
 
 @pytest.mark.parametrize(
@@ -126,3 +129,79 @@ def test_a_command_is_written_with_the_keys_of_its_type(tmp_path: Path) -> None:
     stop.send(run_dir, "pause")
     (command,) = Tail[CommandRecord](run_dir.commands).read_all()
     assert set(command) == set(CommandRecord.__annotations__)
+
+
+def test_what_is_appended_is_read_once_and_a_line_without_its_end_waits(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    tail = Tail(path)
+    assert tail.read() == [], "no file is no news"
+    path.write_bytes(b'{"k":"a"}\n{"k":')
+    assert [r["k"] for r in tail.read()] == ["a"]
+    with path.open("ab") as file:
+        file.write(b'"b"}\n')
+    assert [r["k"] for r in tail.read()] == ["b"]
+    assert tail.read() == []
+
+
+def test_a_torn_line_costs_itself_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b'{"k":"a"}\n{"k":"to')
+    log = Appender(path)
+    log.append([{"k": "b"}])
+    log.close()
+    assert [r["k"] for r in Tail(path).read_all()] == ["a", "b"]
+
+
+def test_numbers_that_json_does_not_know_become_words() -> None:
+    line = encode({"v": {"loss": float("nan"), "lr": [1.0, float("inf")]}})
+    assert json.loads(line, parse_constant=lambda name: 1 / 0) == {"v": {"loss": "nan", "lr": [1.0, "inf"]}}
+
+
+def test_a_string_or_name_that_would_hold_up_a_reader_is_cut_wherever_it_stands() -> None:
+    long = "é" * 1_000_000
+    record = json.loads(encode({"v": {long: float("nan"), "loss": 1.5}, "names": [long, "a"], "n": [1, True, None]}))
+    name, loss = record["v"]
+    assert record["v"] == {name: "nan", "loss": 1.5}
+    assert loss == "loss"
+    assert record["names"] == [name, "a"]
+    assert record["n"] == [1, True, None]
+    assert name.endswith(" bytes left out]")
+    assert len(name.encode()) <= TEXT_LIMIT
+    many = {"edges": [0.5] * TEXT_LIMIT}
+    assert json.loads(encode(many)) == many
+
+
+def test_more_than_a_chunk_is_read_whole(tmp_path: Path) -> None:
+    log = Appender(tmp_path / "log")
+    log.append([{"k": "x" * 1000, "n": n} for n in range(3000)])
+    log.close()
+    assert [r["n"] for r in Tail(tmp_path / "log").read_all()] == list(range(3000))
+
+
+@pytest.mark.parametrize("text", ["a\udcffb", "\ud83d", "x\udc00\ud800y", "\U0001f600 é"])
+def test_what_is_written_can_be_read(tmp_path: Path, text: str) -> None:
+    log = Appender(tmp_path / "log")
+    log.append([{"k": "message", "t": 1.0, "it": 0, "ep": 0, "level": "info", "source": "a", "text": text}])
+    log.close()
+    (record,) = event_log(tmp_path / "log").read()
+    assert record["text"] == re.sub("[\ud800-\udfff]", "\ufffd", text)  # type: ignore[typeddict-item]
+
+
+@given(st.integers(min_value=0, max_value=2**62))
+def test_a_duration_lies_in_its_bin_which_is_at_most_a_quarter_wide_and_touches_the_next(ns: int) -> None:
+    index = bin_of(ns)
+    low, high = bounds(index)
+    assert low <= ns < high == bounds(index + 1)[0]
+    assert ns < 8 or high <= low * 1.25
+    assert index < BINS
+
+
+@given(st.lists(st.integers(min_value=8, max_value=10**10), min_size=1, max_size=50), st.floats(0.01, 1))
+def test_a_percentile_is_right_to_a_bins_width(seen: list[int], share: float) -> None:
+    counts: dict[int, int] = {}
+    for ns in seen:
+        counts[bin_of(ns)] = counts.get(bin_of(ns), 0) + 1
+    rank = max(-(-share * len(seen) // 1), 1)
+    exact = sorted(seen)[int(rank) - 1]
+    assert exact / 1.26 <= percentile(counts, share) <= exact * 1.26
+    assert percentile({}, share) == 0.0

@@ -63,8 +63,8 @@ def test_a_run_whose_streams_are_closed_from_the_start(tmp_path: Path, way: str)
 @pytest.mark.parametrize(
     "way",
     [
-        "--in-process 2>/dev/full",
         "--ui plain >/dev/full",
+        pytest.param("--in-process 2>/dev/full", marks=pytest.mark.long),
         pytest.param("--in-process 2>&1 | true", marks=pytest.mark.long),
         pytest.param("--ui none >/dev/full 2>&1", marks=pytest.mark.long),
     ],

@@ -1,7 +1,8 @@
-"""A run that was killed and resumed ends like the run that was left alone: to the bit."""
+"""A run that was killed and resumed ends like the run that was left alone. And resumes that are changed, or refused."""
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +11,17 @@ import pytest
 
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import MANIFEST, read_manifest, seal
+from hookflow.runner.checkpoint.resume_rules import (
+    UNREADABLE,
+    May,
+    changes_between,
+    changes_since,
+    recorded,
+)
 from hookflow.runner.checkpoint.store import CheckpointStore
-from tests.conftest import NewRun, Train, Trained, messages, records, strikes
+from hookflow.runner.process.launch import PROPOSED, adopt, propose, withdraw
+from tests.conftest import TOY, NewRun, Train, Trained, hookflow, hookflow_here, messages, records, run_here, strikes
+from tests.distributed.several import carry_out, printed
 from tests.processes import Training
 from tests.runner.same import assert_same_end
 
@@ -142,3 +152,182 @@ def test_a_task_that_has_a_state_only_now_is_reported(trained: Trained, train_he
     run_dir.pipeline.write_text(text)
     assert train_here(run_dir, resume=True) == 0
     assert "the checkpoint has no state of the task: the task starts anew" in messages(run_dir)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("hooks.clip.enabled=false", 'the hook "clip" is gone, and what it knew with it'),
+        ('hooks.more={use="./watchers.py:slow", points=["after_train"]}', 'the hook "more" is new: it starts anew'),
+        ("hooks.ema.args.decay=0.5", "hooks.ema.args.decay was 0.9, and is 0.5"),
+        ("hooks.accuracy.points=['after_val_epoch', 'after_val_iter']", 'the hook "accuracy" fires no more at'),
+        ("hooks.clip.phase='last'", 'hooks.clip.phase was not set, and is "last"'),
+        ("hooks.throughput.before=['ema']", "at before_train the order was ema → throughput, and is throughput → ema"),
+    ],
+)
+def test_each_change_is_told_and_may_be_allowed(new_run: NewRun, train_here: Train, change: str, expected: str) -> None:
+    other = with_checkpoints(new_run, train_here, [], ["run.max_epochs=2", change])
+    assert train_here(other, resume=True) == 2
+    reason = str(records(other, "refused")[-1]["reason"])
+    assert "since the checkpoint it00000005: " in reason and expected in reason
+    assert reason.endswith("--allow-changed-hooks")
+    assert train_here(other, resume=True, allow_changed_hooks=True) == 0
+    assert any(expected in text for text in messages(other))
+    assert records(other, "end")[-1]["it"] == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "may", "expected"),
+    [
+        ('hooks.log.points=[{at="after_train_iter", every=3, after=["throughput"]}]', May.YES, ["hooks.log.points"]),
+        (
+            'hooks.log.points=["after_train_epoch"]',
+            May.ALLOWED,
+            ["hooks.log.points", "fires no more at", "fires at after_train_epoch"],
+        ),
+        ('run.dir="müll"', May.YES, ['and is "müll"']),
+    ],
+)
+def test_what_may_change_by_itself(new_run: NewRun, change: str, may: May, expected: list[str]) -> None:
+    then, now = (recorded(run.path) for run in (new_run(), new_run(change)))
+    changes = [*changes_between((then[0].pipeline, then[1]), (now[0].pipeline, now[1]))]
+    assert {one.may for one in changes} == {may}
+    assert [any(words in one.text for one in changes) for words in expected] == [True] * len(expected)
+
+
+def test_what_is_recorded_is_read_as_it_stands(new_run: NewRun) -> None:
+    """Without the hooks that a file gets by default today, and without asking the environment of today."""
+    run_dir = new_run()
+    text = (
+        TOY.read_text()
+        .partition("[hooks.checkpoint]")[0]
+        .replace("[run]", '[run]\ndir = "${env:HOOKFLOW_NO_SUCH_VARIABLE}"')
+    )
+    run_dir.pipeline.write_text(text)
+    pipeline = recorded(run_dir.path)[0].pipeline
+    assert list(pipeline.hooks) == re.findall(r"^\[hooks\.(\w+)]", text, re.MULTILINE)
+    assert str(pipeline.run.dir) == "${env:HOOKFLOW_NO_SUCH_VARIABLE}"
+
+
+def test_hooks_that_cannot_be_read_any_more_must_be_allowed(new_run: NewRun) -> None:
+    run_dir = new_run()
+    loaded, plan = recorded(run_dir.path)
+    assert changes_since(run_dir.path, loaded.pipeline, plan) == []
+    run_dir.plan.write_text('{"hooks": []}')
+    (change,) = changes_since(run_dir.path, loaded.pipeline, plan)
+    assert (change.may, change.text) == (May.ALLOWED, UNREADABLE)
+
+
+@pytest.mark.parametrize(("then", "now"), [("raise", "skip"), ("skip", "ignore")])
+def test_what_is_no_hook_may_change(new_run: NewRun, train_here: Train, then: str, now: str) -> None:
+    changed = ["run.max_epochs=2", "run.val_every=2", f'run.on_nan="{now}"']
+    other = with_checkpoints(new_run, train_here, [f'run.on_nan="{then}"'], changed)
+    assert train_here(other, resume=True) == 0
+    assert not any("not bit-identical" in text for text in messages(other))
+
+
+GATE = """
+import os
+from pathlib import Path
+
+DOOR = Path(__file__).with_name("door")
+
+class Gate:
+    def before_run(self, run):
+        if DOOR.exists() and DOOR.read_text() == f"kill {run.rank}":
+            os.kill(os.getpid(), 9)
+
+    def state_dict(self):
+        return {"open": True}
+
+    def load_state_dict(self, state):
+        if DOOR.exists() and DOOR.read_text() == f"raise {os.environ.get('RANK', 0)}":
+            raise RuntimeError("the gate is closed")
+"""
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> str:
+    (tmp_path / "gate.py").write_text(GATE)
+    return f'hooks.gate={{use="{tmp_path / "gate.py"}:Gate", points=["before_run"]}}'
+
+
+@pytest.fixture
+def finished(trained: Trained, gate: str) -> RunDir:
+    return trained(gate, "run.max_epochs=1")
+
+
+def files(run: RunDir) -> dict[str, bytes | str]:
+    """Return all that stands in the run directory, but for who trains and what was printed and recorded."""
+    apart = ("run.json", "events.jsonl", "now.bin", "lock")
+    paths = [path for path in run.path.rglob("*") if path.name not in apart and path.suffix != ".log"]
+    result = {path for path in paths if path.is_file() or path.is_symlink()}
+    return {str(path): str(path.readlink()) if path.is_symlink() else path.read_bytes() for path in result}
+
+
+@pytest.mark.parametrize(
+    ("door", "code", "reason"),
+    [
+        ("raise 0", 1, 'RuntimeError: the gate is closed; raised while the hook "gate" was given back its state'),
+        ("kill 0", 137, "killed by SIGKILL"),
+    ],
+)
+def test_nothing_changes_before_the_checkpoint_has_been_read(
+    finished: RunDir, tmp_path: Path, door: str, code: int, reason: str
+) -> None:
+    before, log, facts = files(finished), finished.events.read_bytes(), finished.describe()
+    (tmp_path / "door").write_text(door)
+    resume = ("--resume", finished.id, "--set=run.max_epochs=2")
+    if door.startswith("kill"):
+        refused = hookflow("run", *resume, "--ui=plain", cwd=tmp_path)
+        assert f"not resumed: {reason}" in refused.stdout
+    else:
+        refused = run_here(*resume, cwd=tmp_path)
+    assert refused.returncode == code
+    left = {path: text for path, text in files(finished).items() if "/proposed/" not in path}
+    assert left == before
+    assert finished.events.read_bytes().startswith(log)
+    assert len(records(finished, "run")) == len(records(finished, "end")) == 1
+    assert {fact: finished.describe()[fact] for fact in PROPOSED} == {fact: facts[fact] for fact in PROPOSED}
+    assert "finished" in hookflow_here("runs", cwd=tmp_path).stdout
+    shown = hookflow_here("show", finished.id, cwd=tmp_path).stdout
+    assert "finished" in shown
+    assert f"not resumed: {reason}" in " ".join(shown.split())
+    (tmp_path / "door").unlink()
+    assert run_here(*resume, cwd=tmp_path).returncode == 0
+    assert "max_epochs = 2" in finished.pipeline.read_text()
+    assert records(finished, "end")[-1]["ep"] == 2
+    assert not finished.proposed.path.exists()
+
+
+def test_an_adoption_that_was_cut_short_is_finished(finished: RunDir, new_run: NewRun) -> None:
+    other = new_run("run.max_epochs=9")
+    propose(*recorded(other.path), finished, other.path)
+    withdraw(finished)
+    assert "max_epochs = 9" not in finished.pipeline.read_text(), "it had not begun"
+    propose(*recorded(other.path), finished, other.path)
+    finished.proposed.plan.replace(finished.plan)
+    withdraw(finished)
+    assert "max_epochs = 9" in finished.pipeline.read_text()
+    assert finished.describe()["source"] == str(recorded(other.path)[0].source)
+    assert not finished.proposed.path.exists()
+    adopt(finished)  # nothing is proposed
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_no_rank_changes_anything_before_all_have_read_the_checkpoint(
+    new_run: NewRun, gate: str, tmp_path: Path, rank: int
+) -> None:
+    data = [f'data.{split}={{use="./loaders.py:Clouds", loader={{batch_size=8}}}}' for split in ("train", "val")]
+    run = new_run(gate, *data, 'run.device="cpu"', "run.max_epochs=1")
+    assert carry_out(run, 2) == [0, 0], printed(run, 1)
+    before = files(run)
+    (tmp_path / "door").write_text(f"raise {rank}")
+    assert carry_out(run, 2, resume=True)[rank] == 1
+    after = files(run)
+    assert {path: after[path] for path in before if "rank1" not in path} == {
+        path: text for path, text in before.items() if "rank1" not in path
+    }
+    assert len(records(run, "run")) == len(records(run, "end")) == 1
+    (refused,) = records(run, "refused")
+    assert "the gate is closed" in str(refused["reason"])

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import signal
 import time
 from pathlib import Path
 
-import torch
-
 from hookflow.events.stop import send
 from hookflow.runner.checkpoint.store import CheckpointStore
-from tests.conftest import NewRun, Train, Trained, records, strike, wait_for
+from tests.conftest import NewRun, Train, Trained, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same, curve, final_state
 
@@ -23,16 +20,6 @@ def test_a_hook_that_does_nothing_changes_no_bit(trained: Trained) -> None:
     assert curve(without) == curve(with_it)
     assert len([at for at in curve(without) if at[1:] == (None, "loss")]) == 7
     assert_same(final_state(without)["model"], final_state(with_it)["model"])
-
-
-def test_the_weights_alone_load_into_plain_pytorch(trained: Trained) -> None:
-    from tests.toy import Net
-
-    folder = trained("run.max_epochs=1").checkpoints / "last"
-    weights, average = (torch.load(folder / name, weights_only=True) for name in ("model.pt", "model_ema.pt"))
-    for state in (weights, average):
-        Net().load_state_dict(state)
-    assert not torch.equal(weights["head.weight"], average["head.weight"]), "the average was only judged"
 
 
 def test_an_error_of_a_hook_names_it_and_ends_the_run(trained: Trained, tmp_path: Path) -> None:
@@ -89,10 +76,6 @@ def test_commands_are_obeyed_and_answered(new_run: NewRun) -> None:
     (end,) = records(run_dir, "end")
     assert end["status"] == "stopped"
     assert records(run_dir, "checkpoint")[-1]["it"] == end["it"], "what was done is kept"
-
-
-def test_losing_the_terminal_harms_nothing(trained: Trained, tmp_path: Path) -> None:
-    assert records(trained(strike(tmp_path, 3, number=signal.SIGHUP)), "end")[0]["it"] == 15
 
 
 def test_every_nanosecond_of_an_iteration_is_booked(new_run: NewRun, train_here: Train) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -142,16 +141,6 @@ def test_a_second_signal_on_the_way_out_ends_that_too(trained: Trained, tmp_path
     assert "after_run" not in trace.read_text()
 
 
-@pytest.fixture
-def signals() -> Iterator[tuple[Signals, SimpleNamespace]]:
-    """Signals that are listened to in this process, and the object with the flag."""
-    flag = SimpleNamespace(attention=False)
-    made = Signals(flag)  # type: ignore[arg-type]
-    with handlers_put_back():
-        made.listen()
-        yield made, flag
-
-
 def test_one_that_comes_while_the_beginning_is_written_down_loses_nothing_of_it(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,10 +157,10 @@ def test_one_that_comes_while_the_beginning_is_written_down_loses_nothing_of_it(
     assert [record["k"] for record in records(run_dir) if record["k"] in ("run", "end")] == ["run", "end"]
 
 
-def test_a_handler_waits_for_nothing_that_the_main_thread_holds(signals: tuple[Signals, SimpleNamespace]) -> None:
+def test_a_handler_waits_for_nothing_that_the_main_thread_holds() -> None:
     """A thread sends one signal after the other, while the main thread does little else than what a pause does."""
-    made, flag = signals
-    made.be_graceful()
+    flag = SimpleNamespace(attention=False)
+    made = Signals(flag)  # type: ignore[arg-type]
     due, rounds = threading.Semaphore(0), 100
 
     def strike() -> None:
@@ -181,15 +170,18 @@ def test_a_handler_waits_for_nothing_that_the_main_thread_holds(signals: tuple[S
             os.kill(os.getpid(), SIGNALS[k % len(SIGNALS)])
 
     thread = threading.Thread(target=strike, daemon=True)
-    thread.start()
-    for _ in range(rounds):
-        due.release()
-        while made.stop is None:
-            while made.commands:
-                made.commands.popleft()
-        assert flag.attention
-        made.stop, flag.attention = None, False
-    thread.join()
+    with handlers_put_back():
+        made.listen()
+        made.be_graceful()
+        thread.start()
+        for _ in range(rounds):
+            due.release()
+            while made.stop is None:
+                while made.commands:
+                    made.commands.popleft()
+            assert flag.attention
+            made.stop, flag.attention = None, False
+        thread.join()
 
 
 def test_a_signal_ends_a_pause_and_what_is_done_is_saved(new_run: NewRun) -> None:

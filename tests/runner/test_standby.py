@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
-from hookflow.runner.process.launch import standing_by, start
+from hookflow.runner.process.launch import Standby, start
 from tests.conftest import NewRun, records, wait_for
 
 
@@ -19,7 +20,7 @@ def test_it_trains_the_run_that_it_is_sent(new_run: NewRun, tmp_path: Path, monk
     (tmp_path / "sitecustomize.py").write_text("print('early')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     run_dir = new_run("run.max_epochs=1", "hooks.print={use='builtins:print', args=['hello'], points=['before_run']}")
-    with standing_by() as standby:
+    with closing(Standby()) as standby:
         child = start(run_dir, standby=standby)
     assert child.wait() == 0
     assert records(run_dir, "end")
@@ -28,7 +29,7 @@ def test_it_trains_the_run_that_it_is_sent(new_run: NewRun, tmp_path: Path, monk
 
 
 def test_it_ends_where_the_pipeline_is_wrong() -> None:
-    with standing_by() as standby:
+    with closing(Standby()) as standby:
         process = psutil.Process(standby._process.pid)
         assert process.is_running()
     assert not process.is_running()

@@ -15,10 +15,10 @@ import pytest
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.events.scalars import scalars
 from hookflow.pipeline import registry
 from hookflow.pipeline.check_imports import missing_components
 from hookflow.pipeline.load import parse
+from hookflow.service.runs import scalars
 from tests.conftest import TESTS, TOY, NewRun, Trained
 from tests.processes import Training
 from tests.runner.test_resume import strikes

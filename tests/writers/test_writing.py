@@ -15,13 +15,13 @@ import pytest
 
 import hookflow
 from hookflow.events.rundir import RunDir
-from hookflow.events.scalars import scalars
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.logging import writers
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.writers import calls_of
 from hookflow.runner.process.launch import prepare
+from hookflow.service.runs import scalars
 from tests.conftest import TESTS, TOY, NewRun, Trained, hookflow_here, records, wait_for
 from tests.distributed.several import carry_out
 from tests.own_writers import Notes

@@ -87,12 +87,8 @@ def rule_of(key: str) -> Rule:
     return next(rule for rule in RULES if any(_matches(pattern, key) for pattern in rule.keys))
 
 
-def changes_between(then: tuple[Pipeline, Plan], now: tuple[Pipeline, Plan]) -> list[Changed]:
-    """Return the differences between two pipelines with their plans."""
-    return list(_changes(then, now))
-
-
-def _changes(then: tuple[Pipeline, Plan], now: tuple[Pipeline, Plan]) -> Iterator[Changed]:
+def changes_between(then: tuple[Pipeline, Plan], now: tuple[Pipeline, Plan]) -> Iterator[Changed]:
+    """Yield the differences between two pipelines with their plans."""
     result = difference(then, now)
     for hook in result.hooks_removed:
         yield Changed("", May.ALLOWED, f'the hook "{hook}" is gone, and what it knew with it')
@@ -141,7 +137,7 @@ def changes_since(checkpoint: Path, pipeline: Pipeline, plan: Plan) -> list[Chan
         loaded, planned = recorded(checkpoint)
     except UserError:
         return [Changed("hooks", May.ALLOWED, UNREADABLE)]
-    return changes_between((loaded.pipeline, planned), (pipeline, plan))
+    return list(changes_between((loaded.pipeline, planned), (pipeline, plan)))
 
 
 def recorded(folder: Path) -> tuple[Loaded, Plan]:

@@ -127,7 +127,7 @@ def _renamed(result: dict[str, Any], rename: Mapping[str, str], place: Callable[
     """Return the weights with prefixes of their names replaced, of each name the first that matches."""
     if unused := [prefix for prefix in rename if not any(name.startswith(prefix) for name in result)]:
         raise UserError(
-            Problem(f'no name begins with "{prefix}"', place(f"rename.{prefix}"), _there_are(result))
+            Problem(f'no name begins with "{prefix}"', place(f"rename.{prefix}"), f"there are {_few(result)}")
             for prefix in unused
         )
     prefixes = {name: next((prefix for prefix in rename if name.startswith(prefix)), "") for name in result}
@@ -151,7 +151,8 @@ def _excluded(names: Collection[str], globs: Sequence[str], place: Callable[[str
     result = [{name for name in names if fnmatchcase(name, glob)} for glob in globs]
     if unused := [k for k, matched in enumerate(result) if not matched]:
         raise UserError(
-            Problem(f'"{globs[k]}" matches no weights', place(f"exclude.{k}"), _there_are(names)) for k in unused
+            Problem(f'"{globs[k]}" matches no weights', place(f"exclude.{k}"), f"there are {_few(names)}")
+            for k in unused
         )
     return set().union(*result)
 
@@ -185,7 +186,3 @@ def _misfits(fit: Fit, wanted: Mapping[str, Any], result: Mapping[str, Any], whe
 
 def _few(names: Iterable[str]) -> str:
     return first_few(names, FEW)
-
-
-def _there_are(names: Iterable[str]) -> str:
-    return f"there are {_few(names)}"

@@ -31,9 +31,6 @@ KEY = "failed"
 PATIENCE = 1.0
 """Seconds that a rank which has lost another waits for that one's report."""
 
-CLAIM_PERIOD = 0.05
-"""Seconds between the checks for it."""
-
 INTERRUPTED = (130, 143)
 """The exit codes of a rank that a signal has ended as it should."""
 
@@ -41,7 +38,7 @@ ENDS = ("end", "refused")
 """The kinds of records that an attempt ends with."""
 
 PERIOD = 0.1
-"""Seconds between the checks of a child process."""
+"""Seconds between the checks of a child process, and for a report."""
 
 
 def is_timeout(error: BaseException) -> bool:
@@ -104,7 +101,7 @@ def agree_on_failure(ranks: Ranks, mine: Stop, *, lost: bool) -> Stop:
             claim = store.compare_set(KEY, "", claim.decode())
         until = time.monotonic() + PATIENCE
         while lost and not store.check([KEY]) and time.monotonic() < until:
-            time.sleep(CLAIM_PERIOD)  # to wait for a key prints a warning when it does not come
+            time.sleep(PERIOD)  # to wait for a key prints a warning when it does not come
         if not failed and store.check([KEY]):
             claim = store.get(KEY)
     except RuntimeError:  # the launcher is gone

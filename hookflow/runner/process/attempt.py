@@ -19,7 +19,6 @@ from hookflow.events.reading import read_record
 from hookflow.events.records import VERSION
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
-from hookflow.metric_mode import Mode
 from hookflow.pipeline.layers import in_python
 from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.builder.build import build
@@ -96,11 +95,15 @@ def execute(
                 say(f"{place}{problem.message}{hint}", "warn")
             trainer = Trainer(parts, plan, run_dir, store, recorder, signals, consensus)
 
+            def record_files() -> None:
+                adopt(run_dir)
+                if checkpoint is not None:
+                    store.rewind(checkpoint)
+
             def begin_attempt() -> None:
                 """Record the attempt, on all ranks or on none: the checkpoint has been read, if there is one."""
                 consensus.any_rank(False)
-                files = partial(_record_files, run_dir, store, checkpoint)
-                consensus.together(files if ranks.first else _nothing)
+                consensus.together(record_files if ranks.first else _nothing)
                 recorder.held = False
                 start_writers()
                 # in a thread, since a signal may raise in this one: the log says that the attempt began
@@ -122,13 +125,6 @@ def execute(
 
 def _nothing() -> None:
     pass
-
-
-def _record_files(run_dir: RunDir, store: CheckpointStore, checkpoint: Path | None) -> None:
-    """Record in the run directory what is trained from here on, and give checkpoints the names of that time."""
-    adopt(run_dir)
-    if checkpoint is not None:
-        store.rewind(checkpoint)
 
 
 def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> Path | None:
@@ -183,6 +179,8 @@ def _record_start(
     recorder: Recorder, plan: Plan, parts: Parts, checkpoint: Path | None, strategy: Literal["ddp", "fsdp"]
 ) -> None:
     iters_per_epoch = parts.iters_per_epoch
+    monitored = (getattr(hook, "modes", None) for hook in parts.hooks.values())
+    modes = {name: mode for each in monitored if isinstance(each, Mapping) for name, mode in each.items()}
     place = read_manifest(checkpoint) if checkpoint else {"it": 0, "ep": 0}
     recorder.put(
         "run",
@@ -204,18 +202,9 @@ def _record_start(
         max_epochs=parts.section.max_epochs or 0,
         max_iters=parts.section.max_iters or (parts.section.max_epochs or 0) * iters_per_epoch,
         iters_per_epoch=iters_per_epoch,
-        modes=_modes(parts.hooks.values()),
+        modes={name: mode for name, mode in modes.items() if mode in ("min", "max")},  # hooks may have anything there
         resumed_from=checkpoint.name if checkpoint else None,
         rank=parts.ranks.rank,
         world=parts.ranks.world,
         strategy=strategy if parts.ranks.world > 1 else "",
     )
-
-
-def _modes(hooks: Iterable[Any]) -> dict[str, Mode]:
-    """Return the metrics that hooks monitor; another class may have anything as `modes`."""
-    result: dict[str, Mode] = {}
-    for hook in hooks:
-        if isinstance(modes := getattr(hook, "modes", None), Mapping):
-            result |= {name: mode for name, mode in modes.items() if mode in ("min", "max")}
-    return result

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -173,16 +173,6 @@ class Standby:
             self._process.wait()
 
 
-@contextmanager
-def standing_by() -> Iterator[Standby]:
-    """Start a process that stands by for a training; without a run at the end, it is ended."""
-    standby = Standby()
-    try:
-        yield standby
-    finally:
-        standby.close()
-
-
 def claim(run_dir: RunDir) -> Locks:
     """Lock the run for the owner of the returned locks, and for child processes that inherit them.
 
@@ -191,7 +181,7 @@ def claim(run_dir: RunDir) -> Locks:
     """
     if (kept := _KEPT.pop(run_dir.path, None)) is not None:
         return kept
-    locks = _lock(run_dir)
+    locks = hold(run_dir, shared=False)
     if run_dir.trains_elsewhere():
         release(locks)
         raise _running(run_dir)
@@ -207,12 +197,8 @@ def keep(run_dir: RunDir, locks: Locks) -> None:
 _KEPT: dict[Path, Locks] = {}
 
 
-def hold(run_dir: RunDir) -> Locks:
+def hold(run_dir: RunDir, *, shared: bool = True) -> Locks:
     """Hold the lock of a claimed run for one of its ranks. Raises UserError when another process owns it by now."""
-    return _lock(run_dir, shared=True)
-
-
-def _lock(run_dir: RunDir, *, shared: bool = False) -> Locks:
     for _ in range(TRIES):
         if (locks := try_lock(run_dir.path, shared=shared)) is not None:
             return locks
