@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.events.rundir import write_whole
-from hookflow.runner.process import threads
+from hookflow.runner.data import workers
+from hookflow.runner.process import signals, threads
 
 ENDLESS = 240.0
 """Seconds: more than any machine takes. A run imports this file, and none of the tests' own."""
@@ -24,6 +25,13 @@ class Truncates:
         if run.iter == 3:
             with contextlib.suppress(OSError):  # it may not be possible at all
                 os.truncate(run.dir / "now.bin", 0)
+
+
+class Hasty:
+    """Lets the training wait less long for a data worker that hangs."""
+
+    def before_run(self) -> None:
+        signals.WAIT = workers.GRACE = 0.5
 
 
 class Moves:

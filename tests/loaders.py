@@ -165,23 +165,6 @@ class Clouds(Dataset[Any]):
         return example["inputs"] + example["noise"].sum(), example["target"]
 
 
-class Hangs(Clouds):
-    """Deadlocks in C, where no signal handler of Python runs, when a worker fetches its second batch of 8."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fetched = 0
-
-    def __getitem__(self, index: int) -> Any:
-        self.fetched += 1
-        if self.fetched > 8 and get_worker_info():
-            library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
-            library.pthread_mutex_init(mutex, None)
-            for _ in range(2):  # no signal handler ends this wait
-                library.pthread_mutex_lock(mutex)
-        return super().__getitem__(index)
-
-
 class HangsOnce(Clouds):
     """Hangs in C when a worker fetches its second batch of 8 and there is no mark yet, which has its pid then."""
 

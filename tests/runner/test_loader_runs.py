@@ -78,16 +78,6 @@ def test_workers_are_gone_when_a_hook_raises(trained: Trained) -> None:
     assert not multiprocessing.active_children()
 
 
-def test_a_worker_that_hangs_in_c_is_killed_and_named(new_run: NewRun, tmp_path: Path) -> None:
-    run_dir = new_run(over("Hangs", workers=2), *strikes(tmp_path, signal.SIGTERM, ("after_backward", 1)))
-    assert Training(run_dir).wait() == 143
-    killed = [text for text in messages(run_dir) if text.startswith("worker ")]
-    for number, text in enumerate(killed):
-        named = rf"worker {number} of Hangs \(pid \d+\) did not leave within 5 s and was killed \(SIGKILL\): it hung .*"
-        assert re.fullmatch(named, text)
-    assert len(killed) == 2
-
-
 def test_an_error_in_a_data_set_is_shown_whole(trained: Trained) -> None:
     run_dir = trained(over("Breaks", workers=1), code=1)
     (error,) = records(run_dir, "error")

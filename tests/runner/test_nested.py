@@ -108,15 +108,8 @@ def test_a_hook_within_a_hook(clock: Clock) -> None:
 
 
 def test_in_the_middle_of_a_phase(clock: Clock) -> None:
-    bench = Bench(("hook", "mine", lambda: clock.spend(100)))
-    clock.spend(5)
-    bench.dispatcher.fire_within("mine")
-    clock.spend(6)
-    assert bench.phases(FORWARD) == {"forward": 11, "hooks": 100}
-    assert bench.spent == [100]
+    """One binding that is called there returns what its hook does."""
 
-
-def test_one_binding_in_the_middle_of_a_phase_returns_what_its_hook_does(clock: Clock) -> None:
     def hook() -> str:
         clock.spend(100)
         bench.dispatcher.fire_within("mine")
@@ -124,10 +117,12 @@ def test_one_binding_in_the_middle_of_a_phase_returns_what_its_hook_does(clock: 
 
     bench = Bench(("hook", "forward", hook), ("inner", "mine", lambda: clock.spend(40)))
     clock.spend(5)
+    bench.dispatcher.fire_within("mine")
+    clock.spend(6)
     (firing,) = bench.engine.firings("forward")
     assert bench.dispatcher.call_within(firing, ()) == "replaced"
-    assert bench.phases(FORWARD) == {"forward": 5, "hooks": 140}
-    assert bench.spent == [100, 40]
+    assert bench.phases(FORWARD) == {"forward": 11, "hooks": 180}
+    assert bench.spent == [100, 80]
     firing.due = lambda: False
     assert bench.dispatcher.call_within(firing, ()) is None
     assert bench.books.cells[0].n == 1

@@ -31,14 +31,6 @@ def disturber(name: str, **args: object) -> str:
     return f'hooks.disturber={{use="./disturbers.py:{name}", args={{{provided}}}}}'
 
 
-@pytest.fixture
-def here() -> Iterator[Path]:
-    """Go back to the folder that the test was started in."""
-    before = Path.cwd()
-    yield before
-    os.chdir(before)
-
-
 def test_truncating_now_bin_does_not_kill_the_run(new_run: NewRun) -> None:
     run_dir = new_run(ONE_EPOCH, disturber("Truncates"))
     assert Training(run_dir).wait() == 0
@@ -46,8 +38,9 @@ def test_truncating_now_bin_does_not_kill_the_run(new_run: NewRun) -> None:
 
 
 def test_a_hook_may_change_the_working_directory(
-    new_run: NewRun, train_here: Train, tmp_path: Path, here: Path
+    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(Path.cwd())  # afterwards the tests go on where they are
     run_dir = new_run(ONE_EPOCH, disturber("Moves", to=str(tmp_path)))
     relative = RunDir(Path(os.path.relpath(run_dir.path)))
     assert train_here(relative) == 0, records(run_dir, "end")

@@ -290,10 +290,8 @@ class CheckpointManager:
         """Bring a checkpoint to the disk and remove those that it replaces; called in the writing thread."""
         self._log.flush(frame=False)  # the log must have what the checkpoint has
         try:
-            saving.facts = {
-                **saving.facts,
-                "log": sync_run(RunDir(self._folder)),
-            }  # and on the disk, before the checkpoint is
+            # and on the disk, before the checkpoint is
+            saving.facts = {**saving.facts, "log": sync_run(RunDir(self._folder))}
             if weight := next(self.snapshot.nonfinite_weights(saving.state), None):
                 if not self._keeps_nonfinite:
                     return self._write_apart(saving, moved, weight)

@@ -113,7 +113,6 @@ _PLACE = attrgetter("point", "half", "method", "modules", "parameters", "stages"
 
 
 def _places(hook: str, plan: Plan) -> set[Any]:
-    """Return where a hook is bound, whatever its triggers there."""
     return {_PLACE(binding) for binding in plan.bindings if binding.hook == hook}
 
 

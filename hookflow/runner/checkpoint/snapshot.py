@@ -41,10 +41,7 @@ class Snapshot:
         guard = self.update.guard
         return {
             **{state_key("model", name): model.state_dict() for name, model in self.parts.models.items()},
-            **{
-                state_key("optimizer", name): optimizer.state_dict()
-                for name, optimizer in self.parts.optimizers.items()
-            },
+            **{state_key("optimizer", name): each.state_dict() for name, each in self.parts.optimizers.items()},
             "modes": [name for name, module in self.parts.model.named_modules() if not module.training],
             "gradients": self.update.state_dict(),
             "group": self.update.group.state_dict(),
@@ -55,7 +52,7 @@ class Snapshot:
             "module_hooks": self.context.module_hooks.state_dict(),
             "scalars": self.context.scalars.state_dict(),
             "hooks": {
-                name: hook.state_dict() for name, hook in self.parts.hooks.items() if hasattr(hook, "state_dict")
+                name: each.state_dict() for name, each in self.parts.hooks.items() if hasattr(each, "state_dict")
             },
             "task": self.parts.task.state_dict() if hasattr(self.parts.task, "state_dict") else {},
             "triggers": {self._key(id_): trigger.state_dict() for id_, trigger in self.context.triggers.items()},

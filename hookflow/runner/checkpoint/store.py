@@ -153,7 +153,6 @@ class CheckpointStore:
         return Saved(final, size)
 
     def _standing(self, moved: Mapping[str, int]) -> dict[str, str]:
-        """Return names of existing checkpoints, from their iterations."""
         of = {int(path.name[2:].partition(".")[0]): path.name for path in reversed(self.all())}
         return {name: of[it] for name, it in moved.items() if it in of}
 
@@ -260,7 +259,6 @@ class CheckpointStore:
         self._loaded |= kinds & {*PLAIN, torch.Tensor, torch.nn.Parameter}
 
     def _contents(self, state: Mapping[str, Any]) -> Iterable[tuple[str, Callable[[Any], object]]]:
-        """Yield the name of each file, and the function that writes it."""
         apart = [key for key in state if key.startswith(("model", "optimizer"))]
         for key in apart:
             yield f"{key}.pt", partial(torch.save, state[key])
@@ -269,7 +267,6 @@ class CheckpointStore:
             yield name, _text(text)
 
     def _free(self, name: str) -> Path:
-        """Return a directory that does not exist yet: nothing is ever replaced."""
         beside = (f"{name}.{n}" for n in count(1))
         return next(path for each in chain([name], beside) if not (path := self.folder / each).exists())
 
@@ -338,7 +335,6 @@ class _Digesting:
 
 
 def _write(path: Path, write: Callable[[Any], object], abandoned: threading.Event) -> dict[str, Any]:
-    """Let `write` fill the file, and return its size and checksum."""
     with path.open("wb") as file:
         digesting = _Digesting(file, abandoned)
         write(digesting)

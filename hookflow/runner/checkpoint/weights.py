@@ -106,7 +106,6 @@ def _is_same(value: Any, other: Any) -> bool:
 
 
 def _state_dict(path: Path, where: Where) -> dict[str, Any]:
-    """Return the `state_dict` in a file, or in the entry of a checkpoint that holds it."""
     try:
         result = read_tensors(path, CPU)
     except UserError as error:
@@ -124,7 +123,6 @@ def _state_dict(path: Path, where: Where) -> dict[str, Any]:
 
 
 def _renamed(result: dict[str, Any], rename: Mapping[str, str], place: Callable[[str], Where]) -> dict[str, Any]:
-    """Return the weights with prefixes of their names replaced, of each name the first that matches."""
     if unused := [prefix for prefix in rename if not any(name.startswith(prefix) for name in result)]:
         raise UserError(
             Problem(f'no name begins with "{prefix}"', place(f"rename.{prefix}"), f"there are {_few(result)}")
@@ -147,7 +145,6 @@ def _unwrapped(result: dict[str, Any], wanted: Collection[str]) -> tuple[dict[st
 
 
 def _excluded(names: Collection[str], globs: Sequence[str], place: Callable[[str], Where]) -> set[str]:
-    """Return the names that globs match. Raises UserError with each that matches none."""
     result = [{name for name in names if fnmatchcase(name, glob)} for glob in globs]
     if unused := [k for k, matched in enumerate(result) if not matched]:
         raise UserError(

@@ -196,7 +196,6 @@ class Consensus:
         self._in_flight = work, mine
 
     def _outcome(self) -> int:
-        """Wait for the exchange in flight, if any, and return the wishes in it."""
         if self._in_flight is None:
             return 0
         (work, result), self._in_flight = self._in_flight, None
@@ -208,7 +207,6 @@ class Consensus:
         return sum(bits)
 
     def _microseconds(self, position: int) -> int:
-        """Return the time of an iteration since the last call; 0 without one."""
         now = time.perf_counter()
         (since, began), self._timed = self._timed or (position, now), (position, now)
         return max(int((now - began) / (position - since) * 1e6), 1) if position > since else 0

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from subprocess import Popen
 from threading import Lock
 from typing import Any, BinaryIO
@@ -164,12 +165,9 @@ class ChildExit:
             return code
         begun = any(record["k"] == "run" for record in records)
         it = iters_in(self._memory) if self._memory is not None and begun else 0
-        reason, seconds = self._run_dir.ended_by(code), time.monotonic() - self._began
-        append, code = appending(self._run_dir, it), code or 1
-        if self._resumes and not begun:
-            append("refused", exit=exit_code(code), reason=reason, traceback="")
-        else:
-            append("end", status="failed", exit=exit_code(code), reason=reason, seconds=seconds)
+        reason, code = self._run_dir.ended_by(code), code or 1
+        stop = Stop(reason, "failed", exit_code(code), save=False)
+        _append_end(self._run_dir, stop, time.monotonic() - self._began, refused=self._resumes and not begun, done=it)
         return code
 
 
@@ -210,12 +208,19 @@ def write_end(run_dir: RunDir, since: float, stop: Stop, resume: str, seconds: f
     end = _end_of([record for record in records if record["t"] >= since])
     if end is not None and end["exit"] == stop.exit:
         return
-    if resumes and not any(entry["k"] == "run" and entry["t"] >= time.time() - seconds for entry in records):
-        appending(run_dir)("refused", exit=stop.exit, reason=stop.reason, traceback="")
-    else:
+    refused = resumes and not any(entry["k"] == "run" and entry["t"] >= time.time() - seconds for entry in records)
+    if stop.may_be_restarted and not refused:
         then = f"resume with: {resume}" if list_checkpoints(run_dir.checkpoints) else "there is no checkpoint yet"
-        reason = f"{stop.reason}; {then}" if stop.may_be_restarted else stop.reason
-        appending(run_dir)("end", status=stop.status, exit=stop.exit, reason=reason, seconds=seconds)
+        stop = replace(stop, reason=f"{stop.reason}; {then}")
+    _append_end(run_dir, stop, seconds, refused=refused)
+
+
+def _append_end(run_dir: RunDir, stop: Stop, seconds: float, *, refused: bool, done: int = 0) -> None:
+    append, why = appending(run_dir, done), {"exit": stop.exit, "reason": stop.reason}
+    if refused:
+        append("refused", **why, traceback="")
+    else:
+        append("end", **why, status=stop.status, seconds=seconds)
 
 
 def appending(run_dir: RunDir, done: int = 0) -> Put:

@@ -239,7 +239,6 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
 
 
 def _like(value: Any, held: Any) -> Any:
-    """Return what a state holds for a tensor, sharded as that is, if it has its shape."""
     fits = isinstance(value, Tensor) and isinstance(held, Tensor) and value.shape == held.shape
     return shard_like(value, held) if fits else value
 

@@ -240,7 +240,6 @@ def _recording_warnings(recorder: Recorder) -> Iterator[None]:
 
 
 def _warn_of_threads(recorder: Recorder, before: Collection[threading.Thread]) -> None:
-    """Name the threads that hooks have left running; those from `before` the training are none of them."""
     for thread in unfinished(before):
         text = f"the thread {describe(thread)} is still running: end it in after_run, or make it a daemon thread"
         recorder.say(text, "warn")

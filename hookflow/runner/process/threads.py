@@ -79,7 +79,6 @@ def leave(code: int, *, several: bool) -> None:
 
 
 def _tidy_up() -> None:
-    """Do what the interpreter does at its exit, but for the threads."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
