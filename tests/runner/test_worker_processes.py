@@ -91,7 +91,7 @@ def test_data_that_do_not_fit_are_forked(
     ],
 )
 def test_a_training_that_waits_for_a_hung_worker_leaves_at_the_first_signal(
-    trained: Trained, new_run: NewRun, train_here: Train, tmp_path: Path, split: str, holds: str
+    trained: Trained, new_run: NewRun, tmp_path: Path, split: str, holds: str
 ) -> None:
     mark = tmp_path / "hangs"
     args = f'data.{split}.args={{mark="{mark}", gil={str(holds == "the GIL").lower()}}}'
