@@ -77,20 +77,13 @@ class Canvas(Widget):
             self.refresh()
             return
         for y, (old, new) in enumerate(zip(before, rows, strict=True)):
-            start, end = _difference(old, new)
-            if start < end:
+            start = _common(new, old)
+            if start < new.cell_length:  # only what differs is painted, to the segment
+                end = new.cell_length - _common(reversed(list(new)), reversed(list(old)))
                 self.refresh(Region(start, y, end - start, 1))
 
     def render_line(self, y: int) -> Strip:
         return self._rows[y] if y < len(self._rows) else row(self.size.width)
-
-
-def _difference(old: Strip, new: Strip) -> tuple[int, int]:
-    """Return the first cell that differs and the one behind the last, to the segment; equal when there is none."""
-    start = _common(new, old)
-    if start == new.cell_length:
-        return start, start
-    return start, new.cell_length - _common(reversed(list(new)), reversed(list(old)))
 
 
 def _common(segments: Iterable[Segment], others: Iterable[Segment]) -> int:

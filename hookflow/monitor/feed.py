@@ -73,15 +73,17 @@ class Logs:
         self._run = run
         self.tails: dict[int, Tail[Record]] = {0: event_log(run.events)}
         self._waiting: dict[int, deque[Record]] = {0: deque()}
-        self.refused: dict[int, str] = {}
-        """The logs of ranks that cannot be read, in words."""
+        self._known = {0}
+        self.refused: list[str] = []
+        """The logs of ranks that cannot be read, in words; who has heard them takes them out."""
 
     def read(self) -> Iterator[tuple[int, Record]]:
         """Yield what is new with the rank that has written it; of what is there, what is oldest first."""
         for rank, path in logs_of_others(self._run).items():
-            if rank not in self.tails:
+            if rank not in self._known:
+                self._known.add(rank)
                 if why := refused(path):
-                    self.refused[rank] = why
+                    self.refused.append(why)
                 else:
                     self.tails[rank], self._waiting[rank] = Others(path), deque()
         more = dict(self.tails)  # those that may have more than was read
@@ -125,7 +127,6 @@ class Live:
         self._attempt = 0
         self._run = run
         self._logs = Logs(run)
-        self._refused: set[int] = set()
         self._commands = command_log(run.commands)
         self._folder: int | None = None  # held open, to find it again after it was moved
         with suppress(OSError):
@@ -165,9 +166,8 @@ class Live:
                 self._attempt += 1
                 self._read_plan(self._attempt)
             yield rank, record
-        for rank in self._logs.refused.keys() - self._refused:
-            self._refused.add(rank)
-            self.state.warn(self._logs.refused[rank])
+        while self._logs.refused:
+            self.state.warn(self._logs.refused.pop())
         tails: list[Tail[Any]] = [*self._logs.tails.values(), self._commands]
         self.state.unreadable = sum(tail.passed_over for tail in tails)
         self.state.complaint = next((tail.complaint for tail in tails if tail.complaint), "")

@@ -105,26 +105,19 @@ def end_reason(state: RunState) -> list[str]:
 
     With several ranks, the first error ended the run: the others', and the signal that ended them, follow.
     """
-    if state.end is None:
-        return _failure(state)
-    status, reason = state.end["status"], one_line(state.end["reason"])
-    if status == "failed" or state.ranks.first_failure:
-        return _failure(state) or [f"failed: {reason}"]
-    if status != "finished":
-        return [reason if reason.startswith(status) else f"{status}: {reason}"] if reason else []
-    return [f"stopped early: {reason}"] if reason and state.it < state.total_iters else []
-
-
-def _failure(state: RunState) -> list[str]:
-    """Return what raised, and where; nothing when the logs have no error that ended this attempt."""
-    if state.ranks.first_failure is None:
+    if state.ranks.first_failure:
+        rank, error = state.ranks.first_failure
+        place = f"rank {rank}, " if rank else ""
+        place += f'hook "{error["hook"]}" at {error["point"]}, ' if error["hook"] else ""
+        line = f"failed: {place}iteration {error['it']}: {error['type']}: {one_line(error['text'])}".removesuffix(": ")
+        at = [f"at {raised}"] if (raised := raised_at(error)) else []
+        return [line, *at, *error["causes"].splitlines()[:CAUSES]]
+    if state.end is None or not (state.end["reason"] or state.end["status"] == "failed"):
         return []
-    rank, error = state.ranks.first_failure
-    place = f"rank {rank}, " if rank else ""
-    place += f'hook "{error["hook"]}" at {error["point"]}, ' if error["hook"] else ""
-    line = f"failed: {place}iteration {error['it']}: {error['type']}: {one_line(error['text'])}".removesuffix(": ")
-    at = [f"at {raised}"] if (raised := raised_at(error)) else []
-    return [line, *at, *error["causes"].splitlines()[:CAUSES]]
+    status, reason = state.end["status"], one_line(state.end["reason"])
+    if status == "finished":
+        return [f"stopped early: {reason}"] if state.it < state.total_iters else []
+    return [reason if reason.startswith(status) and status != "failed" else f"{status}: {reason}"]
 
 
 def raised_at(error: Error) -> str:
@@ -142,8 +135,6 @@ GLYPHS: dict[Condition, str] = dict(zip(get_args(Condition), "○●‖◐?✓�
 PATIENCE = 10.0
 PATIENCE_AT_FIRST = 120.0
 """Seconds without any progress before a run counts as stalled; the first iteration may compile the model."""
-
-GONE = "the process is gone and left no end record: killed, out of disk space, or the machine went down"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +179,9 @@ def examine(
     if life == "missing":
         return Health("lost", missing(state, moved))
     if life == "gone":
-        return Health("lost", f"{GONE}{'; now ' * bool(suspicion)}{suspicion}")
+        why = "killed, out of disk space, or the machine went down"
+        why += f"; now {suspicion}" if suspicion else ""
+        return Health("lost", f"the process is gone and left no end record: {why}")
     if not state.run:
         return Health("starting")
     if state.stage == "paused":

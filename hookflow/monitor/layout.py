@@ -85,9 +85,7 @@ def _room_for_ranks(height: int) -> int:
 
 def _costliest(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return the costliest hooks in a box, where there is room for one."""
-    if height < 5:
-        return []
-    return boxed("costliest of all points", slowest(scene, width - 2, height - 2), width, height)
+    return boxed("costliest of all points", slowest(scene, width - 2, height - 2), width, height) * (height >= 5)
 
 
 def _middle(height: int) -> int:

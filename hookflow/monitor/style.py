@@ -62,19 +62,15 @@ Part = str | tuple[str, str]
 """Text in the plain style, or text and the name of a style."""
 
 
-def row(width: int, *parts: Part) -> Strip:
-    """Return the parts one after the other, cut or filled up to `width` cells."""
+def row(width: int, *parts: Part, picked: bool = False) -> Strip:
+    """Return the parts one after the other, cut or filled up to `width` cells; a `picked` row has the cursor."""
     segments = []
     for part in parts:
         text, style = (part, "") if isinstance(part, str) else part
         if text:
             segments.append(Segment(printable(text), STYLES[style]))
-    return Strip(segments).adjust_cell_length(width, STYLES[""])
-
-
-def highlighted(strip: Strip) -> Strip:
-    """Return the row as the one that the cursor is on."""
-    return Strip([Segment(text, (style or STYLES[""]) + CURSOR) for text, style, _ in strip])
+    strip = Strip(segments).adjust_cell_length(width, STYLES[""])
+    return Strip(Segment.apply_style(strip, post_style=CURSOR)) if picked else strip
 
 
 def cells(*parts: Part) -> int:

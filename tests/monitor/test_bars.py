@@ -77,15 +77,23 @@ def going(tmp_path: Path) -> RunDir:
 
 
 @pytest.fixture
-def terminal(going: RunDir) -> Iterator[Terminal]:
-    """The run in plain mode, on a terminal."""
+def terminals(going: RunDir) -> Iterator[list[Terminal]]:
+    """The run in plain mode, on two terminals."""
     command = (sys.executable, "-m", "hookflow", "watch", str(going.path), "--ui", "plain")
-    shown = Terminal(*command, COLORTERM="truecolor")
+    shown = [Terminal(*command, COLORTERM="truecolor") for _ in range(2)]
     yield shown
-    shown.close()
+    for terminal in shown:
+        terminal.close()
 
 
-def test_on_a_terminal_lines_scroll_above_bars_which_are_gone_at_the_end(going: RunDir, terminal: Terminal) -> None:
+def test_on_a_terminal_lines_scroll_above_bars_which_are_gone_at_the_end(
+    going: RunDir, terminals: list[Terminal]
+) -> None:
+    terminal, left = terminals
+    left.wait_for("epoch 6/8  ━")
+    left.child.send_signal(signal.SIGINT)
+    left.finish()
+    assert not left.screen.cursor.hidden, "also after Ctrl-C"
     terminal.wait_for("14/20")  # the last of the bars
     *_, train, epoch, val = (line for line in terminal.screen.display if line.strip())
     assert re.match(r"train +━+╌+ +75%  588/784  35.0 it/s  ", train)
@@ -132,10 +140,3 @@ def test_without_colour_they_have_none(scene: At, monkeypatch: pytest.MonkeyPatc
         sheet.show(seen.state)
     assert "ema: slow" in out.getvalue()
     assert bool(re.search(r"\x1b\[[0-9;]*38;", out.getvalue())) is not bool(no_colour)
-
-
-def test_ctrl_c_gives_the_cursor_back(terminal: Terminal) -> None:
-    terminal.wait_for("epoch 6/8  ━")
-    terminal.child.send_signal(signal.SIGINT)
-    terminal.finish()
-    assert not terminal.screen.cursor.hidden

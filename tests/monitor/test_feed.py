@@ -19,10 +19,8 @@ from tests.monitor.fake_run import make
 
 
 def drawn(state: RunState, recording: Recording) -> list[str]:
-    health = examine(state, "alive", state.now)
-    scene = Scene(
-        state, recording.plan or NO_PLAN, health, View(), Path("runs/cifar/20260921-141320-a3f9"), clock=state.now
-    )
+    health, path = examine(state, "alive", state.now), Path("runs/cifar/20260921-141320-a3f9")
+    scene = Scene(state, recording.plan or NO_PLAN, health, View(), path, clock=state.now)
     return [strip.text for strip in screen(scene, 160, 50)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,17 +18,19 @@ from tests.monitor.conftest import read
 from tests.monitor.fake_run import gone, make, make_ranks
 
 
+def signed(root: Path, name: str, identity: str) -> RunDir:
+    run = RunDir(root / name / identity)
+    run.path.mkdir(parents=True)
+    run.sign(id=identity, name=name)
+    return run
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Three runs of two names; the newest is `mnist/20260923-…`."""
-    for name, identity in (
-        ("cifar", "20260921-141320-a3f9"),
-        ("cifar", "20260922-080000-b111"),
-        ("mnist", "20260923-080000-c222"),
-    ):
-        run = RunDir(tmp_path / name / identity)
-        run.path.mkdir(parents=True)
-        run.sign(id=identity, name=name)
+    signed(tmp_path, "cifar", "20260921-141320-a3f9")
+    signed(tmp_path, "cifar", "20260922-080000-b111")
+    signed(tmp_path, "mnist", "20260923-080000-c222")
     return tmp_path
 
 
@@ -45,19 +48,12 @@ def root(tmp_path: Path) -> Path:
 def test_a_run_is_found(root: Path, wanted: str | None, found: str) -> None:
     assert find_run(wanted, root).id == found
     assert find_run(str(root / "mnist" / "20260923-080000-c222"), root).id == "20260923-080000-c222"
-
-
-def test_a_run_may_be_called_latest(root: Path) -> None:
-    run = RunDir(root / "latest" / "20260901-080000-d333")
-    run.path.mkdir(parents=True)
-    run.sign(id=run.id, name="latest")
-    assert find_run("latest", root) == run
+    called_latest = signed(root, "latest", "20260901-080000-d333")
+    assert find_run("latest", root) == called_latest
 
 
 def test_a_run_that_was_refused_before_it_trained_is_passed_over_where_another_goes_by_its_name(tmp_path: Path) -> None:
-    trained, refused = make(tmp_path, upto=60), RunDir(tmp_path / "cifar" / "20260930-080000-b111")
-    refused.path.mkdir(parents=True)
-    refused.sign(id=refused.id, name="cifar")
+    trained, refused = make(tmp_path, upto=60), signed(tmp_path, "cifar", "20260930-080000-b111")
     refused.events.write_text('{"k":"end","t":1.0,"it":0,"ep":0,"status":"failed","exit":2}\n')
     for wanted in (None, "cifar"):
         assert find_run(wanted, tmp_path, having=has_begun) == trained
@@ -122,10 +118,8 @@ def test_the_list_tells_how_each_run_went(tmp_path: Path, capsys: pytest.Capture
     head, *rows = capsys.readouterr().out.splitlines()
     cells = {row.split()[1]: row for row in rows}
     assert head.split() == ["id", "name", "state", "epoch", "iter", "best", "age", "data"]
-    assert "✓ finished  8/8    784   accuracy=0.9365" in cells["whole"]
-    assert cells["whole"].endswith("SYNTHETIC")
-    assert "? lost" in cells["lost"]
-    assert cells["lost"].endswith("real")
+    assert re.search(r"✓ finished  8/8    784   accuracy=0.9365 .* SYNTHETIC$", cells["whole"])
+    assert re.search(r"\? lost .* real$", cells["lost"])
     assert "○ starting" in cells["early"]
 
 

@@ -16,11 +16,6 @@ def state(frames: int) -> RunState:
     return found
 
 
-def test_no_log_yet() -> None:
-    assert examine(RunState(), "not started", BEGAN).condition == "starting"
-    assert examine(RunState(), "gone", BEGAN).condition == "lost"
-
-
 def test_running_then_stalled_inside_a_hook() -> None:
     going = state(30)
     assert examine(going, "alive", going.now + 1).condition == "running"
@@ -48,13 +43,12 @@ def test_the_first_iteration_may_take_its_time() -> None:
     assert examine(fresh, "alive", fresh.now + PATIENCE_AT_FIRST + 1).condition == "stalled"
 
 
-def test_a_paused_run_is_not_stalled() -> None:
-    going = state(30)
-    going.stage = "paused"
-    assert examine(going, "alive", going.now + 1000).condition == "paused"
-
-
-def test_gone_without_an_end_is_lost_and_with_one_is_what_the_end_says() -> None:
-    assert examine(state(30), "gone", BEGAN).condition == "lost"
-    assert examine(state(10_000), "gone", BEGAN).condition == "finished"
-    assert examine(state(10_000), "remote", BEGAN).over
+def test_the_condition_is_what_the_process_and_the_log_say() -> None:
+    paused, over = state(30), state(10_000)
+    paused.stage = "paused"
+    assert examine(paused, "alive", paused.now + 1000).condition == "paused"
+    assert examine(RunState(), "not started", BEGAN).condition == "starting"
+    assert examine(RunState(), "gone", BEGAN).condition == "lost"
+    assert examine(paused, "gone", BEGAN).condition == "lost"
+    assert examine(over, "gone", BEGAN).condition == "finished"
+    assert examine(over, "remote", BEGAN).over

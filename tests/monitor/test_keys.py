@@ -29,7 +29,7 @@ from hookflow.runner.distributed.failures import appending
 from tests.limits import LIMIT
 from tests.monitor.conftest import At
 from tests.monitor.fake_run import append, make
-from tests.monitor.test_screens import drawn
+from tests.monitor.test_screens import FRAME, drawn
 
 Visit = Callable[[MonitorApp, Pilot[Any]], Awaitable[None]]
 
@@ -52,12 +52,44 @@ def test_the_digits_focus_panels_and_zoom_them(scene: At) -> None:
     assert "┏━ [5] events" in pressed(at, "6"), "a rank alone has no panel of the ranks"
 
 
-def test_tab_goes_round_and_z_zooms(scene: At) -> None:
+WALKS = {
+    "tab, z, 0": [
+        ("tab", "┏━ [3] metrics", ""),
+        ("shift+tab shift+tab", "┏━ [1] points", ""),
+        ("z", "┏━ [1] points", "[2] hooks"),
+        ("0", "[2] hooks", ""),
+    ],
+    "arrows, enter, escape": [
+        ("", "hooks @ after_train_iter", ""),
+        ("h up", "hooks @ after_backward", ""),
+        ("j enter down k j enter", "hook ema @ after_train_iter", "hook log"),
+        ("escape end enter", "hook log @ after_train_iter", "hook ema"),
+        ("", "every 10", ""),
+        ("enter home right", "┏━ [1] points", ""),
+    ],
+    "o": [("o", "step 99", ""), ("up", "step 98", "step 99"), ("end", "step 99", ""), ("o", "[2] hooks", "step 98")],
+    "f": [
+        ("", "[1] points", "before_save_checkpoint"),
+        ("f 1 end", "after_run", ""),
+        ("f", "[1] points", "before_test"),
+    ],
+    "[ ] l": [
+        ("", "loss", "lr "),
+        ("right_square_bracket", "lr ", ""),
+        ("left_square_bracket l", "loss log", ""),
+    ],
+}
+"""By keys: some of them, a text that the screen shows after them, and a text that it does not show."""
+
+
+@pytest.mark.parametrize("walk", WALKS)
+def test_keys_show_what_the_help_says(scene: At, walk: str) -> None:
     at = scene()
-    assert "┏━ [3] metrics" in pressed(at, "tab")
-    assert "┏━ [1] points" in pressed(at, "shift+tab", "shift+tab")
-    assert "[2] hooks" not in pressed(at, "z")
-    assert "[2] hooks" in pressed(at, "0")
+    at.output = [f"step {number}" for number in range(100)]
+    for keys, there, absent in WALKS[walk]:
+        page = pressed(at, *keys.split())
+        assert there in page
+        assert not absent or absent not in page
 
 
 def test_a_digit_shows_a_panel_that_a_small_terminal_leaves_out_at_once(scene: At) -> None:
@@ -83,22 +115,6 @@ def test_the_help_defines_every_key_and_scrolls(scene: At) -> None:
     assert "← → h" not in replayed
 
 
-def test_arrows_move_and_enter_drills_down_to_one_hook_and_escape_back(scene: At) -> None:
-    at = scene()
-    assert "hooks @ after_train_iter" in pressed(at)
-    assert "hooks @ after_backward" in pressed(at, "h", "up")
-    pressed(at, "j", "enter", "down", "k", "j")
-    assert at.view.focus == 2
-    page = pressed(at, "enter")
-    assert "hook ema @ after_train_iter" in page
-    assert "cifar.toml:50" in page
-    page = pressed(at, "escape", "end", "enter")
-    assert "hook log @ after_train_iter" in page
-    assert "every 10" in page
-    pressed(at, "enter", "home", "right")
-    assert at.view.focus == 1
-
-
 def test_e_finds_the_error_and_enter_shows_its_traceback(scene: At) -> None:
     at = scene()
     assert "self.canvas.write(image)" in pressed(at, "E", "enter")
@@ -112,30 +128,6 @@ def test_e_finds_the_error_and_enter_shows_its_traceback(scene: At) -> None:
     assert at.view.event is None
     at = scene(10, synthetic=False)
     assert [press(key, at) for key in "eE"] == [Notice("no warnings or errors")] * 2
-
-
-def test_o_shows_what_the_training_prints(scene: At) -> None:
-    at = scene()
-    at.output = [f"step {number}" for number in range(100)]
-    assert "step 99" in pressed(at, "o")
-    page = pressed(at, "up")
-    assert "step 98" in page and "step 99" not in page
-    assert "step 99" in pressed(at, "end")
-    assert "step 98" not in pressed(at, "o")
-
-
-def test_f_shows_and_hides_unbound_points(scene: At) -> None:
-    at = scene()
-    assert "before_save_checkpoint" not in pressed(at)
-    assert "after_run" in pressed(at, "f", "1", "end")
-    assert "before_test" not in pressed(at, "f")
-
-
-def test_brackets_choose_the_metric_and_l_the_scale(scene: At) -> None:
-    at = scene()
-    assert "lr " not in pressed(at)
-    assert "lr " in pressed(at, "right_square_bracket")
-    assert "loss log" in pressed(at, "left_square_bracket", "l")
 
 
 def visit(run: RunDir, what: Visit, size: tuple[int, int] = (120, 40), **options: Any) -> MonitorApp:
@@ -163,6 +155,18 @@ async def until_shown(app: MonitorApp, pilot: Pilot[Any], text: str) -> None:
     while text not in shown(app):
         assert time.monotonic() < until, shown(app)
         await pilot.pause(0.01)
+
+
+def walk(run: RunDir, *steps: tuple[str, ...], **options: Any) -> MonitorApp:
+    """Press keys in the app, until it shows the text that each step has next to them, and none of the texts after."""
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        for keys, there, *absent in steps:
+            await pilot.press(*keys.split())
+            await until_shown(app, pilot, there)
+            assert not any(text in shown(app) for text in absent)
+
+    return visit(run, what, **options)
 
 
 def commands(run: RunDir) -> list[str]:
@@ -218,44 +222,35 @@ def test_commands_are_sent_and_shown_until_they_are_answered(going: RunDir) -> N
         append(going, [{"k": "ack", "t": time.time(), "it": 600, "ep": 6, **answer}])
         await until_shown(app, pilot, "◉ checkpoint done at iteration 600")
         assert app.state.pending == []
-        await pilot.press("p", "s")
-        assert "stop the training?" in shown(app)
-        assert "kill" not in shown(app)
-        await pilot.press("n", "s", "k", "s", "escape")
-        assert "stop the training?" not in shown(app)
-        await pilot.press("s", "s", "s")
-        assert "k  kill it" in shown(app), "it has not stopped though asked to"
-        assert "newest checkpoint: iteration 392" in shown(app)
-        await pilot.press("n")
-        app.state.stage = "paused"
-        await pilot.press("p")
 
     visit(going, what)
+    walk(
+        going,
+        ("p s", "stop the training?", "kill"),
+        ("n s k s escape", "[2] hooks", "stop the training?"),
+        ("s s s", "k  kill it"),  # it has not stopped though asked to
+        ("", "newest checkpoint: iteration 392"),
+    )
+    append(going, [{"k": "frame", **FRAME, "t": time.time(), "it": 600, "ep": 6, "stage": "paused"}])
+    walk(going, ("p", "resume requested"))
     assert commands(going) == ["checkpoint", "pause", "stop", "resume"]
 
 
 def test_a_stalled_run_offers_to_kill_its_process(stalled: tuple[RunDir, subprocess.Popen[bytes]]) -> None:
     run, process = stalled
 
-    async def watch(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        await pilot.press("s", "k")
-        assert "opened with --readonly" in shown(app)
-        await pilot.press("c", "p", "y", "q")
-
-    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        assert "no progress: s stops it" in shown(app)
-        await pilot.press("q", "s")  # to stop after this iteration and leave would leave it hanging
-        assert "stop the training?" in shown(app)
-        assert "no progress for" in shown(app)
-        await pilot.press("escape", "s", "k")
-        await until_shown(app, pilot, "the process has ended")
-        await until_shown(app, pilot, "? LOST")
-        await pilot.press("c", "s")
-
-    assert visit(run, watch, readonly=True).return_value is Outcome.DETACHED
+    watched = walk(run, ("s k", "opened with --readonly"), ("c p y q", ""), readonly=True)
+    assert watched.return_value is Outcome.DETACHED
     assert process.poll() is None, "nobody kills who only watches"
-    assert commands(run) == []
-    visit(run, what)
+    walk(
+        run,
+        ("", "no progress: s stops it"),
+        ("q s", "stop the training?"),  # to stop after this iteration and leave would leave it hanging
+        ("", "no progress for"),
+        ("escape s k", "the process has ended"),
+        ("", "? LOST"),
+        ("c s", ""),
+    )
     assert process.wait() == -signal.SIGTERM
     assert commands(run) == []
 
@@ -271,25 +266,14 @@ def test_a_stalled_run_offers_to_kill_its_process(stalled: tuple[RunDir, subproc
 def test_leaving_asks_whether_the_training_goes_on(
     going: RunDir, opener: str, answer: str, outcome: Outcome, sent: list[str]
 ) -> None:
-    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        await pilot.press(opener)
-        assert "leave the dashboard?" in shown(app)
-        await pilot.press("escape")
-        assert "leave the dashboard?" not in shown(app)
-        await pilot.press(opener, answer)
-
-    app = visit(going, what)
+    question = "leave the dashboard?"
+    app = walk(going, (opener, question), ("escape", "[2] hooks", question), (f"{opener} {answer}", ""))
     assert app.return_value is outcome
     assert commands(going) == sent
 
 
 def test_after_the_end_the_screen_stays_until_q(whole: RunDir) -> None:
-    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        assert "✓ FINISHED" in shown(app)
-        assert "ENDED" in shown(app)
-        await pilot.press("c", "s", "q")
-
-    app = visit(whole, what)
+    app = walk(whole, ("", "✓ FINISHED"), ("", "ENDED"), ("c s q", ""))
     assert app.return_value is Outcome.ENDED
     assert commands(whole) == []
 
@@ -301,12 +285,8 @@ def test_who_has_started_the_run_is_asked_how_it_ended(going: RunDir) -> None:
             appending(going, 700)("end", status="failed", exit=137, reason="killed by SIGKILL", seconds=9.0)
         return -9
 
-    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        await until_shown(app, pilot, "✗ FAILED")
-        assert "failed: killed by SIGKILL" in shown(app)
-        assert app.state.it == 700
-
-    visit(going, what, child_exit=child_exit)
+    app = walk(going, ("", "✗ FAILED"), ("", "failed: killed by SIGKILL"), child_exit=child_exit)
+    assert app.state.it == 700
 
 
 def test_a_dashboard_that_crashes_says_that_the_training_goes_on(
@@ -314,8 +294,8 @@ def test_a_dashboard_that_crashes_says_that_the_training_goes_on(
 ) -> None:
     monkeypatch.setattr(MonitorApp, "run", lambda app: App.run(app, headless=True))
     monkeypatch.setattr(MonitorApp, "_paint", lambda app: 1 / 0)
-    assert _dashboard(going, lambda: None, time.time()) == 1  # type: ignore[arg-type]
-    assert _dashboard(going, lambda: -9, time.time()) == -9  # type: ignore[arg-type]
+    assert _dashboard(going, lambda: None) == 1
+    assert _dashboard(going, lambda: -9) == -9
     out, errors = capsys.readouterr()
     assert errors.count("the dashboard has crashed; the training goes on: hookflow watch ") == 1
     assert "the run goes on; watch it: hookflow watch " in out
@@ -323,19 +303,10 @@ def test_a_dashboard_that_crashes_says_that_the_training_goes_on(
 
 def test_P_saves_a_picture_and_a_run_that_may_not_be_written_says_so(going: RunDir) -> None:  # noqa: N802  # the key
     going.commands.mkdir()
-
-    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        await pilot.press("P")
-        assert "saved " in shown(app)
-        await pilot.press("c")
-        assert "cannot ask the run to checkpoint" in shown(app)
-
-    visit(going, what)
+    walk(going, ("P", "saved "), ("c", "cannot ask the run to checkpoint"))
     (image,) = going.path.glob("screen-*.svg")
     picture = image.read_text("utf-8").replace("&#160;", " ")
-    assert "after_train_iter" in picture
-    assert "hookflow cifar" in picture
-    assert "MonitorApp" not in picture
+    assert "after_train_iter" in picture and "hookflow cifar" in picture and "MonitorApp" not in picture
 
 
 def test_replay_plays_pauses_steps_and_jumps(whole: RunDir) -> None:

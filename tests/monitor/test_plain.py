@@ -40,8 +40,9 @@ def in_turn(*steps: Callable[[], object] | int | None) -> Callable[[], int | Non
     return child_exit
 
 
-def test_the_lines_of_a_whole_run(whole: RunDir) -> None:
+def test_the_lines_and_the_summary_of_a_whole_run(whole: RunDir) -> None:
     check_golden("monitor/plain.txt", told(whole).replace(str(whole.path), "RUN"))
+    check_golden("monitor/summary.txt", summed(whole).replace(str(whole.path), "RUN"))
 
 
 def test_every_line_can_be_found_and_none_moves_the_cursor(tmp_path: Path) -> None:
@@ -62,19 +63,15 @@ def test_an_epoch_longer_than_ten_seconds_is_told_of_on_the_way(tmp_path: Path) 
     assert told(gone(run)).count(" train ") > 8 * 4
 
 
-def test_before_an_iteration_has_been_timed_no_speed_is_told(tmp_path: Path) -> None:
+def test_before_an_iteration_has_been_timed_no_speed_is_told_but_what_was_printed(tmp_path: Path) -> None:
     run = make(tmp_path, upto=0)
+    run.output.write_text("downloading\n")
     at = {"t": BEGAN + plain.EVERY, "it": 0, "ep": 0}
     waits = {"bi": 0, "bn": 98, "samples": 0, "phases": {"data": 10**9}, "iters": [0, 0, 0, 0, {}], "hooks": {}}
     append(run, [{"k": "run", **at, "t": BEGAN}, {"k": "frame", **at, "stage": "train", **waits, "cost": 0}, end(**at)])
-    (line,) = (line for line in told(gone(run)).splitlines() if " train " in line)
-    assert line.endswith(" train      epoch 1  iter 0")
-
-
-def test_a_run_that_vanished_leaves_with_one(tmp_path: Path) -> None:
-    text = told(gone(make(tmp_path, upto=40)), code=feed.LOST)
-    assert "lost" in text
-    assert "left no end record" in text
+    printed, *lines = told(gone(run)).splitlines()
+    assert printed == "output     | downloading"
+    assert [line[9:] for line in lines if " train " in line] == ["train      epoch 1  iter 0"]
 
 
 @pytest.mark.parametrize("last", [0, 3])
@@ -116,6 +113,10 @@ def test_a_run_is_followed_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.
     thread.join(LIMIT)
     assert "stopped after " in texts[0]
     assert ": asked to\n" in texts[0]
+
+
+def test_of_a_run_that_vanished_the_exit_code_is_one(tmp_path: Path) -> None:
+    assert "the process is gone and left no end record" in told(gone(make(tmp_path, upto=40)), code=feed.LOST)
 
 
 def test_raw_lines_are_the_log(whole: RunDir) -> None:
@@ -187,17 +188,11 @@ def test_the_last_lines(tmp_path: Path) -> None:
 
 
 def test_plain_lines_relay_what_was_printed(whole: RunDir) -> None:
-    whole.output.write_text("hello from a hook\n 1/2\r 2/2\nno end")
+    whole.output.write_text(f"hello from a hook\n 1/2\r 2/2\n{TRACEBACK}no end")
     text = told(whole)
     assert text.startswith("output     | hello from a hook\noutput     |  2/2\n")
     assert "\noutput     | no end\n" in text
-
-
-def test_a_traceback_that_was_printed_is_not_told_again(whole: RunDir) -> None:
-    assert told(whole).count("self.canvas.write(image)") == 1
-    whole.output.write_text(TRACEBACK)
-    text = told(whole)
-    assert text.count("self.canvas.write(image)") == 1
+    assert text.count("self.canvas.write(image)") == 1, "a traceback that was printed is not told again"
     assert 'error      hook "visual" at after_val_epoch, iteration 294, hook switched off: OSError: ' in text
 
 
@@ -207,16 +202,7 @@ def again(run: RunDir) -> None:
     append(run, [{"k": "run", **place, "data": {}, "resumed_from": "it000784"}], [end(**place)])
 
 
-def test_of_a_resumed_run_only_the_newest_attempt_is_told(whole: RunDir) -> None:
-    whole.output.write_text("printed long ago\n")
-    again(whole)
-    lines = told(whole).splitlines()
-    assert lines[0] == "14:15:00 resumed    attempt 2"
-    assert "resumed from it000784" in lines[1]
-    assert not any(" train  " in line or "printed long ago" in line or "SYNTHETIC" in line for line in lines)
-
-
-def test_a_parent_tells_nothing_of_the_attempts_before_its_own(whole: RunDir) -> None:
+def test_of_a_resumed_run_only_the_newest_attempt_is_told_also_to_its_parent(whole: RunDir) -> None:
     whole.output.write_text("printed long ago\n")
 
     def resume() -> None:
@@ -229,22 +215,16 @@ def test_a_parent_tells_nothing_of_the_attempts_before_its_own(whole: RunDir) ->
     assert sum(" run  " in line for line in lines) == 1
     assert "output     | printed now" in lines
     assert "output     | printed long ago" not in lines
-
-
-def test_a_run_of_which_nothing_is_known_yet_is_told_from_its_beginning(tmp_path: Path) -> None:
-    run = gone(make(tmp_path, upto=0))
-    run.output.write_text("downloading\n")
-    assert told(run, code=1).startswith("output     | downloading\n")
+    lines = told(whole).splitlines()
+    assert lines[0] == "14:15:00 resumed    attempt 2"
+    assert "resumed from it000784" in lines[1]
+    assert not any(" train  " in line or "printed long ago" in line or "SYNTHETIC" in line for line in lines)
 
 
 def summed(run: RunDir) -> str:
     out = io.StringIO()
     print_summary(run, out)
     return out.getvalue()
-
-
-def test_the_summary_says_how_it_went_and_how_to_look_again(whole: RunDir) -> None:
-    check_golden("monitor/summary.txt", summed(whole).replace(str(whole.path), "RUN"))
 
 
 def test_of_a_run_without_iterations_no_hook_is_outside_them(tmp_path: Path) -> None:
@@ -291,18 +271,13 @@ def test_a_failed_hook_is_named_with_its_point_its_iteration_and_its_line(tmp_pa
     assert f"whole tracebacks and what the run printed: {tmp_path}" in page
 
 
-def test_an_error_that_was_lived_with_is_not_why_the_run_failed(tmp_path: Path) -> None:
-    page = ended(tmp_path, "failed", "MemoryError: ", text="no", action="ignore")
-    assert "failed: MemoryError" in page
-    assert "boom" not in page
-
-
-def test_of_an_error_of_many_lines_the_first_is_told(tmp_path: Path) -> None:
+def test_of_an_error_of_many_lines_the_first_is_told_and_none_of_one_that_was_lived_with(tmp_path: Path) -> None:
+    page = ended(tmp_path / "lived", "failed", "MemoryError: ", text="no", action="ignore")
+    assert "failed: MemoryError" in page and "boom" not in page
     text = "half a page\nfollows"
-    assert "iteration 130: KeyError: half a page …\n" in ended(
-        tmp_path, "failed", f"KeyError: {text}", text=text, action="raise"
-    )
-    lines = told(RunDir(next(tmp_path.glob("*/*"))), code=1)
+    page = ended(tmp_path, "failed", f"KeyError: {text}", text=text, action="raise")
+    assert "iteration 130: KeyError: half a page …\n" in page
+    lines = told(RunDir(tmp_path / "cifar" / "20260921-141320-a3f9"), code=1)
     assert "iteration 130, ends the run: KeyError: half a page …" in lines
     assert "iterations: KeyError: half a page …" in lines
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -39,28 +40,16 @@ def test_before_the_first_record(scene: At, width: int, height: int) -> None:
     shown.machine = None
     message = {"k": "message", "t": 1.79e9, "it": 0, "ep": 0, "level": "info", "source": "hookflow"}
     shown.state.apply({**message, "text": "downloading cifar-10: 42 of 170 MB"})
-    starting = drawn(shown, width, height)
-    assert "downloading" in starting
-    assert "○ STARTING" in starting
-    assert not any(wrong in starting for wrong in ("0.000 ms", "nothing is bound", "another machine"))
-    check_golden(f"monitor/starting-{width}x{height}.txt", starting)
+    check_golden(f"monitor/starting-{width}x{height}.txt", drawn(shown, width, height))
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_a_stalled_run_names_the_hook_it_is_stuck_in(scene: At, width: int, height: int) -> None:
-    stalled = drawn(scene(still=42.0, inside=4), width, height)
-    assert "◐ STALLED" in stalled
-    check_golden(f"monitor/stalled-{width}x{height}.txt", stalled)
-    if width >= 80:
-        assert '42 s inside "ema" at after_train_iter' in stalled
+    check_golden(f"monitor/stalled-{width}x{height}.txt", drawn(scene(still=42.0, inside=4), width, height))
 
 
 def test_a_finished_run_says_so_and_how_to_leave(scene: At) -> None:
-    finished = drawn(scene(None), 120, 40)
-    assert "✓ FINISHED" in finished
-    assert "q leaves" in finished
-    assert "end ╌" not in finished, "no batch is at hand"
-    check_golden("monitor/finished-120x40.txt", finished)
+    check_golden("monitor/finished-120x40.txt", drawn(scene(None), 120, 40))
 
 
 @pytest.mark.parametrize(
@@ -75,17 +64,20 @@ def test_pages(scene: At, page: str, width: int, height: int) -> None:
     check_golden(f"monitor/{page}-{width}x{height}.txt", drawn(shown, width, height))
 
 
+@pytest.mark.parametrize(
+    ("file", "question", "stalled"), [("leave", "quit", False), ("stop", "stop", False), ("stop-stalled", "stop", True)]
+)
+def test_the_questions(scene: At, file: str, question: Any, stalled: bool) -> None:
+    shown = scene(still=42.0, inside=4) if stalled else scene()
+    shown.view.asking = question
+    check_golden(f"monitor/{file}-80x24.txt", drawn(shown, 80, 24))
+
+
 @pytest.mark.parametrize("panel", [1, 2, 3, 4, 5])
 def test_zoomed_panels(scene: At, panel: int) -> None:
     shown = scene()
     shown.view.focus, shown.view.zoomed, shown.view.log = panel, True, True
     check_golden(f"monitor/zoom-{panel}-80x24.txt", drawn(shown, 80, 24))
-
-
-def test_the_question_before_leaving(scene: At) -> None:
-    shown = scene()
-    shown.view.asking = "quit"
-    check_golden("monitor/leave-80x24.txt", drawn(shown, 80, 24))
 
 
 WIDTHS, HEIGHTS = (1, 2, 7, 12, 20, 33, 59, 75, 76, 99, 100, 150, 300), (1, 2, 3, 4, 6, 11, 20, 30, 31, 90)
@@ -98,7 +90,7 @@ def test_no_terminal_is_too_small_and_none_too_large(scene: At, page: str) -> No
     shown.view.zoomed, shown.view.focus = page == "zoomed", 3
     shown.view.asking = page if page in ("quit", "stop") else ""  # type: ignore[assignment]
     for place, height in enumerate(HEIGHTS):
-        for width in WIDTHS if page == "main" else WIDTHS[place % 2 :: 2]:
+        for width in WIDTHS[place % 2 :: 2]:
             drawn(shown, width, height)
 
 
@@ -109,15 +101,11 @@ def test_a_state_is_named_at_every_size(scene: At, width: int, height: int) -> N
     assert all(key in keys for key in ("? help", "q quit", "s stop", "c checkpoint", "p pause", "e errors"))
     shown.health = Health("lost", "the process is gone")
     assert "? LOST" in drawn(shown, width, height)
+    assert "SYNTHETIC" in drawn(shown, width, height).splitlines()[0]
+    assert "SYNTHETIC" not in drawn(scene(synthetic=False), width, height)
     shown = scene(1)
     shown.state.apply({"k": "frame", "t": shown.state.now, "it": 0, "ep": 0, **FRAME, "bi": 0, "bn": 0})
     assert "0/0" not in drawn(shown, width, height), "before the first batch there are none to count"
-
-
-@pytest.mark.parametrize(("width", "height"), SIZES)
-def test_synthetic_data_are_named_at_every_size_and_real_ones_are_not(scene: At, width: int, height: int) -> None:
-    assert "SYNTHETIC" in drawn(scene(), width, height).splitlines()[0]
-    assert "SYNTHETIC" not in drawn(scene(synthetic=False), width, height)
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -132,8 +120,7 @@ def test_a_loss_that_is_no_number_is_shown_as_such(scene: At, width: int, height
 
 def test_many_points_say_how_many_are_not_shown(scene: At) -> None:
     shown = scene()
-    shown.view.unbound = True
-    shown.view.point = "before_run"
+    shown.view.unbound, shown.view.point = True, "before_run"
     text = drawn(shown, 80, 24)
     assert f"↓ {len(list(POINTS)) - 10} more" in text
     assert "after_load_checkpoint" in text
@@ -159,27 +146,22 @@ def test_wide_characters_keep_the_columns(scene: At) -> None:
 def test_a_shuffled_run_says_so_and_by_which_seed(scene: At) -> None:
     shown = scene()
     shown.plan = replace(shown.plan, shuffle=7)
-    for width in (120, 80):
-        assert "SHUFFLED 7" in drawn(shown, width, 24)
+    assert all("SHUFFLED 7" in drawn(shown, width, 24) for width in (120, 80))
 
 
 def test_a_hooks_page_tells_flows_what_gave_way_and_a_phase_that_an_edge_has_moved(scene: At) -> None:
-    shown = scene()
-    point = "after_train_iter"
+    shown, point = scene(), "after_train_iter"
     schedule, log = (b.id for b in shown.plan.at(point) if b.hook in ("schedule", "log"))
     flow = Edge(point, "schedule", "log", "flow", "", ("lr",), schedule, log)
     gave = Edge(point, "log", "schedule", "flow", "", ("outputs",), log, schedule)
-    bindings = tuple(
-        replace(b, phase="last") if (b.hook, b.point) == ("log", point) else b for b in shown.plan.bindings
-    )
+    bindings = tuple(replace(b, phase="last") if b.id == log else b for b in shown.plan.bindings)
     given_way = (GivenWay(gave, (flow,)),)
     shown.plan = replace(shown.plan, edges=(*shown.plan.edges, flow), given_way=given_way, bindings=bindings)
     shown.view.page, shown.view.point, shown.view.hook = "hook", point, 4
     text = drawn(shown, 100, 40)
-    assert "log @ after_train_iter" in text
-    assert "last   (an edge moves it from late)" in text
+    told = ("log @ after_train_iter", "last   (an edge moves it from late)", "flow: outputs, given way")
+    assert [words for words in told if words not in text] == []
     assert re.search(r"after +schedule +flow: lr", text)
-    assert "flow: outputs, given way" in text
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -191,10 +173,7 @@ def test_the_page_of_a_checkpoint_says_what_it_is_and_what_can_be_done_with_it(
     saved = shown.state.checkpoints[-1]
     shown.view.event = next(entry.number for entry in shown.state.journal if entry.detail == saved.path)
     shown.kept = {"ep0004.pt": ["model.pt", "model_ema.pt"]}
-    page = drawn(shown, width, height)
-    assert f"iteration  {saved.it}   after {saved.ep} epochs" in page
-    assert "last, best" in page
-    check_golden(f"monitor/checkpoint-{width}x{height}.txt", page)
+    check_golden(f"monitor/checkpoint-{width}x{height}.txt", drawn(shown, width, height))
     shown.kept = {}
     gone = drawn(shown, 120, 40)
     assert "not on the disk any more" in gone
@@ -214,15 +193,6 @@ def test_the_metrics_of_a_checkpoint_are_those_of_the_validation_before_it(scene
     assert (saved.metrics, saved.metrics_it) == ({"accuracy": 0.6}, 20)
 
 
-@pytest.mark.parametrize("stalled", [False, True])
-def test_the_question_before_stopping(scene: At, stalled: bool) -> None:
-    shown = scene(still=42.0, inside=4) if stalled else scene()
-    shown.view.asking = "stop"
-    asked = drawn(shown, 80, 24)
-    assert ("kill it" in asked) == stalled
-    check_golden(f"monitor/stop{'-stalled' * stalled}-80x24.txt", asked)
-
-
 def test_two_or_three_values_are_seen(scene: At) -> None:
     shown = scene(0)
     stamp = {"t": 1.79e9, "ep": 0}
@@ -238,9 +208,7 @@ def test_the_page_of_a_validation_compares_it_with_those_before(scene: At) -> No
     shown = scene()
     shown.view.page = "event"
     shown.view.event = [entry.number for entry in shown.state.journal if entry.kind == "metrics"][-1]
-    page = drawn(shown, 80, 24)
-    assert "iteration 490, 0:00:19 after this attempt began" in page
-    check_golden("monitor/validation-80x24.txt", page)
+    check_golden("monitor/validation-80x24.txt", drawn(shown, 80, 24))
 
 
 def test_what_is_wrong_says_that_there_is_more_of_it(scene: At) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from hookflow.events.histogram import bin_of
 from hookflow.events.reading import read_record
+from hookflow.events.records import KINDS
 from hookflow.monitor.health import Pace, costliest, share, verdict
 from hookflow.monitor.series import WINDOW, Series, Timing
 from hookflow.monitor.state import RunState
@@ -35,11 +36,9 @@ def validated(it: int, **values: float | str) -> Any:
     return {"k": "metrics", "t": BEGAN + it, "it": it, "ep": it, "split": "val", "v": values, "seconds": 1.0}
 
 
-def entry(*times: int) -> list[Any]:
-    bins: dict[str, int] = {}
-    for ns in times:
-        bins[str(bin_of(ns))] = bins.get(str(bin_of(ns)), 0) + 1
-    return [len(times), sum(times), max(times), times[-1], bins]
+def entry(ns: int) -> list[Any]:
+    """Return what a frame has of one firing."""
+    return [1, ns, ns, ns, {str(bin_of(ns)): 1}]
 
 
 def test_differences_add_up() -> None:
@@ -93,15 +92,15 @@ def test_the_epoch_is_the_one_that_is_worked_on_until_its_validation_is_over() -
     assert state.epoch == 8
 
 
-@pytest.mark.parametrize("stage", ["paused", "save", "train"])
-def test_a_pause_changes_no_epoch(stage: str) -> None:
+def test_a_pause_changes_no_epoch() -> None:
     log = records(12.0)
-    training = [place for place, record in enumerate(log) if record.get("stage") == "train" and record["ep"]]
-    state = folded(log[: training[-1] + 1])
+    training = max(place for place, record in enumerate(log) if record.get("stage") == "train" and record["ep"])
+    state = folded(log[: training + 1])
     before = state.epoch
     assert before == state.ep + 1
-    state.apply({**log[training[-1]], "stage": stage, "bi": 0, "bn": 0})
-    assert state.epoch == before
+    for stage in ("paused", "save", "train"):
+        state.apply({**log[training], "stage": stage, "bi": 0, "bn": 0})
+        assert state.epoch == before
 
 
 def test_the_time_of_a_trigger_that_has_said_no_counts() -> None:
@@ -177,6 +176,10 @@ def test_the_best_is_the_lowest_loss_and_the_highest_accuracy_up_to_where_a_run_
     assert best() == {"loss": (1.0, 2), "accuracy": (0.5, 2)}
 
 
+def test_the_fold_has_a_handler_for_every_kind_of_record() -> None:
+    assert [kind for kind in KINDS if not hasattr(RunState, f"_on_{kind}")] == []
+
+
 @pytest.mark.parametrize(("modes", "best"), [({"score": "min"}, [1.0]), ({"score": "max"}, [2.0]), ({}, [])])
 def test_what_is_best_of_a_metric_whose_name_does_not_say_it_a_hook_has_said(
     modes: dict[str, str], best: list[float]
@@ -217,11 +220,3 @@ def test_the_verdict_names_what_the_training_waits_for_and_the_costliest_hook() 
     starved.first.minute.add(1.0, {"data": 60, "forward": 40}, entry(100), 8, 0)
     starved.now = 1.0
     assert verdict(starved, plan(), Pace.of(starved)).startswith("input-bound: 60.0 % waits for data")
-
-
-def test_what_part_of_the_data_is_used_is_known() -> None:
-    log = records(1)
-    assert folded(log).limited == []
-    log[0]["limited"] = {"train": 400, "gone": 3}
-    log[0]["data"]["train"]["batches"] = 4
-    assert folded(log).limited == ["train 4 of 400 batches"]

@@ -8,7 +8,7 @@ from textual.strip import Strip
 
 from hookflow.monitor.journal import Entry
 from hookflow.monitor.state import Saved
-from hookflow.monitor.style import boxed, definition, highlighted, row, scrolled, window
+from hookflow.monitor.style import boxed, definition, row, scrolled, window
 from hookflow.monitor.view import Page, Scene, charts
 from hookflow.numbers import clock, number, size, span
 from hookflow.text import fit, wrapped
@@ -37,15 +37,15 @@ def lines(scene: Scene, width: int, height: int, focused: bool) -> list[Strip]:
 
 def _line(entry: Entry, width: int, picked: bool) -> Strip:
     source, at = min(max(width // 6, 10), 20), clock(entry.t) if width >= 56 else clock(entry.t)[:5]
-    line = row(
+    return row(
         width,
         ("▸" if picked else " ", "focus"),
         (f"{at} ", "dim"),
         (entry.glyph, STYLES.get(entry.kind, "")),
         (f" {fit(entry.source, source)} ", "picked" if picked else "strong" if entry.trouble else "dim"),
         (fit(entry.text, max(width - source - len(at) - 6, 1)), "picked" if picked else ""),
+        picked=picked,
     )
-    return highlighted(line) if picked else line
 
 
 def _move(scene: Scene, step: int) -> None:

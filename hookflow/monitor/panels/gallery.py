@@ -10,7 +10,7 @@ from hookflow.events.records import Histogram
 from hookflow.monitor.charts import Pixels, half_blocks, ticks
 from hookflow.monitor.journal import GLYPHS, extent
 from hookflow.monitor.panels.events import STYLES as MARKED
-from hookflow.monitor.style import SPARKS, STYLES, Part, beside, boxed, highlighted, row, window
+from hookflow.monitor.style import SPARKS, STYLES, Part, beside, boxed, row, window
 from hookflow.monitor.view import Page, Scene
 from hookflow.numbers import many
 from hookflow.text import ESCAPE, fit, printable, wrapped
@@ -69,8 +69,7 @@ def _names(scene: Scene, width: int, height: int) -> list[Strip]:
         count, picked = f" {len(scene.state.gallery.of(key))}", key == scene.logged
         parts: list[Part] = [("▸" if picked else " ", "focus"), (f"{GLYPHS[key[0]]} ", MARKED[key[0]])]
         parts += [(fit(key[1], width - 6 - len(count)), "picked" if picked else ""), (count, "dim")]
-        line = row(width - 2, *parts)
-        lines.append(highlighted(line) if picked else line)
+        lines.append(row(width - 2, *parts, picked=picked))
     return boxed("logged", lines, width, height)
 
 

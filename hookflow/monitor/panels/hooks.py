@@ -16,7 +16,7 @@ from hookflow.monitor.charts import ticks
 from hookflow.monitor.health import bottleneck, verdict
 from hookflow.monitor.panels.events import traceback
 from hookflow.monitor.series import WINDOW, Timing
-from hookflow.monitor.style import SPARKS, Part, boxed, cells, definition, highlighted, row, scrolled, spread, window
+from hookflow.monitor.style import SPARKS, Part, boxed, cells, definition, row, scrolled, spread, window
 from hookflow.monitor.view import Page, Scene
 from hookflow.numbers import many, ms, percent, plural, rough
 from hookflow.text import fit
@@ -58,8 +58,7 @@ def _point_line(scene: Scene, point: str, name: int, stretches: int, wide: bool,
         level = 1 + sum(share >= threshold for threshold in THRESHOLDS) if fired else 0
         parts.append((HEAT[level], f"heat{level}" if level else ""))
     used = percent(scene.share(*bound)) if alive and scene.plan.points.in_iteration(point) else "·" if bound else ""
-    line = row(inner, *parts, (f" {used:>5}", style if alive or here else "faint"))
-    return highlighted(line) if here else line
+    return row(inner, *parts, (f" {used:>5}", style if alive or here else "faint"), picked=here)
 
 
 def _move_point(scene: Scene, step: int) -> None:
@@ -99,8 +98,7 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
             parts.append((f" {figures[column]:>{WIDTHS[column]}}", "dim" if quiet else ""))
         if stretches:
             parts += [" ", (trend(timing, scene.state.now, stretches), "train")]
-        line = row(inner, *parts, mark(scene, binding))
-        lines.append(highlighted(line) if picked else line)
+        lines.append(row(inner, *parts, mark(scene, binding), picked=picked))
     if not bound:
         why = "nothing is bound to this point" if scene.plan.bindings else "no hooks are known yet"
         lines.append(row(inner, (f" {why}", "dim")))

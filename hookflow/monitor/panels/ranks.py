@@ -11,7 +11,7 @@ from textual.strip import Strip
 from hookflow.events.records import PHASES
 from hookflow.monitor.panels.hooks import FILLS, SHORT, phase_bar
 from hookflow.monitor.ranks import Rank, Ranks, can_compare
-from hookflow.monitor.style import Part, boxed, highlighted, row, window
+from hookflow.monitor.style import Part, boxed, row, window
 from hookflow.monitor.view import Page, Scene, flip
 from hookflow.numbers import age, rough
 from hookflow.text import fit
@@ -116,8 +116,7 @@ class _Rows:
         parts += self._figures(rank)
         parts += [" ", (fit(_where(rank), self._where), "dim")] if self._where else []
         parts += [" ", (fit(note, self._note), "warn" if style == "alarm" else style)] if self._note else []
-        line = row(self._width, *parts)
-        return highlighted(line) if picked else line
+        return row(self._width, *parts, picked=picked)
 
     def _figures(self, rank: Rank | None) -> list[Part]:
         if rank is None or not rank.work.iters:
