@@ -7,13 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from hookflow.graph.forecast import Forecast, Length, forecast
+from hookflow.graph.forecast import Length, forecast
 from hookflow.graph.plan import Binding, Plan, Trigger
 from hookflow.graph.points import Point
-from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import Interval
-from tests.conftest import TOY, Trained, firings
+from tests.conftest import Trained, firings
 
 EVERY = ("", "3", "7it", "1ep", "33.3%", "99it")
 WINDOWS = (
@@ -79,55 +77,10 @@ def test_it_comes_as_foretold(trained: Trained, run: str, val_every: str, length
         assert less.times in (None, times), "what can be said without the number of batches stays true"
 
 
-LATER = "every 5 iterations, first {} iteration {}"
-
-
-@pytest.mark.parametrize(
-    ("at", "keys", "without", "known"),
-    [
-        (
-            "after_train_iter",
-            "every=2",
-            Forecast("after iteration 2", None, "every 2 iterations, first after iteration 2"),
-            Forecast("after iteration 2", 7, "every 2 iterations, first after iteration 2: 7 times"),
-        ),
-        (
-            "before_train_iter",
-            'every="50%"',
-            Forecast("before an iteration", None, "every 50% of the run"),
-            Forecast("before iteration 1", 2, "every 50% of the run, first before iteration 1: 2 times"),
-        ),
-        (
-            "after_train_iter",
-            'every=5, when="loss > 10"',
-            Forecast("after iteration 5", None, f"{LATER.format('after', 5)}, where loss > 10"),
-            Forecast("after iteration 5", None, f"{LATER.format('after', 5)}: at most 3 times, where loss > 10"),
-        ),
-        (
-            "forward",
-            'every=5, modules=["*"]',
-            Forecast("in iteration 1", None, LATER.format("in", 1)),
-            Forecast("in iteration 1", None, f"{LATER.format('in', 1)}: in 3 of them, at each module"),
-        ),
-        ("after_train_epoch", "every=2", *[Forecast("after epoch 2", 1, "after epoch 2")] * 2),
-        ("after_train_iter", 'every=" 1.0 h "', *[Forecast("after an iteration", None, "every hour")] * 2),
-        ("before_test", "", *[Forecast("never", 0, "never")] * 2),
-        ("mine", "every=3", *[Forecast("when mine is fired", None, "every 3 firings")] * 2),
-        ("before_run", "", *[Forecast("at the start of the run", 1, "at the start of the run")] * 2),
-    ],
-)
-def test_what_it_says(at: str, keys: str, without: Forecast, known: Forecast) -> None:
-    own = 'points={mine={follows="after_forward"}}'
-    hook = f'hooks.mine={{use="./watchers.py:Everywhere", points=[{{at="{at}"{", " * bool(keys)}{keys}}}]}}'
-    loaded = parse(TOY.read_text(), TOY, (own, hook))
-    plan = compile_pipeline(loaded)
-    (binding,) = (b for b in plan.bindings if b.hook == "mine")
-    assert forecast(plan, Length.of(loaded.pipeline))[binding.id] == without
-    assert forecast(plan, Length.of(loaded.pipeline, 5))[binding.id] == known
-
-
 OWN = Point("mine_of_val", 3, ("run",), "firing", "", "own", "after_train_iter")
 EPOCHS, ITERS = Length(3, None), Length(None, 5)
+SECOND = "every 2 iterations, first after iteration 2"
+IN_FIRST = "every 2 iterations, first in iteration 1"
 NO_VAL = Length(3, None, validates=False)
 BY_ITERS = Length(None, 18, Interval(4, "it"))  # at 4, 8, 12, 16 and 18 iterations
 CUT = Length(None, 12, iters_per_epoch=5)
@@ -148,6 +101,22 @@ CUT = Length(None, 12, iters_per_epoch=5)
             Length(None, 3000000),
             "every 1000000 iterations, first after iteration 1000000: 3 times",
         ),
+        ("after_train_iter", Trigger(every="2"), EPOCHS, "every 2 iterations, first after iteration 2"),
+        ("before_train_iter", Trigger(every="50%"), EPOCHS, "every 50% of the run"),
+        ("before_train_iter", Trigger(every="50%"), ITERS, "every 50% of the run, first before iteration 1: 2 times"),
+        ("after_train_iter", Trigger(every="5", when="loss > 1"), ITERS, "after iteration 5, where loss > 1"),
+        ("after_train_iter", Trigger(every="2", when="loss > 1"), ITERS, f"{SECOND}: at most 2 times, where loss > 1"),
+        ("after_train_iter", Trigger(every="2", when="loss > 1"), EPOCHS, f"{SECOND}, where loss > 1"),
+        ("forward", Trigger(every="2"), EPOCHS, IN_FIRST),
+        (
+            "forward",
+            Trigger(every="2"),
+            ITERS,
+            "every 2 iterations, first in iteration 1: in 3 of them, at each module",
+        ),
+        ("after_train_iter", Trigger(every=" 1.0 h "), ITERS, "every hour"),
+        ("mine_of_val", Trigger(every="3"), ITERS, "every 3 firings"),
+        ("before_run", Trigger(), ITERS, "at the start of the run"),
         ("after_train_iter", Trigger(every="1"), ITERS, "every iteration, first after iteration 1: 5 times"),
         ("after_train_iter", Trigger(every="1s"), ITERS, "every second"),
         ("after_train_iter", Trigger(every="30s"), ITERS, "every 30 seconds"),

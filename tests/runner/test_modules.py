@@ -48,31 +48,22 @@ def test_globs_and_classes_pick_modules(trained: Trained, tmp_path: Path) -> Non
     assert picked == PICKED
 
 
-def test_a_glob_that_picks_nothing_is_told_with_its_place(trained: Trained, tmp_path: Path) -> None:
-    points = '[{at="forward", modules=["hed", "body*"]}, {at="forward_pre", modules=["layer*"]}]'
-    text = reason(trained(probes(tmp_path, points=points), "optimizer.groups=[{match='bodi*'}]", code=2))
-    assert 'hook "probe" at forward: no module of the network matches "hed"\n    did you mean "head"?' in text
-    assert 'hook "probe" at forward_pre: no module of the network matches "layer*"\n    there are body, body.0,' in text
-    assert '"bodi*" matches no parameter' in text, "all that does not fit the model is told at once"
+NO_MATCH = {
+    "hed": 'no module of the network matches "hed"\n    did you mean "head"?',
+    "layer*": 'no module of the network matches "layer*"\n    there are body, body.0,',
+    "type:Liner": 'no module of the network is a "Liner"\n    did you mean "Linear"?',
+    "type:Conv3d": 'no module of the network is a "Conv3d"\n    there are Net, Sequential, Linear, BatchNorm1d, GELU',
+    "type:torch.nn:Linear": 'no module of the network is a "torch.nn:Linear"\n    did you mean "Linear"?',
+}
 
 
-@pytest.mark.parametrize(
-    ("entry", "told"),
-    [
-        ("type:Liner", 'no module of the network is a "Liner"\n    did you mean "Linear"?'),
-        (
-            "type:Conv3d",
-            'no module of the network is a "Conv3d"\n    there are Net, Sequential, Linear, BatchNorm1d, GELU',
-        ),
-        ("type:torch.nn:Linear", 'no module of the network is a "torch.nn:Linear"\n    did you mean "Linear"?'),
-    ],
-)
-def test_a_class_that_picks_nothing_is_told_with_the_nearest(
-    trained: Trained, tmp_path: Path, entry: str, told: str
-) -> None:
-    text = reason(trained(probes(tmp_path, modules=f'["head", "{entry}"]'), code=2))
-    assert "--set hooks.probe" in text
-    assert told in text
+def test_all_that_picks_nothing_is_told_at_once_with_the_nearest(trained: Trained, tmp_path: Path) -> None:
+    hooks = [probes(tmp_path, f"p{k}", modules=f'["head", "{glob}"]') for k, glob in enumerate(NO_MATCH)]
+    text = reason(trained(*hooks, "optimizer.groups=[{match='bodi*'}]", code=2))
+    for k, told in enumerate(NO_MATCH.values()):
+        assert f"--set hooks.p{k}" in text and told in text
+    assert 'hook "p0" at forward: no module' in text
+    assert '"bodi*" matches no parameter' in text
 
 
 def test_on_one_module_they_fire_in_the_plans_order(trained: Trained, tmp_path: Path) -> None:

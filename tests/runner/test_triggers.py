@@ -29,6 +29,10 @@ class Place:
         return self.now
 
 
+def trigger_of(written: Written, place: Place, point: str = "after_train_iter") -> Trigger:
+    return Trigger(Binding(0, "h", point, point, "whole", (), written, "normal"), POINTS[point], place)
+
+
 @pytest.mark.parametrize(
     ("point", "before", "after", "done", "next_"),
     [
@@ -44,33 +48,26 @@ class Place:
 def test_another_every_counts_on_from_where_the_run_is(
     point: str, before: str | None, after: str | None, done: int, next_: int
 ) -> None:
-    place = Place()
-    first, resumed, new = (
-        Trigger(Binding(0, "h", point, "", "whole", (), Written(every=every), "normal"), POINTS[point], place)
-        for every in (before, after, after)
-    )
-    ahead = POINTS[point].ahead
+    place, ahead = Place(), POINTS[point].ahead
+    first, resumed, new = (trigger_of(Written(every=every), place, point) for every in (before, after, after))
     for place.iter in range(1 - ahead, done + 1 - ahead):
         first()
     place.iter = done
     resumed.load_state_dict(first.state_dict())
     new.begin_here()
     for trigger in (resumed, new):
-        place.iter = done - ahead
-        fired = []
-        while not fired:
+        place.iter = done + 1 - ahead
+        while not trigger():
             place.iter += 1
-            fired += [place.iter] if trigger() else []
-        assert fired == [next_]
+        assert place.iter == next_
 
 
 def test_seconds_are_counted_anew_after_a_resume() -> None:
     place = Place()
-    binding = Binding(0, "h", "after_train_iter", "", "whole", (), Written(every="1m"), "normal")
-    first = Trigger(binding, POINTS[binding.point], place)
+    first = trigger_of(Written(every="1m"), place)
     place.now += 61
     assert first()
-    again = Trigger(binding, POINTS[binding.point], place)
+    again = trigger_of(Written(every="1m"), place)
     again.load_state_dict(first.state_dict())
     assert not again(), "a minute has not gone by since the process began"
     place.now += 61
@@ -78,37 +75,32 @@ def test_seconds_are_counted_anew_after_a_resume() -> None:
 
 
 @pytest.mark.parametrize(
-    ("point", "trigger", "place", "fires"),
+    ("trigger", "place", "fires"),
     [
-        ("after_train_iter", Written(every="1000000000"), Place(999_999_999, max_iters=10**10), False),
-        ("after_train_iter", Written(every="1000000000"), Place(1_000_000_000, max_iters=10**10), True),
+        (Written(every="1000000000"), Place(999_999_999, max_iters=10**10), False),
+        (Written(every="1000000000"), Place(1_000_000_000, max_iters=10**10), True),
         # the first multiple is entered after 3,330,000,000.333 iterations
-        ("after_train_iter", Written(every="33.3%"), Place(3_330_000_000, max_iters=10_000_000_001), False),
-        ("after_train_iter", Written(every="33.3%"), Place(3_330_000_001, max_iters=10_000_000_001), True),
+        (Written(every="33.3%"), Place(3_330_000_000, max_iters=10_000_000_001), False),
+        (Written(every="33.3%"), Place(3_330_000_001, max_iters=10_000_000_001), True),
     ],
     ids=str,
 )
-def test_no_rounding_makes_it_early(point: str, trigger: Written, place: Place, fires: bool) -> None:
-    binding = Binding(0, "h", point, point, "whole", (), trigger, "normal")
-    assert Trigger(binding, POINTS[point], place)() is fires
+def test_no_rounding_makes_it_early(trigger: Written, place: Place, fires: bool) -> None:
+    assert trigger_of(trigger, place)() is fires
 
 
 def test_minutes_are_seconds_to_the_last_bit() -> None:
     """4.1 times 60 is a little less than 246 in floats."""
     place = Place(now=0.0)
-    binding = Binding(0, "h", "after_train_iter", "", "whole", (), Written(since="4.1m"), "normal")
-    trigger = Trigger(binding, POINTS[binding.point], place)
-    place.now = 245.99999999999997
-    assert not trigger()
-    place.now = 246.0
-    assert trigger()
+    trigger = trigger_of(Written(since="4.1m"), place)
+    for place.now, fires in ((245.99999999999997, False), (246.0, True)):
+        assert trigger() is fires
 
 
 @pytest.mark.parametrize("trigger", [Written(until="2ep"), Written(until="50%"), Written(every="10%")])
 def test_nothing_is_done_where_the_length_is_not_known_yet(trigger: Written) -> None:
     """`hookflow val` learns from the checkpoint how many iterations an epoch has: after `before_run`."""
-    binding = Binding(0, "h", "before_run", "", "whole", (), trigger, "normal")
-    assert Trigger(binding, POINTS["before_run"], Place(max_iters=0, iters_per_epoch=0))()
+    assert trigger_of(trigger, Place(max_iters=0, iters_per_epoch=0), "before_run")()
 
 
 AT = (
