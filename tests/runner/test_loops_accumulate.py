@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir
-from tests.conftest import NewRun, Train, Trained, records, strike
+from tests.conftest import NewRun, Trained, records
 from tests.golden_files import check_golden
-from tests.processes import Training
-from tests.runner.same import assert_same_end, curve
+from tests.runner.same import curve
 
 PLAIN = 'model={use="./own_tasks.py:Plain"}'  # batch norm and dropout see the small batches
 EACH = 'hooks.log.points=["after_train_iter"]'
@@ -25,30 +24,18 @@ def one_of(run_dir: RunDir, name: str) -> dict[tuple[object, object, str], float
     [(48, 4, 4, 16), (40, 4, 4, 16), (46, 5, 3, 15)],
     ids=["even", "last group incomplete", "last batch smaller too"],
 )
-def test_it_is_one_big_batch(
-    new_run: NewRun, train_here: Train, examples: int, batch: int, accumulate: int, big: int
-) -> None:
-    def run(size: int, accumulate: int) -> RunDir:
-        data = f"data.train.args={{examples={examples}, batch_size={size}, whole=true}}"
-        run_dir = new_run(PLAIN, EACH, data, f"run.accumulate={accumulate}")
-        assert train_here(run_dir) == 0
-        return run_dir
-
-    small, large = run(batch, accumulate), run(big, 1)
+def test_it_is_one_big_batch(trained: Trained, examples: int, batch: int, accumulate: int, big: int) -> None:
+    data = "data.train.args={{examples={}, batch_size={}, whole=true}}".format
+    small = trained(PLAIN, EACH, data(examples, batch), f"run.accumulate={accumulate}")
+    large = trained(PLAIN, EACH, data(examples, big))
     assert curve(small).keys() == curve(large).keys()
     for name in ("loss", "grad_norm", "lr", "accuracy"):
         assert one_of(small, name) == pytest.approx(one_of(large, name), rel=2e-4), name
     assert records(small, "run")[0]["iters_per_epoch"] == records(large, "run")[0]["iters_per_epoch"]
 
 
-def test_it_resumes_in_the_middle_of_an_epoch_to_the_bit(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    often = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
-    alone = new_run(often, "run.accumulate=2")
-    killed = new_run(often, "run.accumulate=2", strike(tmp_path, 4, "after_backward", 9))
-    assert train_here(alone) == 0
-    assert Training(killed).wait() == -9
-    assert Training(killed, resume=True).wait() == 0
-    assert_same_end(alone, killed)
+def test_it_resumes_in_the_middle_of_an_epoch_to_the_bit(resumes_alike: NewRun) -> None:
+    resumes_alike("run.accumulate=2", point="after_backward", at=4)
 
 
 def test_the_trace(trained: Trained, tmp_path: Path) -> None:
@@ -58,12 +45,11 @@ def test_the_trace(trained: Trained, tmp_path: Path) -> None:
     check_golden("trace_accumulate.txt", (tmp_path / "trace").read_text())
 
 
-def test_a_skipped_batch_counts_for_nothing(new_run: NewRun, train_here: Train) -> None:
+def test_a_skipped_batch_counts_for_nothing(trained: Trained) -> None:
     """The first of five batches is left out; the step is that of the other four, as one batch."""
     args = '{call="skip_batch", point="before_train_iter", at=0}'
     steers = f'hooks.steers={{use="./steerers.py:Steers", args={args}, writes=["control"]}}'
-    small = new_run(PLAIN, EACH, steers, "run.accumulate=5", "run.max_epochs=1")
-    rest = new_run(PLAIN, EACH, "run.max_epochs=1", "data.train.args={batch_size=32, begin=8, whole=true}")
-    assert train_here(small) == train_here(rest) == 0
+    small = trained(PLAIN, EACH, steers, "run.accumulate=5", "run.max_epochs=1")
+    rest = trained(PLAIN, EACH, "run.max_epochs=1", "data.train.args={batch_size=32, begin=8, whole=true}")
     for name in ("loss", "grad_norm"):
         assert one_of(small, name) == pytest.approx(one_of(rest, name), rel=2e-4), name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +9,6 @@ import pytest
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.base import Hook
 from tests.conftest import NewRun, Trained, messages, records
-from tests.processes import Training
-from tests.runner.same import assert_same_end
 
 
 def told(at: str, when: str, name: str = "told", **more: object) -> str:
@@ -84,25 +81,12 @@ def test_names_that_nobody_ever_logs_are_told_at_the_end(trained: Trained) -> No
         assert [line for line in lines if line.startswith(start)], (start, lines)
 
 
-def test_a_resumed_run_remembers_what_conditions_look_at(new_run: NewRun, trained: Trained, tmp_path: Path) -> None:
+def test_a_resumed_run_remembers_what_conditions_look_at(resumes_alike: NewRun) -> None:
     """The condition is asked before the first iteration after the resume, of a loss from before it."""
-    often = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}]'
-    overrides = [often, "run.max_epochs=4", told("before_train_iter", "loss < 1 or grad_norm < 0.9", every=2)]
-    alone = trained(*overrides)
-    strike = (
-        f'hooks.strike={{use="./watchers.py:Interrupts", '
-        f'args={{mark="{tmp_path / "mark"}", point="after_forward", at=12, number=9}}}}'
-    )
-    killed = new_run(*overrides, strike)
-    assert Training(killed).wait() == -9
-    assert Training(killed, resume=True).wait() == 0
-    assert 12 in iterations(alone), "or this test says nothing"
-    again = dict.fromkeys(it for it in iterations(killed) if it != 12)  # those after the checkpoint are done twice
-    assert list(again) == [it for it in iterations(alone) if it != 12]
-    everything = records(killed)
-    resumed = everything[[k for k, record in enumerate(everything) if record["k"] == "run"][1] :]
-    assert 12 in [record["it"] for record in resumed if record.get("text") == "told"], "it knows the loss from before"
-    assert_same_end(alone, killed)
+    asked = told("before_train_iter", "loss < 1 or grad_norm < 0.9", every=2)
+    everything = records(resumes_alike("run.max_epochs=4", asked, point="after_forward", at=11))
+    begins = [k for k, record in enumerate(everything) if record["k"] == "run"]
+    assert 12 in [record["it"] for record in everything[begins[1] :] if record.get("text") == "told"]
 
 
 class Sees(Hook):
