@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -25,10 +24,6 @@ def named(prefix: str, *, times: int = 1, run: Any) -> None:
     run.say(f"{prefix * times} at {run.iter}")
 
 
-def metrics_first(metrics: dict[str, float], run: Any, name: str = "loss") -> None:
-    run.say(f"{name} {'is' if name in metrics else 'is not'} there")
-
-
 def last(run: Any, prefix: str, metrics: dict[str, float] | None = None, suffix: str = "!") -> None:
     """Take what is given between what is offered."""
     run.say(f"{prefix} {metrics is not None}{suffix}")
@@ -38,28 +33,12 @@ def wordy(run: Any, *words: str) -> None:
     """Can be given its words in their place alone."""
 
 
-class Kind(Enum):
-    SLOW = "slow"
-
-
-def typed(run: Any, out: Path, kind: Kind, pair: tuple[int, int] = (0, 0), some: frozenset[int] = frozenset()) -> None:
-    run.say(f"{out.name} {kind.name} {pair} {sorted(some)}")
-
-
-class Typed:
-    """Is made of things that no file can write."""
-
-    def __init__(self, out: Path, kind: Kind, pair: tuple[int, int] = (0, 0), some: set[int] | None = None) -> None:
-        self.said = f"{out.name} {kind.name} {pair} {sorted(some or ())}"
-
-    def after_train(self, run: Any) -> None:
-        run.say(self.said)
+def typed(run: Any, out: Path, pair: tuple[int, int] = (0, 0), some: frozenset[int] = frozenset()) -> None:
+    run.say(f"{out.name} {pair} {sorted(some)}")
 
 
 twice = partial(tell, "twice", 2)
 """A partial of a function whose first arguments are given."""
-
-quietly = partial(tell, suffix=".")
 
 
 class Teller:

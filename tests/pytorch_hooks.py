@@ -145,22 +145,9 @@ def terse_forward(self: Any, inp: Any, out: Any) -> Any:
     return out * 1.1
 
 
-def terse_forward_kwargs(m: Any, a: Any, k: Any, o: Any) -> None:
-    note("terse_forward_kwargs", m, a, k, o)
-
-
 def terse_forward_pre(m: Any, x: Any) -> Any:
     note("terse_forward_pre", m, x)
     return x[0] - 0.1
-
-
-def terse_forward_pre_kwargs(mod: Any, args: Any, kw: Any) -> None:
-    note("terse_forward_pre_kwargs", mod, args, kw)
-
-
-def terse_full_backward_pre(layer: Any, dy: Any) -> Any:
-    note("terse_full_backward_pre", layer, dy)
-    return tuple(gradient * 0.9 for gradient in dy)
 
 
 def terse_full_backward(module: Any, gin: Any, gout: Any, scale: float = 0.5) -> Any:

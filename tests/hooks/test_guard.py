@@ -126,15 +126,12 @@ class TestEarlyStop:
         ("mode", "args", "value", "said"),
         [
             ("max", {"stopping_threshold": 0.9}, 0.9, "score is 0.9000, as good as the threshold of 0.9000"),
-            ("max", {"stopping_threshold": 0.9}, 0.89, ""),
             ("min", {"stopping_threshold": 0.1}, 0.05, "score is 0.05000, as good as the threshold of 0.1000"),
             ("min", {"stopping_threshold": 0.1}, 0.2, ""),
             ("max", {"divergence_threshold": 0.1}, 0.05, "score is 0.05000, worse than the threshold of 0.1000"),
             ("min", {"divergence_threshold": 9.0}, 10.0, "score is 10.00, worse than the threshold of 9.000"),
             ("min", {"divergence_threshold": 9.0}, 9.0, ""),
             ("min", {"check_finite": True}, math.nan, "score is NaN, which is not finite"),
-            ("min", {"check_finite": True}, math.inf, "score is inf, which is not finite"),
-            ("min", {"check_finite": True}, 1e9, ""),
             ("min", {}, math.nan, ""),
         ],
     )
@@ -162,10 +159,6 @@ class TestEarlyStop:
             hook.after_val(run)
             stopped.append(bool(run.stopped))
         assert stopped.index(True) == stops_at
-
-    def test_a_threshold_ends_a_run(self, trained: Trained) -> None:
-        end = records(trained('hooks.early_stop.args={monitor="accuracy", stopping_threshold=0.0}'), "end")[-1]
-        assert end["it"] == 5 and "as good as the threshold of 0" in str(end["reason"])
 
 
 class TestSpikeGuard:

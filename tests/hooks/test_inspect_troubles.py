@@ -130,12 +130,6 @@ def test_a_network_is_a_hook_that_does_not_say_at_which_modules(tmp_path: Path) 
     assert faults(tmp_path, "It = nn.Identity")[-1] == f'{USE}: hook "it" does not say at which modules forward fires'
 
 
-def test_a_wrong_hook_is_told_of_all_the_same(tmp_path: Path) -> None:
-    (tmp_path / "h.py").write_text('class It:\n    after = [1]\n    phase = "lat"\n    def after_run(self): pass\n')
-    said = hookflow_here("explain", "./h.py:It", cwd=tmp_path).stdout
-    assert "wrong: It.after must hold names" in said
-
-
 def test_a_network_in_the_file_of_a_hook_is_not_listed(tmp_path: Path) -> None:
     (tmp_path / "h.py").write_text(
         f"{IMPORTS}class It:\n    def after_run(self): pass\nclass Net(nn.Module):\n    def forward(self, x): pass\n"

@@ -99,13 +99,6 @@ def test_whatever_it_raises_is_a_problem(tmp_path: Path, code: str, does: str) -
     assert kind in told
 
 
-@pytest.mark.parametrize("what", ["__str__ = lambda self: 1", "__notes__ = property(lambda self: 1 / 0)"])
-def test_so_is_what_cannot_be_shown(tmp_path: Path, what: str) -> None:
-    mute = f"class Mute(ValueError): {what}\nraise Mute"
-    status, told, _ = looked_at(tmp_path, mute, 1, "pass", "check", "p.toml")
-    assert (status, "ValueError: Mute, which cannot be shown: that raises " in told) == (2, True), told
-
-
 @pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("does", RAISES[:2])
 @pytest.mark.parametrize("command", [("check", "p.toml"), ("explain", "IT")], ids=["check", "explain"])

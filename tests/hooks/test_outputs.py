@@ -178,11 +178,6 @@ class TestMetrics:
         assert problem.hint == f"pip install 'hookflow[{extra}]'"
 
 
-def test_outputs_without_rows_are_no_predictions() -> None:
-    with pytest.raises(UserError, match='outputs are "loss", a Tensor without rows'):
-        Predict(["loss"]).after_test_iter({"loss": torch.tensor(1.0)})
-
-
 @pytest.mark.parametrize(
     ("make", "args"),
     [

@@ -9,9 +9,7 @@ import pytest
 from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from tests.conftest import Trained
 from tests.hooks.test_inspect_troubles import HEAD
-from tests.runner.test_triggered import iterations, told
 
 
 def compiled(folder: Path, logs: str, when: str, more: str = "") -> Plan:
@@ -77,15 +75,6 @@ def test_a_stated_edge_is_stronger(tmp_path: Path) -> None:
     assert [given.edge.slots for given in plan.given_way] == [("scalars.n",)]
 
 
-def test_two_that_log_what_a_condition_reads_are_in_no_order(tmp_path: Path) -> None:
-    from hookflow.graph.why import ambiguities
-
-    second = '[hooks.again]\nuse = "./h0.py:Logs"\n'
-    assert [one.slots for one in ambiguities(compiled(tmp_path, 'run.log("n", 1)', "n == 3", second))] == [
-        ("scalars.n",)
-    ]
-
-
 def test_two_that_log_one_name_at_one_point_are_in_no_order_without_a_condition_too(tmp_path: Path) -> None:
     from hookflow.graph.why import ambiguities
 
@@ -135,9 +124,3 @@ def test_a_name_that_is_nearly_one_that_a_hook_logs_is_warned_of(
 ) -> None:
     hints = [problem.hint for problem in compiled(tmp_path, logs, when).warnings]
     assert hints == ([f'did you mean "{meant}"?'] if meant else [])
-
-
-def test_a_run_follows_the_order(trained: Trained) -> None:
-    logs = 'hooks.logs={use="./watchers.py:LogsIter"}'
-    run_dir = trained(told("after_train_iter", "n == 3"), logs)
-    assert iterations(run_dir) == [3], "in the iteration that logs 3, and not in the next one"

@@ -120,18 +120,11 @@ THREE = [
     {"use": "MultiStepLR", "args": {"milestones": [3, 9]}, "length": 16},
     {"use": "CosineAnnealingLR", "args": {"eta_min": 1e-4}},
 ]
-STEP = [{"use": "StepLR", "args": {"step_size": 2, "gamma": 0.5}}]
 ONE = [{"use": "OneCycleLR", "args": {"max_lr": 0.3}}]
 CASES: dict[str, tuple[dict[str, Any], Callable[[Optimizer], LRScheduler], int]] = {
     "warm-up then cosine": ({"chain": CHAIN}, warm_up_then_cosine(4, 36), ITERS),
     "three in a row": ({"chain": THREE}, three, ITERS),
-    "one alone": ({"chain": STEP}, lambda optimizer: StepLR(optimizer, 2, 0.5), ITERS),
     "one cycle": ({"chain": ONE}, lambda optimizer: OneCycleLR(optimizer, 0.3, total_steps=ITERS), ITERS),
-    "told its own length": (
-        {"chain": [{"use": "CosineAnnealingLR", "args": {"T_max": 10}}]},
-        lambda optimizer: CosineAnnealingLR(optimizer, T_max=10),
-        ITERS,
-    ),
     "shorter than the run": (
         {"chain": [{"use": "CosineAnnealingLR", "length": "25it"}]},
         lambda optimizer: CosineAnnealingLR(optimizer, T_max=25),
@@ -142,7 +135,6 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Optimizer], LRScheduler], int]]
         lambda optimizer: OneCycleLR(optimizer, 0.3, total_steps=20),
         19,
     ),
-    "by epochs": ({"chain": STEP, "per": "epoch"}, lambda optimizer: StepLR(optimizer, 2, 0.5), ITERS),
     "chained by epochs": (
         {"chain": [{**CHAIN[0], "length": "2ep"}, CHAIN[1]], "per": "epoch"},
         warm_up_then_cosine(2, 3),

@@ -22,7 +22,7 @@ from hookflow.runner.process.launch import prepare, propose
 from tests import pytorch_hooks
 from tests.conftest import TESTS, NewRun, Trained, hookflow_here, records
 from tests.hooks.stand_ins import StandIn
-from tests.runner.by_hand import assert_same_weights, weights
+from tests.runner.by_hand import weights
 from tests.runner.same import assert_same_end, final_state
 from tests.runner.test_resume import strikes
 from tests.toy import Net
@@ -120,10 +120,6 @@ class TestParamSchedule:
         for it, (value, _) in enumerate(result):
             way = min(max((it - 10) / 40, 0), 1)
             assert value == pytest.approx(0.04 + 0.36 * (1 - math.cos(math.pi * way)) / 2)
-
-    def test_steps_are_a_schedule_too(self) -> None:
-        hook = ParamSchedule(momentum=[(0, 0.5), (3, 0.9)], shape="constant")
-        assert settings(hook, torch.optim.SGD(Net().parameters(), 0.1), "momentum", 5) == [[0.5]] * 3 + [[0.9]] * 2
 
     @pytest.mark.parametrize("values", [[], [["30s", 0.9]], [[0, -0.1]], [["soon", 1.0]], [[0]], 0.9])
     def test_an_invalid_schedule_is_refused_before_the_run(self, values: Any) -> None:
@@ -235,10 +231,6 @@ class TestAccumulationSchedule:
         assert train_here(skipped) == train_here(rest) == 0
         for name, weight in weights(rest).items():
             torch.testing.assert_close(weights(skipped)[name], weight, rtol=1e-5, atol=1e-6)
-
-    def test_one_batch_throughout_is_no_accumulation(self, trained: Trained) -> None:
-        one, none, two = (trained(*hooks) for hooks in ([accumulation("[[0, 1]]")], [], [accumulation("[[0, 2]]")]))
-        assert_same_weights(one, none, but=two)
 
     @pytest.mark.parametrize(
         ("overrides", "message"),

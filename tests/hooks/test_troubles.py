@@ -126,12 +126,6 @@ def test_a_pair_of_everything_one_a_model_is_no_ambiguity() -> None:
     }
 
 
-def test_the_best_answer_and_the_best_few_are_two_metrics() -> None:
-    compiled = plan("accuracy", more='[hooks.top]\nuse = "accuracy"\nargs = [5]\n')
-    assert not list(ambiguities(compiled))
-    assert [b.writes for b in compiled.at("after_val_epoch")] == [("metrics.accuracy",), ("metrics.accuracy_top5",)]
-
-
 def test_a_key_may_be_several_or_the_hooks_own_name() -> None:
     compiled = plan(
         "ema", more='[hooks.best]\nuse = "checkpoint"\nargs = { monitor = { psnr = "max", loss = "min" } }\n'
