@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,8 @@ class _Hooks:
     def __init__(self, find: Find, base: Path, points: Points) -> None:
         self._find = find
         self._base = base
-        self._points = points
         self._hooks: dict[str, Callable[..., Any]] = {}
-        self._inspections: dict[str, Inspection] = {}
+        self._inspected = cache(lambda use: Inspection(self._hooks[use], points))
 
     def find(self, use: str, where: Where | None) -> Callable[..., Any]:
         if use not in self._hooks:
@@ -112,10 +112,8 @@ class _Hooks:
         return self._hooks[use]
 
     def inspect(self, use: str, where: Where | None) -> Inspection:
-        hook = self.find(use, where)
-        if use not in self._inspections:
-            self._inspections[use] = Inspection(hook, self._points)
-        return self._inspections[use]
+        self.find(use, where)
+        return self._inspected(use)
 
 
 def _replaced_defaults(declared: Mapping[str, HookNode], hooks: _Hooks) -> list[str]:

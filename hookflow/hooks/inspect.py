@@ -116,12 +116,10 @@ def points_for(hook: Callable[..., Any], args: Mapping[str, Any]) -> tuple[str, 
 def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Issue]:
     """Yield what is wrong with what a hook says of its place among others: phase, points and edges."""
     called = getattr(hook, "__name__", type(hook).__name__)
-    phase = getattr(hook, "phase", "normal")
-    if phase not in PHASES:
-        yield f"{called}.phase must be one of {', '.join(PHASES)}, not {phase!r}", nearest(str(phase), PHASES)
-    ranks = getattr(hook, "ranks", "all")
-    if ranks not in RANKS:
-        yield f"{called}.ranks must be one of {', '.join(RANKS)}, not {ranks!r}", nearest(str(ranks), RANKS)
+    for key, known in (("phase", PHASES), ("ranks", RANKS)):
+        stated = getattr(hook, key, getattr(Hook, key))
+        if stated not in known:
+            yield f"{called}.{key} must be one of {', '.join(known)}, not {stated!r}", nearest(str(stated), known)
     for kind in ("after", "before", "requires", "points", "modules", "parameters"):
         names = _stated(hook, kind)
         if kind == "parameters" and not any(callable(getattr(hook, p.name, None)) for p in points if p.picks == kind):
@@ -144,11 +142,7 @@ def makes_callables(hook: type) -> bool:
 
 def object_at(hook: type, point: str, points: Points) -> tuple[Method, list[Issue]]:
     """Return a call of the class's object as the method of a hook at `point`."""
-    offers = points[point].offers
-    names = _names(hook.__call__, offers)[1:]
-    takes = in_pytorch_s_order(parameters_of(hook.__call__)[1:], names, point, points) or names
-    issues = [*_no_call(hook.__call__, hook.__name__, point, points), *foreign_arguments(hook.__call__, hook.__name__)]
-    return Method(point, "", "whole", takes), [*issues, *_not_offered(hook.__name__, takes, point, offers)]
+    return _at(hook.__call__, hook.__name__, point, points, first=1)
 
 
 def function_at(
@@ -162,19 +156,28 @@ def function_at(
 
     `offered` is what all points of the hook offer it: a list of arguments fills the others.
     """
-    offers = points[point].offers
     provided = args if isinstance(args, Mapping) else first_names(function, len(args), offered)
-    names = tuple(name for name in _names(function, offers) if name not in provided)
     in_order = isinstance(args, Mapping) or not args  # a list fills by position, too
-    takes = (in_order and in_pytorch_s_order(parameters_of(function), names, point, points)) or names
-    called = getattr(function, "__name__", repr(function))
-    issues = [*_no_call(function, called, point, points), *foreign_arguments(function, called, provided)]
-    return Method(point, "", "whole", takes, names), [*issues, *_not_offered(called, takes, point, offers)]
+    return _at(function, getattr(function, "__name__", repr(function)), point, points, provided, in_order=in_order)
 
 
-def _no_call(function: Callable[..., Any], called: str, point: str, points: Points) -> Iterator[Issue]:
-    for message, hint in filter(None, (_never_runs(function, point, points), _takes_anything(function))):
-        yield f"{called} {message}", hint
+def _at(
+    function: Callable[..., Any],
+    called: str,
+    point: str,
+    points: Points,
+    provided: Collection[str] = (),
+    *,
+    first: int = 0,
+    in_order: bool = True,
+) -> tuple[Method, list[Issue]]:
+    offers = points[point].offers
+    names = tuple(name for name in _names(function, offers)[first:] if name not in provided)
+    takes = (in_order and in_pytorch_s_order(parameters_of(function)[first:], names, point, points)) or names
+    wrong = filter(None, (_never_runs(function, point, points), _takes_anything(function)))
+    issues = [(f"{called} {message}", hint) for message, hint in wrong]
+    issues += [*foreign_arguments(function, called, provided), *_not_offered(called, takes, point, offers)]
+    return Method(point, "", "whole", takes, names), issues
 
 
 def _takes_anything(function: Callable[..., Any]) -> Issue | None:
@@ -255,23 +258,13 @@ def places_of(name: str, points: Points) -> list[tuple[str, Half]]:
     return []
 
 
-def _not_offered(called: str, takes: Iterable[str], point: str, offers: Sequence[str]) -> list[Issue]:
-    return [
-        (
-            f'{called} asks for "{name}", which {point} does not offer',
-            in_our_words({name: ours_for(name)} if ours_for(name) else {})
-            or nearest(name, offers)
-            or f"it offers {', '.join(offers)}{_by_position(point)}",
-        )
-        for name in takes
-        if name not in offers
-    ]
-
-
-def _by_position(point: str) -> str:
-    """Say how a hook is called at a point where PyTorch calls it, under whatever names."""
-    orders = [f"({', '.join(order)})" for order in ORDERS.get(point, ())]
-    return f"; by position, as PyTorch does: {' or '.join(orders)}" if orders else ""
+def _not_offered(called: str, takes: Iterable[str], point: str, offers: Sequence[str]) -> Iterator[Issue]:
+    orders = " or ".join(f"({', '.join(order)})" for order in ORDERS.get(point, ()))
+    offered = f"it offers {', '.join(offers)}" + f"; by position, as PyTorch does: {orders}" * bool(orders)
+    for name in takes:
+        if name not in offers:
+            ours = in_our_words({name: ours_for(name)} if ours_for(name) else {})
+            yield f'{called} asks for "{name}", which {point} does not offer', ours or nearest(name, offers) or offered
 
 
 class Inspection:

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 class Log(Hook):
     """Logs the loss, every other single number among the task's outputs, and the learning rate.
 
-    When it fires, it logs the newest value of each output since it last fired: not every iteration may return it. The
-    end of the run warns of an output that was never logged.
+    When it fires, it logs the newest value of each output since it last fired: not every iteration may return it.
 
     The rate is that of the last parameter group, which holds what the pipeline gives no group of its own; several
     optimizers have one each, `lr/<name>`.
@@ -57,7 +56,6 @@ class Log(Hook):
         self.epoch = EpochSums() if self.mean else None
         self.newest: dict[str, tuple[Any, int]] = {}
         """The newest value of each name since the last firing, and the examples that it is of."""
-        self.logged: set[str] = set()
         self.watches = {"after_train_iter": self.add}
 
     @classmethod
@@ -85,7 +83,6 @@ class Log(Hook):
     def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:  # `add` is given the same arguments
         for name, value in self._means(run).items():
             run.log(name, value)
-        self.logged |= self.newest.keys()
         self.newest = {}
         for name, optimizer in run.optimizers.items():
             run.log("lr" if len(run.optimizers) == 1 else f"lr/{name}", optimizer.param_groups[-1]["lr"])
@@ -94,13 +91,6 @@ class Log(Hook):
         if self.epoch:
             for name, value in over_ranks(run, self.epoch.sums()).items():
                 run.log(f"{name}_epoch", value)
-                self.logged.add(name)
-
-    def complaints(self) -> Iterator[str]:
-        """Yield a line for each output that was never logged, although others were."""
-        for name in self.newest if self.logged else ():
-            if name not in self.logged:
-                yield f'the hook "{self.name}" never logged the output "{name}" of the task: let it fire more often'
 
     def _means(self, run: Run) -> Mapping[str, Any]:
         """Return the number to log of each name that an iteration has given since the last firing."""
@@ -116,14 +106,13 @@ class Log(Hook):
         means = {"window": self.latest, "epoch": self.epoch}
         states = {name: item.state_dict() for name, item in means.items() if item}
         newest = {name: list(item) for name, item in self.newest.items()}
-        return {**states, "newest": newest, "logged": sorted(self.logged)}
+        return {**states, "newest": newest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, item in (("window", self.latest), ("epoch", self.epoch)):
             if item and name in state:
                 item.load_state_dict(state[name])
         self.newest = {name: (value, size) for name, (value, size) in state["newest"].items()}
-        self.logged = set(state["logged"])
 
 
 def _is_number(value: Any) -> bool:

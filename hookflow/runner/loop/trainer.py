@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from hookflow.events.now import Shared
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.hooks.builtin.gradients import GradClip
-from hookflow.hooks.builtin.log import Log
 from hookflow.pipeline.load import key_of
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.manager import CheckpointManager
@@ -112,9 +110,7 @@ class Trainer:
                 self._safe_point.process(wait=True)
             self._checkpoints.save_the_rest()
         stop = self._safe_point.stop
-        bounds = stop is None or stop.status == "finished"  # a run that was stopped may be resumed, and log them then
-        logs = [hook for hook in self._parts.hooks.values() if isinstance(hook, Log) and bounds]
-        for line in chain(self._context.scalars.complaints(), *(log.complaints() for log in logs)):
+        for line in self._context.scalars.complaints():
             self._log.say(line, "warn")
         if late := self._context.requests.saves:
             self._log.say(f"checkpoint request ignored: the run has already ended ({', '.join(late)})", "warn")
