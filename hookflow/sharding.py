@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class BatchSharding:
-    """The batches of an epoch of `examples`, each sharded across the ranks; for any source that makes batches.
+    """The batches of an epoch of `examples`, each sharded across the ranks; the base of sources that make batches.
 
     `batch_size` counts the examples of all `world` ranks together. Each example is taken once, and the shards of a
     batch differ by one example at most. A last batch that is too small for every rank to have an example of it is

@@ -11,19 +11,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+_TAKE_MORE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, BaseExceptionGroup, ExceptionGroup)
+"""Built-in exceptions whose constructors take more than a text."""
+
 
 def showable(error: BaseException, *notes: str) -> BaseException:
-    """Return an exception with these notes, or one in its place if it cannot be shown.
-
-    That one is of the nearest built-in class, and comes from where the exception was raised.
-    """
+    """Return an exception with these notes, or one raised at the same place, with its name, if it cannot be shown."""
     try:
         for note in notes:
             error.add_note(note)
         str(error)
         traceback.format_exception(error)
     except (Exception, SystemExit) as raised:
-        shown = _in_the_place_of(error, raised)
+        message = f"{type(error).__name__}, which cannot be shown: that raises {type(raised).__name__}"
+        classes = (base for base in type(error).__mro__ if base.__module__ == "builtins" and base not in _TAKE_MORE)
+        shown: BaseException = next(classes)(message).with_traceback(error.__traceback__)
+        # its context is the one that cannot be shown
+        shown.__cause__ = None if error.__cause__ is None else showable(error.__cause__)
         for note in notes:
             shown.add_note(note)
         return shown
@@ -39,20 +43,6 @@ def only_showable(*notes: str) -> Iterator[None]:
         if (shown := showable(error, *notes)) is not error:
             raise shown from None
         raise
-
-
-def _in_the_place_of(error: BaseException, raised: BaseException) -> BaseException:
-    message = f"{type(error).__name__}, which cannot be shown: that raises {type(raised).__name__}"
-    for base in type(error).__mro__:
-        if base.__module__ == "builtins" and issubclass(base, BaseException):
-            try:
-                shown = base(message).with_traceback(error.__traceback__)
-            except TypeError:  # it takes more than a text
-                continue
-            # its context is the one that cannot be shown
-            shown.__cause__ = None if error.__cause__ is None else showable(error.__cause__)
-            return shown
-    raise AssertionError("every exception is a BaseException")
 
 
 OURS = Path(__file__).parent
@@ -108,20 +98,16 @@ def explained(error: BaseException) -> list[str]:
 
 def causes(error: BaseException) -> list[str]:
     """Return what led to an exception that can be shown, in lines: what each cause says, and where it was raised."""
-    return [line for link, raised in _chain(error) if link for line in _lines(link, raised)]
-
-
-def _chain(error: BaseException | None) -> Iterator[tuple[str, BaseException]]:
-    """Yield an exception and what led to it, from the last to the first, as Python prints them; each once."""
+    result: list[str] = []
     seen: set[int] = set()
-    link = ""
-    while error is not None and id(error) not in seen:
-        yield link, error
-        seen.add(id(error))
-        if error.__cause__ is not None:
-            link, error = "caused by ", error.__cause__
-        else:
-            link, error = "while handling ", None if error.__suppress_context__ else error.__context__
+    link, raised = "", error
+    while raised is not None and id(raised) not in seen:
+        result += _lines(link, raised) if link else ()
+        seen.add(id(raised))
+        cause = raised.__cause__
+        context = None if raised.__suppress_context__ else raised.__context__
+        link, raised = ("caused by ", cause) if cause else ("while handling ", context)  # type: ignore[assignment]
+    return result
 
 
 def _lines(link: str, error: BaseException) -> Iterator[str]:

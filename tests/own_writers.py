@@ -29,9 +29,6 @@ class Notes(Writer):
     def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
         self.note("image", name, iteration, file, caption)
 
-    def write_figure(self, name: str, file: Path, iteration: int, epoch: int, time: float) -> None:
-        self.note("figure", name, iteration, file)
-
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
         self.note("text", name, iteration, text)
 

@@ -28,9 +28,9 @@ def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
 
 def missing_objects(loaded: Loaded) -> list[Problem]:
     """Return a problem for each component and hook that was an object of a program which is not this one."""
-    hooks = {f"hooks.{name}": hook.use for name, hook in loaded.pipeline.hooks.items()}
-    uses = {key: part.use for key, part in _components(loaded.pipeline).items()} | hooks
-    result = (_missing_object(use, loaded.places.of(f"{key}.use")) for key, use in uses.items() if is_object(use))
+    uses = {key: part.use for key, part in _components(loaded.pipeline).items()}
+    uses |= {f"hooks.{name}": hook.use for name, hook in loaded.pipeline.hooks.items()}
+    result = (_missing_object(use, loaded.places.of(f"{key}.use")) for key, use in uses.items())
     return [*filter(None, result)]
 
 
@@ -80,7 +80,7 @@ def missing(use: str, base: Path, where: Where | None, registry: Registry | None
 
 def _missing_object(use: str, where: Where | None) -> Problem | None:
     try:
-        maker_of(use, where)
+        _ = is_object(use) and maker_of(use, where)
     except UserError as error:
         return error.problems[0]
     return None

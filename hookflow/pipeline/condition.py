@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -72,33 +73,36 @@ def parse_condition(text: str) -> Condition:
     """Read a condition. Raises ConditionError, in words for the user and with the column, when it is none."""
     if len(text) > LONGEST:
         raise ConditionError(f"it has {len(text):,} characters, and a condition at most {LONGEST}", 0)
-    tree = _tree(text)
-    reader = _Reader(text)
-    truth = reader.truth(tree, 0)
-    return Condition(text, frozenset(reader.names), reader.doubt(truth), truth)
-
-
-def _tree(text: str) -> ast.expr:
-    blank = len(text) - len(text.lstrip())
     spread = text.translate({ord(space): " " for space in "\n\r\t\f"})
     try:
         with warnings.catch_warnings(action="ignore"):  # of Python, about Python
-            return ast.parse(spread.strip(), mode="eval").body
+            tree = ast.parse(spread.strip(), mode="eval").body
     except SyntaxError as error:
         end = len(text.rstrip()) or 1
-        column = min(error.offset + blank, end) if error.offset else end
-        raise ConditionError("this cannot be read", column, _python_for(text)) from None
+        column = min(error.offset + len(text) - len(text.lstrip()), end) if error.offset else end
+        hint = next(hint for pattern, hint in _HINTS.items() if re.search(pattern, text))
+        raise ConditionError("this cannot be read", column, hint) from None
     except (ValueError, MemoryError, RecursionError):  # a null character; too many brackets for Python's own parser
         raise ConditionError("this cannot be read", 1) from None
+    reader = _Reader(text)
+    truth = reader.truth(tree, 0)
+    doubt: tuple[str, str] | tuple[()] = ()
+    if not reader.names | reader.facts:
+        doubt = f"{'always' if truth(lambda name: None) else 'never'} holds", "the condition is constant"
+    for name in sorted(reader.names):
+        if (fact := name.lower().removeprefix("run.")) in FACTS and fact != name:
+            doubt = f'names a scalar called "{name}"', f'did you mean "{fact}"?'
+    return Condition(text, frozenset(reader.names), doubt, truth)
 
 
-def _python_for(text: str) -> str:
-    """Return how to write what other languages write otherwise."""
-    others = {"&&": "and", "||": "or", "!": "not"}
-    bare = text.replace("!=", "")
-    result = next((f'write "{ours}" for "{theirs}"' for theirs, ours in others.items() if theirs in bare), "")
-    single = "=" in bare.replace("==", "").replace("<=", "").replace(">=", "")
-    return result or ('to compare, write "=="' if single else 'e.g. "loss > 10 and epoch >= 1"')
+_HINTS = {
+    "&&": 'write "and" for "&&"',
+    r"\|\|": 'write "or" for "||"',
+    "!(?!=)": 'write "not" for "!"',
+    "[^=!<>]=[^=]": 'to compare, write "=="',
+    "": 'e.g. "loss > 10 and epoch >= 1"',
+}
+"""How to write what other languages write otherwise, by a pattern of that."""
 
 
 def _total(operation: Callable[..., float]) -> Callable[..., float]:
@@ -147,28 +151,17 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.names: set[str] = set()
-        self._facts: set[str] = set()
-        self._mistaken: dict[str, str] = {}
+        self.facts: set[str] = set()
         self._text = text.strip()
         self._blank = len(text) - len(text.lstrip())
 
-    def doubt(self, truth: Truth) -> tuple[str, str] | tuple[()]:
-        """Return what is doubtful in what has been read; `truth` is all of it."""
-        if not self.names and not self._facts:
-            return f"{'always' if truth(lambda name: None) else 'never'} holds", "the condition is constant"
-        for name, fact in self._mistaken.items():
-            return f'names a scalar called "{name}"', f'did you mean "{fact}"?'
-        return ()
-
     def truth(self, node: ast.expr, depth: int) -> Truth:
         """Return what holds or does not."""
-        self._deep(node, depth)
-        inner = depth + 1
+        inner = self._deeper(node, depth)
         match node:
-            case ast.BoolOp(op=ast.And(), values=values):
-                return partial(_decided, False, [self.truth(value, inner) for value in values])
-            case ast.BoolOp(values=values):
-                return partial(_decided, True, [self.truth(value, inner) for value in values])
+            case ast.BoolOp(op=connective, values=values):
+                by = isinstance(connective, ast.Or)
+                return partial(_decided, by, [self.truth(value, inner) for value in values])
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return partial(_applied, operator.not_, [self.truth(operand, inner)])
             case ast.Compare(left=left, ops=ops, comparators=others):
@@ -187,8 +180,7 @@ class _Reader:
 
     def number(self, node: ast.expr, depth: int) -> Number:
         """Return what has a value."""
-        self._deep(node, depth)
-        inner = depth + 1
+        inner = self._deeper(node, depth)
         match node:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
                 constant = _total(float)(value)
@@ -197,12 +189,7 @@ class _Reader:
                 name = self._dotted(node)
                 if name in _FUNCTIONS:
                     raise self._refused(f"{name} is a function", node, f"write {name}(…)")
-                if name in FACTS:
-                    self._facts.add(name)
-                    return lambda look: look(name)
-                if (fact := name.lower().removeprefix("run.")) in FACTS:
-                    self._mistaken[name] = fact
-                return self._scalar(name)
+                return self._named(name, self.facts if name in FACTS else self.names)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return partial(_applied, operator.neg, [self.number(operand, inner)])
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
@@ -210,7 +197,7 @@ class _Reader:
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
                 return partial(_applied, _ARITHMETIC[type(op)], [self.number(left, inner), self.number(right, inner)])
             case ast.Call(func=ast.Name(id="value"), args=[ast.Constant(value=str() as name)], keywords=[]):
-                return self._scalar(name)
+                return self._named(name, self.names)
             case ast.Call(func=ast.Name(id=name)) if name not in ("isnan", "value"):
                 numbers = self._arguments(node, name, inner)
                 return partial(_applied, _FUNCTIONS[name][0], numbers)
@@ -226,8 +213,8 @@ class _Reader:
                 raise self._refused("a string is not a number", node, 'for the scalar of that name write value("…")')
         raise self._refused("this is neither a number, a name, a comparison nor a function that conditions know", node)
 
-    def _scalar(self, name: str) -> Number:
-        self.names.add(name)
+    def _named(self, name: str, names: set[str]) -> Number:
+        names.add(name)
         return lambda look: look(name)
 
     def _dotted(self, node: ast.expr) -> str:
@@ -247,9 +234,10 @@ class _Reader:
             raise self._refused(f"{name} takes {wanted}", call)
         return [self.number(argument, depth) for argument in call.args]
 
-    def _deep(self, node: ast.expr, depth: int) -> None:
+    def _deeper(self, node: ast.expr, depth: int) -> int:
         if depth > DEEPEST:
             raise self._refused(f"this is nested more than {DEEPEST} deep", node)
+        return depth + 1
 
     def _refused(self, message: str, node: ast.expr, hint: str = "") -> ConditionError:
         before = self._text.encode()[: node.col_offset].decode()  # Python counts bytes

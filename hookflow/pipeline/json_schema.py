@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from textwrap import dedent
@@ -158,18 +158,22 @@ def find_key(key: str) -> Declared:
     parts = key.split(".") if key else []
     place = _KeySchema(_whole())
     for k, part in enumerate(parts):
-        below = place.below(part)
-        if below is None:
-            raise UserError(Problem(f'a pipeline file has no key "{key}"', hint=_nearest(parts, k, place)))
-        place = below
+        keys = place.keys()
+        name = part if part in keys else ANY
+        if name not in keys:
+            raise UserError(Problem(f'a pipeline file has no key "{key}"', hint=_nearest(parts, k, [*keys])))
+        place = keys[name]
+        if name == ANY and part != ANY and place.path[-1] != "[]":
+            place = replace(place, path=(*place.path[:-1], part))
+    shapes = [place.schema, *_shapes(place.schema)]
     return Declared(
         key=key,
-        about=place.about(),
-        type=type_words(place.schema, _definitions()) or "any value",
+        about=next((str(shape["description"]) for shape in shapes if shape.get("description")), ""),
+        type=type_words(place.schema, _whole()["$defs"]) or "any value",
         required=place.required,
         default=_written(place.schema.get("default")),
         example=place.example(),
-        keys=tuple(place.inner()),
+        keys=tuple(place.keys()),
     )
 
 
@@ -180,23 +184,18 @@ def _written(value: Any) -> str:
 @cache
 def all_keys() -> tuple[str, ...]:
     """Return every key, as one may write it: names that the user chooses are `*`."""
-    return tuple(_walk(_KeySchema(_whole()), ""))
 
-
-def _walk(place: _KeySchema, above: str) -> Iterator[str]:
-    for name in place.inner():
-        if inner := place.below(name):
+    def walk(place: _KeySchema, above: str) -> Iterator[str]:
+        for name, below in place.keys().items():
             yield f"{above}{name}"
-            yield from _walk(inner, f"{above}{name}.")
+            yield from walk(below, f"{above}{name}.")
+
+    return tuple(walk(_KeySchema(_whole()), ""))
 
 
 @cache
 def _whole() -> Schema:
     return with_definitions(Pipeline)
-
-
-def _definitions() -> Mapping[str, Schema]:
-    return _whole()["$defs"]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,35 +206,21 @@ class _KeySchema:
     required: bool = False
     path: tuple[str, ...] = ()
 
-    def inner(self) -> list[str]:
-        """Return the keys of a table, `*` for those that the user chooses, or for the items of a list of tables."""
-        names = [name for shape in _shapes(self.schema) for name in shape.get("properties", {})]
-        return list(dict.fromkeys([*names, *([ANY] if self._part() else [])]))
-
-    def below(self, part: str) -> _KeySchema | None:
-        """Return what a key of this table is; the first of its shapes that has the key counts."""
-        for shape in _shapes(self.schema):
-            if part in shape.get("properties", {}):
-                return _KeySchema(shape["properties"][part], part in shape.get("required", ()), (*self.path, part))
-        if (each := self._part()) is None:
-            return None
-        schema, item = each
-        chosen = NAMES.get(self.path[-1], "name") if part == ANY else part
-        return _KeySchema(schema, path=(*self.path, "[]" if item else chosen))
-
-    def _part(self) -> tuple[Schema, bool] | None:
-        """Return the schema of tables below names that the user chooses, or of those in a list, and which it is."""
-        for shape in _shapes(self.schema):
+    def keys(self) -> dict[str, _KeySchema]:
+        """Return the keys of a table; `*` stands for those that the user chooses, or for the items of a list."""
+        result: dict[str, _KeySchema] = {}
+        shapes = [*_shapes(self.schema)]
+        for shape in shapes:
+            for name, schema in shape.get("properties", {}).items():
+                required = name in shape.get("required", ())
+                result.setdefault(name, _KeySchema(schema, required, (*self.path, name)))
+        for shape in shapes:
             named = [*shape.get("patternProperties", {}).values(), shape.get("additionalProperties")]
             for inner in (*named, shape.get("items")):
                 if isinstance(inner, dict) and any("properties" in deep for deep in _shapes(inner)):
-                    return inner, "items" in shape
-        return None
-
-    def about(self) -> str:
-        """Return the sentence of the key, or else that of what stands there."""
-        text = (shape.get("description", "") for shape in (self.schema, *_shapes(self.schema)))
-        return str(next(filter(None, text), ""))
+                    chosen = "[]" if "items" in shape else NAMES.get(self.path[-1], "name")
+                    result.setdefault(ANY, _KeySchema(inner, path=(*self.path, chosen)))
+        return result
 
     def example(self) -> str:
         """Return the key with a value, below its table; nothing for a table."""
@@ -251,7 +236,7 @@ class _KeySchema:
 def _shapes(schema: Schema) -> Iterator[Schema]:
     """Yield the shapes that a value may have, each without a reference."""
     if reference := schema.get("$ref"):
-        yield from _shapes(_definitions()[reference.rpartition("/")[2]])
+        yield from _shapes(_whole()["$defs"][reference.rpartition("/")[2]])
     elif options := schema.get("oneOf") or schema.get("anyOf"):
         for option in options:
             yield from _shapes(option)
@@ -259,16 +244,16 @@ def _shapes(schema: Schema) -> Iterator[Schema]:
         yield schema
 
 
-def _nearest(parts: list[str], k: int, place: _KeySchema) -> str:
+def _nearest(parts: list[str], k: int, beside: list[str]) -> str:
     """Return the right key that is nearest to a wrong one: a neighbour, or one elsewhere that ends so."""
     above = "".join(f"{part}." for part in parts[:k])
-    if near := nearest(parts[k], place.inner()):
+    if near := nearest(parts[k], beside):
         return near.replace('"', f'"{above}', 1)
     if same := [key for key in all_keys() if key.rpartition(".")[2] == parts[-1]]:
         return f"there are {', '.join(same[:4])}" if len(same) > 1 else f'did you mean "{same[0]}"?'
     if far := nearest(".".join(parts), all_keys()):
         return far
-    return f"there are {', '.join(above + name for name in place.inner())}" if place.inner() else "it is no table"
+    return f"there are {', '.join(above + name for name in beside)}" if beside else "it is no table"
 
 
 def _example(schema: Schema) -> Any:
@@ -308,9 +293,12 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
         _offer(point, points)
     schema["properties"]["run"]["not"] = {"required": [*OTHER_LENGTH]}
     _drop_required(schema)
-    for table in arguments.values():
+    cases = []
+    for name, table in arguments.items():
         _drop_required(table)
-    hook.update(_by_use(arguments))
+        keywords = {key: value for key, value in table.items() if key != "type"}  # they say nothing of a list
+        cases.append({"if": {"properties": {"use": {"const": name}}}, "then": {"properties": {"args": keywords}}})
+    hook.update({"if": {"required": ["use"]}, "then": {"allOf": cases}})
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "A hookflow pipeline",
@@ -337,13 +325,3 @@ def _drop_required(schema: Schema) -> None:
             _drop_required(inner)
     if isinstance(each := schema.get("additionalProperties"), dict):
         _drop_required(each)
-
-
-def _by_use(args: Mapping[str, Schema]) -> Schema:
-    """Return keys that hold a hook's `args` against those of what it uses, if they are a table."""
-    cases = []
-    for name, schema in args.items():
-        keywords = {key: value for key, value in schema.items() if key != "type"}  # they say nothing of a list
-        then = {"properties": {"args": keywords}}
-        cases.append({"if": {"properties": {"use": {"const": name}}}, "then": then})
-    return {"if": {"required": ["use"]}, "then": {"allOf": cases}}

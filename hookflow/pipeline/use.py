@@ -93,7 +93,11 @@ def neighbours_of(file: Path) -> Iterator[None]:
     Two pipelines in one process may have neighbours of one name: each file gets those of its own folder.
     """
     folder = file.parent
-    _make_room(folder)
+    for top, module in [(name, module) for name, module in sys.modules.items() if "." not in name]:
+        home = _home(module)
+        if home in _suspended and home != folder and ((folder / f"{top}.py").is_file() or (folder / top).is_dir()):
+            for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
+                _suspended[home][name] = sys.modules.pop(name)
     sys.modules.update(_suspended.pop(folder, {}))
     _suspended[folder] = {}
     sys.path.insert(0, str(folder))
@@ -104,14 +108,6 @@ def neighbours_of(file: Path) -> Iterator[None]:
             sys.path.remove(str(folder))
         if str(folder) not in sys.path:
             sys.path.append(str(folder))  # for what imports when it is called
-
-
-def _make_room(folder: Path) -> None:
-    """Put aside the modules of other such folders that have namesakes in this one."""
-    for top, home in [(name, _home(module)) for name, module in sys.modules.items() if "." not in name]:
-        if home in _suspended and home != folder and ((folder / f"{top}.py").is_file() or (folder / top).is_dir()):
-            for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
-                _suspended[home][name] = sys.modules.pop(name)
 
 
 def _home(module: ModuleType) -> Path:
@@ -146,7 +142,8 @@ class Objects:
         return replaced
 
     def _replaced(self, value: Any, key: Key, problems: list[Problem]) -> Any:
-        component = _names_component(key)
+        named = key[-1:] == ("use",) or (key[-2:-1] == ("loader",) and key[-1] in NAMED_BY_LOADER)
+        component = named and "args" not in key
         match value:
             case Mapping():
                 return {str(name): self._replaced(inner, (*key, str(name)), problems) for name, inner in value.items()}
@@ -176,13 +173,6 @@ class Objects:
             self._texts[id(value)] = text
             self._kept.append(value)
         return self._texts[id(value)]
-
-
-def _names_component(key: Key) -> bool:
-    """Say whether the value at a key names a component: `use`, or what a loader names; not within `args`."""
-    if not key or "args" in key:
-        return False
-    return key[-1] == "use" or (key[-1] in NAMED_BY_LOADER and key[-2:-1] == ("loader",))
 
 
 def _makes(value: Any) -> bool:
@@ -243,8 +233,6 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
     short = registered or {}
     module_name, colon, name = short.get(use, use).rpartition(":")
     if not colon or not module_name or not name:
-        if use in short:
-            _fail(f'"{use}" is registered as "{short[use]}", which names nothing', where, f"it should be {FORMS}")
         every = f"write {FORMS}" + (f", or one of {', '.join(sorted(short))}" if short else "")
         _fail(f'there is nothing called "{use}"', where, _inside(base / use, use) or nearest(use, short) or every)
     if module_name.endswith(".py"):
@@ -288,19 +276,17 @@ def _from_package(module_name: str, name: str, base: Path, where: Where | None) 
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             _fail_import(module_name, error, where)
         file = Path(*module_name.split(".")).with_suffix(".py")
-        hint = f'for the file write "./{file}:{name}"' if is_file(base / file) else _nearest_module(error.name)
+        package, dot, missing = error.name.rpartition(".")
+        path = getattr(sys.modules.get(package), "__path__", ()) if dot else None
+        hint = nearest(missing, [module.name for module in pkgutil.iter_modules(path)])
+        hint = hint.replace('"', f'"{package}{dot}', 1)
+        if is_file(base / file):
+            hint = f'for the file write "./{file}:{name}"'
         _fail(f'there is no module "{error.name}"', where, hint)
     except BaseException as error:  # whatever the user's module may raise
         if is_ctrl_c(error):
             raise
         _fail_import(module_name, error, where)
-
-
-def _nearest_module(missing: str) -> str:
-    package, dot, name = missing.rpartition(".")
-    path = getattr(sys.modules.get(package), "__path__", None) if dot else None
-    hint = nearest(name, [iter_module.name for iter_module in pkgutil.iter_modules(path)]) if path or not dot else ""
-    return hint.replace('"', f'"{package}.', 1) if dot else hint
 
 
 def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:

@@ -28,9 +28,9 @@ class Writer(ABC):
     def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
         """Take an image of `run.log_image`: a PNG file in the run directory, which stays there."""
 
-    @abstractmethod
     def write_figure(self, name: str, file: Path, iteration: int, epoch: int, time: float) -> None:
-        """Take a figure of `run.log_figure` as it was drawn: a PNG file in the run directory, which stays there."""
+        """Take a figure of `run.log_figure` as it was drawn, a PNG file; left out, it is an image without a caption."""
+        self.write_image(name, file, "", iteration, epoch, time)
 
     @abstractmethod
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:

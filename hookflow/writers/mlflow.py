@@ -60,9 +60,6 @@ class MLflowWriter(Writer):
     def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
         self._client.log_artifact(self._run, str(file), f"images/{_allowed(name)}")
 
-    def write_figure(self, name: str, file: Path, iteration: int, epoch: int, time: float) -> None:
-        self.write_image(name, file, "", iteration, epoch, time)
-
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
         self._client.log_text(self._run, text, f"texts/{_allowed(name)}/it{iteration:08}.txt")
 

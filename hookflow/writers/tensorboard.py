@@ -44,9 +44,6 @@ class TensorBoardWriter(Writer):
         image = self._protos.Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)
         self._add(self._value(tag=name, image=image), iteration, time)
 
-    def write_figure(self, name: str, file: Path, iteration: int, epoch: int, time: float) -> None:
-        self.write_image(name, file, "", iteration, epoch, time)
-
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
         self._add_summary(self._summary.text(name, text), iteration, time)
 

@@ -51,9 +51,6 @@ class WandbWriter(Writer):
     def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
         self._run.log({AXIS: iteration, name: self._wandb.Image(str(file), caption=caption or None)})
 
-    def write_figure(self, name: str, file: Path, iteration: int, epoch: int, time: float) -> None:
-        self.write_image(name, file, "", iteration, epoch, time)
-
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
         self._run.log({AXIS: iteration, name: self._wandb.Html(f"<pre>{escape(text)}</pre>")})
 

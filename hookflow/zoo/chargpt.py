@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hookflow.errors import Problem, UserError
+from hookflow.numbers import counted
 from hookflow.sharding import BatchSharding
 
 
-class Text:
+class Text(BatchSharding):
     """Windows of a text: tokens, int64 (batch, length + 1), each a byte of it in UTF-8.
 
     The last tenth of the text is `val`, the rest `train`. An epoch of training cuts the text into windows anew, at
@@ -47,26 +48,19 @@ class Text:
                 f"{path} has {max(windows, 0)} windows of {length} bytes for {split}, and a batch needs {batch_size}"
             )
             raise UserError(Problem(message, hint="give it more text, or make batch_size or length smaller"))
-        self._sharding = BatchSharding(windows, batch_size, drop_last=self._training, rank=rank, world=world)
-        self.batch_size, self.global_batch_size = self._sharding.batch_size, self._sharding.global_batch_size
-        self.info = self._sharding.describe(
-            path, f"{len(self._text):,} bytes of {files} file{'s' * (files > 1)}", synthetic=False
-        )
-
-    def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
-        return len(self._sharding)
+        super().__init__(windows, batch_size, drop_last=self._training, rank=rank, world=world)
+        self.info = self.describe(path, f"{len(self._text):,} bytes of {counted(files, 'file')}", synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on."""
-        first = torch.arange(self._sharding.examples) * self._length
+        first = torch.arange(self.examples) * self._length
         if self._training:
             generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
             first = first[torch.randperm(len(first), generator=generator)]
             first += torch.randint(self._length, (1,), generator=generator)
         within = torch.arange(self._length + 1)
         for index in range(start, len(self)):
-            yield self._text[self._sharding.shard(first, index)[:, None] + within].long()
+            yield self._text[self.shard(first, index)[:, None] + within].long()
 
 
 def read_text(path: str, base: Path) -> tuple[int, Tensor]:

@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hookflow.errors import Problem, UserError
-from hookflow.zoo.images import Images, Split, labelled, synthetic
+from hookflow.zoo.images import Images, Split, synthetic
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
@@ -103,7 +103,7 @@ def cifar10(
     images, classes = _read(folder, split, limit)
     say(f"CIFAR-10 {split}: {len(classes):,} images from {folder}")
     note = f"{split}, from {folder}"
-    return labelled(images, classes, name="CIFAR-10", synthetic=False, note=note, **options)
+    return Images(images, classes, name="CIFAR-10", synthetic=False, note=note, **options)
 
 
 def _folder(root: Path) -> Path | None:

@@ -18,7 +18,7 @@ RADIUS = 0.8
 """The radius of the circle around the origin; half of the square from -1 to 1 lies in it."""
 
 
-class Circle:
+class Circle(BatchSharding):
     """Batches of points, float32 (batch, 2), drawn evenly from a square, with 1 for each in the circle, int64 (batch,).
 
     The points of a split are always the same. The order of an epoch is a pure function of `seed` and the epoch.
@@ -39,20 +39,15 @@ class Circle:
         self._points = (2 * drawn - 1).to(device)
         self._inside = (self._points.norm(dim=1) < RADIUS).long()
         self._seed = seed
-        self._sharding = BatchSharding(examples, batch_size, drop_last=True, rank=rank, world=world)
-        self.batch_size, self.global_batch_size = self._sharding.batch_size, self._sharding.global_batch_size
-        self.info = self._sharding.describe("circle", "points drawn at random, in or out of a circle", synthetic=True)
-
-    def __len__(self) -> int:
-        """Return the number of batches of an epoch; what does not fill one is left out."""
-        return len(self._sharding)
+        super().__init__(examples, batch_size, drop_last=True, rank=rank, world=world)
+        self.info = self.describe("circle", "points drawn at random, in or out of a circle", synthetic=True)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
         order = torch.randperm(len(self._points), generator=generator).to(self._points.device)
         for index in range(start, len(self)):
-            chosen = self._sharding.shard(order, index)
+            chosen = self.shard(order, index)
             yield self._points[chosen], self._inside[chosen]
 
 

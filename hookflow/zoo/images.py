@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from hookflow.events.records import DataInfo
 from hookflow.sharding import BatchSharding
 
 MEAN = (0.4914, 0.4822, 0.4465)
@@ -32,54 +30,54 @@ class Batch(NamedTuple):
     classes: Tensor
 
 
-class Images:
+class Images(BatchSharding):
     """Batches of images; each is a pure function of the seed, the epoch and its index.
 
     `images` is uint8 of shape (examples, height, width, 3) and `classes` is int64 of shape (examples,). On the
     device they take a byte a value: 155 MB for 40,000 images of 32x32 with the border that shifting needs.
 
-    With `shuffle` the order is drawn anew each epoch. `augment` shifts each image by up to two pixels each way, the
-    border reflected, and flips: a coin for each image in the first epoch, then the other way round every other epoch,
-    so that two epochs in a row always see both sides.
+    Only the `train` split is shuffled, anew each epoch, drops an incomplete last batch, and is augmented if `augment`
+    is left out. `augment` shifts each image by up to two pixels each way, the border reflected, and flips: a coin for
+    each image in the first epoch, then the other way round every other epoch, so that two in a row see both sides.
 
     `sizes` are the sides, in pixels, that images are scaled to, epoch by epoch; the last goes for all that follow.
     A net that takes any size learns most of what it needs from small images first, at the square of their side.
 
-    With several ranks, each has its share of every batch, as `sharding` divides it. `info` describes the data.
+    With several ranks, each has its share of every batch. `info` describes the data by `name` and `note`.
     Draws come from generators of their own, on the CPU: they are the same on every device, and take nothing from the
     global generators.
     """
-
-    info: DataInfo
 
     def __init__(
         self,
         images: Tensor,
         classes: Tensor,
-        sharding: BatchSharding,
         *,
-        shuffle: bool,
-        augment: bool,
+        split: Split,
+        batch_size: int,
+        augment: bool | None,
         sizes: Sequence[int],
         seed: int,
         device: torch.device,
+        rank: int,
+        world: int,
+        name: str,
+        note: str,
+        synthetic: bool,
     ) -> None:
+        training, batch_size = split == "train", min(batch_size, len(classes))
+        super().__init__(len(classes), batch_size, drop_last=training, rank=rank, world=world)
+        self.info = self.describe(name, note, synthetic=synthetic)
         self._height, self._width = images.shape[1:3]
-        self._sharding = sharding
-        self.batch_size, self.global_batch_size = sharding.batch_size, sharding.global_batch_size
-        self._shuffle = shuffle
-        self._augment = augment
+        self._shuffle = training
+        self._augment = training if augment is None else augment
         self._sizes = sizes
         self._seed = seed
-        self._images = (_bordered(images) if augment else images).to(device)
+        self._images = (_bordered(images) if self._augment else images).to(device)
         self._classes = classes.to(device)
         mean, std = torch.tensor(MEAN, device=device), torch.tensor(STD, device=device)
         self._scale = (1 / (255 * std)).view(3, 1, 1)
         self._offset = (-mean / std).view(3, 1, 1)
-
-    def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
-        return len(self._sharding)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on."""
@@ -93,7 +91,7 @@ class Images:
             coin = torch.randint(2, (examples,), generator=self._generator()).to(device)
             flip = coin != epoch % 2
         for index in range(start, len(self)):
-            rows = self._sharding.shard(order, index)
+            rows = self.shard(order, index)
             if self._augment:
                 images = self._windows[rows, down[rows], right[rows]]
                 images = torch.where(flip[rows].view(-1, 1, 1, 1), images.flip(3), images)
@@ -136,32 +134,6 @@ def _bordered(images: Tensor) -> Tensor:
     return images[:, rows][:, :, columns]
 
 
-def labelled(
-    images: Tensor,
-    classes: Tensor,
-    *,
-    split: Split,
-    batch_size: int,
-    augment: bool | None,
-    sizes: Sequence[int],
-    seed: int,
-    device: torch.device,
-    rank: int,
-    world: int,
-    name: str,
-    synthetic: bool,
-    note: str,
-) -> Images:
-    """Return the images of a split. Only `train` is shuffled, drops an incomplete last batch, and is augmented if
-    `augment` is left out."""
-    training, batch_size = split == "train", min(batch_size, len(classes))
-    sharding = BatchSharding(len(classes), batch_size, drop_last=training, rank=rank, world=world)
-    augment = training if augment is None else augment
-    result = Images(images, classes, sharding, shuffle=training, augment=augment, sizes=sizes, seed=seed, device=device)
-    result.info = sharding.describe(name, note, synthetic=synthetic)
-    return result
-
-
 SPLITS = {"train": 8_000, "val": 1_000, "test": 1_000}
 """Images of each split, the ten classes in equal parts."""
 
@@ -169,20 +141,8 @@ SIDE = 32
 NOTE = "generated by hookflow: an accuracy on these images says nothing about CIFAR-10"
 
 
-def synthetic(
-    *,
-    split: Split = "train",
-    batch_size: Annotated[int, Field(ge=1)] = 256,
-    limit: Annotated[int, Field(ge=1)] | None = None,
-    augment: bool | None = None,
-    sizes: Sequence[Annotated[int, Field(ge=1)]] = (),
-    seed: int,
-    device: torch.device,
-    say: Callable[[str], None],
-    rank: int = 0,
-    world: int = 1,
-) -> Images:
-    """Return one split of the synthetic images on `device`: 8,000 to train, 1,000 to validate and 1,000 to test.
+def synthetic(*, split: Split, limit: int | None, say: Callable[[str], None], **options: Any) -> Images:
+    """Return one split of the synthetic images: 8,000 to train, 1,000 to validate and 1,000 to test.
 
     The images are the same whatever the run's `seed`, which orders and augments them. The arguments are those of
     `hookflow.zoo.cifar10:cifar10`.
@@ -190,21 +150,8 @@ def synthetic(
     generator = torch.Generator().manual_seed(list(SPLITS).index(split))
     classes = (torch.randperm(SPLITS[split], generator=generator) % len(PATTERNS))[:limit]
     say(f"SYNTHETIC {split}: generating {len(classes):,} images")
-    return labelled(
-        draw(classes, generator),
-        classes,
-        split=split,
-        batch_size=batch_size,
-        augment=augment,
-        sizes=sizes,
-        seed=seed,
-        device=device,
-        rank=rank,
-        world=world,
-        name="drawn shapes",
-        synthetic=True,
-        note=NOTE,
-    )
+    images = draw(classes, generator)
+    return Images(images, classes, split=split, name="drawn shapes", synthetic=True, note=NOTE, **options)
 
 
 def draw(classes: Tensor, generator: torch.Generator) -> Tensor:

@@ -5,25 +5,28 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from hookflow.sharding import BatchSharding
 from hookflow.zoo.images import MEAN, STD, Batch, Images
 
 CPU = torch.device("cpu")
 
 
-def make(examples=50, *, batch_size=16, training=True, augment=True, sizes=(), seed=3, side=8, **ranks):
+def make(examples=50, *, batch_size=16, training=True, augment=True, sizes=(), seed=3, side=8, rank=0, world=1):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (examples, side, side, 3), dtype=np.uint8)
-    sharding = BatchSharding(examples, min(batch_size, examples), drop_last=training, **ranks)
     return Images(
         torch.from_numpy(images),
         torch.arange(examples),  # a class of its own for each, to tell them apart
-        sharding,
-        shuffle=training,
+        split="train" if training else "val",
+        batch_size=batch_size,
         augment=augment,
         sizes=sizes,
         seed=seed,
         device=CPU,
+        rank=rank,
+        world=world,
+        name="",
+        note="",
+        synthetic=True,
     )
 
 

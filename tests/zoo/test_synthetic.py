@@ -12,13 +12,14 @@ from hookflow.zoo.images import synthetic
 from hookflow.zoo.tasks import Classification
 
 
-def drawn(split="train", seed=0, **args):
-    return synthetic(split=split, seed=seed, device=torch.device("cpu"), say=lambda text: None, **args)
+def drawn(split="train", say=lambda text: None, limit=None, **args):
+    options = {"batch_size": 256, "augment": None, "sizes": (), "seed": 0, "rank": 0, "world": 1, **args}
+    return synthetic(split=split, limit=limit, say=say, device=torch.device("cpu"), **options)
 
 
 def test_they_say_what_they_are():
     said = []
-    source = synthetic(split="val", seed=0, device=torch.device("cpu"), say=said.append, limit=7)
+    source = drawn("val", said.append, 7)
     assert source.info["synthetic"]
     assert "says nothing about CIFAR-10" in source.info["note"]
     assert said == ["SYNTHETIC val: generating 7 images"]
