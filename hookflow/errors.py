@@ -38,11 +38,16 @@ Locate = Callable[[str], Where]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A mistake, the place where the user wrote it, and a hint."""
+    """A mistake, the place where the user wrote it, and a hint.
+
+    One that is `shared` is shown once, however many places have it; `also` are the places but the first.
+    """
 
     message: str
     where: Where | None = None
     hint: str = ""
+    shared: bool = False
+    also: tuple[Where, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("message", "hint"):  # they may quote a value of the pipeline
@@ -69,7 +74,7 @@ class Problem:
         return "\n".join(lines)
 
     def _hints(self) -> str:
-        return self.hint
+        return "\n    ".join([self.hint, *([f"also used at {first_few(map(str, self.also))}"] if self.also else ())])
 
     def to_json(self) -> dict[str, str | int]:
         """Return plain texts and numbers, for an editor: what is not known is 0, or empty."""
@@ -81,16 +86,6 @@ class Problem:
             "message": self.message,
             "hint": self._hints(),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class SharedProblem(Problem):
-    """A problem that is shown once, however many places have it; `also` are the places but the first."""
-
-    also: tuple[Where, ...] = ()
-
-    def _hints(self) -> str:
-        return "\n    ".join([self.hint, *([f"also used at {first_few(map(str, self.also))}"] if self.also else ())])
 
 
 _COLOURS = ("\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[36m", "\x1b[0m")
@@ -151,13 +146,10 @@ def _merged(problems: Iterable[Problem]) -> list[Problem]:
     """Return the problems, equal ones that several places share as one."""
     merged: dict[object, Problem] = {}
     for k, problem in enumerate(problems):
-        if isinstance(problem, SharedProblem):
-            first = merged.setdefault((problem.message, problem.hint), problem)
-            if isinstance(first, SharedProblem) and first is not problem:
-                places = (*first.also, *filter(None, [problem.where]), *problem.also)
-                merged[problem.message, problem.hint] = replace(first, also=places)
-        else:
-            merged[k] = problem
+        key = (problem.message, problem.hint) if problem.shared else k
+        first = merged.get(key)
+        places = (problem.where, *problem.also) if first else ()
+        merged[key] = replace(first, also=(*first.also, *filter(None, places))) if first else problem
     return list(merged.values())
 
 

@@ -64,13 +64,8 @@ def train(
 
 def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
     """Raise UserError where it cannot be trained and shown in this way."""
-    if not isinstance(ui, str):
-        message = f"ui is one of {', '.join(get_args(UI))}, and this is of the type {type(ui).__name__}"
-        hint = "what goes over the file is given to load: hookflow.train(hookflow.load(file, overrides={…}))"
-        raise UserError(Problem(message, hint=hint))
     if ui not in (known := get_args(UI)):
-        hint = nearest_or_all(ui, known)
-        raise UserError(Problem(f'there is no ui "{ui}"', hint=hint))
+        raise UserError(Problem(f'there is no ui "{ui}"', hint=nearest_or_all(str(ui), known)))
     if started_by_torchrun():
         hint = "torchrun … -m hookflow run FILE trains one model in all of its processes"
         raise UserError(Problem("hookflow.train trains in one process, and torchrun has started several", hint=hint))

@@ -79,15 +79,10 @@ def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
     return result, places
 
 
-def is_printable(value: int) -> bool:
-    """Say whether Python writes an integer out. It reads longer ones in hexadecimal digits."""
-    return value.bit_length() <= MOST_BITS
-
-
 def impossible(tree: Any) -> Iterator[tuple[Key, str]]:
-    """Yield the keys whose values nothing could be done with, and what is wrong with them."""
+    """Yield the keys of integers that Python reads, in hexadecimal digits, but does not write out."""
     for key, value in walk(tree):
-        if isinstance(value, int) and not is_printable(value):
+        if isinstance(value, int) and value.bit_length() > MOST_BITS:
             yield key, f"{'.'.join(key)}: the integer has too many digits"
 
 
@@ -233,8 +228,17 @@ def over_base(
         hint = "one file; what that one extends, it says itself"
         raise UserError(Problem("extends must be the name of a file, in quotes", where, hint))
     route = (*on_the_way, (source, where))
-    base = _shortest(source.parent / named)
-    _refuse_circle(base, route)
+    path = source.parent / named
+    base = Path(os.path.normpath(path))
+    if os.path.realpath(base) != os.path.realpath(path):
+        base = path  # a link lies on its way: its ".." must stay
+    files = [os.path.realpath(file) for file, _ in route]
+    if os.path.realpath(base) in files:
+        circle = route[files.index(os.path.realpath(base)) :]
+        names = " → ".join(str(file) for file, _ in (*circle, circle[0]))
+        lines = "\n    ".join(str(place) for _, place in circle[1:])
+        hint = f"it goes on at {lines}" if lines else ""
+        raise UserError(Problem(f"a pipeline cannot be built on itself: {names}", circle[0][1], hint))
     whole, base_places = extended(read(base, where), base, route)
     if folder := os.path.dirname(named):  # noqa: PTH120  # a Path would drop the "./" that a file begins with
         whole = _aimed(whole, Pipeline, folder)
@@ -248,22 +252,6 @@ def over_base(
         whole_places.take((name,), base_places)
     _lay_over(whole, tree, (), whole_places, places)
     return whole, whole_places
-
-
-def _shortest(path: Path) -> Path:
-    """Return the path without its "..", if that leads to the same file: links may lie in between."""
-    short = Path(os.path.normpath(path))
-    return short if os.path.realpath(short) == os.path.realpath(path) else path
-
-
-def _refuse_circle(base: Path, route: Route) -> None:
-    files = [os.path.realpath(file) for file, _ in route]
-    if os.path.realpath(base) in files:
-        circle = route[files.index(os.path.realpath(base)) :]
-        names = " → ".join(str(file) for file, _ in (*circle, circle[0]))
-        lines = "\n    ".join(str(where) for _, where in circle[1:])
-        hint = f"it goes on at {lines}" if lines else ""
-        raise UserError(Problem(f"a pipeline cannot be built on itself: {names}", circle[0][1], hint))
 
 
 def _aimed(value: Any, declared: Any, folder: str) -> Any:
@@ -293,20 +281,16 @@ def _aimed(value: Any, declared: Any, folder: str) -> Any:
 
 def _lay_over(base: dict[str, Any], tree: dict[str, Any], key: Key, whole: SourceMap, places: SourceMap) -> None:
     for name, value in tree.items():
-        below = base.get(name)
-        if isinstance(value, dict) and isinstance(below, dict) and not _uses_another(value, below):
+        below: Any = base.get(name)
+        merged = isinstance(value, dict) and isinstance(below, dict)
+        if merged and "use" in value and "use" in below:
+            uses = [os.path.normpath(use) if ".py:" in str(use) else use for use in (value["use"], below["use"])]
+            merged = uses[0] == uses[1]
+        if merged:
             _lay_over(below, value, (*key, name), whole, places)
         else:
             base[name] = value
             whole.take((*key, name), places)
-
-
-def _uses_another(table: dict[str, Any], below: dict[str, Any]) -> bool:
-    uses = [table.get("use"), below.get("use")]
-    if None in uses or uses[0] == uses[1]:
-        return False
-    files = [os.path.normpath(use) for use in uses if isinstance(use, str) and ".py:" in use]
-    return len(files) < 2 or files[0] != files[1]
 
 
 def switched_off(hooks: Iterable[str], without: Sequence[str], only: Sequence[str]) -> list[Override]:
@@ -323,9 +307,3 @@ def unknown_hooks(hooks: Sequence[str], without: Sequence[str], only: Sequence[s
         if name not in hooks:
             hint = nearest(name, hooks) or (f"its hooks are {', '.join(hooks)}" if hooks else "it has no hooks")
             yield Problem(f'there is no hook "{name}" in this pipeline', Where(f"{option} {name}"), hint)
-
-
-def hooks_of(tree: dict[str, Any]) -> list[str]:
-    """Return the names of the hooks in the tables of a pipeline, which need not be valid."""
-    hooks = tree.get("hooks")
-    return list(hooks) if isinstance(hooks, dict) else []

@@ -21,7 +21,6 @@ from hookflow.pipeline.layers import (
     Override,
     apply,
     extended,
-    hooks_of,
     over_base,
     read,
     switched_off,
@@ -207,8 +206,9 @@ def _resolve(
     for tables in (resolved, written):
         if not recorded:
             add_default_hooks(tables, places)
-    problems += unknown_hooks(hooks_of(resolved), without, only)
-    switches = [] if problems else switched_off(hooks_of(resolved), without, only)
+    hooks = [*resolved["hooks"]] if isinstance(resolved.get("hooks"), dict) else []
+    problems += unknown_hooks(hooks, without, only)
+    switches = [] if problems else switched_off(hooks, without, only)
     problems += apply(switches, resolved, places)
     list(apply(switches, written, places))
     problems += dict.fromkeys(unresolved.values())

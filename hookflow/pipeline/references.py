@@ -50,13 +50,7 @@ def interpolate(tree: dict[str, Any], places: SourceMap, environ: Mapping[str, s
 def variables_of(text: str) -> list[str]:
     """Return the variables of the environment that a string of a pipeline refers to."""
     names = ((match["name"] or "").strip() for match in _REFERENCE.finditer(text))
-    return [_variable(name)[0] for name in names if name.startswith(ENVIRONMENT)]
-
-
-def _variable(name: str) -> tuple[str, bool, str]:
-    """Return the variable that a reference names, whether it gives a default, and that."""
-    variable, dash, default = name.removeprefix(ENVIRONMENT).partition(":-")
-    return variable, bool(dash), default
+    return [name.removeprefix(ENVIRONMENT).partition(":-")[0] for name in names if name.startswith(ENVIRONMENT)]
 
 
 def escape(value: Any) -> Any:
@@ -135,7 +129,7 @@ class _Resolver:
         if not name or not match["end"]:
             self._fail(path, f"{match.group()} is no reference", "write ${section.key} or ${env:NAME:-default}")
         if name.startswith(ENVIRONMENT):
-            variable, has_default, default = _variable(name)
+            variable, has_default, default = name.removeprefix(ENVIRONMENT).partition(":-")
             self.variables[variable] = None
             if self.environ is None:
                 return match.group()
@@ -179,15 +173,15 @@ def public(resolved: dict[str, Any], written: dict[str, Any]) -> Pipeline:
             return Pipeline.model_validate(written)
         except ValidationError as error:
             wrong = [key_of(details) for details in error.errors(include_url=False)]
-            refused = [key for key in left if any(_within(key, item) or _within(item, key) for item in wrong)] or [
-                *left
-            ]
-            if not refused:
+            refused = [key for key in left if any(key[: len(item)] == item[: len(key)] for item in wrong)]
+            if not left:
                 raise
-            for key in refused:
+            for key in refused or [*left]:
                 del left[key]
-                table = _get(written, key[:-1])
-                table[int(key[-1]) if isinstance(table, list) else key[-1]] = escape(_get(resolved, key))
+                table, value = written, resolved
+                for part in key[:-1]:
+                    table, value = _inside(table, part), _inside(value, part)
+                table[int(key[-1]) if isinstance(table, list) else key[-1]] = escape(_inside(value, key[-1]))
 
 
 def environment_keys(tree: Any) -> Iterator[tuple[Key, str]]:
@@ -195,11 +189,5 @@ def environment_keys(tree: Any) -> Iterator[tuple[Key, str]]:
     return ((key, value) for key, value in walk(tree) if isinstance(value, str) and variables_of(value))
 
 
-def _within(key: Key, other: Key) -> bool:
-    return key[: len(other)] == other
-
-
-def _get(tree: Any, key: Key) -> Any:
-    for part in key:
-        tree = tree[int(part) if isinstance(tree, list) else part]
-    return tree
+def _inside(tree: Any, part: str) -> Any:
+    return tree[int(part) if isinstance(tree, list) else part]

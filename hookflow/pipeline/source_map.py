@@ -96,8 +96,8 @@ class _Node:
 def split_key(text: str) -> tuple[Key, str]:
     """Split `a."b".0 = rest` into the key and what follows the equals sign. Raises ValueError if it is none."""
     outline = _Outline(text)
-    key = outline.key()
-    if not outline._take("="):
+    key = tuple(name for name, _ in outline.names())
+    if not outline.take("="):
         raise ValueError(text)
     return key, text[outline.at :].strip()
 
@@ -142,20 +142,16 @@ class _Outline:
         """Return every table, key and list item; what encloses it first."""
         self._skip()
         while self.at < len(self.text):
-            if self._take("[["):
+            if self.take("[["):
                 self._header("]]")
-            elif self._take("["):
+            elif self.take("["):
                 self._header("]")
             else:
                 self._pair(self._table)
             self._skip()
         return self._spots
 
-    def key(self) -> Key:
-        """Read a key with its dots, and the blanks after it."""
-        return tuple(name for name, _ in self._names())
-
-    def _names(self) -> Iterator[tuple[str, int]]:
+    def names(self) -> Iterator[tuple[str, int]]:
         """Read a key with its dots, and the blanks after it; yield each name with where it begins."""
         more = True
         while more:
@@ -166,12 +162,12 @@ class _Outline:
             else:
                 yield self._match(_BARE_KEY), begin
             self._skip()
-            more = self._take(".")
+            more = self.take(".")
 
     def _header(self, end: str) -> None:
         """Read a header up to its brackets' `end`; where it leads through a list, it means the latest entry."""
-        names = list(self._names())
-        self._take(end)
+        names = list(self.names())
+        self.take(end)
         path: Key = ()
         for depth, (name, begin) in enumerate(names, start=1):
             path += (name,)
@@ -184,37 +180,34 @@ class _Outline:
         self._table = path
 
     def _pair(self, path: Key) -> None:
-        for name, begin in self._names():
+        for name, begin in self.names():
             path += (name,)
             self._spots.append((path, begin))
-        self._take("=")
+        self.take("=")
         self._skip()
         self._value(path)
 
     def _value(self, path: Key) -> None:
-        if self._take("["):
+        if self.take("["):
             self._skip()
             index = 0
-            while not self._take("]"):
+            while not self.take("]"):
                 item = (*path, str(index))
                 self._spots.append((item, self.at))
                 self._value(item)
-                self._comma()
+                self._match(_COMMA)
                 index += 1
-        elif self._take("{"):
+        elif self.take("{"):
             self._skip()
-            while not self._take("}"):
+            while not self.take("}"):
                 self._pair(path)
-                self._comma()
+                self._match(_COMMA)
         elif self._at_string():
             self._match(_STRING)
         else:
             self._match(_PLAIN)
 
-    def _comma(self) -> None:
-        self._match(_COMMA)
-
-    def _take(self, token: str) -> bool:
+    def take(self, token: str) -> bool:
         used = self.text.startswith(token, self.at)
         self.at += len(token) * used
         return used

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, NoReturn
 
-from hookflow.errors import Problem, SharedProblem, UserError, Where, nearest
+from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.schema import NAMED_BY_LOADER
 from hookflow.pipeline.source_map import Key, dotted
 from hookflow.user_code import explained, is_ctrl_c
@@ -234,7 +234,7 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
     module_name, colon, name = short.get(use, use).rpartition(":")
     if not colon or not module_name or not name:
         every = f"write {FORMS}" + (f", or one of {', '.join(sorted(short))}" if short else "")
-        _fail(f'there is nothing called "{use}"', where, _inside(base / use, use) or nearest(use, short) or every)
+        _fail(f'there is nothing called "{use}"', where, nearest(use, short) or every)
     if module_name.endswith(".py"):
         module = import_file(base / module_name, module_name, where)
     else:
@@ -255,17 +255,6 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
-
-
-def _inside(file: Path, use: str) -> str:
-    """Return what may be meant by a file alone; empty if it is none, or cannot be read."""
-    try:
-        body = parse_file(file).body if use.endswith(".py") else []
-    except (OSError, SyntaxError):
-        return ""
-    defined = [node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    named = ", ".join(f'"{use}:{name}"' for name in defined if not name.startswith("_"))
-    return f"name what is in it: {named}" if named else ""
 
 
 def _from_package(module_name: str, name: str, base: Path, where: Where | None) -> ModuleType:
@@ -325,7 +314,8 @@ def imported_files() -> list[str]:
 
 def _fail_import(shown: str, error: BaseException, where: Where | None) -> NoReturn:
     message, *chain = explained(error)
-    raise UserError(SharedProblem(f'"{shown}" cannot be imported: {message}', where, "\n    ".join(chain))) from error
+    message = f'"{shown}" cannot be imported: {message}'
+    raise UserError(Problem(message, where, "\n    ".join(chain), shared=True)) from error
 
 
 def _fail(message: str, where: Where | None, hint: str = "") -> NoReturn:

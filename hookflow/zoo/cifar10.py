@@ -178,7 +178,13 @@ def _unpack(archive: Path, root: Path) -> None:
 
 def _read(folder: Path, split: str, limit: int | None) -> tuple[Tensor, Tensor]:
     """Return images, uint8 (examples, height, width, 3), and classes, int64 (examples,)."""
-    problems = [problem for file in FILES[split] if (problem := _wrong_with(folder / file))]
+    hint = "remove the folder to have it fetched again, or give the root of a whole one"
+    problems, whole = [], RECORDS * RECORD
+    for file in (folder / name for name in FILES[split]):
+        if not file.is_file():
+            problems.append(Problem(f"{file} is missing", hint=hint))
+        elif (size := file.stat().st_size) != whole:
+            problems.append(Problem(f"{file} has {size:,} bytes instead of {whole:,}", hint=hint))
     if problems:
         raise UserError(problems)
     records = np.concatenate([np.fromfile(folder / file, np.uint8) for file in FILES[split]])
@@ -188,11 +194,3 @@ def _read(folder: Path, split: str, limit: int | None) -> tuple[Tensor, Tensor]:
         raise UserError(Problem(f"{folder} is not CIFAR-10: it has a class {classes.max()}, beyond 9"))
     planes = records[:, 1:].reshape(-1, 3, SIDE, SIDE)
     return torch.from_numpy(np.ascontiguousarray(planes.transpose(0, 2, 3, 1))), classes
-
-
-def _wrong_with(file: Path) -> Problem | None:
-    hint = "remove the folder to have it fetched again, or give the root of a whole one"
-    if not file.is_file():
-        return Problem(f"{file} is missing", hint=hint)
-    size, whole = file.stat().st_size, RECORDS * RECORD
-    return Problem(f"{file} has {size:,} bytes instead of {whole:,}", hint=hint) if size != whole else None

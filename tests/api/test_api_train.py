@@ -165,7 +165,7 @@ def test_what_cannot_be_trained_so_is_told_before_anything_begins(
 ) -> None:
     with pytest.raises(hookflow.UserError, match=r'there is no ui "plan"\n.*did you mean "plain"\?'):
         hookflow.train(toy(), "plan", runs=tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(hookflow.UserError, match=r"load\(file, overrides="):
+    with pytest.raises(hookflow.UserError, match=r'there is no ui "\{.*\n.*auto, plain, json, none'):
         hookflow.train(TOY, {"run.max_epochs": 1}, runs=tmp_path)  # type: ignore[arg-type]
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(hookflow.UserError, match="torchrun has started several"):

@@ -14,23 +14,17 @@ from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import dump, load, parse
 from hookflow.runner.process.launch import prepare
-from tests.conftest import hookflow_here, records
+from tests.conftest import circle, hookflow_here, records
 
-BARE = """\
-[run]
-name = "bare"
-max_epochs = 2
-[model]
-use = "hookflow.zoo.circle:Net"
-[optimizer]
-use = "torch.optim:Adam"
-[data.train]
-use = "circle"
+BARE = (
+    circle("max_epochs = 2")
+    + """\
 args = { split = "train", batch_size = 256 }
 [data.val]
 use = "circle"
 args = { split = "val", batch_size = 256 }
 """
+)
 
 OWN = """\
 from hookflow.hooks.builtin.checkpoint import Checkpoint
@@ -115,11 +109,11 @@ def test_a_run_without_hooks_leaves_a_loss_and_weights(
     assert "log         late, every 0.5%, default" in hookflow_here("graph", "p.toml", cwd=tmp_path).stdout
     assert "(default)" in hookflow_here("explain", "hooks", cwd=tmp_path).stdout
     loaded = load(file)
-    run_dir = RunDir.create(tmp_path / "runs", "bare")
+    run_dir = RunDir.create(tmp_path / "runs", "p")
     prepare(loaded, compile_pipeline(loaded), run_dir, tmp_path)
     assert train_here(run_dir) == 0
     scalars = records(run_dir, "scalars")
     assert len(scalars) >= 3
     assert {"loss", "lr"} <= scalars[0]["v"].keys()  # type: ignore[attr-defined]
     assert (run_dir.checkpoints / "last").exists()
-    assert hookflow_here("val", "bare:last", cwd=tmp_path).returncode == 0
+    assert hookflow_here("val", "p:last", cwd=tmp_path).returncode == 0

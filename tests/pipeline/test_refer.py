@@ -78,7 +78,7 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
         ("./min.py:X", 'there is no file "./min.py"'),
         ("./mymod.py:X", 'did you mean "my_mod.py"?'),
         ("my_mod:Mine", 'for the file write "./my_mod.py:Mine"'),
-        ("./my_mod.py", 'name what is in it: "./my_mod.py:Mine", "./my_mod.py:yours"'),
+        ("./my_mod.py", 'write "package.module:Name" or "./file.py:Name"'),
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_told_with_the_nearest(use: str, said: str, tmp_path: Path) -> None:

@@ -109,16 +109,10 @@ match = "b"
 @pytest.mark.parametrize(
     ("key", "line", "column"),
     [
-        ("hooks", 1, 2),
         ("hooks.log", 1, 8),
-        ("hooks.log.points", 2, 1),
         ("hooks.log.points.0", 3, 3),
-        ("hooks.log.points.1", 4, 3),
         ("hooks.log.points.1.at", 4, 5),
         ("hooks.log.points.1.after.0", 5, 14),
-        ("hooks.log.points.1.after.1", 6, 7),
-        ("optimizer.groups", 9, 13),
-        ("optimizer.groups.0.match", 10, 1),
         ("optimizer.groups.1", 11, 13),
         ("optimizer.groups.1.match", 12, 1),
         ("optimizer.groups.1.args.lr", 11, 13),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.zoo.chargpt import CharGPT, Text, decode, encode, write
-from hookflow.zoo.hooks import Sample
 from tests.conftest import records
 from tests.zoo.conftest import assert_resumed_like, begin
 
@@ -52,21 +50,6 @@ def test_no_token_sees_those_after_it(model: CharGPT) -> None:
     assert not torch.allclose(one[:, 5:], two[:, 5:])
     with pytest.raises(ValueError, match="the width, 10, is no multiple of the 4 heads"):
         CharGPT(width=10, heads=4)
-
-
-def test_all_ranks_let_a_model_write_and_the_first_logs_it(model: CharGPT) -> None:
-    """Where the model is sharded, a call of it waits for all of them."""
-    logged: dict[int, str] = {}
-    assert Sample.ranks == "all"
-    for rank in (0, 1):
-        called: list[int] = []
-        handle = model.register_forward_pre_hook(lambda *_, called=called: called.append(1))
-        log: Any = lambda name, text, rank=rank: logged.update({rank: text})  # noqa: E731
-        run: Any = SimpleNamespace(model=model, device="cpu", iter=3, rank=rank, log_text=log)
-        Sample(prompt="a", count=5).after_val(run)
-        handle.remove()
-        assert len(called) == 5
-    assert list(logged) == [0]
 
 
 def test_it_writes_beyond_its_context_and_disturbs_no_other_random_number(model: CharGPT) -> None:

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
+from hookflow.zoo.chargpt import CharGPT
 from hookflow.zoo.gaussian2d import Gaussians, append_rows, keep_rows
-from hookflow.zoo.hooks import Render
+from hookflow.zoo.hooks import Render, Sample
 from hookflow.zoo.picture import Picture, places, read_image
 from tests.conftest import records
 from tests.runner.same import final_state
@@ -154,16 +155,18 @@ def test_an_image_of_ones_own_is_scaled_down(tmp_path: Path) -> None:
         read_image(tmp_path / "text.png", 20)
 
 
-def test_all_ranks_draw_the_image_and_the_first_logs_it() -> None:
-    """Where the model is sharded, a call of it waits for all of them."""
-    model, logged, called = Gaussians(3), [], []
-    model.register_forward_pre_hook(lambda *_: called.append(1))
+def test_all_ranks_call_the_model_and_the_first_logs_what_it_makes() -> None:
+    """Where the model is sharded, a call of it waits for all ranks."""
+    logged, called = [], []
     picture = SimpleNamespace(places=places(4, 4), image=torch.zeros(4, 4, 3))
-    assert Render.ranks == "all"
-    for rank in (0, 1):
-        run: Any = SimpleNamespace(model=model, data={"train": picture}, iter=0, rank=rank)
-        run.metric = lambda name: 20.0
-        run.log_image = lambda name, *_, rank=rank: logged.append((rank, name))
-        Render().before_train(run)
-        Render().after_val(run)
-    assert len(called) == 2 and logged == [(0, "target"), (0, "render")]
+    for model, hook in ((Gaussians(3), Render()), (CharGPT(context=8, width=16, layers=1, heads=2), Sample(count=5))):
+        model.register_forward_pre_hook(lambda *_: called.append(1))
+        assert hook.ranks == "all"
+        for rank in (0, 1):
+            run: Any = SimpleNamespace(model=model, data={"train": picture}, iter=0, rank=rank, device="cpu")
+            run.metric = lambda name: 20.0
+            run.log_image = run.log_text = lambda name, *_, rank=rank: logged.append((rank, name))
+            if isinstance(hook, Render):
+                hook.before_train(run)
+            hook.after_val(run)
+    assert (len(called), logged) == (2 + 2 * 5, [(0, "target"), (0, "render"), (0, "sample")])
