@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hookflow.runner.loop.trainer import Trainer
+from hookflow.zoo.tasks import Classification
 
 TRAINERS: list[Trainer] = []
 """The trainers of this process, the latest last; a test puts them here."""
@@ -93,21 +94,17 @@ class Photographs:
             self.file.write_text(json.dumps(photograph(TRAINERS[-1]), indent=1))
 
 
-class StepsEveryThird:
+class StepsEveryThird(Classification):
     """A task that steps its optimizer at every third batch, so that gradients and requests wait between iterations."""
 
     steps_itself = True
 
     def step(self, run: Any, batch: Any) -> dict[str, Any]:
-        loss = torch.nn.functional.cross_entropy(run.model(batch[0]), batch[1])
+        loss = super().step(run, batch)["loss"]
         run.backward(loss)
         if run.iter % 3 == 2:
             run.step()
         return {"loss": loss}
-
-    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
-        logits = run.model(batch[0])
-        return {"loss": torch.nn.functional.cross_entropy(logits, batch[1]), "logits": logits, "target": batch[1]}
 
 
 class SkipsOne:

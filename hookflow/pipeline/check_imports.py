@@ -13,7 +13,7 @@ from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.load import Loaded, named_parts, wrong_parts
 from hookflow.pipeline.registry import Registry, missing_extra, registry_of
 from hookflow.pipeline.schema import Component, DataSource, Pipeline
-from hookflow.pipeline.use import FORMS, bindings_in, is_file, is_object, maker_of, module_file, parse_file
+from hookflow.pipeline.use import bindings_in, is_object, locate, maker_of, module_file, parse_file
 
 
 def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
@@ -52,25 +52,13 @@ def missing(use: str, base: Path, where: Where | None, registry: Registry | None
         return _missing_object(use, where)
     if problem := (registry and registry.ambiguity(use, where)) or missing_extra(registry, use, where):
         return problem
-    short = registry.short_names(use) if registry else {}
-    module, colon, name = short.get(use, use).rpartition(":")
-    if not colon:
-        dotted = use.rpartition(".")
-        hint = nearest(use, short) or (
-            f'write "{dotted[0]}:{dotted[2]}"' if dotted[0].strip("./") else f"write {FORMS}"
-        )
-        return Problem(f'there is nothing called "{use}"', where, hint)
-    if module.endswith(".py"):
-        file: Path | None = base / module
-        if not is_file(base / module):
-            beside = [other.name for other in (base / module).parent.glob("*.py")]
-            message = f'there is no file "{module}" ({(base / module).absolute()})'
-            return Problem(message, where, nearest(Path(module).name, beside))
-    else:
-        try:
-            file = module_file(module)
-        except ModuleNotFoundError as error:
-            return Problem(f'there is no module "{error.name}"', where)
+    try:
+        module, name = locate(use, base, where, registry.short_names(use) if registry else {})
+        file = base / module if module.endswith(".py") else module_file(module)
+    except UserError as error:
+        return error.problems[0]
+    except ModuleNotFoundError as error:
+        return Problem(f'there is no module "{error.name}"', where)
     names = _names(file) if file else None
     first = name.partition(".")[0]
     if names is None or first in names:

@@ -87,9 +87,9 @@ def parse_condition(text: str) -> Condition:
     reader = _Reader(text)
     truth = reader.truth(tree, 0)
     doubt: tuple[str, str] | tuple[()] = ()
-    if not reader.names | reader.facts:
+    if not reader.names | reader.bare:
         doubt = f"{'always' if truth(lambda name: None) else 'never'} holds", "the condition is constant"
-    for name in sorted(reader.names):
+    for name in sorted(reader.bare):
         if (fact := name.lower().removeprefix("run.")) in FACTS and fact != name:
             doubt = f'names a scalar called "{name}"', f'did you mean "{fact}"?'
     return Condition(text, frozenset(reader.names), doubt, truth)
@@ -151,7 +151,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.names: set[str] = set()
-        self.facts: set[str] = set()
+        self.bare: set[str] = set()
         self._text = text.strip()
         self._blank = len(text) - len(text.lstrip())
 
@@ -189,7 +189,8 @@ class _Reader:
                 name = self._dotted(node)
                 if name in _FUNCTIONS:
                     raise self._refused(f"{name} is a function", node, f"write {name}(…)")
-                return self._named(name, self.facts if name in FACTS else self.names)
+                self.bare.add(name)
+                return self._scalar(name) if name not in FACTS else lambda look: look(name)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return partial(_applied, operator.neg, [self.number(operand, inner)])
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
@@ -197,7 +198,7 @@ class _Reader:
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
                 return partial(_applied, _ARITHMETIC[type(op)], [self.number(left, inner), self.number(right, inner)])
             case ast.Call(func=ast.Name(id="value"), args=[ast.Constant(value=str() as name)], keywords=[]):
-                return self._named(name, self.names)
+                return self._scalar(name)
             case ast.Call(func=ast.Name(id=name)) if name not in ("isnan", "value"):
                 numbers = self._arguments(node, name, inner)
                 return partial(_applied, _FUNCTIONS[name][0], numbers)
@@ -213,8 +214,8 @@ class _Reader:
                 raise self._refused("a string is not a number", node, 'for the scalar of that name write value("…")')
         raise self._refused("this is neither a number, a name, a comparison nor a function that conditions know", node)
 
-    def _named(self, name: str, names: set[str]) -> Number:
-        names.add(name)
+    def _scalar(self, name: str) -> Number:
+        self.names.add(name)
         return lambda look: look(name)
 
     def _dotted(self, node: ast.expr) -> str:

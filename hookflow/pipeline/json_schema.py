@@ -245,15 +245,15 @@ def _shapes(schema: Schema) -> Iterator[Schema]:
 
 
 def _nearest(parts: list[str], k: int, beside: list[str]) -> str:
-    """Return the right key that is nearest to a wrong one: a neighbour, or one elsewhere that ends so."""
+    """Return the right key that is nearest to a wrong one: a neighbour, or those elsewhere that end so."""
     above = "".join(f"{part}." for part in parts[:k])
     if near := nearest(parts[k], beside):
         return near.replace('"', f'"{above}', 1)
-    if same := [key for key in all_keys() if key.rpartition(".")[2] == parts[-1]]:
-        return f"there are {', '.join(same[:4])}" if len(same) > 1 else f'did you mean "{same[0]}"?'
-    if far := nearest(".".join(parts), all_keys()):
-        return far
-    return f"there are {', '.join(above + name for name in beside)}" if beside else "it is no table"
+    same = [key for key in all_keys() if key.rpartition(".")[2] == parts[-1]]
+    if len(same) > 1:
+        return f"there are {', '.join(same[:4])}"
+    far = nearest(same[0] if same else ".".join(parts), all_keys())
+    return far or (f"there are {', '.join(above + name for name in beside)}" if beside else "it is no table")
 
 
 def _example(schema: Schema) -> Any:

@@ -230,11 +230,7 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
     """
     if is_object(use):
         return maker_of(use, where)
-    short = registered or {}
-    module_name, colon, name = short.get(use, use).rpartition(":")
-    if not colon or not module_name or not name:
-        every = f"write {FORMS}" + (f", or one of {', '.join(sorted(short))}" if short else "")
-        _fail(f'there is nothing called "{use}"', where, nearest(use, short) or every)
+    module_name, name = locate(use, base, where, registered or {})
     if module_name.endswith(".py"):
         module = import_file(base / module_name, module_name, where)
     else:
@@ -247,6 +243,24 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
             _fail(f'"{use}": there is no "{part}" in {owner}', where, nearest(part, public))
         result = getattr(result, part)
     return result
+
+
+def locate(use: str, base: Path, where: Where | None, registered: Mapping[str, str]) -> tuple[str, str]:
+    """Return the module, or the file, that `use` names, and the name in it; a file is there.
+
+    Raises UserError at `where` when it names neither, or a file that is not there. Nothing is imported.
+    """
+    module, _, name = registered.get(use, use).rpartition(":")
+    if not module or not name:
+        package, _, last = use.rpartition(".")
+        every = f"write {FORMS}" + (f", or one of {', '.join(sorted(registered))}" if registered else "")
+        dotted_name = f'write "{package}:{last}"' if package.strip("./:") and last != "py" else every
+        _fail(f'there is nothing called "{use}"', where, nearest(use, registered) or dotted_name)
+    file = base / module
+    if module.endswith(".py") and not is_file(file):
+        hint = nearest(file.name, [other.name for other in file.parent.glob("*.py")])
+        _fail(f'there is no file "{module}" ({file.absolute()})', where, hint)
+    return module, name
 
 
 def is_file(path: Path) -> bool:
@@ -280,16 +294,10 @@ def _from_package(module_name: str, name: str, base: Path, where: Where | None) 
 
 def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
     """Import a file by its path, once for all that comes from it; what it imports may lie beside it."""
-    try:
-        full = path.resolve()
-    except (OSError, ValueError, RuntimeError):  # a name that no file can have, or a link to itself
-        full = path.absolute()
+    full = path.resolve()
     name = f"{full.stem}_{zlib.crc32(os.fsencode(full)):08x}"
     if name in sys.modules:
         return sys.modules[name]
-    if not is_file(full):
-        hint = nearest(path.name, [file.name for file in path.parent.glob("*.py")])
-        _fail(f'there is no file "{shown}" ({full})', where, hint)
     spec = importlib.util.spec_from_file_location(name, full)
     assert spec is not None
     assert spec.loader is not None

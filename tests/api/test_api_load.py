@@ -34,7 +34,7 @@ def test_overrides_go_over_a_file_and_over_a_dict(toy: dict[str, Any]) -> None:
     over = {
         "run.max_iters": 7,
         "run.name": "a-b",
-        "task.args": {"a b": values},
+        "model.args": {"a b": values},
         "hooks.log.points": [{"at": "after_train_iter", "every": "2it"}],
         "hooks.clip.args": {"max_norm": 0.5},
         "run.deterministic": True,
@@ -43,7 +43,7 @@ def test_overrides_go_over_a_file_and_over_a_dict(toy: dict[str, Any]) -> None:
         pipeline = hookflow.load(source, over).loaded.pipeline
         assert (pipeline.run.max_iters, pipeline.run.max_epochs) == (7, None)
         assert (pipeline.run.name, pipeline.run.deterministic) == ("a-b", True)
-        assert pipeline.task.args == {"a b": values}
+        assert pipeline.models["model"].args == {"a b": values}
         assert pipeline.hooks["clip"].args == {"max_norm": 0.5}
         (point,) = pipeline.hooks["log"].points or ()
         assert not isinstance(point, str)

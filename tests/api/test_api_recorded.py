@@ -67,7 +67,7 @@ def test_of_what_was_trained_twice_the_later_attempt_counts(run: RecordedRun, tr
     assert (again["it"], again["ep"]) == (10, 2), "the attempt's first record says where it begins"
     live = Live(run._run_dir)
     live.read_all()
-    assert len(live.state.scalars["loss"]) == 7, "no screen forgets what was trained once"
+    assert len([*live.state.scalars["loss"]]) == 7, "no screen forgets what was trained once"
     assert [it for it, _ in live.state.metrics.by_name["loss"]] == [5, 10, 15]
 
 
