@@ -8,13 +8,12 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, follow_records
 from hookflow.monitor.health import Pace, judge
-from hookflow.monitor.summary import metric_rows
+from hookflow.monitor.summary import metrics_table
 from hookflow.numbers import counted, number, span
 from hookflow.text import printable
 
@@ -48,8 +47,11 @@ def follow(run_dir: RunDir, child_exit: Callable[[], int | None]) -> int:
 
     code = follow_records(run_dir, live, lambda record: draw(False), child_exit, draw)
     draw(True)
-    if live.state.metrics.by_name or live.state.scalars:
-        display(_table(run_dir, live))
+    state = live.state
+    if table := metrics_table(state, state.scalars):
+        title = f"{run_dir.path.parent.name} {run_dir.id}: {counted(state.it, 'iteration')} in {span(state.elapsed)}"
+        table.title, table.title_justify = Text(printable(title)), "left"
+        display(table)
     return code
 
 
@@ -72,15 +74,3 @@ def _line(run_dir: RunDir, live: Live) -> Text:
         facts.append(f"{pace.iters_per_s:.1f} it/s")
         facts += [f"{span(pace.eta)} left"] if pace.eta is not None else []
     return Text(printable("  ".join(facts)), no_wrap=True, overflow="ignore")
-
-
-def _table(run_dir: RunDir, live: Live) -> Table:
-    """Return what each metric, and each number that hooks have logged, came to."""
-    state = live.state
-    title = f"{run_dir.path.parent.name} {run_dir.id}: {counted(state.it, 'iteration')} in {span(state.elapsed)}"
-    table = Table("", "last", "best", "at epoch", "iteration", title=Text(printable(title)), title_justify="left")
-    for name, *facts in metric_rows(state):
-        table.add_row(Text(printable(name if " " in name else f"val {name}")), *facts)
-    for name, series in state.scalars.items():
-        table.add_row(Text(printable(name)), number(series.last))
-    return table

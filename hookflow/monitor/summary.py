@@ -84,17 +84,16 @@ def metric_rows(state: RunState, none: str = "") -> Iterator[tuple[str, ...]]:
             yield (name, number(points[-1][1]), *facts)
 
 
-def metrics_table(state: RunState) -> Table | None:
-    """Return the table of the metrics; None of a run that has not been validated or tested."""
-    rows = list(metric_rows(state))
-    if not rows:
-        return None
+def metrics_table(state: RunState, scalars: Iterable[str] = ()) -> Table | None:
+    """Return the table of the metrics, and of these scalars; None where there is no value yet."""
+    rows = [(name if " " in name else f"val {name}", *facts) for name, *facts in metric_rows(state)]
+    rows += [(name, number(state.scalars[name].last)) for name in scalars]
     table = Table("metric", box=SIMPLE_HEAD, header_style="bold")
     for heading in ("last", "best", "at epoch", "iteration"):
         table.add_column(heading, justify="right")
     for name, *facts in rows:
         table.add_row(Text(printable(name)), *facts)
-    return table
+    return table if rows else None
 
 
 COMMAND = re.compile(r"(?<=: )hookflow .*$")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from hookflow.monitor.health import examine
 from hookflow.monitor.machine import Gpu, Machine
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.view import Scene, View
-from tests.monitor.fake_run import make, make_ranks
+from tests.monitor.fake_run import make
 
 MACHINE = Machine(38.0, 3.1, 22.0, 2.8, (Gpu(0, 93, 12 * 2**30, 80 * 2**30, 61, 412.0),))
 At = Callable[..., Scene]
@@ -50,10 +51,7 @@ def read(run: RunDir) -> Live:
 @cache
 def _folded(upto: int | None, synthetic: bool, world: int, late: tuple[tuple[int, float], ...]) -> bytes:
     with TemporaryDirectory() as folder:
-        if world > 1:
-            run = make_ranks(Path(folder), world, late=dict(late), upto=upto, synthetic=synthetic)
-        else:
-            run = make(Path(folder), upto=upto, synthetic=synthetic)
+        run = make(Path(folder), world=world, late=dict(late), upto=upto, synthetic=synthetic)
         live = read(run)
         return pickle.dumps((run.id, live.state, live.plan or NO_PLAN))
 
@@ -62,16 +60,9 @@ def _folded(upto: int | None, synthetic: bool, world: int, late: tuple[tuple[int
 def scene() -> At:
     """Return a function that gives the scene of a run's first frames."""
 
-    def at(
-        upto: int | None = 100,
-        *,
-        synthetic: bool = True,
-        still: float = 0.1,
-        inside: int = NOWHERE,
-        world: int = 1,
-        late: Mapping[int, float] | None = None,
-    ) -> Scene:
-        name, state, plan = pickle.loads(_folded(upto, synthetic, world, tuple((late or {}).items())))  # noqa: S301
+    def at(upto: int | None = 100, *, still: float = 0.1, inside: int = NOWHERE, **made: Any) -> Scene:
+        late = tuple(made.get("late", {}).items())
+        name, state, plan = pickle.loads(_folded(upto, made.get("synthetic", True), made.get("world", 1), late))  # noqa: S301
         clock = state.now + still
         health = examine(state, "alive", clock, plan, {0: (inside, still)})
         return Scene(state, plan, health, View(), Path("runs/cifar", name), clock=clock, machine=MACHINE)

@@ -69,25 +69,20 @@ def plan() -> Plan:
     bindings = []
     for point, hooks in ORDER:
         for hook in hooks:
-            half = "enter" if (hook, point) == ("ema", "before_val") else "whole"
-            half = "exit" if (hook, point) == ("ema", "after_val") else half
-            method = "around_val" if half != "whole" else point
-            trigger = HOOKS[hook][3][point][0]
+            half = {("ema", "before_val"): "enter", ("ema", "after_val"): "exit"}.get((hook, point), "whole")
+            method, trigger = "around_val" if half != "whole" else point, HOOKS[hook][3][point][0]
             takes, reads = ("run",), ("outputs",)
             bindings.append(Binding(len(bindings), hook, point, method, half, takes, trigger, HOOKS[hook][2], reads))  # type: ignore[arg-type]
     ids = {(binding.point, binding.hook): binding.id for binding in bindings}
-    return Plan(
-        pipeline="cifar",
-        hooks=tuple(
-            PlannedHook(name, use, args, phase, f"About {name}.", f"cifar.toml:{20 + 4 * at}", "disable")
-            for at, (name, (use, args, phase, _)) in enumerate(HOOKS.items())
-        ),
-        bindings=tuple(bindings),
-        edges=tuple(
-            Edge(point, first, then, "file", f"cifar.toml:{50 + at}", (), ids[point, first], ids[point, then])
-            for at, (point, first, then) in enumerate(EDGES)
-        ),
+    hooks_of_it = (
+        PlannedHook(name, use, args, phase, f"About {name}.", f"cifar.toml:{20 + 4 * at}", "disable")
+        for at, (name, (use, args, phase, _)) in enumerate(HOOKS.items())
     )
+    edges = (
+        Edge(point, first, then, "file", f"cifar.toml:{50 + at}", (), ids[point, first], ids[point, then])
+        for at, (point, first, then) in enumerate(EDGES)
+    )
+    return Plan(pipeline="cifar", hooks=tuple(hooks_of_it), bindings=tuple(bindings), edges=tuple(edges))
 
 
 class Training:

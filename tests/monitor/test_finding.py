@@ -90,9 +90,7 @@ def test_no_runs_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "no runs in" in capsys.readouterr().out
 
 
-def test_where_a_name_could_be_a_file_s_that_one_is_not_there_either(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_could_be_a_files(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     def said(wanted: str, folder: Path) -> str:

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from textual.pilot import Pilot
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
-from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.charts import Pixels, half_blocks, read_image
 from hookflow.monitor.journal import KEPT, Gallery
 from hookflow.monitor.layout import screen
@@ -27,7 +25,7 @@ from tests.golden_files import check_golden
 from tests.monitor.conftest import At
 from tests.monitor.fake_run import append, end, make
 from tests.monitor.logged import PIXELS, histogram, image, ring, text, write
-from tests.monitor.test_keys import pressed, shown, visit
+from tests.monitor.test_keys import pressed, walk
 from tests.monitor.test_screens import SIZES, drawn
 
 SOLID = np.array([17, 21, 26])  # what lies behind everything
@@ -139,18 +137,13 @@ def test_the_newest_of_each_name_are_kept_and_a_resumed_run_forgets_what_it_logs
 
 def test_what_a_hook_logs_of_a_kind_at_once_is_one_event() -> None:
     state = RunState()
-    names = [f"layer{k}.weight" for k in range(20)]
     for it in (100, 200):
-        for name in names:
-            state.apply(histogram(it, name))  # type: ignore[arg-type]
+        for k in range(20):
+            state.apply(histogram(it, f"layer{k}.weight"))  # type: ignore[arg-type]
         state.apply(image(it))  # type: ignore[arg-type]
     entries = list(state.journal)
-    assert [(entry.kind, entry.it, entry.more) for entry in entries] == [
-        ("histogram", 100, 19),
-        ("image", 100, 0),
-        ("histogram", 200, 19),
-        ("image", 200, 0),
-    ]
+    expected = [(kind, it, more) for it in (100, 200) for kind, more in (("histogram", 19), ("image", 0))]
+    assert [(entry.kind, entry.it, entry.more) for entry in entries] == expected
     assert entries[0].text == '"layer0.weight": 9.6k values, -0.3100 … 0.4200, and 19 more'
     assert state.it == 0, "they come late: they do not say how far the run is"
 
@@ -193,16 +186,10 @@ def logging(tmp_path: Path) -> RunDir:
 
 
 def test_the_app_reads_images_and_says_where_a_file_is_gone(logging: RunDir) -> None:
-    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        assert " i images" in shown(app).splitlines()[-1]
-        await pilot.press("i")
-        assert "▀▀▀" in shown(app)
-        for path in logging.path.glob("images/rendered/ring/*.png"):
-            path.unlink()
-        await pilot.press("left")
-        assert "cannot be read: No such file or directory" in shown(app)
-
-    visit(logging, what)
+    walk(logging, ("", " i images"), ("i", "▀▀▀"))
+    for path in logging.path.glob("images/rendered/ring/*.png"):
+        path.unlink()
+    walk(logging, ("i left", "cannot be read: No such file or directory"))
 
 
 def test_a_line_each_where_there_is_no_screen(logging: RunDir) -> None:

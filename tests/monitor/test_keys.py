@@ -346,9 +346,7 @@ def test_replay_plays_pauses_steps_and_jumps(whole: RunDir) -> None:
 
 
 @pytest.mark.parametrize("size", [(120, 40), (60, 15)])
-def test_no_color_has_no_colour_and_loses_nothing(
-    going: RunDir, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
-) -> None:
+def test_no_color_has_no_colour(going: RunDir, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:

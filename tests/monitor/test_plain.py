@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from hookflow.monitor import feed, plain
 from hookflow.monitor.plain import CHUNK, Output, last_lines, tidy
 from hookflow.monitor.summary import print_folded, print_summary
 from tests.golden_files import check_golden
-from tests.limits import LIMIT
 from tests.monitor.conftest import read
 from tests.monitor.fake_run import BEGAN, TRACEBACK, Training, append, end, gone, make
 
@@ -100,19 +98,6 @@ def test_a_traceback_that_is_printed_and_recorded_between_two_looks_is_told_once
     lines = text.splitlines()
     assert [line for line in lines if "Traceback (most" in line] == ["output     | Traceback (most recent call last):"]
     assert lines.index("output     | one") < next(k for k, line in enumerate(lines) if " error " in line)
-
-
-def test_a_run_is_followed_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "PERIOD", 0.01)
-    run = make(tmp_path, upto=30)
-    run.sign_process()
-    texts: list[str] = []
-    thread = threading.Thread(target=lambda: texts.append(told(run)))
-    thread.start()
-    append(run, [end(run.describe()["process_started"] + 1, 98, 1, status="stopped", reason="asked to")])
-    thread.join(LIMIT)
-    assert "stopped after " in texts[0]
-    assert ": asked to\n" in texts[0]
 
 
 def test_of_a_run_that_vanished_the_exit_code_is_one(tmp_path: Path) -> None:

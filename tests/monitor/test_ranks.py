@@ -69,12 +69,8 @@ def said(state: RunState, source: str = "ranks") -> list[str]:
 def test_the_rank_that_takes_longest_by_itself_is_the_one_that_the_others_wait_for() -> None:
     state = begun(4)
     train(state, range(1, 20), {}, {}, {"data": 18.0}, {})
-    straggler = state.ranks.straggler
-    assert straggler is not None
-    assert (straggler.rank, straggler.reason) == (2, "data")
-    assert straggler.cost == pytest.approx(18e6)
-    assert straggler.sentence == "rank 2 keeps the others waiting: 18.0 ms of each 100 ms iteration, in data"
-    assert said(state) == [straggler.sentence]
+    sentence = "rank 2 keeps the others waiting: 18.0 ms of each 100 ms iteration, in data"
+    assert said(state) == [sentence]
     assert state.journal.warnings == 1
     assert verdict(state, plan(), Pace.of(state)).startswith("rank-2-bound, hooks ")
 
@@ -243,9 +239,7 @@ def test_a_log_that_comes_late_and_one_that_lags_are_taken_when_they_come(tmp_pa
     assert live.state.ranks.of[2].now > before
 
 
-def test_of_a_long_log_of_another_rank_only_the_new_frames_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_another_ranks_long_log_new_frames_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "RECENT", 1 << 16)
     run = make_ranks(tmp_path, 1, upto=0)
     every = {str(b.id): 1_000_000 for b in plan().bindings}

@@ -113,9 +113,7 @@ def test_an_error_of_another_rank_is_printed_though_rank_0_says_nothing_more(tmp
     assert "error      | back" in text
 
 
-def test_the_list_of_runs_says_how_many_ranks_and_whose_failure_it_was(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_of_runs_counts_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_ranks(tmp_path, 4, upto=60)
     run.sign_process()
     runs(dir=tmp_path)

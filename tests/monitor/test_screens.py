@@ -165,9 +165,7 @@ def test_a_hooks_page_tells_flows_what_gave_way_and_a_phase_that_an_edge_has_mov
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_the_page_of_a_checkpoint_says_what_it_is_and_what_can_be_done_with_it(
-    scene: At, width: int, height: int
-) -> None:
+def test_the_page_of_a_checkpoint(scene: At, width: int, height: int) -> None:
     shown = scene()
     shown.view.page = "event"
     saved = shown.state.checkpoints[-1]

@@ -181,9 +181,7 @@ def test_the_fold_has_a_handler_for_every_kind_of_record() -> None:
 
 
 @pytest.mark.parametrize(("modes", "best"), [({"score": "min"}, [1.0]), ({"score": "max"}, [2.0]), ({}, [])])
-def test_what_is_best_of_a_metric_whose_name_does_not_say_it_a_hook_has_said(
-    modes: dict[str, str], best: list[float]
-) -> None:
+def test_a_hook_says_what_is_best_of_a_metric(modes: dict[str, str], best: list[float]) -> None:
     state = RunState()
     state.apply({**records(3.0)[0], "modes": modes})
     for it, value in enumerate([2.0, 1.0]):
