@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
+from hookflow.runner.process import launch
 from hookflow.runner.process.launch import prepare
 from hookflow.runner.process.signals import handlers_put_back
 from tests.limits import LIMIT
@@ -83,6 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (PROCESSOR, os.environ.get("PYTHONPATH"))))
     os.environ["OMP_NUM_THREADS"] = "1"  # the threads of a small net wait for one another, and spin
     torch.set_num_threads(1)
+    launch.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Spawned})  # type: ignore[assignment]
     if has := config.getoption("--bf16"):
         os.environ[sitecustomize.VARIABLE] = has
     if config.getoption("-m") == "long":

@@ -7,6 +7,7 @@ search path. What such a process starts by `python -m hookflow…` is forked off
 from __future__ import annotations
 
 import atexit
+import fcntl
 import importlib
 import multiprocessing
 import os
@@ -21,13 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import process, reduction
 from multiprocessing.context import ForkServerProcess
-from operator import methodcaller
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.process.signals import SIGNALS
 from tests.limits import LIMIT
 from tests.processor.sitecustomize import VARIABLE
 
@@ -49,6 +48,7 @@ context.set_forkserver_preload(
     ]
 )
 ROOT = str(Path(__file__).parents[1])
+PYTHON = sys.executable
 _SEARCHED = [path for path in sys.path if path]  # in the server: by an interpreter that was just started
 _IMPORTED = {*sys.modules}  # likewise
 _MAIN = process.current_process()
@@ -112,8 +112,9 @@ class Forked(subprocess.Popen[Any]):
         pass_fds, cwd, env, _, _, _, *ends, _, _, _, _, _, new_session, _ = more
         read, write, out_read, out_write, error_read, error_write = ends
         executable, *options = [args] if isinstance(args, str) else [os.fspath(part) for part in args]
-        module = options[options.index("-m") + 1] if options[:1] == ["-m"] or options[1:2] == ["-m"] else ""
-        if executable != sys.executable or not module.startswith("hookflow") or preexec_fn or not close_fds:
+        options = options[options[:1] == ["-u"] :]
+        module = options[options.index("-m") + 1] if "-m" in options[:2] else ""
+        if executable != PYTHON or not module.startswith("hookflow") or preexec_fn or not close_fds:
             super()._execute_child(args, program, preexec_fn, close_fds, *more)  # type: ignore[misc]
             return
         for stream in (sys.stdout, sys.stderr):
@@ -160,6 +161,10 @@ class Forked(subprocess.Popen[Any]):
         self._open()
         return super().poll()
 
+    def communicate(self, *how: Any, **also: Any) -> tuple[Any, Any]:
+        self._open()
+        return super().communicate(*how, **also)
+
     def wait(self, timeout: float | None = None) -> int:
         self._open()
         return super().wait(timeout)
@@ -187,29 +192,38 @@ def _forget() -> None:
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # its temporary folders are not ours to remove
 
 
-def _become(environment: Mapping[str, str], streams: Sequence[int]) -> None:
+def _become(environment: Mapping[str, str], streams: Mapping[int, int]) -> None:
     """Take the environment and the streams of a process that was started; it may start others."""
     os.environ.clear()
     os.environ.update(environment)
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-    for stream in {*streams} - {0, 1, 2}:
+    for number, stream in streams.items():
+        os.dup2(stream, number, inheritable=number < 3)
         os.close(stream)
 
 
 class _Stream:
-    """An open file of this process: a forked one gets the number that it has there."""
+    """An open file of this process: a forked one gets a number of it that stands in the way of no other."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return methodcaller("detach"), (reduction.DupFd(self.number),)
+        return _taken, (reduction.DupFd(self.number),)
 
 
-def _spawn(options: Sequence[str], cwd: str, environment: Mapping[str, str], streams: Any, session: bool) -> None:
+def _taken(stream: Any) -> int:
+    number: int = stream.detach()
+    far = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 500)
+    os.close(number)
+    return far
+
+
+def _spawn(
+    options: Sequence[str], cwd: str, environment: Mapping[str, str], streams: Any, session: bool, blocked: Any
+) -> None:
     os.chdir(cwd)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     if session:
         os.setsid()
     _become(environment, streams)
@@ -218,26 +232,36 @@ def _spawn(options: Sequence[str], cwd: str, environment: Mapping[str, str], str
 
 
 class Spawned(subprocess.Popen[Any]):
-    """A Python with `[-P] -m MODULE …` or `-c CODE …` that is forked off the server, and not started."""
+    """A Python with `[-P] -m MODULE …` or `-c CODE …` that is forked off the server and not started; others are."""
+
+    process: ForkServerProcess | None = None
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, *more: Any) -> None:
-        _, cwd, env, _, _, _, *ends, _, _, _, _, _, session, _ = more
-        assert args[0] == sys.executable
-        own = ends[0], ends[3], ends[5]
-        streams = [_Stream(number if end == -1 else end) for number, end in enumerate(own)]
+        pass_fds, cwd, env, _, _, _, *ends, _, _, _, _, _, session, _ = more
+        if args[0] != PYTHON:
+            super()._execute_child(args, executable, preexec_fn, close_fds, *more)  # type: ignore[misc]
+            return
+        own = dict(enumerate((ends[0], ends[3], ends[5])))
+        streams = {number: _Stream(number if end == -1 else end) for number, end in own.items()}
+        streams |= {number: _Stream(number) for number in pass_fds}
         environment = dict(os.environ if env is None else env)
-        arguments = [*map(str, args[1:])], str(cwd or Path.cwd()), environment, streams, session
-        self.process: ForkServerProcess = context.Process(target=_spawn, args=arguments, daemon=True)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        arguments = [*map(str, args[1:])], str(cwd or Path.cwd()), environment, streams, session, blocked
+        self.process = context.Process(target=_spawn, args=arguments, daemon=True)
         self.process.start()
         self.pid = self.process.pid  # type: ignore[assignment]
         self._child_created = True
         self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
 
-    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+    def _internal_poll(self, *how: Any, **also: Any) -> int | None:
+        if self.process is None:
+            return super()._internal_poll(*how, **also)  # type: ignore[misc,no-any-return]
         self.returncode = self.process.exitcode
         return self.returncode
 
     def _wait(self, timeout: float | None) -> int | None:
+        if self.process is None:
+            return super()._wait(timeout)  # type: ignore[misc,no-any-return]
         self.process.join(timeout)
         if self._internal_poll() is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
@@ -294,39 +318,3 @@ class Training:
         assert self.process.pid is not None
         with suppress(ProcessLookupError):  # the server may have heard of the end before we do
             os.kill(self.process.pid, number)
-
-
-def _start(path: Path, arguments: Sequence[str], module: str, environment: Mapping[str, str]) -> None:
-    from hookflow.runner.process.launch import claim
-
-    os.setsid()
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    run_dir = RunDir(path)
-    claim(run_dir)
-    output = os.open(run_dir.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    _become(environment, (os.open(os.devnull, os.O_RDONLY), output, output))
-    _end(lambda: _run(["-P", "-m", module, *arguments]))
-
-
-class Started(Training):
-    """A training, or an agent of `nproc` ranks, in all as `hookflow.runner.process.launch.start` starts it.
-
-    It is forked, and has the methods of `subprocess.Popen`.
-    """
-
-    def __init__(self, run_dir: RunDir, *options: str, nproc: int | None = None) -> None:
-        module, more = "hookflow.runner", ()
-        if nproc is not None:
-            module, more = "hookflow.runner.distributed.agent", (f"--nproc={nproc}", "--max-restarts=0")
-        args = run_dir.path, (*more, str(run_dir.path), *options), module, dict(os.environ)
-        self.process = context.Process(target=_start, args=args, daemon=True)
-        self.process.start()
-        self.pid: int = self.process.pid  # type: ignore[assignment]
-
-    send_signal = Training.signal
-
-    def poll(self) -> int | None:
-        return self.process.exitcode
-
-    def kill(self) -> None:
-        self.signal(signal.SIGKILL)

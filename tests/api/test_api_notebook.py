@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import TOY
 from tests.limits import LIMIT
+from tests.processes import Spawned
 
 LOAD = f"""
 import hookflow, time
@@ -35,6 +36,7 @@ def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that runs cells in a kernel and returns the outputs of each."""
     for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    monkeypatch.setattr("jupyter_client.launcher.Popen", Spawned)
 
     def execute(*cells: str, allow_errors: bool = False) -> tuple[list[list[Any]], list[str]]:
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])

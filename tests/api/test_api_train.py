@@ -149,6 +149,7 @@ def test_a_signal_saves_and_is_raised(tmp_path: Path, number: int, raised: type[
 
 def test_ctrl_c_reaches_a_process_of_its_own(tmp_path: Path) -> None:
     def interrupt() -> None:
+        wait_for(lambda: signal.getsignal(signal.SIGINT) is not signal.default_int_handler)
         wait_for(lambda: any('"it":2' in log.read_text() for log in tmp_path.glob("toy/*/events.jsonl")))
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -13,6 +13,7 @@ from hookflow.errors import UserError
 from tests.cli.conftest import invoke
 from tests.conftest import hookflow_here
 from tests.limits import LIMIT
+from tests.processes import Spawned
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -60,9 +61,10 @@ def test_a_hook_comes_with_a_pipeline_and_a_test_that_passes(here: Path) -> None
     checked = hookflow_here("check", "weight_norm.toml", "--strict", cwd=here)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_weight_norm.py"]
-    tested = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=LIMIT)
-    assert tested.returncode == 0, tested.stdout
-    assert "2 passed" in tested.stdout
+    with Spawned(command, cwd=here, stdout=subprocess.PIPE, text=True) as tested:
+        printed, _ = tested.communicate(timeout=LIMIT)
+    assert tested.returncode == 0, printed
+    assert "2 passed" in printed
 
 
 def test_nothing_is_overwritten(here: Path) -> None:

@@ -22,15 +22,16 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor.plain import follow
 from hookflow.runner.distributed.failures import ChildExit
 from hookflow.runner.distributed.rendezvous import Ranks
-from hookflow.runner.process.launch import claim
+from hookflow.runner.process import launch as launching
+from hookflow.runner.process.launch import claim, start
 from tests.conftest import hookflow, hookflow_here, reason, wait_for
 from tests.distributed.conftest import CLOUDS, NewClouds
 from tests.distributed.several import messages_of, records_of
 from tests.limits import LIMIT
-from tests.processes import Started
+from tests.processes import Spawned
 
 ENDLESS = ("run.max_epochs=500", 'hooks.slow={use="../watchers.py:slow", points=["after_train_iter"]}')
-Launch = Callable[..., tuple[RunDir, Started]]
+Launch = Callable[..., tuple[RunDir, subprocess.Popen[bytes]]]
 
 
 def dies(name: str, mark: Path, at: int) -> str:
@@ -42,9 +43,9 @@ def launch(new_clouds: NewClouds) -> Iterator[Launch]:
     """Start a run of clouds on two ranks, with overrides."""
     agents = []
 
-    def make(*overrides: str) -> tuple[RunDir, Started]:
+    def make(*overrides: str) -> tuple[RunDir, subprocess.Popen[bytes]]:
         run_dir = new_clouds(*overrides)
-        agents.append(Started(run_dir, nproc=2))
+        agents.append(start(run_dir, nproc=2))
         return run_dir, agents[-1]
 
     yield make
@@ -96,7 +97,11 @@ def test_a_second_ctrl_c_waits_for_nothing(launch: Launch) -> None:
     assert messages_of(run_dir, 0, "SIGINT received: ")
 
 
-def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch: Launch) -> None:
+def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here each process is an interpreter of its own."""
+    monkeypatch.setattr(launching, "subprocess", subprocess)
     run_dir, agent = launch(*ENDLESS)
     wait_for(lambda: bool(records_of(run_dir, "epoch")))
     ranks = psutil.Process(run_dir.describe()["pid"]).children()
@@ -130,13 +135,13 @@ def test_a_mistake_that_all_ranks_find_is_told_once(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("runs/*/*/run.json"))) == 1
 
 
-QUIET = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100", "NO_COLOR": "1"}
+QUIET = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
 
 
-def torchrun(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def torchrun(folder: Path, *arguments: str, start: type[subprocess.Popen[str]]) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "torch.distributed.run", *arguments]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=QUIET, stdout=pipe, stderr=pipe, text=True)
+    return start(command, cwd=folder, env=QUIET, stdout=pipe, stderr=pipe, text=True)
 
 
 def test_the_ranks_of_two_machines_share_a_run_and_go_on_in_it_when_they_are_started_again(tmp_path: Path) -> None:
@@ -146,7 +151,8 @@ def test_the_ranks_of_two_machines_share_a_run_and_go_on_in_it_when_they_are_sta
     machines = ("--nnodes=2", "--nproc-per-node=1", "--local-addr=localhost", "--max-restarts=1", *meeting)
     options = ("--ui=json", f"--set={dies('once', tmp_path / 'once', 8)}")
     command = (*machines, "-m", "hookflow", "run", str(CLOUDS), *options)
-    with torchrun(tmp_path, *command) as one, torchrun(tmp_path, *command) as other:
+    one = torchrun(tmp_path, *command, start=subprocess.Popen)
+    with one, torchrun(tmp_path, *command, start=Spawned) as other:
         printed = [machine.communicate(timeout=LIMIT) for machine in (one, other)]
     assert [one.returncode, other.returncode] == [0, 0], printed
     (run_dir,) = (RunDir(path.parent) for path in tmp_path.glob("runs/*/*/run.json"))

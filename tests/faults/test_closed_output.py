@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir, all_runs
-from tests.conftest import TOY, records, wait_for
+from tests.conftest import TOY, hookflow_begun, records, wait_for
+from tests.limits import LIMIT
 from tests.monitor.test_terminal import Terminal
 
 SLOW = '--set=hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
@@ -61,18 +62,17 @@ def test_a_run_whose_streams_are_closed_from_the_start(tmp_path: Path, way: str)
 
 
 @pytest.mark.parametrize(
-    "way",
-    [
-        "--ui plain >/dev/full",
-        pytest.param("--in-process 2>/dev/full", marks=pytest.mark.long),
-        pytest.param("--in-process 2>&1 | true", marks=pytest.mark.long),
-        pytest.param("--ui none >/dev/full 2>&1", marks=pytest.mark.long),
-    ],
+    ("options", "full"),
+    [("--in-process", ["stderr"]), ("--ui=plain", ["stdout"]), ("--ui=none", ["stdout", "stderr"])],
 )
-def test_what_went_wrong_is_recorded_where_nothing_can_be_printed(tmp_path: Path, way: str) -> None:
-    closes = """--set 'hooks.closes={use="./disturbers.py:ClosesOutput"}'"""
-    done = shell(f"set -o pipefail; {HOOKFLOW} {RUN} {closes} {way}", tmp_path)
-    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+def test_what_went_wrong_is_recorded_where_nothing_can_be_printed(
+    tmp_path: Path, options: str, full: list[str]
+) -> None:
+    closes = '--set=hooks.closes={use="./disturbers.py:ClosesOutput"}'
+    with Path("/dev/full").open("w") as nowhere, (tmp_path / "printed").open("w") as printed:
+        streams = {name: nowhere if name in full else printed for name in ("stdout", "stderr")}
+        code = hookflow_begun("run", str(TOY), closes, options, cwd=tmp_path, **streams).wait(LIMIT)
+    assert (code, "Traceback" in (tmp_path / "printed").read_text()) == (1, False)
     run = only_run(tmp_path)
     (error,), (end,) = records(run, "error"), records(run, "end")
     assert (error["hook"], error["text"], end["reason"]) == ("closes", "of mine", "ValueError: of mine")

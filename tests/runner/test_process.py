@@ -17,10 +17,11 @@ from torch import nn
 
 import hookflow
 from hookflow.events.rundir import RunDir
+from hookflow.runner.process.launch import start
 from hookflow.trials.trial import Trials
 from hookflow.trials.trial import trials as trials_of
 from tests.conftest import TOY, NewRun, Train, messages, records
-from tests.processes import Started, Training
+from tests.processes import Training
 from tests.runner.test_loader_runs import over
 
 ONE_EPOCH = "run.max_epochs=1"
@@ -49,7 +50,7 @@ def test_a_hook_may_change_the_working_directory(
 
 def test_a_thread_that_never_ends_is_named_and_left(new_run: NewRun) -> None:
     run_dir = new_run(ONE_EPOCH, disturber("LeavesThread"))
-    assert Started(run_dir).wait() == 0
+    assert start(run_dir).wait() == 0
     (warning,) = messages(run_dir, "warn")
     assert '"uploader"' in warning
     assert "wait_forever" in warning
@@ -61,7 +62,7 @@ def test_a_thread_that_never_ends_is_named_and_left(new_run: NewRun) -> None:
 def test_threads_that_end_by_themselves_are_not_worth_a_word(new_run: NewRun) -> None:
     pool = disturber("LeavesPool").replace("disturber=", "pool=")
     run_dir = new_run(ONE_EPOCH, disturber("LeavesThread", seconds=0.2), pool)
-    assert Started(run_dir).wait() == 0
+    assert start(run_dir).wait() == 0
     assert messages(run_dir, "warn") == []
 
 

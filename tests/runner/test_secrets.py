@@ -15,10 +15,9 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.builder.build import build
-from hookflow.runner.process.launch import prepare
+from hookflow.runner.process.launch import prepare, start
 from hookflow.text import mask, masked, unmask
 from tests.conftest import TESTS, TOY, NewRun, Train, hookflow_here, records
-from tests.processes import Started
 
 TOKEN, ODD, PIN = "hunter2-correct-horse", "a 'b'/c&d\\", "271828182845904523"
 HOLDS = """
@@ -128,7 +127,7 @@ def test_no_text_that_quotes_a_secret_is_recorded_or_shown(
 ) -> None:
     monkeypatch.setenv("HOOKFLOW_TOKEN", token)
     run_dir = new_run(leaking(how), "writers.csv={use='csv'}")
-    assert Started(run_dir).wait() == (2 if how == "mistake" else 1)
+    assert start(run_dir).wait() == (2 if how == "mistake" else 1)
     recorded = run_dir.events.read_text() + run_dir.output.read_text()
     assert "${env:HOOKFLOW_TOKEN}" in recorded
     texts = [path.read_text(errors="replace") for path in run_dir.path.rglob("*") if path.is_file()]

@@ -13,7 +13,7 @@ import pytest
 from hookflow.runner.data import workers
 from hookflow.runner.process.launch import start
 from tests.conftest import NewRun, Train, Trained, messages, records, wait_for
-from tests.processes import Started, Training
+from tests.processes import Training
 from tests.runner.same import assert_same_end
 from tests.runner.test_loader_runs import over
 
@@ -39,14 +39,14 @@ def test_however_workers_are_started_the_bits_are_the_same(
     chosen = {"multiprocessing_context": method} if method else {}
     alone, run_dir = new_run(over(name, workers=1)), new_run(over(name, workers=1, **chosen))
     assert train_here(alone) == 0
-    assert Started(run_dir).wait() == 0
+    assert start(run_dir).wait() == 0
     assert_same_end(alone, run_dir)
     assert not [text for text in messages(run_dir) if FORKED in text or "no checkpoint holds that" in text]
 
 
 def test_data_that_cannot_be_pickled_are_forked_with_a_warning(new_run: NewRun) -> None:
     run_dir = new_run(over("Unpicklable", workers=1))
-    assert Started(run_dir).wait() == 0
+    assert start(run_dir).wait() == 0
     (said,) = [text for text in messages(run_dir) if FORKED in text]
     assert said.startswith("Unpicklable cannot be pickled for its workers (TypeError: cannot pickle")
     chosen = new_run(over("Unpicklable", workers=1, multiprocessing_context="fork"))
@@ -114,7 +114,7 @@ def test_a_training_that_waits_for_a_hung_worker_leaves_at_the_first_signal(
 def test_a_hung_worker_does_not_outlive_a_training_that_is_killed(new_run: NewRun, tmp_path: Path, method: str) -> None:
     mark = tmp_path / "hangs"
     data = over("HangsOnce", workers=1, multiprocessing_context=method)
-    training = Started(new_run(data, f'data.train.args={{mark="{mark}", gil=true}}'))
+    training = start(new_run(data, f'data.train.args={{mark="{mark}", gil=true}}'))
     wait_for(mark.exists)
     whole = psutil.Process(training.pid).children(recursive=True)
     assert int(mark.read_text()) in {process.pid for process in whole}
