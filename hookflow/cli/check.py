@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hookflow.cli.options import Format, NoImport, Only, Overrides, PipelineFile, Shuffle, Without
 from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn, warn_of
 from hookflow.errors import Problem, UserError
-
-if TYPE_CHECKING:
-    from hookflow.cli.observe_report import Report
-    from hookflow.service.findings import Findings
 
 
 def check(
@@ -70,13 +65,26 @@ def check(
         raise UserError(Problem("--write needs --observe: what is missing is what was seen"))
     if no_import and (observe or commute):
         raise UserError(Problem("--no-import runs nothing, --observe and --commute do"))
+    from hookflow.service.findings import Findings
+    from hookflow.service.pipelines import read_pipeline, valid_plan
+
+    seen = None
     try:
-        imports = not no_import
-        findings, seen = _look(
-            pipeline, set_ or [], without or [], only or [], shuffle, observe=observe, imports=imports
-        )
+        loaded = read_pipeline(pipeline, set_ or (), without=without or (), only=only or (), imports=not no_import)
+        plan = valid_plan(loaded, shuffle=shuffle, imports=not no_import)
+        if observe:
+            from hookflow.cli.observe_report import Report
+            from hookflow.graph.observation import with_observed
+
+            seen = Report.of(loaded, plan)
+            plan = with_observed(plan, seen.observed.seen)  # each pair is judged by what its hooks were seen to touch
+        findings = Findings.of(loaded, plan)
         if commute:
-            findings = _tried(findings)
+            from hookflow.trials.commute import commute as fire_both_ways
+
+            with exits_after_traceback():
+                commuted = fire_both_ways(loaded, plan, loaded.source.parent, warn_of)
+            findings = replace(findings, commuted=commuted)
     except UserError as error:
         if format_ is Format.text:
             raise
@@ -86,44 +94,10 @@ def check(
         echo_json(findings.to_json() | ({"observed": seen.to_json()} if seen else {}))
     else:
         width = shutil.get_terminal_size().columns
-        echo(
-            "\n".join([*findings.lines(width), *(seen.lines(findings.ambiguous, width, written=write) if seen else ())])
-        )
+        lines = [*findings.lines(width), *(seen.lines(findings.ambiguous, width, written=write) if seen else ())]
+        echo("\n".join(lines))
     if seen and write:
         for line in seen.write():
             (echo if format_ is Format.text else warn)(line)
     if strict and (findings.doubtful or (seen and seen.doubtful)):
         raise typer.Exit(1)
-
-
-def _look(
-    pipeline: Path,
-    overrides: list[str],
-    without: list[str],
-    only: list[str],
-    shuffle: int | None,
-    *,
-    observe: bool,
-    imports: bool,
-) -> tuple[Findings, Report | None]:
-    """Return what is found, and what was observed; then every pair is judged by what its hooks were seen to touch."""
-    from hookflow.service.findings import Findings
-    from hookflow.service.pipelines import read_pipeline, valid_plan
-
-    loaded = read_pipeline(pipeline, overrides, without=without, only=only, imports=imports)
-    plan = valid_plan(loaded, shuffle=shuffle, imports=imports)
-    if not observe:
-        return Findings.of(loaded, plan), None
-    from hookflow.cli.observe_report import Report
-    from hookflow.graph.observation import with_observed
-
-    seen = Report.of(loaded, plan)
-    return Findings.of(loaded, with_observed(plan, seen.observed.seen)), seen
-
-
-def _tried(result: Findings) -> Findings:
-    """Return the findings with what trials show of pairs that nothing orders."""
-    from hookflow.trials.commute import commute
-
-    with exits_after_traceback():
-        return replace(result, commuted=commute(result.loaded, result.plan, result.loaded.source.parent, warn_of))

@@ -20,62 +20,58 @@ Offer = tuple[str, str]
 
 def hooks(ctx: typer.Context, incomplete: str) -> list[Offer]:
     """Offer the hooks of the pipeline that the command line names."""
-    return _fitting(incomplete, _hooks, ctx)
+    return _fitting(
+        incomplete, lambda: ((name, str(hook.get("use", ""))) for name, hook in _tables(ctx, "hooks").items())
+    )
 
 
 def points(ctx: typer.Context, incomplete: str) -> list[Offer]:
     """Offer the points of every run, and the pipeline's own."""
-    return [*_fitting(incomplete, _standard_points), *_fitting(incomplete, _own_points, ctx)]
+    from hookflow.graph.points import STANDARD
+
+    own = _fitting(
+        incomplete, lambda: ((name, str(point.get("about", ""))) for name, point in _tables(ctx, "points").items())
+    )
+    return [*_fitting(incomplete, lambda: ((point.name, point.about) for point in STANDARD)), *own]
 
 
 def runs(ctx: typer.Context, incomplete: str) -> list[Offer]:
     """Offer the ids of all runs, the newest first, and their names."""
-    return _fitting(incomplete, _runs, Path(ctx.params.get("dir") or "runs"))
+    return _fitting(incomplete, lambda: _runs(Path(ctx.params.get("dir") or "runs")))
 
 
 def files_and_runs(incomplete: str) -> list[Offer]:
     """Offer pipeline files and runs; where none of them fits, the shell goes on with files."""
-    return [*_fitting(incomplete, _files), *_fitting(incomplete, _runs, Path("runs"))]
+    files = (path for folder in (Path(), Path("pipelines")) for path in sorted(folder.glob("*.toml")))
+    return [
+        *_fitting(incomplete, lambda: ((str(path), "") for path in files)),
+        *_fitting(incomplete, lambda: _runs(Path("runs"))),
+    ]
 
 
 def keys(ctx: typer.Context, incomplete: str) -> list[Offer]:
     """Offer the keys of the pipeline, ready for a value."""
-    return _fitting(incomplete, _keys, ctx)
+    from hookflow.pipeline.values import flat
+
+    return _fitting(incomplete, lambda: ((f"{key}=", f"now {value!r}") for key, value in flat(_pipeline(ctx))))
 
 
-def explained(ctx: typer.Context, incomplete: str) -> list[Offer]:
+def explained(incomplete: str) -> list[Offer]:
     """Offer what `hookflow explain` explains: keys, hooks and lists."""
+    from hookflow.hooks.registry import HOOKS
+    from hookflow.pipeline.json_schema import all_keys
+
     lists = [("points", "where hooks can fire"), ("hooks", "the available hooks"), ("schema", "for editors")]
-    return _fitting(incomplete, lambda: [*lists, *_short_names(), *_schema_keys()])
+    return _fitting(incomplete, lambda: [*lists, *((name, "") for name in (*HOOKS.names(), *all_keys()))])
 
 
-def _fitting(incomplete: str, offers: Callable[..., Iterable[Offer]], *about: object) -> list[Offer]:
+def _fitting(incomplete: str, offers: Callable[[], Iterable[Offer]]) -> list[Offer]:
     """Return those of the offers that go on from what is typed, and that a terminal can show."""
     try:
-        fitting = [(word, printable(meaning)) for word, meaning in offers(*about) if word.startswith(incomplete)]
+        fitting = [(word, printable(meaning)) for word, meaning in offers() if word.startswith(incomplete)]
         return [offer for offer in fitting if printable(offer[0]) == offer[0]]
     except Exception:  # a file that is no TOML yet, a folder that may not be read
         return []
-
-
-def _hooks(ctx: typer.Context) -> Iterator[Offer]:
-    return ((name, str(hook.get("use", ""))) for name, hook in _pipeline(ctx).get("hooks", {}).items())
-
-
-def _short_names() -> Iterator[Offer]:
-    from hookflow.hooks.registry import HOOKS
-
-    return ((name, "") for name in HOOKS.names())
-
-
-def _standard_points() -> Iterator[Offer]:
-    from hookflow.graph.points import STANDARD
-
-    return ((point.name, point.about) for point in STANDARD)
-
-
-def _own_points(ctx: typer.Context) -> Iterator[Offer]:
-    return ((name, str(own.get("about", ""))) for name, own in _pipeline(ctx).get("points", {}).items())
 
 
 def _runs(root: Path) -> Iterator[Offer]:
@@ -86,20 +82,9 @@ def _runs(root: Path) -> Iterator[Offer]:
     yield from ((name, "its newest run") for name in dict.fromkeys(run.path.parent.name for run in runs))
 
 
-def _files() -> Iterator[Offer]:
-    return ((str(path), "") for folder in (Path(), Path("pipelines")) for path in sorted(folder.glob("*.toml")))
-
-
-def _keys(ctx: typer.Context) -> Iterator[Offer]:
-    from hookflow.pipeline.values import flat
-
-    return ((f"{key}=", f"now {value!r}") for key, value in flat(_pipeline(ctx)))
-
-
-def _schema_keys() -> Iterator[Offer]:
-    from hookflow.pipeline.json_schema import all_keys
-
-    return ((key, "") for key in all_keys())
+def _tables(ctx: typer.Context, name: str) -> dict[str, Any]:
+    tables: dict[str, Any] = _pipeline(ctx).get(name, {})
+    return tables
 
 
 def _pipeline(ctx: typer.Context) -> dict[str, Any]:
@@ -110,9 +95,6 @@ def _pipeline(ctx: typer.Context) -> dict[str, Any]:
     from hookflow.service.pipelines import only_pipeline
 
     # where an option is completed, click has left the arguments before it unread
-    named = ctx.params.get("pipeline") or ctx.params.get("target") or next(_files_among(ctx.args), None)
+    unread = (word for word in ctx.args if word.endswith(".toml") and Path(word).is_file())
+    named = ctx.params.get("pipeline") or ctx.params.get("target") or next(unread, None)
     return tomli.loads(read(Path(named or only_pipeline())))
-
-
-def _files_among(words: Iterable[str]) -> Iterator[str]:
-    return (word for word in words if word.endswith(".toml") and Path(word).is_file())

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from inspect import isfunction
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from hookflow.graph.plan import Binding
-    from hookflow.graph.points import Point, Points
+    from hookflow.graph.points import Point
     from hookflow.hooks.describe import Argument, Description
     from hookflow.pipeline.json_schema import Declared
     from hookflow.service.pipelines import Target
@@ -253,7 +250,6 @@ class _Hooks:
                 for offered in registry.offered()
             ]
         if self.target is not None:
-            sections |= self._in_files(self.target)
             planned = {hook.name: hook.written_args for hook in self.target.plan.hooks}
             sections[f"used by {self.target.name}"] = [
                 (name, f"{node.use}({planned[name]})" if name in planned else f"{node.use}, switched off")
@@ -274,26 +270,6 @@ class _Hooks:
                 return about(self._find(use, Path(), None))
         except UserError as error:
             return "; ".join(problem.message for problem in error.problems)
-
-    def _in_files(self, target: Target) -> dict[str, list[tuple[str, str]]]:
-        """Return the hooks that each Python file of a pipeline defines, by their `use`."""
-        from hookflow.hooks.compile import looking_at
-        from hookflow.hooks.inspect import about
-        from hookflow.hooks.registry import NotImported
-        from hookflow.pipeline.use import parse_file
-
-        uses = (hook.use.rpartition(":")[0] for hook in target.loaded.pipeline.hooks.values())
-        result: dict[str, list[tuple[str, str]]] = {}
-        for file in dict.fromkeys(file for file in uses if file.endswith(".py")):
-            with suppress(OSError, SyntaxError):  # of a run that was moved, say
-                for node in parse_file(target.base / file).body:
-                    if not isinstance(node, ast.ClassDef | ast.FunctionDef):
-                        continue
-                    with looking_at(f"what is in {file}"), suppress(UserError):
-                        hook = self._find(f"{file}:{node.name}", target.base, None)
-                        if hook is NotImported or _can_be_hook(hook, target.plan.points):
-                            result.setdefault(f"in {file}", []).append((f"{file}:{node.name}", about(hook)))
-        return result
 
     def describe(self, hook: str) -> Description:
         """Return the description of a built-in hook, or of one of the pipeline. Raises UserError for any other."""
@@ -350,20 +326,6 @@ class _Hooks:
         class_name = use.rpartition(":")[2].rpartition(".")[2]
         table = name if name in declared else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", class_name).lower()
         yield textwrap.indent(description.as_toml(table, use), "  ")
-
-
-def _can_be_hook(thing: Any, points: Points) -> bool:
-    """Say whether a class has a method for a point, or some point offers all that a function takes.
-
-    A network has methods for the points of modules: it is a hook only if it states `modules`.
-    """
-    from hookflow.hooks.describe import fitting_point
-    from hookflow.hooks.inspect import methods, names_of
-
-    if isinstance(thing, type):
-        result = methods(thing, points)[0]
-        return any(names_of(thing, "modules") or points[method.point].kind != "module" for method in result)
-    return isfunction(thing) and not thing.__name__.startswith("_") and fitting_point(thing, points) is not None
 
 
 def _methods(hook: Description) -> list[str]:

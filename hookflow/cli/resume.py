@@ -17,10 +17,7 @@ from hookflow.errors import Problem, UserError, by_place
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
-    from hookflow.graph.difference import Difference
-    from hookflow.graph.plan import Plan
     from hookflow.pipeline.load import Loaded
-    from hookflow.pipeline.schema import RunSection
     from hookflow.service.pipelines import Target
 
 SWITCH = re.compile(r"hooks\.([\w-]+)\.enabled=false")
@@ -67,7 +64,7 @@ def resumed(
     else:
         pipeline = read_pipeline(file, changes.overrides, without=changes.without, only=changes.only).pipeline
         hooks = pipeline.hooks
-        run_dir = _of_pipeline(pipeline.run, changes)
+        run_dir = find_run(pipeline.run.name, changes.dir or Path(pipeline.run.dir), having=has_begun)
     locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
         withdraw(run_dir)  # what a resume that was killed has left
@@ -86,19 +83,6 @@ def resumed(
         raise
     keep(run_dir, locks)  # until it starts: in between, another resume could record another length
     return run_dir
-
-
-def _of_pipeline(section: RunSection, changes: Changes) -> RunDir:
-    """Return the newest run of a pipeline file. Raises UserError where there is none."""
-    from hookflow.service.runs import find_run, has_begun
-
-    try:
-        return find_run(section.name, changes.dir or Path(section.dir), having=has_begun)
-    except UserError as error:
-        if any(_key(override) == ("run", "name") for override in changes.overrides):
-            hint = "with --resume, run.name says which run is meant; a run keeps its name"
-            raise UserError([replace(problem, hint=hint) for problem in error.problems]) from None
-        raise
 
 
 def _recorded(run_dir: RunDir) -> Target:
@@ -174,7 +158,7 @@ def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: 
     if now is then:
         return
     if result := difference((then.loaded.public, then.plan), (now.loaded.public, now.plan)):
-        warn("\n".join([*difference_lines(then, now, result), *_follows_length(result, now.plan), ""]))
+        warn("\n".join([*difference_lines(then, now, result), ""]))
     if (checkpoint := _newest(run_dir)) is None:
         return  # the run begins anew, and may begin as it likes
     changes = changes_since(checkpoint, now.loaded.public, now.plan)
@@ -189,20 +173,6 @@ def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: 
         refused += changed_hooks(changes, f"the checkpoint {checkpoint.name}", places)
     if refused:
         raise UserError(sorted(refused, key=by_place))
-
-
-def _follows_length(result: Difference, plan: Plan) -> Iterator[str]:
-    """Yield a line on what changes with the length of the run, where that is another."""
-    if not any(change.key in ("run.max_epochs", "run.max_iters") for change in result.keys):
-        return
-    from hookflow.graph.slots import root
-
-    hooks = {
-        binding.hook for binding in plan.bindings if "lr" in map(root, binding.writes) or "%" in str(binding.trigger)
-    }
-    if hooks:
-        yield "\nthe length"
-        yield f"  what is a share of the whole run changes with it, as schedules do: {', '.join(sorted(hooks))}"
 
 
 def _newest(run_dir: RunDir) -> Path | None:

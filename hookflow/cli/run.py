@@ -201,21 +201,24 @@ def _number_of(nproc: str) -> int:
 
 def _dry_run(loaded: Loaded, plan: Plan) -> None:
     """Execute a dry run and print its report; exit with 1 when something raised, with 130 after Ctrl-C."""
+    from hookflow.runner.distributed.parallel import class_of
     from hookflow.trials.dry_run import dry_run
 
     with exits_after_traceback():
         result = dry_run(loaded, plan, loaded.source.parent, warn_of)
-    run = loaded.pipeline.run
-    facts = [("model", f"{result.model}, {result.params:,} parameters, on {result.device} in {result.precision}")]
-    for split, data in result.data.items():
+    run, parts = loaded.pipeline.run, result.parts
+    name = " + ".join(class_of(model) for model in parts.models.values())
+    params = sum(parameter.numel() for parameter in parts.model.parameters())
+    facts = [("model", f"{name}, {params:,} parameters, on {result.device} in {parts.precision}")]
+    for split, data in ((split, source.info) for split, source in parts.data.items()):
         size = f" of {data['batch_size']:,}" if data["batch_size"] else ""
         batches = f"{counted(data['batches'], 'batch')}{size}"
         facts.append((split, f"{'SYNTHETIC ' * data['synthetic']}{data['name']}, {batches}"))
-    of_each = counted(result.iters_per_epoch, "iteration")
-    epochs = f"{counted(run.max_epochs, 'epoch')} of {of_each}: " if run.max_epochs else ""
-    facts.append(("length", f"{epochs}{counted(result.max_iters, 'iteration')}"))
-    points = counted(result.points, "point")
-    facts.append(("fired", f"{result.fired} of {len(plan.bindings)} bindings, at {points}"))
+    epochs = run.max_epochs or 0
+    of_each = f"{counted(epochs, 'epoch')} of {counted(parts.iters_per_epoch, 'iteration')}: " * bool(epochs)
+    facts.append(("length", f"{of_each}{counted(run.max_iters or epochs * parts.iters_per_epoch, 'iteration')}"))
+    points = counted(len({binding.point for binding in result.fired}), "point")
+    facts.append(("fired", f"{len(result.fired)} of {len(plan.bindings)} bindings, at {points}"))
     reasons: dict[str, list[str]] = {}
     for silent in result.silent:
         reasons.setdefault(silent.why, []).append(f"{silent.hook} at {silent.point}")

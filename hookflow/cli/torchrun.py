@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 
-def start_printer(run_dir: RunDir, shown: UI) -> subprocess.Popen[bytes]:
-    """Start to print the run to where this process prints; it goes on until the `stdin` that it has is closed."""
-    command = [sys.executable, "-P", "-m", "hookflow.cli.torchrun", str(run_dir.path), shown]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # signals are not meant for it
-
-
 def _main() -> None:
     from hookflow.monitor import plain
 
@@ -140,7 +134,10 @@ def _printing_to_the_run(run_dir: RunDir, ranks: Ranks, shown: UI) -> Iterator[N
     Where the others print errors is left as it is.
     """
 
-    printer = start_printer(run_dir, shown) if ranks.first and shown is not UI.none else None
+    printer = None
+    if ranks.first and shown is not UI.none:  # it prints until its `stdin` is closed, and hears no signals
+        command = [sys.executable, "-P", "-m", "hookflow.cli.torchrun", str(run_dir.path), shown]
+        printer = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     streams = (sys.stdout, sys.stderr) if ranks.first else (sys.stdout,)
     kept = [os.dup(stream.fileno()) for stream in streams]
     output = os.open(run_dir.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -17,13 +17,10 @@ from hookflow.cli import complete
 from hookflow.cli.options import NoImport, Only, Overrides, PipelineArgument, RunsFolder, Shuffle, Without
 from hookflow.cli.output import columns, echo
 from hookflow.errors import Problem, UserError, nearest_or_all
-from hookflow.numbers import counted, ms, rough
 
 if TYPE_CHECKING:
-    from hookflow.events.rundir import RunDir
     from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
     from hookflow.graph.why import Answer
-    from hookflow.monitor.state import RunState
     from hookflow.service.pipelines import Target
 
 INDENT = "    "
@@ -47,8 +44,7 @@ def why(
 
     At each point where both are bound it is the edges that lead from one to the other, each with its source; or the
     phases, or nothing but their order in the file; and the edge that would turn the two. Of hooks that share no point
-    the loop decides. For a run it includes the time of both. Without a pipeline it is the only one here or in
-    pipelines/.
+    the loop decides. Without a pipeline it is the only one here or in pipelines/.
 
     Example: `hookflow why ema checkpoint pipelines/cifar.toml`
     """
@@ -97,7 +93,6 @@ def _explained(target: Target, a: str, answers: Sequence[Answer]) -> Iterator[st
     from hookflow.graph.why import clash
 
     plan = target.plan
-    state = _recorded_state(target.run) if target.run else None
     compiled = cache(partial(_compiled_after, target))
     points: dict[tuple[str, ...], list[str]] = {}
     for answer in answers:
@@ -105,8 +100,6 @@ def _explained(target: Target, a: str, answers: Sequence[Answer]) -> Iterator[st
         order = f"{first} fires before {then}" if answer.first.hook == a else f"{then} fires after {first}"
         slots = clash(plan.points[answer.point], answer.first, answer.then) if answer.reason == "file" else ()
         block = [*_described(plan, answer, slots)]
-        if state is not None and answer.first.hook != answer.then.hook:
-            block.append(_timed(state, answer))
         if not slots and target.run is None:  # a clash has its own advice, and a recorded plan cannot change
             block += _turning(target, answer, compiled)
         points.setdefault((order, *block), []).append(answer.point)
@@ -224,26 +217,6 @@ def _compiled_after(target: Target, hook: str, after: tuple[str, ...]) -> Plan |
         return compile_pipeline(loaded, shuffle=target.plan.shuffle, imports=target.imports)
     except UserError as error:
         return error
-
-
-def _recorded_state(run: RunDir) -> RunState:
-    from hookflow.monitor.feed import Live
-
-    live = Live(run)
-    live.read_all()
-    return live.state
-
-
-def _timed(state: RunState, answer: Answer) -> str:
-    """Return the times of both hooks in a run, and whether the second has waited for the first without need."""
-    took = []
-    for binding in (answer.first, answer.then):
-        timing = state.first.timing(binding.id)
-        time = f"{ms(timing.total)} ms" if timing.total < 1e9 else f"{rough(timing.total / 1e9)} s"
-        took.append(f"{binding.hook}, {time} in {counted(timing.count, 'firing')}")
-    first, then = (state.first.timing(binding.id).total for binding in (answer.first, answer.then))
-    free = "; nothing requires it" if answer.reason == "file" and first > then else ""
-    return f"  in this run: {took[0]}, ahead of {took[1]}{free}"
 
 
 def _never(plan: Plan, a: str, b: str, point: str | None) -> Iterator[str]:

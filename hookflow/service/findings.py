@@ -5,25 +5,17 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import tomli
-
-from hookflow.errors import Problem, UserError, Where
-from hookflow.events.log import whole_lines
-from hookflow.events.reading import open_regular, read_record
-from hookflow.events.rundir import all_runs
+from hookflow.errors import Problem
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.plan import Plan
 from hookflow.graph.turning import Pair, meeting_points, pair_of
 from hookflow.graph.why import Ambiguity, Reason, ambiguities, neighbours, ways_to_state
 from hookflow.numbers import counted
-from hookflow.pipeline.layers import read
-from hookflow.pipeline.load import Loaded, dump
+from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import Pipeline
 
 if TYPE_CHECKING:
@@ -85,7 +77,6 @@ def commuted_to_json(plan: Plan, commuted: Commuted) -> dict[str, Any]:
 
 
 def _step_to_json(plan: Plan, step: Step) -> dict[str, Any]:
-    """Return the pairs of a step, the difference, and how a file states the right order."""
     parts = [asdict(part) for part in step.difference.parts]
     return {
         "pairs": [_pair(pair) for pair in step.pairs],
@@ -140,45 +131,6 @@ SHOWN = 6
 """How many entries of one kind are shown."""
 
 
-class Epoch(NamedTuple):
-    """The iterations of an epoch, as recorded by a run: only the data knows, and `check` opens no data."""
-
-    iters: int
-    run: str
-
-
-def recorded_epoch(loaded: Loaded) -> Epoch | None:
-    """Return the epoch of the newest run with the pipeline's name and batches; None where there is no such run.
-
-    A run that cannot be read, or has no record of its data, is passed over.
-    """
-    section = loaded.pipeline.run
-    runs = [run for run in all_runs(Path(section.dir)) if run.path.parent.name == section.name]
-    wanted = _batches(dump(loaded.public, Where(str(loaded.source)))) if runs else ()
-    for run in runs:
-        with suppress(UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            iters = _iters_per_epoch(run.events) if _batches(read(run.pipeline, recorded=True)) == wanted else 0
-            if iters > 0:
-                return Epoch(iters, run.id)
-    return None
-
-
-def _batches(pipeline: str) -> tuple[Any, ...]:
-    """Return what a pipeline file says of an epoch's batches: the training data, and how many of them are used how."""
-    tables = tomli.loads(pipeline)
-    run = tables["run"]
-    return tables["data"]["train"], run.get("accumulate", 1), run.get("limit_train"), run.get("overfit")
-
-
-def _iters_per_epoch(events: Path) -> int:
-    """Return what a run has recorded; 0 where it has not."""
-    with open_regular(events) as file:
-        for _, line in islice(whole_lines(file), 5):
-            if line.startswith(b'{"k":"run"') and (record := read_record(line))["k"] == "run":
-                return record["iters_per_epoch"]
-    return 0
-
-
 @dataclass(frozen=True, slots=True)
 class Findings:
     """A valid pipeline and its plan, with what they come to; `forecasts` are by the binding's id.
@@ -190,15 +142,13 @@ class Findings:
     plan: Plan
     ambiguous: Sequence[Ambiguity]
     forecasts: Mapping[int, Forecast]
-    epoch: Epoch | None
     commuted: Commuted | None = None
 
     @classmethod
     def of(cls, loaded: Loaded, plan: Plan) -> Findings:
         """Look for everything; `plan` is a `valid_plan`."""
-        epoch = recorded_epoch(loaded)
-        forecasts = forecast(plan, Length.of(loaded.pipeline, epoch.iters if epoch else None))
-        return cls(loaded, plan, list(islice(ambiguities(plan), COUNTED)), forecasts, epoch)
+        forecasts = forecast(plan, Length.of(loaded.pipeline))
+        return cls(loaded, plan, list(islice(ambiguities(plan), COUNTED)), forecasts)
 
     @property
     def problems(self) -> list[Problem]:
@@ -244,7 +194,6 @@ class Findings:
                 | self._ambiguity(alarm).to_json()
                 for alarm in self.alarms
             ],
-            "epoch": self.epoch._asdict() if self.epoch else None,
             "given_way": _gave_way(self.plan),
             "default_hooks": [hook.name for hook in self.plan.hooks if hook.default],
             "firings": [
@@ -287,9 +236,6 @@ class Findings:
             if str(binding.trigger) and binding.half != "exit"
         ]
         yield from _first_few("fires", firings)
-        if firings and self.epoch:
-            iters = counted(self.epoch.iters, "iteration")
-            yield "", f"(with {iters} an epoch, as in the run {self.epoch.run})"
 
 
 def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:

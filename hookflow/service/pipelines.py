@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def lint(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Iterator[Problem]:
-    """Yield a warning for each hook that never fires, speaks of itself, or has a condition that makes no difference.
+    """Yield a warning for each hook that never fires, and for each condition that is constant or misspelt.
 
     `forecasts` are by the binding's id, and must rest on nothing but the pipeline.
     """
@@ -34,7 +34,6 @@ def lint(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Itera
         for message, hint in _silent(loaded, plan, name, bindings, forecasts):
             yield Problem(message, where, hint)
         yield from _conditions(loaded, name)
-        yield from _of_itself(loaded, name)
 
 
 def _silent(
@@ -42,8 +41,7 @@ def _silent(
 ) -> Iterator[tuple[str, str]]:
     """Yield a problem for a hook that never fires, even with a test; or not at some of its points.
 
-    A point that the run does not come to, for want of data, is passed over where the hook fires elsewhere, unless the
-    hook reads metrics there that it reads nowhere else: it is to choose by them.
+    A point without its data is no problem where the hook fires elsewhere, unless the hook reads metrics only there.
     """
     data = loaded.pipeline.data
     empty = [b for b in bindings if b.half != "exit" and window_is_empty(b.trigger, plan.points[b.point])]
@@ -87,14 +85,6 @@ def _conditions(loaded: Loaded, name: str) -> Iterator[Problem]:
             yield Problem(f'hook "{name}": the condition "{when}" {doubt[0]}', where, doubt[1])
 
 
-def _of_itself(loaded: Loaded, name: str) -> Iterator[Problem]:
-    message = loaded.pipeline.hooks[name]
-    for key, others in (("requires", message.requires or ()), ("ambiguous_with", message.ambiguous_with)):
-        if name in {other.removesuffix("?") for other in others}:
-            where = loaded.places.of(f"hooks.{name}.{key}")
-            yield Problem(f'hook "{name}" names itself in {key}', where, "that says nothing: name another hook")
-
-
 def read_pipeline(
     source: PipelineSource,
     overrides: Sequence[Said] = (),
@@ -109,24 +99,19 @@ def read_pipeline(
     Raises UserError with all that is wrong with it, and with what is understood of its hooks; unless it `imports`, by
     their source alone.
     """
+    from hookflow.hooks.compile import compile_pipeline
     from hookflow.pipeline.load import UnsoundError, load
 
     try:
         return load(source, overrides, without=without, only=only, recorded=recorded)
     except UnsoundError as error:
-        raise UserError(sorted([*error.problems, *_of_hooks(error.rest, imports)], key=by_place)) from None
-
-
-def _of_hooks(rest: Loaded | None, imports: bool) -> list[Problem]:
-    """Return what is wrong with the hooks of a file that is not valid otherwise."""
-    from hookflow.hooks.compile import compile_pipeline
-
-    try:
-        if rest is not None:
-            compile_pipeline(rest, imports=imports)
-    except UserError as error:
-        return error.problems
-    return []
+        problems = [*error.problems]
+        try:
+            if error.rest is not None:
+                compile_pipeline(error.rest, imports=imports)
+        except UserError as of_hooks:
+            problems += of_hooks.problems
+        raise UserError(sorted(problems, key=by_place)) from None
 
 
 def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = None, *, imports: bool = True) -> Plan:
@@ -147,7 +132,6 @@ def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = N
         raise UserError(sorted(every, key=by_place)) from None
     if problems:
         raise UserError(problems)
-    # the length of an epoch in an earlier run is no ground for a warning: the data may have grown since
     return replace(plan, warnings=(*plan.warnings, *lint(loaded, plan, forecast(plan, Length.of(loaded.pipeline)))))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,21 +18,11 @@ from hookflow.runner.observe.tensors import OF_SEVERAL, Leaves
 from hookflow.runner.observe.tensors import Path as Leaf
 from hookflow.trials.trial import SECONDS, TRIALS, EnoughError, Trace, Trials, Visit, trials
 
-WORDS = {
-    "model": "model",
-    "gradients": "gradients",
-    "modes": "training or evaluation mode of modules",
-    "optimizer": "optimizer",
-    "lr": "learning rates",
-    "rng": "random generators",
-    "metrics": "metrics",
-    "outputs": "outputs",
-    "batch": "batch",
-    "checkpoint": "checkpoint",
-    "logged": "logged",
-    "task": "task",
-}
-"""Names of the parts of a trace, in the order of reports."""
+PARTS = ("model", "gradients", "modes", "optimizer", "lr", "rng", "metrics", "outputs", "batch", "checkpoint", "logged")
+"""The parts of a trace in the order of reports; hooks, files and the task follow."""
+
+WORDS = {"modes": "training or evaluation mode of modules", "lr": "learning rates", "rng": "random generators"}
+"""Names of parts in reports, where they are not called so themselves."""
 
 NAMED = 3
 """How many values are named, of a part in which several differ."""
@@ -39,9 +30,10 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`differing` of the `total` values of a part differ: the model, a hook's attributes, a file.
+    """A part of the state in which two trials differ: the model, a hook's attributes, a file.
 
-    `names` are the first of them. `source` is what one of the two trials has taken all of them from.
+    `differing` of its `total` values differ, and `names` are the first of them. `source` is the attribute of a hook
+    that holds the values of the other trial.
     """
 
     name: str
@@ -51,21 +43,18 @@ class Part:
     source: str = ""
 
     def __str__(self) -> str:
-        unit = "values" if self.name not in ("model", "gradients") else "tensors"
-        of = f"{self.differing} of {self.total} {unit}"
-        message = (
-            f"{self.name}: {', '.join(self.names)}" if self.differing <= NAMED < self.total else f"{self.name}: {of}"
-        )
-        if self.total <= NAMED:
-            message = f"{self.name}: {', '.join(self.names)}" if self.names != ("",) else self.name
+        message = f"{self.name}: {', '.join(self.names)}".removesuffix(": ")
+        if self.differing > NAMED:
+            unit = "tensors" if self.name in ("model", "gradients") else "values"
+            message = f"{self.name}: {self.differing} of {self.total} {unit}"
         return f"{message}, from `{self.source}`" if self.source else message
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference of two trials: first at `point`, in `parts`, and afterwards in what `later` names, too.
+    """The difference of two trials: the first `point` where they differ, and the `parts` that differ there.
 
-    `raised` says which of them has raised what, if that is how they differ.
+    `later` are the further parts that differ after it. `raised` describes a difference in exceptions or points.
     """
 
     point: str
@@ -82,7 +71,7 @@ class Difference:
 
 
 def difference(a: Trace, b: Trace, noise: frozenset[Leaf]) -> Difference | None:
-    """Return what a trial and one of another order differ in, but for noise; None where no difference is seen."""
+    """Return the difference between the trials of two orders, without noise; None where they are equal."""
     result = list(_visits(a, b, noise))
     point = result[0][0].point if result else ""
     if a.raised != b.raised:
@@ -98,63 +87,51 @@ def difference(a: Trace, b: Trace, noise: frozenset[Leaf]) -> Difference | None:
     return Difference(point, parts, tuple(name for name in later if name not in {part.name for part in parts}))
 
 
-def _visits(a: Trace, b: Trace, noise: frozenset[Leaf]) -> Iterator[tuple[Visit, Visit, list[Leaf]]]:
+def _visits(a: Trace, b: Trace, noise: frozenset[Leaf] = frozenset()) -> Iterator[tuple[Visit, Visit, list[Leaf]]]:
     """Yield the visits of the same place that differ, with the values that do."""
     for item, other in zip(a.visits, b.visits, strict=False):
         if (item.point, item.iter) != (other.point, other.iter):
             return
-        if differing := [leaf for leaf in _differing(item.leaves, other.leaves) if whose(leaf) not in noise]:
+        here, there = item.leaves, other.leaves
+        differing = [
+            leaf for leaf in {**here, **there} if here.get(leaf) != there.get(leaf) and whose(leaf) not in noise
+        ]
+        if differing:
             yield item, other, differing
 
 
 def changing(a: Trace, b: Trace) -> frozenset[Leaf]:
     """Return what differs between two trials of the same order: times, and what follows from them."""
-    visits = zip(a.visits, b.visits, strict=False)
-    return frozenset(whose(leaf) for item, other in visits for leaf in _differing(item.leaves, other.leaves))
+    return frozenset(whose(leaf) for *_, leaves in _visits(a, b) for leaf in leaves)
 
 
 def whose(leaf: Leaf) -> Leaf:
-    """Return what is compared or not as a whole: what a hook knows, or else the value alone.
-
-    If one value of a hook depends on the time, its other values may depend on it too.
-    """
+    """Return the unit that is noise or not: all values of a hook, which may depend on one another, or one value."""
     if leaf[:2] == ("checkpoint", "hooks"):
         leaf = leaf[1:]
     return leaf[:2] if leaf[0] == "hooks" else leaf
 
 
-def _differing(a: Leaves, b: Leaves) -> list[Leaf]:
-    return [] if a == b else [leaf for leaf in {**a, **b} if a.get(leaf) != b.get(leaf)]
-
-
 def _part(leaf: Leaf) -> str:
-    """Return the part that a value belongs to, as people call it."""
-    if leaf[0] == "hooks":
-        return f"`{leaf[1]}`"
-    if leaf[0] == "files":
-        return f"the file {leaf[1]}"
-    return WORDS[leaf[0]]
-
-
-def _within(leaf: Leaf) -> str:
-    return ".".join(leaf[2:] if leaf[0] in ("hooks", "files") else leaf[1:])
+    """Return the name of the part that a value belongs to."""
+    names = {"hooks": f"`{leaf[1]}`", "files": f"the file {leaf[1]}"} if len(leaf) > 1 else {}
+    return names.get(leaf[0]) or WORDS.get(leaf[0], leaf[0])
 
 
 def _parts(a: Leaves, b: Leaves, differing: Sequence[Leaf]) -> Iterator[Part]:
     grouped: dict[str, list[Leaf]] = {}
     for leaf in differing:
         grouped.setdefault(_part(leaf), []).append(leaf)
-    totals: dict[str, int] = {}
-    for leaf in {**a, **b}:
-        totals[_part(leaf)] = totals.get(_part(leaf), 0) + 1
-    order = [*WORDS.values()]
-    for name in sorted(grouped, key=lambda name: (order.index(name) if name in order else len(order), name)):
+    totals = Counter(map(_part, {**a, **b}))
+    order = {WORDS.get(part, part): place for place, part in enumerate(PARTS)}
+    for name in sorted(grouped, key=lambda name: (order.get(name, len(order)), name)):
         leaves = grouped[name]
-        yield Part(name, len(leaves), totals[name], tuple(map(_within, leaves[:NAMED])), _source(a, b, leaves))
+        names = [".".join(leaf[2:] if leaf[0] in ("hooks", "files") else leaf[1:]) for leaf in leaves[:NAMED]]
+        yield Part(name, len(leaves), totals[name], tuple(names), _source(a, b, leaves))
 
 
 def _source(a: Leaves, b: Leaves, leaves: Sequence[Leaf]) -> str:
-    """Return the attribute of a hook that holds, in one trial, what all of these values are in the other one."""
+    """Return the attribute of a hook that holds, in one trial, the values of the other one."""
     values = [value for leaf in leaves for trace in (a, b) if (value := trace.get(leaf))]
     if any(leaf[0] == "hooks" for leaf in leaves) or not all(value.startswith(OF_SEVERAL) for value in values):
         return ""
@@ -191,11 +168,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Commuted:
-    """The results of trials of all orders: the `steps` that differ, the pairs in which `same` is seen, and the rest.
+    """The results of trials: the `steps` that differ, the pairs that make no difference (`same`), and the rest.
 
-    `leaking` are pairs that no trial can judge: one of the two holds other values in two trials of the same order.
-    `untried` says why of each pair that has not been tried; `unlooked` whether there are more pairs than were looked
-    at. `noise` are the values that differ between two trials of the same order.
+    No trial can judge the `leaking` pairs: one hook of each differs between two trials of the same order. `untried`
+    are the pairs that were not tried, each with the reason. `unlooked` is true where more than `PAIRS` exist. `noise`
+    are the values that differ between two trials of the same order.
     """
 
     steps: tuple[Step, ...]
@@ -262,20 +239,15 @@ class _Search:
     def differ(self, a: Plan, b: Plan) -> Difference | None:
         return difference(self._made.of(a), self._made.of(b), self._noise)
 
-    def steps(self, a: Plan, b: Plan) -> Iterator[Step]:
-        """Yield the smallest steps on the way from one order to another that make a difference, by halving the way."""
-        swaps = swaps_between(a, b)
-        yield from self._halved(a, swaps, 0, len(swaps))
-
-    def _halved(self, begin: Plan, swaps: Sequence[Pair], low: int, high: int) -> Iterator[Step]:
-        """Yield them between the orders after so many swaps and after so many."""
+    def _steps(self, begin: Plan, swaps: Sequence[Pair], low: int, high: int) -> Iterator[Step]:
+        """Yield the smallest steps that differ between the orders after `low` and `high` swaps, by halving."""
         a, b = (self._made.compiled(swapped(begin, swaps[:done])) for done in (low, high))
         if not self.differ(a, b):
             return
         if high - low > 1:
             half = (low + high) // 2
-            yield from self._halved(begin, swaps, low, half)
-            yield from self._halved(begin, swaps, half, high)
+            yield from self._steps(begin, swaps, low, half)
+            yield from self._steps(begin, swaps, half, high)
         elif result := self._confirmed(a, b):
             yield result
 
@@ -288,10 +260,10 @@ class _Search:
         return Step(tuple(turned(a, b)), result) if result else None
 
     def all(self, pairs: Sequence[Pair]) -> tuple[list[Step], list[Pair], list[tuple[Pair, str]]]:
-        """Turn each of these pairs once; return the steps that differ, the pairs that do not, and the rest with why.
+        """Turn each of these pairs once; return the steps that differ, the equal pairs, and the untried with reasons.
 
-        As many are turned at once as stand side by side, and the next from there on, as in a sort. A differing pair is
-        turned back first: the others are tried in an order whose results are those of the declared one.
+        Each round turns all pairs that stand side by side, as in a sort. Then it turns the differing ones back: the
+        next round starts from an order with the results of the declared one.
         """
         left = dict.fromkeys(pairs)
         steps: list[Step] = []
@@ -304,7 +276,8 @@ class _Search:
                 order = self._made.compiled(swapped(begin, swaps))
                 either = {either for pair in turned(begin, order) for either in (pair, pair.turned)}
                 tried = [pair for pair in left if pair in either]
-                steps.extend(self.steps(begin, order))
+                way = swaps_between(begin, order)
+                steps.extend(self._steps(begin, way, 0, len(way)))
                 differing = {pair for step in steps for pair in step.pairs}
                 same += [pair for pair in tried if pair not in differing]
                 if not differing.isdisjoint(tried):

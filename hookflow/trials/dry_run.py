@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from hookflow.errors import UserError
 from hookflow.events.log import event_log
-from hookflow.events.records import DataInfo, Level, Record
+from hookflow.events.records import Level, Record
 from hookflow.events.rundir import RunDir
 from hookflow.graph.observation import Seen
 from hookflow.graph.plan import Binding, Plan, Trigger
@@ -25,7 +25,6 @@ from hookflow.runner.data.limited import Limited
 from hookflow.runner.data.source import close
 from hookflow.runner.data.workers import explaining_worker_errors
 from hookflow.runner.distributed.consensus import Alone
-from hookflow.runner.distributed.parallel import class_of
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.numerics.memory import explain_oom
@@ -67,29 +66,28 @@ def silent_in(parts: Parts, plan: Plan, fired: Counter[int], recorded: Sequence[
             )
 
 
+WHYS = {
+    "own": "nobody has fired this point in the first iteration",
+    "log": "nothing has been logged in the first iteration",
+    "comm": "a single process averages no gradients",
+    "module": "none of its modules was called in the first iteration",
+    "parameter": "none of its parameters has been given a gradient in the first iteration",
+}
+"""Why a binding has not fired, by the kind of its point."""
+
+
 def _why(parts: Parts, plan: Plan, binding: Binding) -> str:
     point = plan.points[binding.point]
-    data: dict[str, Any] = dict(parts.data)
-    evaluates = [stage for stage in binding.stages if stage != "train"] if "train" not in binding.stages else []
-    if evaluates and not any(stage in data for stage in evaluates):
+    evaluates = () if "train" in binding.stages else binding.stages
+    if evaluates and parts.data.keys().isdisjoint(evaluates):
         return "there is no [data.val]" if "val" in evaluates else "run.test is off"
     if point.name == "on_exception":
         return "nothing has raised"
     if "_test" in point.name:
-        return "run.test is off" if "test" not in data else "the test was not reached"
-    if "_val" in point.name and "val" not in data:
+        return "the test was not reached" if "test" in parts.data else "run.test is off"
+    if "_val" in point.name and "val" not in parts.data:
         return "there is no [data.val]"
-    if point.kind == "own":
-        return "nobody has fired this point in the first iteration"
-    if point.kind == "log":
-        return "nothing has been logged in the first iteration"
-    if point.kind == "comm":
-        return "a single process averages no gradients"
-    if point.kind == "module":
-        return "none of its modules was called in the first iteration"
-    if point.kind == "parameter":
-        return "none of its parameters has been given a gradient in the first iteration"
-    return "the first iteration did not come to it"
+    return WHYS.get(point.kind, "the first iteration did not come to it")
 
 
 EPOCHS = ITERS = BATCHES = 2
@@ -162,19 +160,11 @@ def in_temporary_run(
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """The results of a dry run, and the size of the run itself."""
+    """The results of a dry run of these `parts`. `fired` and `silent` are its bindings."""
 
-    model: str
-    params: int
+    parts: Parts
     device: str
-    precision: str
-    data: Mapping[str, DataInfo]
-    iters_per_epoch: int
-    max_iters: int
-    points: int
-    """The points where something is bound and has fired."""
-    fired: int
-    """The bindings that have fired."""
+    fired: Sequence[Binding]
     silent: Sequence[Silent]
     checkpoint: int
     """The bytes of the checkpoint."""
@@ -194,27 +184,19 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
         parts, device = replace(whole, data=shortened(whole.data, 1, "--dry-run")), describe(whole.device)
         _, recorded = in_temporary_run(parts, plan, partial(Trainer.train_once, test=run.test, sanity=run.sanity), say)
     fired = fired_in(recorded)
-    bound = [binding for binding in plan.bindings if fired[binding.id]]
-    written = [record["bytes"] for record in recorded if record["k"] == "checkpoint"]
     return DryRun(
-        model=" + ".join(class_of(model) for model in parts.models.values()),
-        params=sum(p.numel() for p in parts.model.parameters()),
+        parts=whole,
         device=device,
-        precision=parts.precision,
-        data={split: source.info for split, source in whole.data.items()},
-        iters_per_epoch=parts.iters_per_epoch,
-        max_iters=run.max_iters or (run.max_epochs or 0) * parts.iters_per_epoch,
-        points=len({binding.point for binding in bound}),
-        fired=len(bound),
+        fired=[binding for binding in plan.bindings if fired[binding.id]],
         silent=list(silent_in(parts, plan, fired, recorded)),
-        checkpoint=written[-1],
+        checkpoint=next(record["bytes"] for record in reversed(recorded) if record["k"] == "checkpoint"),
         seconds=time.perf_counter() - began,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The observations, and the gaps of an observed run."""
+    """The results of an observed run."""
 
     seen: Sequence[Seen]
     silent: Sequence[Silent]
@@ -238,7 +220,12 @@ def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
         whole = build(loaded, plan, base, say)
         parts = replace(whole, data=shortened(whole.data, BATCHES, "--observe"))
         observer = Observer(plan, parts)
-        train = partial(_train, epochs=min(EPOCHS, run.max_epochs or EPOCHS), test=run.test)
+        epochs = min(EPOCHS, run.max_epochs or EPOCHS)
+
+        def train(trainer: Trainer, store: CheckpointStore) -> int:
+            trainer.train_once(store, test=run.test, epochs=epochs, iters=ITERS)
+            return trainer.state.iter
+
         try:
             iters, recorded = in_temporary_run(parts, plan, train, say, observer=observer)
         finally:
@@ -250,9 +237,3 @@ def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
         iters=iters,
         seconds=time.perf_counter() - began,
     )
-
-
-def _train(trainer: Trainer, store: CheckpointStore, *, epochs: int, test: bool) -> int:
-    """Train, and return how many iterations that were."""
-    trainer.train_once(store, test=test, epochs=epochs, iters=ITERS)
-    return trainer.state.iter

@@ -1,9 +1,9 @@
 """Trials: one short run repeated with its hooks in other orders, fingerprinted at each point.
 
 A trial is two epochs of two iterations, with a validation of two batches after each, a checkpoint that is written and
-read back, and the test if the run has one. The models, the optimizers and the hooks are built anew for each, from the
-seed; the batches are fetched once. Amounts in triggers do not count, so that a hook fires that would come only after
-hours; a `when` holds or does not, as in the run itself. The run directory is a temporary one.
+read back, and the test if the run has one. Each trial builds its models, optimizers and hooks from the seed. The
+batches are fetched once. Triggers keep their `when` and lose their amounts, so that rare hooks fire too. The run
+directory is temporary.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -48,10 +48,10 @@ NAME = "the probe"
 """The name of the probe among the hooks; no table can be called so."""
 
 KINDS = ("standard", "step", "own")
-"""The points at which it looks: PyTorch's own lie within them, and what fires there shows at the next of these."""
+"""The kinds of points where it looks: effects of PyTorch's hooks, inside the network, show at the next of them."""
 
 ALWAYS = ("after_train_iter", "after_train_epoch", "after_val", "before_save_checkpoint", "after_run")
-"""Where it looks even if no hook fires there, for what hooks have done inside the network."""
+"""Points where it looks even if no hook fires there: they show the effects of hooks inside the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,6 @@ class Probe:
     def __init__(self, plan: Plan) -> None:
         self.visits: list[Visit] = []
         self._saved: dict[Path, Leaves] = {}
-        self._files: dict[Path, tuple[tuple[int, int], Leaves]] = {}
         for binding in probed(plan):
             setattr(self, binding.method, partial(self._look, binding.point, binding.takes[1:]))
 
@@ -87,7 +86,7 @@ class Probe:
                 leaves.update(look.of(value, "hooks", name, attribute))
         for attribute, value in vars(run.task).items() if hasattr(run.task, "__dict__") else ():
             leaves.update(look.of(value, "task", attribute))
-        leaves.update(self._of_files(run.dir))
+        leaves.update(_of_files(run.dir))
         for path, saved in self._saved.items():
             leaves.update({} if path.is_relative_to(run.dir) else saved)
         self.visits.append(Visit(point, run.iter, leaves))
@@ -104,16 +103,6 @@ class Probe:
 
         with patch.object(torch, "save", watched):
             yield
-
-    def _of_files(self, folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
-        """Yield the fingerprints of what hooks have written into the run directory; each file is read once."""
-        for path in _written_by_hooks(folder):
-            stat = path.stat()
-            known = self._files.get(path)
-            if known is None or known[0] != (stat.st_mtime_ns, stat.st_size):
-                known = (stat.st_mtime_ns, stat.st_size), dict(_of_file(path, str(path.relative_to(folder))))
-                self._files[path] = known
-            yield from known[1].items()
 
 
 def probed(plan: Plan) -> list[Binding]:
@@ -178,29 +167,22 @@ def _plainly(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     return {**checkpoint, "requests": {**requested, **plain, "saves": saves}}
 
 
-def _written_by_hooks(folder: Path) -> list[Path]:
-    """Return the files of a run directory that are not the runner's own."""
+def _of_files(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
+    """Yield the fingerprints of what hooks have written into the run directory; of tensors, one for each value."""
     own = RunDir(folder)
-    mine = {own.events, own.commands, own.output, own.now, own.lock, own.identity, own.pipeline, own.plan}
-    apart = {own.checkpoints, own.images, own.writers}
-    result = []
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if Path(place, name) not in apart]
-        result += [path for name in files if (path := Path(place, name)) not in mine and path.is_file()]
-    return sorted(result)
-
-
-def _of_file(path: Path, name: str) -> Iterator[tuple[tuple[str, ...], bytes]]:
-    """Yield the fingerprint of each value that `torch.save` has written into a file, or that of the whole file."""
-    if path.suffix in (".pt", ".pth", ".ckpt"):
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError):  # something else, or not written by torch
-            pass
+    runners = {own.events, own.commands, own.output, own.now, own.lock, own.identity, own.pipeline, own.plan}
+    runners |= {own.checkpoints, own.images, own.writers}
+    hooks = (path for top in {*folder.iterdir()} - runners for path in (top, *top.rglob("*")))
+    for path in sorted(path for path in hooks if path.is_file()):
+        name = str(path.relative_to(folder))
+        state = None
+        if path.suffix in (".pt", ".pth", ".ckpt"):
+            with suppress(pickle.UnpicklingError, RuntimeError, EOFError, ValueError):  # not written by torch.save
+                state = torch.load(path, map_location="cpu", weights_only=True)
+        if state is None:
+            yield ("files", name), of_bytes(path.read_bytes())
         else:
             yield from Fingerprints().of(state, "files", name)
-            return
-    yield ("files", name), of_bytes(path.read_bytes())
 
 
 TRIALS, SECONDS = 200, 600.0

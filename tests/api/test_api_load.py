@@ -84,10 +84,10 @@ def test_a_value_that_no_file_could_hold_is_refused(toy: dict[str, Any]) -> None
 
 def test_check_raises_what_is_not_there_and_returns_what_is_doubtful(toy: dict[str, Any]) -> None:
     assert hookflow.load(toy).check() == []
-    toy["hooks"]["late"] = {"use": "log", "requires": ["late"]}
+    toy["hooks"]["late"] = {"use": "log", "when": "1 > 2"}
     toy["hooks"]["other"] = {"use": "ema"}
     pair = 'at before_{}, "ema" and "other" touch model, and no edge orders them'
-    wanted = ['hook "late" names itself in requires', pair.format("val"), pair.format("test")]
+    wanted = ['hook "late": the condition "1 > 2" never holds', pair.format("val"), pair.format("test")]
     assert [problem.message for problem in hookflow.load(toy).check()] == wanted
     toy["model"]["use"] = "./toy.py:Nett"
     toy["hooks"]["clip"]["after"] = ["nobody"]

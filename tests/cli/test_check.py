@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 
 from hookflow.cli.app import app
 from hookflow.errors import UserError
-from hookflow.events.log import encode
-from hookflow.pipeline.load import dump, load
+from hookflow.pipeline.load import load
 from hookflow.service.pipelines import valid_plan
 from tests.cli.conftest import SMALL, invoke
 
@@ -129,8 +128,6 @@ WARNED = {
         [NEVER, "hooks.print.until='2ep'"],
         'hook "print" never fires at after_train_iter\n    from = 5ep is not',
     ),
-    "requires": (["hooks.print.requires=['print']"], 'hook "print" names itself in requires\n    that says nothing'),
-    "either": (["hooks.print.ambiguous_with=['print']"], 'hook "print" names itself in ambiguous_with'),
     "ranks": (
         ["hooks.mean={use='ema', ranks='zero'}"],
         'hook "mean" fires on rank 0 alone and writes model: several ranks would drift apart',
@@ -235,52 +232,6 @@ def test_an_editor_is_told_in_json() -> None:
     assert (problem["source"], problem["hint"]) == ("--set hooks.log.afer=[]", 'did you mean "after"?')
 
 
-def recorded(id_: str, iters: object, *overrides: str) -> Path:
-    """Write down a run of the short pipeline, with so many iterations an epoch; return its folder."""
-    run = Path("runs/p") / id_
-    run.mkdir(parents=True)
-    (run / "run.json").write_text("{}")
-    (run / "pipeline.toml").write_text(dump(load(Path("short.toml"), overrides).pipeline))
-    (run / "events.jsonl").write_text(encode({"k": "run", "t": 1.0, "iters_per_epoch": iters}) + "\n")
-    return run
-
-
-FROM_EPOCH_3 = "hooks.print.from='3ep'"
-
-
-def test_the_newest_run_with_this_data_knows_how_long_an_epoch_is() -> None:
-    recorded("20260101-000000-aaaa", 5)
-    recorded("20260102-000000-bbbb", 4)
-    recorded("20260103-000000-cccc", 16, "data.train.args={batch_size=2}")
-    recorded("20260104-000000-dddd", 16, "run.accumulate=4")
-    told = check(FROM_EPOCH_3, file="short.toml")
-    assert "print at after_train_iter: every iteration, first after iteration 12: 29 times\n" in told
-    assert "             (with 4 iterations an epoch, as in the run 20260102-000000-bbbb)\n" in told
-    found = json.loads(check(FROM_EPOCH_3, file="short.toml", options=JSON))
-    assert found["epoch"] == {"iters": 4, "run": "20260102-000000-bbbb"}
-    assert found["firings"][0]["times"] == 29
-
-
-def test_no_run_makes_a_warning() -> None:
-    recorded("20260101-000000-aaaa", 16)
-    assert "print at after_train_iter: never\n" in check(FROM_EPOCH_3, file="short.toml", options=STRICT)
-
-
-def test_a_run_that_cannot_be_read_is_passed_over() -> None:
-    recorded("20260101-000000-aaaa", 4)
-    torn = '{"iters_per_epoch": ', '["iters_per_epoch"]\n', '{"k":"run","t":1.0,"iters_per_epoch":null}\n'
-    for k, damage in enumerate(torn):
-        (recorded(f"20260102-000000-aaa{k}", 5) / "events.jsonl").write_text(damage)
-    recorded("20260103-000000-aaaa", 0)
-    (recorded("20260104-000000-aaaa", 5) / "pipeline.toml").write_text("[data")
-    (recorded("20260105-000000-aaaa", 5) / "pipeline.toml").write_text("data = 3")
-    folder = recorded("20260106-000000-aaaa", 5) / "events.jsonl"
-    folder.unlink()
-    folder.mkdir()
-    told = check(FROM_EPOCH_3, file="short.toml")
-    assert "(with 4 iterations an epoch, as in the run 20260101-000000-aaaa)\n" in told
-
-
 def test_what_a_hook_file_prints_is_no_part_of_the_output(here: Path) -> None:
     (here / "loud.py").write_text("print('hello')\ndef hook(run): ...\n")
     loud = "--set=hooks.loud={use='./loud.py:hook', points=['before_run']}"
@@ -347,11 +298,3 @@ def test_a_full_disk_is_told_without_a_traceback() -> None:
     with Path("/dev/full").open("w") as full:
         done = ascii_only("graph", "p.toml", stdout=full)
     assert (done.returncode, done.stderr) == (2, "cannot be written: No space left on device\n")
-
-
-def test_no_name_steers_the_terminal(here: Path) -> None:
-    written = 'writes = ["lr\\u001b[31m"]\nwhen = """value("\\u001b[31mx") > 1"""\n'
-    reader = '[hooks.other]\nuse = "builtins:print"\npoints = ["after_train_iter"]\nreads = ["lr\\u001b[31m"]\n'
-    (here / "short.toml").write_text(SHORT + written + reader)
-    assert 'where value("·[31mx") > 1\n' in check(file="short.toml")
-    assert "lr·[31m: print writes, other reads" in invoke("why", "print", "other", "short.toml")

@@ -60,11 +60,6 @@ def save(run: RunDir, it: int, ep: int, missing: int = 0) -> None:
     (folder / MANIFEST).write_text(json.dumps(told))
 
 
-def checkpoints() -> int:
-    """Return how many are shown."""
-    return shown().count("  it0")
-
-
 def shown(*arguments: str) -> str:
     done = CliRunner().invoke(app, ["show", *arguments])
     assert done.exit_code == 0, done.output
@@ -137,9 +132,9 @@ def test_of_many_checkpoints_the_first_are_shown_and_a_single_one_more(here: Pat
     run = run_of(here)
     for it in range(1, 8):
         save(run, it, 1)
-    assert checkpoints() == 9
+    assert shown().count("  it0") == 9
     save(run, 8, 1)
-    assert checkpoints() == 8
+    assert shown().count("  it0") == 8
     assert "\n  and 2 more\n" in shown()
 
 

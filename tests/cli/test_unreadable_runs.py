@@ -56,8 +56,6 @@ def test_one_that_cannot_be_read_is_one_line(
         assert (code, line in text) == (0, False) if seen else (2, True), (arguments, text)
     code, text = called("show", "nowhere")
     assert (code, line in text) == (2, True), text
-    code, text = called("check", str(TOY))
-    assert (code, "an epoch, as in the run" in text) == (0, seen), text
     assert [name for name, _ in _runs(Path("runs"))] == ([run.id, "toy"] if seen else [])
 
 

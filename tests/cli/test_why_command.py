@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -178,19 +176,12 @@ def test_it_asks_of_another_pipeline_as_check_does() -> None:
     assert "nothing says so but the shuffle with seed 3" in why("c", "d", "--shuffle", "3", "--point", "after_run")
 
 
-def test_the_plan_of_a_run_is_not_changed_and_its_times_are_told(
-    new_run: NewRun, train_here: Callable[..., int]
-) -> None:
+def test_the_plan_of_a_run_is_not_changed(new_run: NewRun) -> None:
     slow = 'hooks.slow={use="./watchers.py:slow", points=["after_val"]}'
     run_dir = new_run(slow, 'hooks.quick={use="./watchers.py:tells", points=["after_val"]}')
-    assert train_here(run_dir) == 0
     told = why("slow", "quick", str(run_dir.path)).splitlines()
     assert told[1] == "  nothing says so but the file"
-    assert re.fullmatch(
-        r"  in this run: slow, [\d.]+ m?s in 3 firings, ahead of quick, [\d.]+ ms in 3 firings; nothing requires it",
-        told[-1],
-    )
-    assert "to turn" not in "\n".join(told)
+    assert "to fire" not in "\n".join(told)
     with pytest.raises(UserError, match="is a run, and its plan is recorded"):
         why("slow", "quick", str(run_dir.path), "--shuffle", "1")
 

@@ -17,6 +17,7 @@ CIFAR = Path(__file__).parents[2] / "pipelines" / "cifar.toml"
         (["--help"], {"torch", "textual", "networkx", "pydantic"}),
         (["runs"], {"torch", "networkx"}),
         (["check", str(CIFAR)], {"torch", "textual"}),
+        (["check", str(CIFAR), "--no-import"], {"torch", "textual"}),
         (["graph", str(CIFAR)], {"torch", "textual"}),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

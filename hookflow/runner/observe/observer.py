@@ -22,7 +22,7 @@ from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.base import tensors
 from hookflow.runner.dispatch.dispatcher import Call
 from hookflow.runner.observe.tensors import RunTensors, address, mark, mark_of_random
-from hookflow.runner.observe.watched import Note, WatchedDict, WatchedMapping, WatchedRun
+from hookflow.runner.observe.watched import Note, WatchedDict, WatchedRun
 
 OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "set_", "resize_",
              "_foreach_copy_", "_foreach_zero_"}  # fmt: skip
@@ -105,7 +105,7 @@ class Observer:
         self._touched = {binding.id: Touched() for binding in plan.bindings}
         self._frames: list[Frame] = []
         self._looking = False
-        self._metrics: dict[int, tuple[Any, WatchedDict | WatchedMapping]] = {}
+        self._metrics: dict[int, tuple[Any, WatchedDict, Mapping[str, Any]]] = {}
         self._opaque = frozenset(
             id(part)
             for part in (
@@ -168,16 +168,14 @@ class Observer:
 
     def watch(self, root: str, mapping: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a mapping that notes who touches it; of metrics the same for the same, since hooks compare them."""
-        made: WatchedDict | WatchedMapping
-        if isinstance(mapping, dict) and root != "hook":
-            made = WatchedDict(mapping, self._noting(root), mapping)
-        else:
-            made = WatchedMapping(mapping, self._noting(root))
-        if root != "metrics":
-            return made
-        _, made = self._metrics.setdefault(id(mapping), (mapping, made))
-        if isinstance(made, WatchedDict):
-            made.take_over()
+        original = mapping if isinstance(mapping, dict) and root != "hook" else None
+        _, inner, made = self._metrics.get(id(mapping), (mapping, None, None))
+        if inner is None or made is None:
+            inner = WatchedDict(mapping, self._noting(root), original)
+            made = MappingProxyType(inner) if original is None else inner
+        if root == "metrics":
+            inner.take_over(mapping)
+            self._metrics[id(mapping)] = mapping, inner, made
         return made
 
     def _noting(self, root: str) -> Note:
@@ -264,7 +262,7 @@ def _arguments(frame: Frame) -> Iterator[tuple[str, Any]]:
             value = frame.offered[name]
             if isinstance(value, WatchedDict):
                 yield from ((f"{name}.{key}", inner) for key, inner in value.quietly().items())
-            elif not isinstance(value, WatchedMapping):
+            elif not isinstance(value, MappingProxyType):
                 yield name, value
 
 

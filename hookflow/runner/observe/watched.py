@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import cached_property
 from typing import Any
 
@@ -22,11 +22,10 @@ class WatchedDict(dict[str, Any]):
         self._note = note
         self._original = original
 
-    def take_over(self) -> None:
-        """Take the present contents of the original."""
-        if self._original is not None:
-            super().clear()
-            super().update(self._original)
+    def take_over(self, content: Mapping[str, Any]) -> None:
+        """Take other contents, without a notification."""
+        super().clear()
+        super().update(content)
 
     def quietly(self) -> dict[str, Any]:
         """Return a copy, without a notification."""
@@ -46,10 +45,6 @@ class WatchedDict(dict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         self._note("reads", name)
         return super().__getitem__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self._note("reads", name)
-        return super().get(name, default)
 
     def __contains__(self, name: object) -> bool:
         self._note("reads", str(name))
@@ -71,19 +66,14 @@ class WatchedDict(dict[str, Any]):
         self.update(other)
         return self
 
-    def pop(self, name: str, *default: Any) -> Any:
-        if default and name not in self:
-            return default[0]
-        value = self[name]
-        del self[name]
-        return value
-
     def popitem(self) -> tuple[str, Any]:
         for name in reversed(self):
             return name, self.pop(name)
         raise KeyError("popitem(): dictionary is empty")
 
-    update = MutableMapping.update  # by the methods above
+    get = Mapping.get  # type: ignore[assignment]  # by the methods above, and so are the next ones
+    pop = MutableMapping.pop
+    update = MutableMapping.update
     setdefault = MutableMapping.setdefault
     clear = MutableMapping.clear
     __hash__ = None  # a dict has none either
@@ -102,33 +92,6 @@ def _reads_all(name: str) -> Any:
 
 for _name in ("__iter__", "__reversed__", "keys", "values", "items", "__eq__", "__ne__", "__repr__"):
     setattr(WatchedDict, _name, _reads_all(_name))
-
-
-class WatchedMapping(Mapping[str, Any]):
-    """A mapping that cannot be written to, and notes what is read."""
-
-    def __init__(self, original: Mapping[str, Any], note: Note) -> None:
-        self._original = original
-        self._note = note
-
-    def __getitem__(self, name: str) -> Any:
-        self._note("reads", name)
-        return self._original[name]
-
-    def __contains__(self, name: object) -> bool:
-        self._note("reads", str(name))
-        return name in self._original
-
-    def __iter__(self) -> Iterator[str]:
-        self._note("reads", None)
-        return iter(self._original)
-
-    def __len__(self) -> int:
-        return len(self._original)
-
-    def __repr__(self) -> str:
-        self._note("reads", None)
-        return repr(self._original)
 
 
 CALLS = {"replace_batch": "batch", "save_checkpoint": "checkpoint"}
