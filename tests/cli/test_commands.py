@@ -96,11 +96,12 @@ def test_they_wait_for_no_torch(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(PIPELINE)
     code = (
         "import sys; from hookflow.cli.app import main\n"
-        f"for line in {[[name, *rest] for name, rest in ASKED.items()]!r}:\n"
+        f"for line in {[*([name, *rest] for name, rest in ASKED.items()), ['check', 'p.toml', '--no-import']]!r}:\n"
         "    sys.argv = ['hookflow', *line]\n"
         "    try: main()\n"
         "    except SystemExit as end: assert not end.code, line\n"
-        "    loaded = [name for name in ('torch', 'textual', 'numpy') if name in sys.modules]\n"
+        "    absent = ('torch', 'textual', 'numpy', 'networkx') + ('pydantic',) * (line[1] == '--help')\n"
+        "    loaded = [name for name in absent if name in sys.modules]\n"
         "    assert not loaded, (line, loaded)\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -75,14 +75,17 @@ def test_what_is_not_there(run: RunDir, named: str, said: str) -> None:
     assert said in str(told.value).replace("\n    ", "; ")
 
 
-def test_what_is_not_finite_is_null(new_run: NewRun, train_here: Train) -> None:
+def test_what_is_not_finite_is_null_and_data_that_are_missing_are_told(new_run: NewRun, train_here: Train) -> None:
     hook = '{use="tests.callables:puts", args={value=nan}, points=["after_val_epoch"]}'
-    run_dir = new_run("run.max_epochs=1", f"hooks.puts={hook}")
+    test = '[data.test]\nuse = "./toy.py:Points"\nargs = { split = 2, examples = 16 }\n'
+    run_dir = new_run("run.max_epochs=1", f"hooks.puts={hook}", swap=(test, ""))
     assert train_here(run_dir) == 0
     assert found("val", str(run_dir.path))["metrics"]["put"] is None
     assert found("checkpoints", str(run_dir.path))
     hooks = {hook["name"]: hook for hook in found("graph", str(run_dir.path))["hooks"]}
     assert hooks["puts"]["args"] == {"value": None}, "the plan is read back"
+    with pytest.raises(UserError, match=r"the pipeline has no \[data.test\]"):
+        found("test", str(run_dir.path))
 
 
 def test_the_trace(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
@@ -94,14 +97,6 @@ def test_the_trace(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
         trace.unlink()
         found(split, str(run_dir.path))
         check_golden(f"trace_{split}_only.txt", trace.read_text())
-
-
-def test_without_such_data(new_run: NewRun, train_here: Train) -> None:
-    text = '[data.test]\nuse = "./toy.py:Points"\nargs = { split = 2, examples = 16 }\n'
-    run_dir = new_run("run.max_epochs=1", swap=(text, ""))
-    assert train_here(run_dir) == 0
-    with pytest.raises(UserError, match=r"the pipeline has no \[data.test\]"):
-        found("test", str(run_dir.path))
 
 
 def test_a_hook_that_raises(run: RunDir) -> None:

@@ -89,12 +89,6 @@ def test_a_hook_that_changes_a_slot_and_one_that_reads_it_are_in_no_order_until_
     assert 'reads = ["task.queue"]' in file.read_text().partition("[hooks.fills]")[0]
 
 
-def test_a_hook_that_resets_another_is_in_no_order_with_a_reader(file: Path) -> None:
-    file.write_text(HEAD + hooks(resets="Resets", states="SaverOfStates", plateau="Plateau"))
-    told = " ".join(check(file, "--observe", "--write").split())
-    assert '"resets" changes hook.plateau, "states" reads it, and nothing states the order' in told
-
-
 def test_a_saver_beside_an_average_is_found_though_their_phase_decides(file: Path) -> None:
     """Whoever leaves an `around_val` does so after the plain hooks: so nothing is ambiguous, and the order is wrong."""
     file.write_text(HEAD + '[hooks.ema]\nuse = "ema"\n' + hooks(saver="Saver"))

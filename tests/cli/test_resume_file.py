@@ -74,13 +74,14 @@ def test_an_unchanged_file_has_nothing_left_to_do_and_makes_no_noise(
     assert "nothing is left to do" in said
     assert "run.max_epochs is 2 (toy.toml:3:1)" in said
     assert written(run) == before
-
-
-def test_a_run_that_is_named_has_nothing_left_to_do_either(run: RunDir) -> None:
+    for named in (run.id, None):
+        with pytest.raises(typer.Exit):
+            resumed(named, Changes())
+    edit("max_epochs = 2", "max_epochs = 1")
     with pytest.raises(typer.Exit):
-        resumed(run.id, Changes())
-    with pytest.raises(typer.Exit):
-        resumed(None, Changes())
+        resumed("toy.toml", Changes())
+    assert "has done 2 epochs, and run.max_epochs is 1" in capsys.readouterr().err
+    assert "max_epochs = 2" in run.pipeline.read_text(), "nothing runs, and nothing is recorded"
 
 
 def test_where_no_checkpoint_can_be_used_nothing_of_the_run_changes(run: RunDir) -> None:
@@ -117,14 +118,6 @@ def test_a_folder_that_cannot_be_made_is_a_mistake(override: str, said: str) -> 
     assert "Traceback" not in done.stderr + done.stdout
 
 
-def test_what_is_done_may_be_more_than_the_file_wants(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    edit("max_epochs = 2", "max_epochs = 1")
-    with pytest.raises(typer.Exit):
-        resumed("toy.toml", Changes())
-    assert "has done 2 epochs, and run.max_epochs is 1" in capsys.readouterr().err
-    assert "max_epochs = 2" in run.pipeline.read_text(), "nothing runs, and nothing is recorded"
-
-
 def test_a_test_that_is_new_is_something_to_do(run: RunDir, train_here: Train) -> None:
     edit("threads = 1", "threads = 1\ntest = true")
     assert resumed("toy.toml", Changes()).id == run.id
@@ -136,11 +129,13 @@ def test_more_epochs_in_the_file_continue_it(
     run: RunDir, train_here: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edit("max_epochs = 2", "max_epochs = 4")
+    edit("every = 2,", "every = 7,")
     assert resumed("toy.toml", Changes()).id == run.id
     said = capsys.readouterr().err
     assert re.search(r"run\.max_epochs +2 → 4", said)
     assert train_here(run, resume=True) == 0
     assert records(run, "end")[-1]["it"] == 20
+    assert [record["it"] for record in records(run, "scalars") if "loss" in record["v"]] == [2, 4, 6, 8, 10, 14]  # type: ignore[operator]
     assert "max_epochs = 4" in (run.checkpoints / "last" / "pipeline.toml").read_text()
     told = [record["text"] for record in records(run, "message")]
     assert "since the checkpoint it00000010: run.max_epochs was 2, and is 4" in told
@@ -158,14 +153,6 @@ def test_an_interrupted_run_of_an_unchanged_file_ends_like_the_one_left_alone(tr
     assert resumed("toy.toml", Changes(overrides=("run.name=other",))).id == other.id
     assert train_here(other, resume=True) == 0
     assert_same_end(alone, other)
-
-
-def test_another_interval_takes_effect_from_here_on(run: RunDir, train_here: Train) -> None:
-    edit("max_epochs = 2", "max_epochs = 4")
-    edit("every = 2,", "every = 7,")
-    resumed("toy.toml", Changes())
-    assert train_here(run, resume=True) == 0
-    assert [record["it"] for record in records(run, "scalars") if "loss" in record["v"]] == [2, 4, 6, 8, 10, 14]  # type: ignore[operator]
 
 
 def test_what_would_be_another_run_is_refused_by_name_with_its_line(run: RunDir) -> None:

@@ -20,7 +20,7 @@ from hookflow.monitor.health import Health
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.runner.checkpoint.manifest import MANIFEST, TRAINING, VERSION
-from tests.conftest import NewRun, hookflow_here, records
+from tests.conftest import NewRun, records
 from tests.golden_files import check_golden
 from tests.monitor.fake_run import BEGAN, make
 
@@ -144,15 +144,3 @@ def test_a_run_that_got_nowhere(here: Path, new_run: NewRun) -> None:
     assert "starting" in told
     assert f"hookflow watch {run_dir.id}" in told
     assert "metric" not in told
-
-
-@pytest.mark.usefixtures("train_here")  # which puts the handlers of signals back
-def test_a_run_that_failed_says_why_and_how_to_resume(here: Path) -> None:
-    fails = "hooks.fails={use='operator:truediv', args=[1, 0], points=['after_val'], every=2}"
-    toy = str(Path(__file__).parents[1] / "toy.toml")
-    assert hookflow_here("run", toy, "--in-process", "--set=run.threads=1", f"--set={fails}", cwd=here).returncode == 1
-    told = shown()
-    assert "✗ failed" in told
-    assert 'hook "fails" at after_val' in told
-    assert "ZeroDivisionError" in told
-    assert "hookflow run --resume" in told

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,29 +26,11 @@ EXAMPLES = ("prints", "once", "clamps", "zeroes")
 Weights = dict[str, torch.Tensor]
 Trained = Callable[..., Weights]
 
-BY_HAND = """
-from clamps import clamps
-from net import Net
-from zeroes import zeroes
-
-
-def clamped():
-    net = Net()
-    net[2].register_forward_hook(clamps)
-    return net
-
-
-def zeroed():
-    net = Net()
-    net[2].register_full_backward_hook(zeroes)
-    return net
-"""
-
 
 @pytest.fixture
 def trained(tmp_path: Path, train_here: Callable[..., int]) -> Trained:
     """Train an example of the page, with overrides, and return its last weights."""
-    for name, text in {**FILES, "by_hand.py": BY_HAND}.items():
+    for name, text in FILES.items():
         (tmp_path / name).write_text(text)
 
     def train(name: str, *overrides: str) -> Weights:
@@ -61,24 +42,6 @@ def trained(tmp_path: Path, train_here: Callable[..., int]) -> Trained:
         return torch.load(checkpoint / "model.pt", weights_only=True)  # type: ignore[no-any-return]
 
     return train
-
-
-def from_page(name: str) -> dict[str, Any]:
-    space: dict[str, Any] = {}
-    exec(FILES[name], space)
-    return space
-
-
-def function(name: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = from_page(f"{name}.py")[name]
-    return found
-
-
-def first_batch() -> tuple[nn.Sequential, torch.Tensor]:
-    """Return a net like that of the examples before it is trained, and as many examples as a batch has."""
-    torch.manual_seed(0)
-    net: nn.Sequential = from_page("net.py")["Net"]()
-    return net, torch.randn(16, 2)
 
 
 def test_every_example_is_tried() -> None:
@@ -94,39 +57,21 @@ def test_all_points_inside_the_network_are_listed() -> None:
         assert set(re.findall(r"`(\w+)`", given)) <= set(POINTS[point].offers)
 
 
-def test_it_prints_every_child_as_by_hand(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_do_what_the_page_says(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    """tests/runner/test_modules_pytorch.py compares such hooks with ones that are registered by hand."""
+    base = trained("base")
+    assert capsys.readouterr().out == ""
     trained("prints")
     printed = capsys.readouterr().out.splitlines()
-    net, inputs = first_batch()
-    for name, child in net.named_children():
-        child.register_forward_hook(
-            lambda module, input, output, name=name: function("prints")(module, name, input, output)  # noqa: A006
-        )
-    net(inputs)
-    assert printed == capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in printed] == ["0.weight", "0.bias", "0", "1", "2.weight", "2.bias", "2"]
-
-
-def test_it_is_removed_after_the_first_batch(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    assert all(torch.equal(weight, trained("base")[name]) for name, weight in trained("once").items())
-    (printed,) = capsys.readouterr().out.splitlines()
-    assert printed.startswith("Linear(in_features=16, out_features=1, bias=True) makes ")
-    removed: list[bool] = []
-    run = SimpleNamespace(handle=SimpleNamespace(remove=lambda: removed.append(True)))
-    function("once")(run, nn.Identity(), (), torch.ones(2))
-    assert removed
-
-
-def test_it_changes_the_output_as_by_hand(trained: Trained) -> None:
-    clamped, by_hand = trained("clamps"), trained("base", "model.use=./by_hand.py:clamped")
-    assert all(torch.equal(weight, by_hand[name]) for name, weight in clamped.items())
-    assert not torch.equal(clamped["2.weight"], trained("base")["2.weight"])
-
-
-def test_it_zeroes_the_gradient_as_by_hand_in_the_first_epoch(trained: Trained) -> None:
-    one = "run.max_epochs=1"
-    zeroed, by_hand = trained("zeroes", one), trained("base", one, "model.use=./by_hand.py:zeroed")
-    assert all(torch.equal(weight, by_hand[name]) for name, weight in zeroed.items())
-    net, _ = first_batch()
-    assert torch.equal(zeroed["0.weight"], net.get_parameter("0.weight")), "it has learned nothing"
-    assert not torch.equal(trained("zeroes")["0.weight"], net.get_parameter("0.weight")), "later it does"
+    assert all(torch.equal(weight, base[name]) for name, weight in trained("once").items())
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("Linear(in_features=16, out_features=1, bias=True) makes "), "it is removed afterwards"
+    assert not torch.equal(trained("clamps")["2.weight"], base["2.weight"])
+    first, later = trained("zeroes", "run.max_epochs=1"), trained("zeroes")
+    torch.manual_seed(0)
+    namespace: dict[str, Any] = {}
+    exec(FILES["net.py"], namespace)
+    untrained = namespace["Net"]().get_parameter("0.weight")
+    assert torch.equal(first["0.weight"], untrained), "in the first epoch it learns nothing"
+    assert not torch.equal(later["0.weight"], untrained)

@@ -80,12 +80,6 @@ def test_ratios_of_another_machine_are_told(overhead: Any, capsys: pytest.Captur
     assert overhead.ratios.read(file)[1].keys() == {"another row"}
 
 
-def test_rows_that_were_not_measured_again_are_kept(overhead: Any) -> None:
-    kept(overhead, 1.05)
-    overhead.ratios.write({"another row": overhead.Ratio(1.0, 1.0, 1.0)}, overhead.ratios.FILE)
-    assert overhead.ratios.read(overhead.ratios.FILE)[1].keys() == {ROW, "another row"}
-
-
 def test_the_usual_set_is_measured_between_two_loops_by_hand() -> None:
     command = [sys.executable, str(BENCHMARKS / "cell.py"), "hooks", "usual", "1000"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

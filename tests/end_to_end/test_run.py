@@ -175,20 +175,6 @@ def test_no_two_processes_train_in_one_directory(tmp_path: Path) -> None:
     assert len(records(only_run(tmp_path), "run")) == 2, "the first attempt and one that resumed it"
 
 
-def test_a_place_where_no_run_can_be_kept_is_the_users_mistake(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    done = hookflow_here("run", str(TOY), "--set=run.dir=file", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "--set run.dir=file: no run directory can be made in file" in done.stderr
-
-
-@pytest.mark.usefixtures("train_here")  # which puts the handlers of signals back
-def test_in_process_for_a_debugger(tmp_path: Path) -> None:
-    done = hookflow_here("run", str(TOY), "--in-process", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert records(only_run(tmp_path), "end")[0]["status"] == "finished"
-
-
 def test_a_mistake_found_while_building_is_told_with_its_place(tmp_path: Path) -> None:
     pipeline = tmp_path / "mine.toml"
     pipeline.write_text(TOY.read_text().replace('"./', f'"{TOY.parent}/').replace("lr = 0.1", "lrr = 0.1"))
