@@ -205,48 +205,40 @@ class Report:
         ):
             for k, text in enumerate(texts):
                 yield labelled("" if k else name, text, width)
-        for problem in (*self._undecided(), *self._turning()) if written else self.problems():
+        for problem in self.problems(undeclared=not written):
             yield f"\nwarning: {problem}"
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self, *, undeclared: bool = True) -> Iterator[Problem]:
         """Yield a warning for each pair that nothing orders or declarations turn, and for each hook that lacks some."""
-        yield from self._undecided()
-        yield from self._turning()
-        yield from self._undeclared()
-
-    def _undecided(self) -> Iterator[Problem]:
+        place = self.loaded.places.of
         for item in self.undecided:
             change, reader, slots = item.first.hook, item.then.hook, ", ".join(item.slots)
             yield Problem(
                 f'at {item.point}, "{change}" changes {slots}, "{reader}" reads it, and nothing states the order',
-                self.loaded.places.of(f"hooks.{reader}"),
+                place(f"hooks.{reader}"),
                 f"state it, then --write declares the rest: "
                 f'after = ["{change}"] in [hooks.{reader}], or after = ["{reader}"] in [hooks.{change}]',
             )
-
-    def _turning(self) -> Iterator[Problem]:
         for item in self.turned:
             first, then = item.first.hook, item.then.hook
             yield Problem(
                 f'at {item.point}, "{first}" fires ahead of "{then}"; both touch {", ".join(item.slots)}. Once that '
                 "is declared, it is the other way round",
-                self.loaded.places.of(f"hooks.{first}"),
+                place(f"hooks.{first}"),
                 f'declare what they touch (--write), or state which is right: after = ["{then}"] in [hooks.{first}]',
             )
-
-    def _undeclared(self) -> Iterator[Problem]:
-        for hook in dict.fromkeys(declaration.hook for declaration in self.declarations):
+        for hook in dict.fromkeys(declaration.hook for declaration in self.declarations if undeclared):
             at: dict[str, list[str]] = {}
             for (name, method), both in self.missing.items():
-                for verb, slots in both.by_verb() if name == hook else ():
+                for verb, touched in both.by_verb() if name == hook else ():
                     points = dict.fromkeys(b.point for b in self.plan.bindings if (b.hook, b.method) == (hook, method))
-                    place = [method] if method.startswith("around_") else points
-                    at.setdefault(f"{verb} {', '.join(slots)}", []).extend(place)
-            touched = "; ".join(f"{slots} at {' and '.join(points)}" for slots, points in at.items())
+                    where = [method] if method.startswith("around_") else points
+                    at.setdefault(f"{verb} {', '.join(touched)}", []).extend(where)
+            all_touched = "; ".join(f"{slots} at {' and '.join(points)}" for slots, points in at.items())
             lines = [f"\n        {declaration}" for declaration in self.declarations if declaration.hook == hook]
             yield Problem(
-                f'hook "{hook}" touches what it does not declare: {touched}',
-                self.loaded.places.of(f"hooks.{hook}"),
+                f'hook "{hook}" touches what it does not declare: {all_touched}',
+                place(f"hooks.{hook}"),
                 f"declare it in [hooks.{hook}], or in its class:{''.join(lines)}",
             )
 

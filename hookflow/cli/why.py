@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,7 +92,6 @@ def _explained(target: Target, a: str, answers: Sequence[Answer]) -> Iterator[st
     from hookflow.graph.why import clash
 
     plan = target.plan
-    compiled = cache(partial(_compiled_after, target))
     points: dict[tuple[str, ...], list[str]] = {}
     for answer in answers:
         first, then = _name(plan, answer.first), _name(plan, answer.then)
@@ -101,7 +99,7 @@ def _explained(target: Target, a: str, answers: Sequence[Answer]) -> Iterator[st
         slots = clash(plan.points[answer.point], answer.first, answer.then) if answer.reason == "file" else ()
         block = [*_described(plan, answer, slots)]
         if not slots and target.run is None:  # a clash has its own advice, and a recorded plan cannot change
-            block += _turning(target, answer, compiled)
+            block += _turning(target, answer)
         points.setdefault((order, *block), []).append(answer.point)
     for (order, *rest), at in points.items():
         yield "\n".join([textwrap.fill(f"at {', '.join(at)}: {order}", 80, subsequent_indent="   "), *rest])
@@ -166,57 +164,45 @@ def _overruled(passed: GivenWay) -> Iterator[str]:
     yield from _edges(passed.against, edge.point)
 
 
-def _turning(
-    target: Target, answer: Answer, compiled: Callable[[str, tuple[str, ...]], Plan | UserError]
-) -> Iterator[str]:
+def _turning(target: Target, answer: Answer) -> Iterator[str]:
     """Yield the edge that turns the two hooks of an answer, or the edges that stand against it.
 
     Stated edges are in the answer already. For two exits of arounds the edge names the one that is entered first.
     """
+    from hookflow.hooks.compile import compile_pipeline
+    from hookflow.hooks.inspect import names_of
+    from hookflow.hooks.registry import find_hook
+
     first, then = answer.first.hook, answer.then.hook
     stated = answer.path and all(edge.kind in ("file", "class") for edge in answer.path)
     if stated or first == then:
         return
     outer, inner = (first, then) if answer.first.half == answer.then.half == "exit" else (then, first)
-    after = (*_stated_after(target, inner), outer)
-    turned = compiled(inner, after)
+    loaded = target.loaded
+    hooks, node = loaded.pipeline.hooks, loaded.pipeline.hooks[inner]
+    stated_after = list(node.after)
+    if "after" not in node.model_fields_set:
+        stated_after = list(names_of(find_hook(node.use, loaded.source.parent, None), "after"))
+    after = [*stated_after, outer]
+    pipeline = loaded.pipeline.model_copy(update={"hooks": {**hooks, inner: node.model_copy(update={"after": after})}})
     names = ", ".join(map(json.dumps, after))
     other_way = f"  to fire {then} before {first}"
-    if not isinstance(turned, UserError):
-        place = {(b.hook, b.half, b.method): k for k, b in enumerate(turned.at(answer.point))}
-        now, later = (place[b.hook, b.half, b.method] for b in (answer.first, answer.then))
-        if later < now:
-            yield f"{other_way}: after = [{names}] in [hooks.{inner}]"
-    elif any(f"at {answer.point}" in problem.message for problem in turned.problems):
-        yield f"{other_way}, one of these must go:"
-        steps = turned.problems[0].hint.split("\n    ")
-        yield from (f"    {step}" for step in steps if not re.match(f'"{outer}".* before "{inner}"', step))
-    else:
-        yield f'{other_way} here alone: {{ at = "{answer.point}", after = [{names}] }} in points of [hooks.{inner}]'
-
-
-def _stated_after(target: Target, hook: str) -> list[str]:
-    """Return the `after` of a hook: the file's, or else its class's."""
-    from hookflow.hooks.inspect import names_of
-    from hookflow.hooks.registry import find_hook
-
-    node = target.loaded.pipeline.hooks[hook]
-    if "after" in node.model_fields_set:
-        return list(node.after)
-    return list(names_of(find_hook(node.use, target.loaded.source.parent, None), "after"))
-
-
-def _compiled_after(target: Target, hook: str, after: tuple[str, ...]) -> Plan | UserError:
-    """Return the plan of the pipeline with another `after` of a hook, or what stands against it."""
-    from hookflow.hooks.compile import compile_pipeline
-
-    pipeline = target.loaded.pipeline
-    hooks = {**pipeline.hooks, hook: pipeline.hooks[hook].model_copy(update={"after": list(after)})}
-    loaded = replace(target.loaded, pipeline=pipeline.model_copy(update={"hooks": hooks}))
     try:
-        return compile_pipeline(loaded, shuffle=target.plan.shuffle, imports=target.imports)
+        turned = compile_pipeline(
+            replace(loaded, pipeline=pipeline), shuffle=target.plan.shuffle, imports=target.imports
+        )
     except UserError as error:
-        return error
+        if not any(f"at {answer.point}" in problem.message for problem in error.problems):
+            yield f'{other_way} here alone: {{ at = "{answer.point}", after = [{names}] }} in points of [hooks.{inner}]'
+            return
+        yield f"{other_way}, one of these must go:"
+        steps = error.problems[0].hint.split("\n    ")
+        yield from (f"    {step}" for step in steps if not re.match(f'"{outer}".* before "{inner}"', step))
+        return
+    place = {(b.hook, b.half, b.method): k for k, b in enumerate(turned.at(answer.point))}
+    now, later = (place[b.hook, b.half, b.method] for b in (answer.first, answer.then))
+    if later < now:
+        yield f"{other_way}: after = [{names}] in [hooks.{inner}]"
 
 
 def _never(plan: Plan, a: str, b: str, point: str | None) -> Iterator[str]:

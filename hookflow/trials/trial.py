@@ -253,7 +253,7 @@ class Trials:
         plan = without_amounts(plan, keep_when=True)
         probe = Probe(plan)
         first = not self.count
-        say = self.say if first else _silence
+        say = self.say if first else lambda *said: None
         self.count += 1
         recorded: list[Record] = []
         raised = ""
@@ -282,8 +282,8 @@ def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], N
     Raises UserError where something cannot be built, or when there have been too many for an answer.
     """
     run = loaded.pipeline.run
-    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, _silence):
-        whole = build(loaded, plan, base, _silence).data
+    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, lambda *said: None):
+        whole = build(loaded, plan, base, lambda *said: None).data
         batches = {"train": ITERS * run.accumulate, "val": BATCHES, "test": BATCHES}
         data = {
             split: FewBatches(source, min(batches[split], len(source)), "a trial", run.seed)
@@ -311,7 +311,3 @@ def _logged(recorded: Sequence[Record]) -> Visit:
         ("logged", name): of_bytes(repr(sorted(values.items())).encode()) for name, values in result.items()
     }
     return Visit("on_log", 0, leaves)
-
-
-def _silence(text: str, level: Level = "info") -> None:
-    """Say nothing: the first trial has said it."""

@@ -66,8 +66,8 @@ def test_every_hook_fires_whatever_its_trigger_and_the_rest_is_told_with_the_rea
         "run.test is off: inside at forward, ema at before_test, accuracy at before_test_epoch, "
         "accuracy at after_test_iter, accuracy at after_test_epoch, ema at after_test",
         "nobody has fired this point in the first iteration: own at after_grow",
+        "raised RuntimeError: as told: bad at after_val, bad at after_val",
         "nothing has raised: rescue at on_exception",
-        "raised RuntimeError: as told: bad at after_val",
     ]
 
 

@@ -247,7 +247,7 @@ def test_every_registered_command_is_known_here() -> None:
 
 def test_what_the_shell_is_offered(world: World) -> None:
     """A word that a terminal cannot show is not offered."""
-    ask = type("Asked", (), {"params": {"target": FILE, "pipeline": FILE}})()
+    ask = type("Asked", (), {"params": {"target": FILE, "pipeline": FILE}, "args": []})()
     with here(world.folder):
         for offered in (complete.hooks, complete.points, complete.runs, complete.keys):
             words = offered(ask, "")

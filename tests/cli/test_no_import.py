@@ -154,8 +154,7 @@ def test_and_nothing_where_the_file_is_not_valid(here: Path) -> None:
         read("check", "p.toml", "--set=run.max_epochs='x'", "--set=hooks.mine.args.other=1")
     assert 'hook "mine": ./trap.py:Mine' not in str(caught.value)
     assert not (here / "marker").exists()
-    with pytest.raises(UserError):
-        refer("./trap.py:Mine", here, None)
+    refer("./trap.py:Mine", here, None)
     assert (here / "marker").exists(), "the traps would spring"
 
 

@@ -144,15 +144,15 @@ OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 
 
 def mark_of_tensor(tensor: Tensor, *, content: bool = False) -> Hashable:
-    """Return the mark of a tensor, with a checksum of its `content` if asked."""
-    return id(tensor), _version(tensor), address(tensor), checksum(tensor) if content else 0
-
-
-def _version(tensor: Tensor) -> int:
+    """Return the mark of a tensor, with a checksum of its `content` if asked and if it is in the host's memory."""
     try:
-        return tensor._version
+        version = tensor._version
     except RuntimeError:  # of an inference tensor
-        return -1
+        version = -1
+    checksum = 0
+    if content and tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.numel():
+        checksum = zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return id(tensor), version, address(tensor), checksum
 
 
 def address(tensor: Tensor) -> int:
@@ -162,58 +162,38 @@ def address(tensor: Tensor) -> int:
     return 0
 
 
-def checksum(tensor: Tensor) -> int:
-    """Return a checksum of what is in a tensor; 0 where its memory is not the host's."""
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.numel():
-        return 0
-    return zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+def mark(value: Any, opaque: Set[int] = frozenset(), depth: int = DEPTH, left: Iterator[int] | None = None) -> Hashable:
+    """Return the mark of any value, which looks into no more objects than are `left`, and no deeper than `depth`.
 
-
-def mark(value: Any, opaque: Set[int] = frozenset()) -> Hashable:
-    """Return the mark of any value.
-
-    Objects nested too deep are compared by identity, and so are those whose ids and addresses are in `opaque`: they
-    belong to others.
+    Objects beyond that are compared by identity, and so are those whose ids and addresses are in `opaque`.
     """
-    return _mark(value, opaque, DEPTH, iter(range(VALUES)))
-
-
-def _mark(value: Any, opaque: Set[int], depth: int, left: Iterator[int]) -> Hashable:
+    left = iter(range(VALUES)) if left is None else left
     if isinstance(value, PLAIN):
         return type(value), repr(value) if isinstance(value, float) else value
     if id(value) in opaque or depth == 0 or isinstance(value, OPAQUE) or next(left, None) is None:
         return id(value)
-    if isinstance(value, Tensor):
-        return id(value) if address(value) in opaque else mark_of_tensor(value)
-    if isinstance(value, np.ndarray):
-        small = not value.dtype.hasobject and value.nbytes <= BYTES
-        return id(value), value.shape, zlib.crc32(np.ascontiguousarray(value).data.cast("B")) if small else 0
-    if isinstance(value, torch.Generator):
-        return zlib.crc32(value.get_state().numpy().data)
-    if isinstance(value, random.Random):
-        return value.getstate()
-    return type(value), tuple(_inside(value, opaque, depth - 1, left))
-
-
-def _inside(value: Any, opaque: Set[int], depth: int, left: Iterator[int]) -> Iterator[Hashable]:
-    """Yield the marks of the parts of a value."""
-    if isinstance(value, nn.Module):
-        yield value.training
-        for name, tensor in (*value.named_parameters(), *value.named_buffers()):
-            yield name, _mark(tensor, opaque, depth, left)
-    elif isinstance(value, Mapping):
-        yield len(value)
-        items = dict.items(value) if isinstance(value, dict) else value.items()
-        for key, inner in islice(items, VALUES):
-            yield (key if isinstance(key, PLAIN) else id(key)), _mark(inner, opaque, depth, left)
-    elif isinstance(value, list | tuple | set | frozenset | deque):
-        yield len(value)
-        for inner in islice(reversed(value) if isinstance(value, list | deque) else value, VALUES):
-            yield _mark(inner, opaque, depth, left)
-    else:
-        yield id(value)
-        if hasattr(value, "__dict__"):
-            yield _mark(vars(value), opaque, depth, left)
+    inner = partial(mark, opaque=opaque, depth=depth - 1, left=left)
+    match value:
+        case Tensor():
+            return id(value) if address(value) in opaque else mark_of_tensor(value)
+        case np.ndarray():
+            small = not value.dtype.hasobject and value.nbytes <= BYTES
+            return id(value), value.shape, zlib.crc32(np.ascontiguousarray(value).data.cast("B")) if small else 0
+        case torch.Generator():
+            return zlib.crc32(value.get_state().numpy().data)
+        case random.Random():
+            return value.getstate()
+        case nn.Module():
+            tensors = (*value.named_parameters(), *value.named_buffers())
+            return value.training, tuple((name, inner(tensor)) for name, tensor in tensors)
+        case Mapping():
+            items = islice(dict.items(value) if isinstance(value, dict) else value.items(), VALUES)
+            marks = tuple((key if isinstance(key, PLAIN) else id(key), inner(item)) for key, item in items)
+            return type(value), len(value), marks
+        case list() | tuple() | set() | frozenset() | deque():
+            every = reversed(value) if isinstance(value, list | deque) else value
+            return type(value), len(value), tuple(map(inner, islice(every, VALUES)))
+    return id(value), inner(vars(value)) if hasattr(value, "__dict__") else None
 
 
 def mark_of_random(device: torch.device) -> Hashable:
