@@ -12,7 +12,6 @@ import typer
 from hookflow.cli import complete
 from hookflow.cli.options import Format, FormatOption, RunsFolder
 from hookflow.cli.output import echo, echo_json
-from hookflow.pipeline.source_map import as_toml
 
 if TYPE_CHECKING:
     from hookflow.graph.difference import Arrow, Change, Difference
@@ -108,4 +107,6 @@ def _order(sign: str, hooks: Sequence[str]) -> list[str]:
 
 
 def _written(value: Any) -> str:
+    from hookflow.pipeline.source_map import as_toml
+
     return "nothing" if value is None else as_toml(value)

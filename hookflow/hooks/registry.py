@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.pipeline.check_imports import missing
 from hookflow.pipeline.registry import Registry
 
 BUILT_IN: dict[str, str] = {
@@ -71,6 +70,8 @@ def find_without_import(use: str, base: Path, where: Where | None) -> Callable[.
 
     Raises UserError when the file or the module of `use` does not exist, or defines no such name.
     """
+    from hookflow.pipeline.check_imports import missing  # loads pydantic, which `hookflow --help` does without
+
     if problem := missing(use, base, where, HOOKS):
         raise UserError(problem)
     place = HOOKS.short_names(use).get(use, use)
