@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hookflow.cli.options import Format, NoImport, Only, Overrides, PipelineFile, Shuffle, Without
-from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn, warn_of
+from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn_of
 from hookflow.errors import Problem, UserError
 
 
@@ -63,6 +63,8 @@ def check(
     """
     if write and not observe:
         raise UserError(Problem("--write needs --observe: what is missing is what was seen"))
+    if format_ is Format.json and (observe or commute):
+        raise UserError(Problem("--format json is for editors, and --observe and --commute report in text"))
     if no_import and (observe or commute):
         raise UserError(Problem("--no-import runs nothing, --observe and --commute do"))
     from hookflow.service.findings import Findings
@@ -91,13 +93,13 @@ def check(
         echo_json({"file": str(pipeline), "valid": False, "problems": error.to_json()})
         raise typer.Exit(2) from None
     if format_ is Format.json:
-        echo_json(findings.to_json() | ({"observed": seen.to_json()} if seen else {}))
+        echo_json(findings.to_json())
     else:
         width = shutil.get_terminal_size().columns
         lines = [*findings.lines(width), *(seen.lines(findings.ambiguous, width, written=write) if seen else ())]
         echo("\n".join(lines))
     if seen and write:
         for line in seen.write():
-            (echo if format_ is Format.text else warn)(line)
+            echo(line)
     if strict and (findings.doubtful or (seen and seen.doubtful)):
         raise typer.Exit(1)

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import tomli
@@ -18,7 +18,6 @@ from hookflow.graph.observation import (
     Slots,
     missing,
     never_seen,
-    to_json,
     turned,
     undecided,
     with_observed,
@@ -241,23 +240,6 @@ class Report:
                 place(f"hooks.{hook}"),
                 f"declare it in [hooks.{hook}], or in its class:{''.join(lines)}",
             )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as lists, mappings and values."""
-        never = never_seen(self.observed.seen)
-        return {
-            "iters": self.observed.iters,
-            "bindings": to_json(self.observed.seen, self.missing),
-            "warnings": [problem.to_json() for problem in self.problems()],
-            "declare": [asdict(declaration) for declaration in self.declarations],
-            "not_seen": {name: {"reads": both.reads, "writes": both.writes} for name, both in never.items()},
-            "undecided": [
-                {"point": item.point, "changes": item.first.hook, "reads": item.then.hook, "slots": [*item.slots]}
-                for item in self.undecided
-            ],
-            "not_fired": [asdict(item) for item in self.observed.silent],
-            "contents_compared": self.observed.by_content,
-        }
 
     def write(self) -> Iterator[str]:
         """Put the missing declarations into the pipeline file, and yield a line for each. Existing lines stay.

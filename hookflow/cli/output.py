@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 
@@ -23,7 +23,9 @@ STYLE = re.compile(r"(\x1b\[(?:0|1|2|36)m)")
 
 def echo(text: str, *, coloured: bool = False) -> None:
     """Print a text of one or more lines, with a dot for each control character; `coloured` keeps our own colours."""
-    _print(text, sys.stdout, coloured)
+    for line in text.split("\n"):
+        parts = STYLE.split(line) if coloured else [line]  # every second one is a colour
+        print("".join(part if k % 2 else printable(part) for k, part in enumerate(parts)))
 
 
 def echo_json(value: Any) -> None:
@@ -100,9 +102,3 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "", width: int | None =
         first, *rest = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
         lines += [f"{head}{first}".rstrip(), *(" " * len(head) + line for line in rest)]
     return lines
-
-
-def _print(text: str, to: TextIO, coloured: bool = False) -> None:
-    for line in text.split("\n"):
-        parts = STYLE.split(line) if coloured else [line]  # every second one is a colour
-        print("".join(part if k % 2 else printable(part) for k, part in enumerate(parts)), file=to)

@@ -206,15 +206,3 @@ def _summed(slots: Collection[str]) -> tuple[str, ...]:
     """Return slots without the parts of others among them; of many parts of one, that one."""
     parts = Counter(root(slot) for slot in {*slots} if slot != root(slot) and root(slot) in CROWDED)
     return widest({*slots, *(slot for slot, many in parts.items() if many > MANY)})
-
-
-def to_json(observed: Sequence[Seen], without: Mapping[Method, Slots]) -> list[dict[str, object]]:
-    """Return what each binding was seen to touch, with what its method does not declare."""
-    result: list[dict[str, object]] = []
-    for seen in observed:
-        binding = seen.binding
-        more = without.get((binding.hook, binding.method), Slots())
-        facts = {"hook": binding.hook, "point": binding.point, "method": binding.method, "firings": seen.firings}
-        touched = {"reads": [*seen.touched.reads], "writes": [*seen.touched.writes]}
-        result.append({**facts, **touched, "undeclared": {"reads": [*more.reads], "writes": [*more.writes]}})
-    return result

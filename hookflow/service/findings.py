@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -62,32 +62,6 @@ def commuted_lines(plan: Plan, commuted: Commuted, settled: Sequence[Ambiguity])
         yield "", f"not compared, since it differs in trials of one order: {', '.join(commuted.noise[:NOISE])}{more}"
 
 
-def commuted_to_json(plan: Plan, commuted: Commuted) -> dict[str, Any]:
-    """Return the same as plain lists, mappings and values."""
-    return {
-        "differ": [_step_to_json(plan, step) for step in commuted.steps],
-        "same": [_pair(pair) for pair in commuted.same],
-        "not_judged": [_pair(pair) for pair in commuted.leaking],
-        "untried": [_pair(pair) | {"why": why} for pair, why in commuted.untried],
-        "more": commuted.unlooked,
-        "not_compared": list(commuted.noise),
-        "trials": commuted.trials,
-        "seconds": round(commuted.seconds, 3),
-    }
-
-
-def _step_to_json(plan: Plan, step: Step) -> dict[str, Any]:
-    parts = [asdict(part) for part in step.difference.parts]
-    return {
-        "pairs": [_pair(pair) for pair in step.pairs],
-        "at": step.difference.point,
-        "parts": [{"of": part.pop("name"), **part} for part in parts],
-        "later": list(step.difference.later),
-        "text": str(step.difference),
-        "hint": "; ".join(_ways(plan, step)),
-    }
-
-
 def _ways(plan: Plan, step: Step) -> Sequence[str]:
     """Return how a file says which order is right, or that either is.
 
@@ -109,11 +83,6 @@ def _ways(plan: Plan, step: Step) -> Sequence[str]:
             f"each as one method around_{halves[0].removeprefix('before_')}: what is entered first is left last"
         )
     return here
-
-
-def _pair(pair: Pair) -> dict[str, str]:
-    first, then = pair.hooks
-    return {"point": pair.point, "first": first, "then": then}
 
 
 def _named(pairs: Iterable[Pair]) -> str:
@@ -202,7 +171,6 @@ class Findings:
                 for binding in self.plan.bindings
                 for summary in [self.forecasts[binding.id]]
             ],
-            **({"commute": commuted_to_json(self.plan, self.commuted)} if self.commuted else {}),
         }
 
     def _but(self) -> str:

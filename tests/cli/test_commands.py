@@ -100,7 +100,7 @@ def test_they_wait_for_no_torch(tmp_path: Path) -> None:
         "    sys.argv = ['hookflow', *line]\n"
         "    try: main()\n"
         "    except SystemExit as end: assert not end.code, line\n"
-        "    absent = ('torch', 'textual', 'numpy', 'networkx') + ('pydantic',) * (line[1] == '--help')\n"
+        "    absent = ('torch', 'textual', 'numpy', 'networkx') + ('pydantic',) * (line[0] == '--help')\n"
         "    loaded = [name for name in absent if name in sys.modules]\n"
         "    assert not loaded, (line, loaded)\n"
     )

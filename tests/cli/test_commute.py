@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 
@@ -106,17 +105,6 @@ def test_a_pair_that_differs_is_named_with_what_differs_and_fails_strict() -> No
     ):
         assert part in said
     invoke("check", "--strict", file)
-
-
-def test_the_same_for_programs() -> None:
-    found = json.loads(commute(BUGS / "lightning_9950.toml", "-f", "json"))["commute"]
-    assert [step["pairs"] for step in found["differ"]] == [
-        [{"point": point, "first": "pruned", "then": "quantized"}] for point in ("before_val", "after_val")
-    ]
-    [model] = [part for part in found["differ"][1]["parts"] if part["of"] == "model"]
-    assert (model["differing"], model["total"], model["source"]) == (6, 9, "quantized.found")
-    assert "each as one method around_val: what is entered first is left last" in found["differ"][1]["hint"]
-    assert (found["same"], found["untried"], found["more"], found["not_compared"]) == ([], [], False, [])
 
 
 RARE = 'points = [{ at = "after_val_epoch", every = 1000, when = "loss > 1e9" }]'

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
+from hookflow.errors import UserError
 from hookflow.pipeline.load import load
 from hookflow.service.pipelines import valid_plan
 from tests.cli.conftest import invoke
@@ -168,38 +168,24 @@ def test_what_cannot_be_written_is_told_and_nothing_is(file: Path) -> None:
     assert file.read_text() == before
 
 
-def test_it_speaks_json(file: Path) -> None:
-    prints = '[hooks.prints]\nuse = "builtins:print"\nargs = { end = "printed" }\npoints = ["after_val"]\n'
-    file.write_text(HEAD + hooks(judge="Judge", score="Score") + prints)
-    found = json.loads(check(file, "--observe", "--write", "--format", "json"))
-    assert [(pair["first"], pair["then"], pair["slots"]) for pair in found["ambiguities"]] == [
-        ("judge", "score", ["metrics.score"])
-    ]
-    seen = found["observed"]
-    assert seen["iters"] == 4
-    assert seen["bindings"][0] == {
-        "hook": "judge",
-        "point": "after_val_epoch",
-        "method": "after_val_epoch",
-        "firings": 2,
-        "reads": ["metrics.score"],
-        "writes": [],
-        "undeclared": {"reads": ["metrics.score"], "writes": []},
-    }
-    assert seen["declare"] == [
-        {"hook": "judge", "key": "reads", "value": ["metrics.score"]},
-        {"hook": "score", "key": "reads", "value": ["metrics.loss"]},
-        {"hook": "score", "key": "writes", "value": ["metrics.score"]},
-    ]
-    assert [problem["line"] for problem in seen["warnings"]] == [18, 18, 21]
-    assert seen["not_fired"] == [{"hook": "judge", "point": "after_val_epoch", "why": "raised KeyError: 'score'"}]
-
-
 def test_what_a_hook_raises_is_told_and_is_not_strict(file: Path) -> None:
     file.write_text(HEAD + '\n[hooks.fails]\nuse = "./fails.py:fails"\npoints = ["after_train"]\n')
     (file.parent / "fails.py").write_text('def fails():\n    raise RuntimeError("on purpose")\n')
     assert "  not fired  fails at after_train: raised RuntimeError: on purpose\n" in check(file, "--observe")
     check(file, "--observe", "--strict", exit_code=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--write",), "--write needs --observe"),
+        (("--observe", "--no-import"), "--no-import runs nothing"),
+        (("--commute", "--format", "json"), "--observe and --commute report in text"),
+    ],
+)
+def test_options_that_exclude_one_another(options: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        check("p.toml", *options)
 
 
 def test_what_is_no_hook_and_raises_ends_it(file: Path) -> None:
@@ -209,12 +195,6 @@ def test_what_is_no_hook_and_raises_ends_it(file: Path) -> None:
     file.write_text(HEAD + '\n[task]\nuse = "./task.py:step"\n')
     (file.parent / "task.py").write_text('def step(run, batch):\n    raise RuntimeError("on purpose")\n')
     check(file, "--observe", exit_code=1)
-
-
-def test_write_needs_observe(file: Path) -> None:
-    file.write_text(HEAD)
-    result = CliRunner().invoke(app, ["check", "p.toml", "--write"])
-    assert "--write needs --observe" in str(result.exception)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from hookflow.graph.observation import Seen, Slots, missing, never_seen, to_json, turned, with_observed
+from hookflow.graph.observation import Seen, Slots, missing, never_seen, turned, with_observed
 from hookflow.graph.plan import Node, Plan
 from tests.hook_nodes import AROUND, POINT, node, plan
 
@@ -166,19 +166,3 @@ def test_pairs_that_the_declarations_turn(
 def test_slots_by_verb() -> None:
     assert [*Slots(("a",), ("b",)).by_verb()] == [("reads", ("a",)), ("writes", ("b",))]
     assert [*Slots((), ("b",)).by_verb()] == [("writes", ("b",))]
-
-
-def test_as_json_each_binding_has_what_its_method_lacks() -> None:
-    compiled = plan(at(POINT, "a", ["lr"]), at(POINT, "b"))
-    observed = seen(compiled, 3, a=(["lr"], ["rng"]), b=(["grads"], []))
-    first, then = to_json(observed, {("a", POINT): Slots((), ("rng",))})
-    assert first == {
-        "hook": "a",
-        "point": POINT,
-        "method": POINT,
-        "firings": 3,
-        "reads": ["lr"],
-        "writes": ["rng"],
-        "undeclared": {"reads": [], "writes": ["rng"]},
-    }
-    assert then["undeclared"] == {"reads": [], "writes": []}
