@@ -79,9 +79,6 @@ def _value(
     return {**(stated or {}), **{method: slots[method] for method in more}}
 
 
-_DOTS = re.compile(r"""\s*(?:(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')\s*\.\s*)*""")
-
-
 def with_key(text: str, table: Key, key: str, value: Any) -> str:
     """Return a TOML text in which `key` of a table is `value`; a list or a table that is there is extended.
 

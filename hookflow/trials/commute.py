@@ -28,63 +28,22 @@ NAMED = 3
 """How many values are named, of a part in which several differ."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the state in which two trials differ: the model, a hook's attributes, a file.
-
-    `differing` of its `total` values differ, and `names` are the first of them. `source` is the attribute of a hook
-    that holds the values of the other trial.
-    """
-
-    name: str
-    differing: int
-    total: int
-    names: tuple[str, ...]
-    source: str = ""
-
-    def __str__(self) -> str:
-        message = f"{self.name}: {', '.join(self.names)}".removesuffix(": ")
-        if self.differing > NAMED:
-            unit = "tensors" if self.name in ("model", "gradients") else "values"
-            message = f"{self.name}: {self.differing} of {self.total} {unit}"
-        return f"{message}, from `{self.source}`" if self.source else message
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The difference of two trials: the first `point` where they differ, and the `parts` that differ there.
-
-    `later` are the further parts that differ after it. `raised` describes a difference in exceptions or points.
-    """
-
-    point: str
-    parts: tuple[Part, ...]
-    later: tuple[str, ...] = ()
-    raised: str = ""
-
-    def __str__(self) -> str:
-        if self.raised:
-            return self.raised
-        more = f" and {len(self.later) - NAMED} more" * (len(self.later) > NAMED)
-        later = f"; later in {', '.join(self.later[:NAMED])}{more}" if self.later else ""
-        return f"differ in {'; in '.join(map(str, self.parts))}{later}"
-
-
-def difference(a: Trace, b: Trace, noise: frozenset[Leaf]) -> Difference | None:
-    """Return the difference between the trials of two orders, without noise; None where they are equal."""
+def difference(a: Trace, b: Trace, noise: frozenset[Leaf]) -> str:
+    """Return the difference between the trials of two orders in words, without noise; "" where they are equal."""
     result = list(_visits(a, b, noise))
-    point = result[0][0].point if result else ""
     if a.raised != b.raised:
         ways = (("as it is", a), ("the other way round", b))
-        message = "; ".join(f"{name} it raises {trace.raised}" for name, trace in ways if trace.raised)
-        return Difference(point, (), raised=message)
+        return "; ".join(f"{name} it raises {trace.raised}" for name, trace in ways if trace.raised)
     if not result:
         places = [[(visit.point, visit.iter) for visit in trace.visits] for trace in (a, b)]
-        return None if places[0] == places[1] else Difference("", (), raised="differ in which points are fired")
+        return "" if places[0] == places[1] else "differ in which points are fired"
     (item, other, differing), *rest = result
-    parts = tuple(_parts(item.leaves, other.leaves, differing))
-    later = dict.fromkeys(_part(leaf) for *_, leaves in rest for leaf in leaves)
-    return Difference(point, parts, tuple(name for name in later if name not in {part.name for part in parts}))
+    parts = dict(_parts(item.leaves, other.leaves, differing))
+    every = dict.fromkeys(_part(leaf) for *_, leaves in rest for leaf in leaves)
+    later = [name for name in every if name not in parts]
+    more = f" and {len(later) - NAMED} more" * (len(later) > NAMED)
+    then = f"; later in {', '.join(later[:NAMED])}{more}" * bool(later)
+    return f"differ in {'; in '.join(parts.values())}{then}"
 
 
 def _visits(a: Trace, b: Trace, noise: frozenset[Leaf] = frozenset()) -> Iterator[tuple[Visit, Visit, list[Leaf]]]:
@@ -118,7 +77,8 @@ def _part(leaf: Leaf) -> str:
     return names.get(leaf[0]) or WORDS.get(leaf[0], leaf[0])
 
 
-def _parts(a: Leaves, b: Leaves, differing: Sequence[Leaf]) -> Iterator[Part]:
+def _parts(a: Leaves, b: Leaves, differing: Sequence[Leaf]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each part that differs, and in words which of its values do."""
     grouped: dict[str, list[Leaf]] = {}
     for leaf in differing:
         grouped.setdefault(_part(leaf), []).append(leaf)
@@ -126,8 +86,13 @@ def _parts(a: Leaves, b: Leaves, differing: Sequence[Leaf]) -> Iterator[Part]:
     order = {WORDS.get(part, part): place for place, part in enumerate(PARTS)}
     for name in sorted(grouped, key=lambda name: (order.get(name, len(order)), name)):
         leaves = grouped[name]
-        names = [".".join(leaf[2:] if leaf[0] in ("hooks", "files") else leaf[1:]) for leaf in leaves[:NAMED]]
-        yield Part(name, len(leaves), totals[name], tuple(names), _source(a, b, leaves))
+        names = [".".join(leaf[2:] if leaf[0] in ("hooks", "files") else leaf[1:]) for leaf in leaves]
+        text = f"{name}: {', '.join(names)}".removesuffix(": ")
+        if len(leaves) > NAMED:
+            unit = "tensors" if name in ("model", "gradients") else "values"
+            text = f"{name}: {len(leaves)} of {totals[name]} {unit}"
+        source = _source(a, b, leaves)
+        yield name, f"{text}, from `{source}`" if source else text
 
 
 def _source(a: Leaves, b: Leaves, leaves: Sequence[Leaf]) -> str:
@@ -163,7 +128,7 @@ class Step:
     """The smallest change of the order that makes a difference: `pairs` are those that it turns, mostly one."""
 
     pairs: tuple[Pair, ...]
-    difference: Difference
+    difference: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +201,7 @@ class _Search:
         own = [hook for hook in hooks if not {hook.use}.intersection((*BUILT_IN, *BUILT_IN.values()))]
         return any(("hooks", hook.name) in self._noise for hook in own)
 
-    def differ(self, a: Plan, b: Plan) -> Difference | None:
+    def differ(self, a: Plan, b: Plan) -> str:
         return difference(self._made.of(a), self._made.of(b), self._noise)
 
     def _steps(self, begin: Plan, swaps: Sequence[Pair], low: int, high: int) -> Iterator[Step]:

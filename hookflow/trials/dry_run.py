@@ -5,11 +5,11 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hookflow.errors import UserError
 from hookflow.events.log import event_log
@@ -108,12 +108,11 @@ def without_amounts(plan: Plan, *, keep_when: bool = False) -> Plan:
     )
 
 
-def shortened(data: Mapping[str, Any], batches: int, option: str) -> dict[str, Any]:
-    """Return the sources by split, with so many batches for a validation and a test; `option` has limited them."""
-    return {
-        split: source if split == "train" else Limited(source, min(batches, len(source)), option)
-        for split, source in data.items()
-    }
+def shortened(parts: Parts, batches: int, option: str) -> Parts:
+    """Return the parts with so many batches for a validation and a test; `option` has limited them."""
+    evaluated = parts.data.keys() - {"train"}
+    few = {split: Limited(parts.data[split], min(batches, len(parts.data[split])), option) for split in evaluated}
+    return replace(parts, data={**parts.data, **few})
 
 
 Found = TypeVar("Found")
@@ -181,7 +180,7 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     plan = without_amounts(plan)
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
         whole = build(loaded, plan, base, say)
-        parts, device = replace(whole, data=shortened(whole.data, 1, "--dry-run")), describe(whole.device)
+        parts, device = shortened(whole, 1, "--dry-run"), describe(whole.device)
         _, recorded = in_temporary_run(parts, plan, partial(Trainer.train_once, test=run.test, sanity=run.sanity), say)
     fired = fired_in(recorded)
     return DryRun(
@@ -217,8 +216,7 @@ def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     loaded = replace(loaded, pipeline=loaded.pipeline.model_copy(update={"run": run}))
     plan = replace(without_amounts(plan), hooks=tuple(replace(hook, on_error="ignore") for hook in plan.hooks))
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
-        whole = build(loaded, plan, base, say)
-        parts = replace(whole, data=shortened(whole.data, BATCHES, "--observe"))
+        parts = shortened(build(loaded, plan, base, say), BATCHES, "--observe")
         observer = Observer(plan, parts)
         epochs = min(EPOCHS, run.max_epochs or EPOCHS)
 

@@ -105,6 +105,8 @@ def test_a_pair_that_differs_is_named_with_what_differs_and_fails_strict() -> No
     ):
         assert part in said
     invoke("check", "--strict", file)
+    around = "each as one method around_val: what is entered first is left last"
+    assert around in commute(BUGS / "lightning_9950.toml")
 
 
 RARE = 'points = [{ at = "after_val_epoch", every = 1000, when = "loss > 1e9" }]'
