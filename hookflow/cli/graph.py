@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -17,37 +17,32 @@ from hookflow.cli import complete
 from hookflow.cli.options import NoImport, Only, Overrides, PipelineOrRun, RunsFolder, Shuffle, Without
 from hookflow.cli.output import as_json, echo, write_file
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
-from hookflow.graph.plan import Binding, Edge, Plan
+from hookflow.graph.plan import Edge, Plan
 from hookflow.numbers import counted
 
 
-def only_points(plan: Plan, points: Collection[str]) -> Plan:
-    """Return what the plan says of some points."""
-    more = {point: count for point, count in plan.given_way_more.items() if point in points}
-    plan = replace(plan, given_way_more=more)
-    return _part(plan, lambda binding: binding.point in points, lambda edge: edge.point in points)
+def part_of(plan: Plan, points: Collection[str] = (), hook: str | None = None) -> Plan:
+    """Return what the plan says of some points, or of a hook and its edges to others; of all where none is given."""
 
+    def kept(edge: Edge) -> bool:
+        return hook in (None, edge.first, edge.then) and (not points or edge.point in points)
 
-def only_hook(plan: Plan, hook: str) -> Plan:
-    """Return every point at which the hook fires, and there the hook, its edges and who stands at their other ends."""
-    edges = (edge for edge in plan.edges if hook in (edge.first, edge.then))
-    shown = {id_ for edge in edges for id_ in (edge.first_id, edge.then_id)}
-    return _part(
-        replace(plan, given_way_more={}),
-        lambda binding: binding.hook == hook or binding.id in shown,
-        lambda edge: hook in (edge.first, edge.then),
+    edges = tuple(filter(kept, plan.edges))
+    ends = {id_ for edge in edges for id_ in (edge.first_id, edge.then_id)}
+    bindings = tuple(
+        binding
+        for binding in plan.bindings
+        if (hook in (None, binding.hook) or binding.id in ends) and (not points or binding.point in points)
     )
-
-
-def _part(plan: Plan, bound: Callable[[Binding], bool], kept: Callable[[Edge], bool]) -> Plan:
-    bindings = tuple(filter(bound, plan.bindings))
     there = {binding.hook for binding in bindings}
+    more = {point: count for point, count in plan.given_way_more.items() if not points or point in points}
     return replace(
         plan,
-        hooks=tuple(hook for hook in plan.hooks if hook.name in there),
+        hooks=tuple(planned for planned in plan.hooks if planned.name in there),
         bindings=bindings,
-        edges=tuple(filter(kept, plan.edges)),
-        given_way=tuple(provided for provided in plan.given_way if kept(provided.edge)),
+        edges=edges,
+        given_way=tuple(passed for passed in plan.given_way if kept(passed.edge)),
+        given_way_more=more if hook is None else {},
     )
 
 
@@ -151,10 +146,7 @@ def _narrowed(plan: Plan, points: Sequence[str], hook: str | None) -> tuple[Plan
     fires, fire = ("no hook fires", "hooks fire") if hook is None else (f"{hook} does not fire", "it fires")
     if unbound := [point for point in points if point not in bound]:
         raise UserError(Problem(f"{fires} at {unbound[0]}", hint=f"{fire} at {', '.join(bound)}"))
-    if hook is not None:
-        plan = only_hook(plan, hook)
-    if points:
-        plan = only_points(plan, points)
+    plan = part_of(plan, points, hook)
     if hook is None:
         return plan, title_of(plan)
     where = " and ".join(points) or counted(len(bound), "point")

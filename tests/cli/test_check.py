@@ -205,12 +205,9 @@ def test_a_bare_hook_wide_number_counts_iterations_and_elsewhere_the_hook_fires_
     assert when == dict.fromkeys(often, "every 10") | dict.fromkeys(each, "")
 
 
-def test_it_says_when_what_does_not_always_fire_does() -> None:
+def test_hooks_can_be_left_out_shuffled_and_fire_at_times() -> None:
     told = check("hooks.print.every=500")
     assert "  fires      print at after_train_iter: every 500 iterations, first after iteration 500: 6 times\n" in told
-
-
-def test_hooks_can_be_left_out_and_shuffled() -> None:
     assert "  hooks      2 hooks at 2 points; switched off: log, ema\n" in check(options=("--without", "log"))
     assert "  hooks      1 hook at 1 point; switched off: clip, print, ema\n" in check(options=("--only", "log"))
     assert "1 by the shuffle with seed 3 alone" in check("hooks.log.phase=normal", options=("--shuffle", "3"))

@@ -93,13 +93,9 @@ def test_what_amounts_to_the_same_is_no_difference() -> None:
     Path("same.toml").write_text("# a comment moves every line\n" + OLD.replace("8\n", "0x8\n"))
     assert diff("old.toml", "same.toml", exit_code=0) == "old.toml and same.toml amount to the same\n"
     assert not any(json.loads(diff("old.toml", "same.toml", "--format", "json", exit_code=0)).values())
-
-
-def test_hooks_that_moved_for_one_that_is_gone_are_not_in_another_order() -> None:
     Path("less.toml").write_text(OLD.replace(EMA, ""))
     told = json.loads(diff("old.toml", "less.toml", "--format", "json"))
-    assert told["hooks_removed"] == ["ema"]
-    assert [name for name, value in told.items() if value] == ["hooks_removed"]
+    assert [name for name, value in told.items() if value] == ["hooks_removed"], "the order of the others is the same"
 
 
 def test_a_run_is_what_it_was_started_with() -> None:

@@ -52,8 +52,4 @@ def test_a_resumed_run_keeps_its_order_and_the_hooks_that_it_was_left() -> None:
     longer = resumed("p.toml", Changes(overrides=("run.max_iters=20",)))
     assert (longer.id, order(longer.wanted()), recorded_plan(longer.wanted()).shuffle) == (run.id, shuffled, 7)
     assert "max_iters = 20" in longer.wanted().pipeline.read_text()
-
-
-def test_a_resumed_run_can_be_given_another_order() -> None:
-    run = new("p.toml", Changes(shuffle=7))
     assert recorded_plan(resumed(run.id, Changes(shuffle=0)).wanted()).shuffle == 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookflow.cli.graph import only_hook, only_points
+from hookflow.cli.graph import part_of
 from hookflow.graph.plan import Binding, Half, Node, Plan, Trigger
 from hookflow.graph.render.text import as_text, gutter, marks, place_of, rails
 from tests.golden_files import check_golden
@@ -242,15 +242,15 @@ def test_a_rail_joins_the_halves_of_an_around_in_the_first_free_column(
 
 class TestParts:
     def test_one_point_keeps_all_that_is_said_of_it(self) -> None:
-        part = only_points(RICH, ["after_train_iter"])
+        part = part_of(RICH, ["after_train_iter"])
         assert part.bindings == RICH.at("after_train_iter")
         assert part.edges == RICH.edges_at("after_train_iter")
         assert {hook.name for hook in part.hooks} == {binding.hook for binding in part.bindings}
         assert part.given_way == RICH.given_way
-        assert only_points(RICH, ["before_val"]).given_way == ()
+        assert part_of(RICH, ["before_val"]).given_way == ()
 
     def test_one_hook_has_its_neighbours_beside_it_and_no_others(self) -> None:
-        part = only_hook(RICH, "reader")
+        part = part_of(RICH, hook="reader")
         assert [binding.hook for binding in part.at("after_densify")] == ["densify", "reader"]
         assert "log" not in [binding.hook for binding in part.at("after_train_iter")]
         assert {edge.first for edge in part.edges if edge.then == "reader"} >= {"densify", "psnr"}
@@ -261,4 +261,4 @@ class TestParts:
         nodes = (node(name, ["after_val"], [before] if before else []) for before, name in pairwise(["", *"abcd"]))
         chain = plan(*nodes)
         for hook, beside in (("a", "ab"), ("b", "abc"), ("d", "cd")):
-            assert "".join(binding.hook for binding in only_hook(chain, hook).bindings) == beside
+            assert "".join(binding.hook for binding in part_of(chain, hook=hook).bindings) == beside
