@@ -85,12 +85,7 @@ class Around:
 
 
 class AroundVal(Around):
-    def around_val(self) -> Iterator[None]:
-        self.mark("entered")
-        try:
-            yield
-        finally:
-            self.mark("left")
+    around_val = Around.around_train_epoch
 
 
 @at_every_point
@@ -308,17 +303,13 @@ class Probes:
         with self.file.open("a") as file:
             file.write(f"{self.mark}{what} {name or 'net'} {run.iter} {run.stage}\n")
 
-    def forward_pre(self, run: Any, module: nn.Module) -> None:
-        self.note(run, module, "forward_pre")
 
-    def forward(self, run: Any, module: nn.Module) -> None:
-        self.note(run, module, "forward")
+def _notes(point: str) -> Any:
+    return lambda self, run, module: self.note(run, module, point)
 
-    def full_backward_pre(self, run: Any, module: nn.Module) -> None:
-        self.note(run, module, "full_backward_pre")
 
-    def full_backward(self, run: Any, module: nn.Module) -> None:
-        self.note(run, module, "full_backward")
+for _name in ("forward_pre", "forward", "full_backward_pre", "full_backward"):
+    setattr(Probes, _name, _notes(_name))
 
 
 class Scales:

@@ -213,7 +213,6 @@ class ModuleHooks:
         return list(dict.fromkeys(each.firing.binding.hook for each in gone))
 
     def _call(self, registration: Registration, module: nn.Module, *offered: Any) -> Any:
-        """Call a binding for a module, in its stages."""
         if self._state.stage not in registration.stages:
             return None
         dispatcher = self._engine.dispatcher

@@ -245,7 +245,6 @@ class Recorder:
         return [*begun, _warning(text, time.time(), *self._place())]
 
     def _loss(self) -> list[Record]:
-        """Return a warning of the records that are lost, if any are."""
         text = f"the event log could not be written ({self._why}): some {self._lost} records are lost"
         return [_warning(text, time.time(), *self._place())] if self._lost else []
 
@@ -273,7 +272,6 @@ def _warning(text: str, t: float, it: int, ep: int) -> Record:
 
 
 def _take(queue: deque[Any], count: int | None = None) -> list[Any]:
-    """Take so many out of the queue, or all that are in it now, while others may still be adding to it."""
     return [queue.popleft() for _ in range(len(queue) if count is None else count)]
 
 

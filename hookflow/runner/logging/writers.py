@@ -431,7 +431,6 @@ def _made(
 
 
 def _join(threads: Sequence[WriterThread], seconds: float) -> None:
-    """Wait so long for all of the threads together."""
     deadline = time.monotonic() + seconds
     for thread in threads:
         thread.join(max(deadline - time.monotonic(), 0))

@@ -100,7 +100,6 @@ class Evaluation:
         return means is not None
 
     def _conclude(self, split: Split, means: dict[str, float], began: float) -> None:
-        """Let the task and hooks make metrics of the means, and record them."""
         state = self._state
         made = self._task.metrics(means) if hasattr(self._task, "metrics") else {}
         metrics: dict[str, Any] = {**means, **made}

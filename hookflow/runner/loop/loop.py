@@ -81,11 +81,9 @@ class SafePoint:
 
     @property
     def _signal(self) -> Stop | None:
-        """The signal that has come and not been heeded."""
         return None if self.signals.stop is self._heard else self.signals.stop
 
     def _wants(self) -> int:
-        """Return what this process has been asked for and has not done."""
         requests = self._requests
         wishes = OBEY if self.signals.commands else 0
         if requests.stop_reason is not None or self._signal is not None:

@@ -51,7 +51,6 @@ def _of_parameters(model: nn.Module) -> Iterator[str]:
 
 
 def _of_batch(batch: Any) -> Iterator[str]:
-    """Name the tensors of a batch that hold NaN or infinity."""
     leaves, _ = tree_flatten_with_path(batch)
     if names := [f"batch{keystr(path)}" for path, leaf in leaves if not _is_finite(leaf)]:
         yield f"Input that is not finite: {first_few(names)}."
@@ -100,5 +99,4 @@ def _of_another_pass(parts: Parts, state: RunState, run: Run, step: Step, batch:
 
 
 def _is_finite(value: Any) -> bool:
-    """Return whether a value has no NaN and no infinity; of a sharded tensor the part of this rank."""
     return not isinstance(value, Tensor) or bool(local(value.detach()).isfinite().all())

@@ -143,7 +143,6 @@ class Requests:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
         self.stop_reason = self.lasting_stop_reason = state["stop"]
         self.epoch_end_reason = state["epoch_end"]
         self.skips_step, self.saves, self.keep = state["skips_step"], dict(state["saves"]), state["keep"]

@@ -224,7 +224,6 @@ class Trainer:
             load_changes(self._parts.models[name], state, offered.get(state_key("model", name), {}), where)
 
     def _explain_loss(self, batch: Any) -> str:
-        """Return the cause of a loss that is not finite, as far as it can be seen, and ways to avoid it."""
         parts = self._parts
         step = in_precision(parts.task.step, parts.device, parts.precision)
         clips = any(isinstance(hook, GradClip) for hook in parts.hooks.values())

@@ -227,7 +227,6 @@ class Update:
             yield f"an optimizer still trains {first_few(orphaned)}, which the network no longer has; {ADD_GROUP}"
 
     def drop(self) -> None:
-        """Drop all gradients, also those that no step has used."""
         for optimizer in self._optimizers.values():
             optimizer.zero_grad(set_to_none=True)
 
@@ -239,7 +238,6 @@ class Update:
         return {name: [p.grad for p in self._parameters([name])] for name in self.every if name not in self._used}
 
     def load_state_dict(self, state: Mapping[str, list[Tensor | None]]) -> None:
-        """Take back what `state_dict` returned."""
         self._used = set(self.every) - state.keys()
         for name, gradients in state.items():
             for parameter, gradient in zip(self._parameters([name]), gradients, strict=True):
