@@ -375,19 +375,6 @@ def stateful_loader() -> Any:
         return StatefulDataLoader(NumbersWithPlace(), batch_size=8)
 
 
-class Dies(Clouds):
-    """Kills the worker that fetches one of its examples."""
-
-    def __init__(self, signal: int = 9) -> None:
-        super().__init__()
-        self.signal = signal
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 7:
-            os.kill(os.getpid(), self.signal)
-        return super().__getitem__(index)
-
-
 class Breaks(Clouds):
     def __getitem__(self, index: int) -> Any:
         if index == 7:
@@ -398,14 +385,15 @@ class Breaks(Clouds):
 
 
 class Struck(Clouds):
-    """Sends the worker that fetches one of its examples a signal; once for a mark, which has its pid."""
+    """Sends the worker that fetches one of its examples a signal; with a `mark` once, and that file has its pid."""
 
-    def __init__(self, mark: str, number: int) -> None:
+    def __init__(self, mark: str = "", number: int = 9) -> None:
         super().__init__()
-        self.mark, self.number = Path(mark), number
+        self.mark, self.number = mark and Path(mark), number
 
     def __getitem__(self, index: int) -> Any:
-        if index == 7 and not self.mark.exists():
-            write_whole(self.mark, str(os.getpid()))
+        if index == 7 and not (self.mark and self.mark.exists()):
+            if self.mark:
+                write_whole(self.mark, str(os.getpid()))
             os.kill(os.getpid(), self.number)
         return super().__getitem__(index)

@@ -56,11 +56,6 @@ def closure(before: Sequence[Collection[int]], order: Iterable[int]) -> list[int
     return ancestors
 
 
-def ancestors(before: Sequence[Collection[int]]) -> list[int]:
-    """Return the closure of rows of which no order is known yet."""
-    return closure(before, ordered(before))
-
-
 def between(before: Sequence[Collection[int]], chosen: Collection[int]) -> Iterator[Rows]:
     """Yield which of the `chosen` rows lead to which others, by whatever way, save what follows from other pairs."""
     if len(chosen) < 2:

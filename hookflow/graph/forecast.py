@@ -122,7 +122,6 @@ class _Visits:
 
 
 def _visits(point: Point, length: Length) -> _Visits:
-    """Return the visits of a point, as `hookflow.graph.points` draws the loop."""
     totals = length.totals
     first = int(not point.ahead)
     if point.unit == "it":
@@ -201,7 +200,6 @@ _AT_EACH: dict[Kind, str] = {
 
 
 def _forecast(trigger: Trigger, point: Point, requested: Point, length: Length) -> Forecast:
-    """Return the forecast of a trigger, evaluated at point `start` for a firing at `point`."""
     visits = _visits(requested, length)
     if visits.count == 0 or window_is_empty(trigger, requested):
         return Forecast("never", 0, "never")
@@ -274,7 +272,6 @@ def _amount(every: str, point: Point) -> str:
 
 
 def _part(point: Point) -> str:
-    """Return how often a point comes that nothing limits."""
     if point.unit in ("it", "ep"):
         return "every iteration" if point.unit == "it" else "every epoch"
     return "every validation" if point.name in _VALIDATIONS else _place(point, None)

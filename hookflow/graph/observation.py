@@ -58,14 +58,19 @@ def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
     declared = {(binding.hook, binding.method): binding for binding in plan.bindings}
     shared = _shared(observed)
     touched: dict[Method, Slots] = {}
+
+    def matters(slot: str, binding: Binding) -> bool:
+        point = plan.points[binding.point]
+        if root(slot) == "checkpoint" and commutes(slot, point):
+            return plan.points.in_iteration(point.name)
+        return root(slot) not in ("hook", "scalars", "task") or _met(slot, shared)
+
     for seen in observed:
         binding = seen.binding
-        matter = (
-            tuple(slot for slot in slots if not _is_private(slot, shared) and not _needs_no_order(plan, binding, slot))
-            for slots in (seen.touched.reads, seen.touched.writes)
-        )
+        both = seen.touched.reads, seen.touched.writes
+        slots = Slots(*(tuple(slot for slot in touching if matters(slot, binding)) for touching in both))
         method = binding.hook, binding.method
-        touched[method] = touched.get(method, Slots()) | Slots(*matter)
+        touched[method] = touched.get(method, Slots()) | slots
     result = {}
     for method, slots in touched.items():
         reads, writes = declared[method].reads, declared[method].writes
@@ -190,16 +195,6 @@ def _shared(observed: Iterable[Seen]) -> set[str]:
             if root(slot) == "hook" and owner_of(slot) != binding.hook:
                 result.add(slot)
     return result | {slot for slot, hooks in users.items() if len(hooks) > 1 and slot in written}
-
-
-def _is_private(slot: str, shared: Collection[str]) -> bool:
-    return root(slot) in ("hook", "scalars", "task") and not _met(slot, shared)
-
-
-def _needs_no_order(plan: Plan, binding: Binding, slot: str) -> bool:
-    """Return whether a slot is a request to save outside of the iteration: outside of the iteration."""
-    point = plan.points[binding.point]
-    return root(slot) == "checkpoint" and commutes(slot, point) and not plan.points.in_iteration(point.name)
 
 
 def _summed(slots: Collection[str]) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ from hookflow.graph.edges import (
     EdgeGraph,
     Rows,
     Statement,
-    ancestors,
     between,
+    closure,
     cycles_of,
     flows,
     ordered,
@@ -235,7 +235,8 @@ class Order:
     def _not_implied(self, point: str, pairs: Sequence[Rows]) -> list[Rows]:
         """Return the pairs of rows that do not follow from the edges of a point."""
         at = {row: k for k, row in enumerate(self._at[point])}
-        implied = ancestors(self._local(point)) if pairs else []
+        before = self._local(point)
+        implied = closure(before, ordered(before)) if pairs else []
         return [(first, then) for first, then in pairs if not implied[at[then]] >> at[first] & 1]
 
     def _phase(self, row: int) -> int:

@@ -123,7 +123,10 @@ def doubtful_keys(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
         if any("hook" in (*bound.reads, *bound.writes) for bound in node.bound):
             message = f'hook "{name}" names a slot "hook", which is the state of no hook'
             yield Problem(message, node.where, 'name one: "hook.ema"')
-    for name, slot in _parts_read(nodes):
+    read = ((name, slot) for name, node in nodes.items() for bound in node.bound for slot in bound.reads)
+    for name, slot in dict.fromkeys(read):
+        if "." not in slot or root(slot) == "scalars":  # what conditions name is looked at elsewhere
+            continue
         where = nodes[name].where
         near = siblings.get(slot.rpartition(".")[0], [])
         if owner := owner_of(slot):
@@ -136,12 +139,6 @@ def doubtful_keys(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
                 yield Problem(
                     f'hook "{name}" reads "{slot}", which no hook writes', where, f'did you mean "{suggestion}"?'
                 )
-
-
-def _parts_read(nodes: Nodes) -> dict[tuple[str, str], None]:
-    """Return each hook with each part of a slot that it reads; what conditions name is looked at elsewhere."""
-    read = ((name, slot) for name, node in nodes.items() for bound in node.bound for slot in bound.reads)
-    return {(name, slot): None for name, slot in read if "." in slot and root(slot) != "scalars"}
 
 
 def with_own_state(nodes: Nodes) -> Nodes:
@@ -189,10 +186,7 @@ def drifting_slots(nodes: Nodes) -> Iterator[Problem]:
 
 
 ANEW = ("batch", "outputs", "grads", "metrics", "scalars")
-"""Slots that are new in each round: to read the one of the round before is seldom meant."""
-
-LASTING = SLOTS.keys() - {*ANEW}
-"""Slots that persist over the rounds."""
+"""Slots that are new in each round: to read the one of the round before is seldom meant. The others persist."""
 
 RUNNER: Mapping[str, tuple[str, ...]] = {
     "batch": ("before_train_iter", "before_val_iter", "before_test_iter"),
@@ -284,7 +278,7 @@ class Lifetimes:
 
 def _passing(slots: Iterable[str]) -> Iterator[str]:
     """Yield the slots of which a value may be that of another round."""
-    return (slot for slot in slots if root(slot) not in LASTING)
+    return (slot for slot in slots if root(slot) in ANEW or root(slot) not in SLOTS)
 
 
 def _asked(binding: Binding) -> set[str]:

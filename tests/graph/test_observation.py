@@ -161,8 +161,3 @@ def test_pairs_that_the_declarations_turn(
     then = plan(*(at(POINT, name) for name in declared))
     found = turned(with_observed(now, seen(now, **touched)), then)
     assert [(one.first.hook, one.then.hook, one.slots) for one in found] == said
-
-
-def test_slots_by_verb() -> None:
-    assert [*Slots(("a",), ("b",)).by_verb()] == [("reads", ("a",)), ("writes", ("b",))]
-    assert [*Slots((), ("b",)).by_verb()] == [("writes", ("b",))]

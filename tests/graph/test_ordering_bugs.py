@@ -71,18 +71,13 @@ def test_there_are_eight() -> None:
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_nothing_is_declared_and_so_check_alone_sees_nothing(name: str) -> None:
+def test_it_is_found_by_firing_the_hooks_both_ways_and_by_nothing_that_is_declared(name: str) -> None:
     pipeline = loaded(name)
     plan = valid_plan(pipeline)
-    own = [binding for binding in plan.bindings if not plan.hook(binding.hook).default]
-    assert not any(binding.reads or binding.writes for binding in own)
+    assert not any(b.reads or b.writes for b in plan.bindings if not plan.hook(b.hook).default)
     assert not plan.edges
     assert not Findings.of(pipeline, plan).doubtful
-
-
-@pytest.mark.parametrize("name", FOUND)
-def test_it_is_found_by_firing_the_hooks_both_ways(name: str) -> None:
-    commuted = tried(loaded(name))
+    commuted = tried(pipeline)
     found = found_in(name, commuted)
     assert found.keys() == FOUND[name].keys()
     for pair, what in FOUND[name].items():

@@ -218,15 +218,6 @@ def test_gradients_behind_the_step_are_written_in_vain() -> None:
     assert message == 'hook "w" writes grads at after_optimizer_step, when the step has already used them'
 
 
-def test_rounds() -> None:
-    loop, irregular = (Loop(POINTS, validates_in_epoch) for validates_in_epoch in (False, True))
-    assert loop.within("after_train_iter") == ("epoch", "iteration")
-    assert loop.common("after_train_iter", "after_val_iter") == "epoch"
-    assert loop.common("before_train", "after_val") == ""
-    points = ("after_train_epoch", "before_val", "after_val")
-    assert [irregular.place(point) < 0 for point in points] == [False, True, True]
-
-
 def test_points_of_the_pipelines_own_are_where_those_are_that_they_follow() -> None:
     follows = {
         "counted": "after_train_iter",

@@ -66,12 +66,6 @@ def test_a_pair_is_brought_together_and_what_must_follow_stays_behind_it(before:
     assert order(wanted(nodes, places)) == after.split()
 
 
-def test_a_pair_of_neighbours_is_one_whichever_of_them_is_named_first() -> None:
-    declared = plan(node("a"), node("b"), node("c"))
-    pair, other_way_round = Pair(POINT, ("a", "whole"), ("b", "whole")), Pair(POINT, ("b", "whole"), ("a", "whole"))
-    assert neighbouring(declared, [pair]) == neighbouring(declared, [other_way_round]) == [pair]
-
-
 def test_what_is_turned_is_told_where_arounds_are_entered_and_not_where_they_are_left() -> None:
     a, b, p = node("a", points=AROUND), node("b", points=AROUND), node("p", points=(("before_val", "whole"),))
     assert turned(plan(a, b, p), plan(p, b, a)) == [
@@ -80,11 +74,6 @@ def test_what_is_turned_is_told_where_arounds_are_entered_and_not_where_they_are
         Pair("before_val", ("b", "enter"), ("p", "whole")),
     ]
     assert turned(plan(a, b, p), plan(a, b, p)) == []
-
-
-def test_the_way_to_another_order_swaps_neighbours() -> None:
-    swaps = swaps_between(plan(*map(node, "abcd")), plan(*map(node, "cbda")))
-    assert [swap.hooks for swap in swaps] == [("a", "b"), ("a", "c"), ("b", "c"), ("a", "d")]
 
 
 def test_hooks_meet_where_both_fire_and_not_where_arounds_are_left() -> None:
@@ -173,18 +162,6 @@ def test_exactly_the_pairs_are_found_that_make_a_difference(nodes: list[Node], d
     assert all({*step.pairs} & {*planted} for step in steps), "a step without a pair that makes a difference"
     assert not {*same} & {*planted}
     assert found | {*same} | stuck == {*free}
-
-
-def test_every_pair_is_tried_though_an_edge_keeps_some_from_being_turned_together() -> None:
-    """Of a → c with b beside them no order turns both a, b and b, c."""
-    nodes = [node("a"), node("b"), node("c", after=["a"])]
-    declared = plan(*nodes)
-    pairs = [*unordered(declared)]
-    assert [pair.hooks for pair in pairs] == [("a", "b"), ("b", "c")]
-    for one in pairs:
-        steps, same, untried = _Search(cast("Trials", Planted(nodes, [one])), declared).all(pairs)
-        assert [step.pairs for step in steps] == [(one,)]
-        assert (len(same), untried) == (1, [])
 
 
 def test_trials_are_about_as_many_as_hooks_at_a_point() -> None:

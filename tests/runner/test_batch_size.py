@@ -104,13 +104,6 @@ def test_the_examples_of_all_ranks_are_those_that_the_source_says_or_are_added_u
     assert sizes(both, Says(batch_size=2), **two).total(0, FIVE) == 6, "a task may count something else"
 
 
-def test_of_a_batch_in_the_place_of_another_the_task_or_the_tensors_say_it() -> None:
-    source = Says(batch_size=3)
-    assert sizes(source, Says(batch_size=2)).replaced(FIVE, 3) == 2
-    assert sizes(source).replaced(FIVE, 3) == 5
-    assert sizes(source).replaced(IMAGES, 3) == 3
-
-
 @pytest.mark.parametrize(
     "options", [{"world": 2, "gather": lambda mine: [mine, 4]}, {"accumulate": 2}], ids=["ranks", "groups"]
 )
@@ -206,15 +199,6 @@ def test_lists_are_counted_by_who_knows(detected: Trained, kind: str) -> None:
     run_dir = detected(*KNOWN[kind])
     assert sizes_told(run_dir) == [10, 10, 10, 10, 3] * 2
     assert not [text for text in messages(run_dir) if "how many examples" in text]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_of_lists_is_counted(detected: Trained, workers: int) -> None:
-    loader = f'{{batch_size=9, collate="./detection.py:collate", workers={workers}, batches=5}}'
-    stream = f'data.train={{use="./detection.py:ImageStream", loader={loader}}}'
-    run_dir = detected(stream, "run.max_epochs=1")
-    found = sizes_told(run_dir)
-    assert found == [9, 9, 9, 9, 4] if not workers else found == [9] * 5
 
 
 @pytest.mark.parametrize("kind", ["a loader", "a source that says both", "a task"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hookflow.events.rundir import RunDir
-from tests.conftest import Train, Trained, reason, records
+from tests.conftest import Train, Trained, records
 
 TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
 
@@ -34,23 +34,17 @@ def test_when_it_ends_and_validates(
     assert validations(run_dir) == validated
 
 
-def test_an_epoch_that_is_cut_by_the_end_is_left_and_not_counted(trained: Trained, tmp_path: Path) -> None:
-    trace, marks = tmp_path / "trace", tmp_path / "marks"
-    around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
-    trained(TRACER % trace, around, swap=("max_epochs = 3", "max_iters = 7"))
-    points = [line.split()[0] for line in trace.read_text().splitlines()]
-    assert (points.count("before_train_epoch"), points.count("after_train_epoch")) == (2, 1)
-    assert marks.read_text().split() == ["entered", "left", "entered", "left"]
-    assert points.index("after_train") > points.index("after_train_epoch")
-
-
-def test_a_run_resumed_within_an_epoch_is_inside_of_what_the_epoch_had_entered(
+def test_an_epoch_that_is_cut_by_the_end_is_left_and_not_counted_and_a_resumed_run_is_inside_of_it(
     trained: Trained, train_here: Train, tmp_path: Path
 ) -> None:
     trace, marks = tmp_path / "trace", tmp_path / "marks"
     around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
     each = 'hooks.checkpoint.points=["after_train_iter"]'
-    run_dir = trained(around, each, TRACER % trace, swap=("max_epochs = 3", "max_iters = 7"))
+    run_dir = trained(TRACER % trace, around, each, swap=("max_epochs = 3", "max_iters = 7"))
+    points = [line.split()[0] for line in trace.read_text().splitlines()]
+    assert (points.count("before_train_epoch"), points.count("after_train_epoch")) == (2, 1)
+    assert marks.read_text().split() == ["entered", "left", "entered", "left"]
+    assert points.index("after_train") > points.index("after_train_epoch")
     run_dir.pipeline.write_text(run_dir.pipeline.read_text().replace("max_iters = 7", "max_iters = 10"))
     marks.unlink()
     trace.unlink()
@@ -65,10 +59,6 @@ def test_there_need_be_no_validation(trained: Trained) -> None:
     run_dir = trained(swap=(text, ""))
     assert validations(run_dir) == []
     assert records(run_dir, "checkpoint")[-1]["it"] == 15
-
-
-def test_less_data_than_a_batch_is_told(trained: Trained) -> None:
-    assert "the dataset yields no batches" in reason(trained("data.val.args.examples=5", code=2))
 
 
 def test_the_number_of_threads(trained: Trained) -> None:

@@ -12,13 +12,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import RandomSampler, Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import LoaderSection
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.runner.data.loader import Loader, OnDevice, may_draw
-from hookflow.runner.data.loader_parts import BatchSampler, CustomBatchSampler, loader_parts
+from hookflow.runner.data.loader_parts import BatchSampler, loader_parts
 from hookflow.runner.data.source import Source, as_source, close
 from hookflow.runner.numerics.random_state import generator_states, random_state, seed_everything
 from tests.conftest import TESTS
@@ -86,12 +86,12 @@ def test_the_trainings_own_generators_are_left_alone() -> None:
     assert_same(before, after)
 
 
-def test_examples_of_a_batch_are_drawn_apart() -> None:
-    """What is drawn in one batch is not drawn again in the next, and another seed draws another."""
-    noise = torch.cat([batch["noise"] for batch in epoch(source(Images(), shuffle=False))])
-    assert len(noise.unique()) == noise.numel()
-    other = torch.cat([batch["noise"] for batch in epoch(source(Images(), shuffle=False, seed=6))])
-    assert not set(noise.flatten().tolist()) & set(other.flatten().tolist())
+def test_what_is_drawn_in_one_batch_is_drawn_in_no_other_nor_on_another_rank_or_for_another_seed() -> None:
+    sources = (source(Images()), source(Images(), seed=6), *(source(Images(), rank=rank, world=2) for rank in (0, 1)))
+    drawn = [torch.cat([batch["noise"] for batch in epoch(of)]).flatten().tolist() for of in sources]
+    for numbers in (drawn[0], drawn[1], drawn[2] + drawn[3]):
+        assert len(set(numbers)) == len(numbers)
+    assert not {*drawn[0]} & {*drawn[1]}
 
 
 sizes = st.integers(1, 40)
@@ -163,11 +163,6 @@ def test_the_tail_of_an_epoch_is_what_it_would_have_been(said: dict[str, Any], d
     assert_same(epoch(of, 2, start), epoch(source(made, seed=seed, **said), 2)[start:])
 
 
-def test_ranks_draw_apart_what_they_draw_at_random() -> None:
-    one, two = (torch.cat([b["noise"] for b in epoch(source(Images(), rank=rank, world=2))]) for rank in (0, 1))
-    assert not set(one.flatten().tolist()) & set(two.flatten().tolist())
-
-
 def test_batches_are_collated_as_the_pipeline_says() -> None:
     (first, *_) = epoch(source(dataset(), collate={"use": "./loaders.py:padded", "args": {"width": 6}}))
     assert first["inputs"].shape == (4, 6)
@@ -197,19 +192,6 @@ def test_a_sampler_says_the_order_and_is_told_seed_and_epoch() -> None:
     seen = [[target.tolist() for _, target in epoch(of, number)] for number in (0, 1)]
     assert seen == [[[1, 2, 0, 1], [2, 0, 1, 2], [0, 1, 2, 0]], [[2, 0, 1, 2], [0, 1, 2, 0], [1, 2, 0, 1]]]
     assert len(epoch(of, 1, start=1)) == 2
-
-
-def test_a_sampler_that_draws_at_random_draws_an_epoch_again() -> None:
-    data = dataset()
-
-    def sampler() -> CustomBatchSampler:
-        return CustomBatchSampler(RandomSampler(data), len(data), HERE, batch_size=4, drop_last=False, seed=3)
-
-    first, second = sampler().indices(0), sampler().indices(1)
-    assert first.sort().values.tolist() == second.sort().values.tolist() == list(range(24))
-    assert not torch.equal(first, second)
-    torch.rand(3)
-    assert torch.equal(sampler().indices(1), second)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_an_error_in_a_data_set_is_shown_whole(trained: Trained) -> None:
 # PyTorch raises when SIGCHLD arrives, be it in the middle of a temporary file of its own, or of a finalizer.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_worker_that_died_of_a_signal_is_told_as_that(trained: Trained, number: signal.Signals, remedy: str) -> None:
-    run_dir = trained(over("Dies", workers=1), f"data.train.args.signal={number.value}", code=1)
+    run_dir = trained(over("Struck", workers=1), f"data.train.args.number={number.value}", code=1)
     gc.collect()  # what is left of the worker's socket goes here, where no warning of it matters, and in no other test
     (end,) = records(run_dir, "end")
     said = rf"a DataLoader worker \(pid \d+\) was killed by {number.name} \(signal {number.value}\)"

@@ -42,19 +42,14 @@ def test_a_run_that_found_no_memory_goes_on_from_its_checkpoint(trained: Trained
 
 def test_a_data_set_on_the_device_and_float32_are_spoken_of() -> None:
     source = 'data.train={use="./loaders.py:Cloud", loader={batch_size=512, on_device=true}}'
-    pipeline = parse(TOY.read_text(), TOY, (source, 'run.precision="fp32"')).pipeline
-    said = advice(pipeline, torch.OutOfMemoryError("CUDA out of memory"))
-    assert "batch_size = 256 (now 512) with run.accumulate = 2 (now 1)" in said
-    assert "on_device = false" in said
+    text = advice(parse(TOY.read_text(), TOY, (source, 'run.precision="fp32"')).pipeline, torch.OutOfMemoryError())
+    assert "batch_size = 256 (now 512) with run.accumulate = 2 (now 1)" in text
+    assert "on_device = false" in text
 
 
-def test_of_checkpoints_that_are_not_there_nothing_is_said() -> None:
-    assert "affected" not in advice(parse(TOY.read_text(), TOY).pipeline, MemoryError())
-
-
-def test_one_that_says_no_batch_size_is_told_the_rest() -> None:
-    said = advice(parse(TOY.read_text(), TOY).pipeline, MemoryError())
-    assert "batch_size" not in said and "torch.utils.checkpoint" in said
+def test_where_there_is_no_checkpoint_and_no_batch_size_nothing_is_said_of_them() -> None:
+    text = advice(parse(TOY.read_text(), TOY).pipeline, MemoryError())
+    assert "affected" not in text and "batch_size" not in text and "torch.utils.checkpoint" in text
 
 
 def test_where_the_task_may_step_itself_nothing_is_said_of_accumulation() -> None:

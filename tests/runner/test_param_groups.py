@@ -24,23 +24,24 @@ def names_of(*groups: dict[str, Any]) -> list[list[str]]:
     return [[called[id(p)] for p in group["params"]] for group in found]
 
 
-@pytest.mark.parametrize("match", ["type:BatchNorm1d", "type:_NormBase", "type:*Norm*", ["*.1.weight", "body.1.*"]])
-def test_parameters_are_picked_by_the_type_of_their_module(match: Any) -> None:
-    norm, others = names_of({"match": match})
-    assert norm == ["body.1.weight", "body.1.bias"]
-    assert others == ["body.0.weight", "body.0.bias", "head.weight", "head.bias"]
+NORM, BODY = "body.1.weight body.1.bias", "body.0.weight body.0.bias"
 
 
-def test_a_type_picks_all_that_is_inside_of_its_modules() -> None:
-    body, biases, rest = names_of({"match": "type:Sequential"}, {"match": "*.bias"})
-    assert body == ["body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias"]
-    assert (biases, rest) == (["head.bias"], ["head.weight"])
-
-
-def test_several_globs_are_one_group() -> None:
-    plain, decayed = names_of({"match": ["type:*Norm*", "*.bias"], "scale": {"weight_decay": 0}})
-    assert plain == ["body.1.weight", "body.1.bias", "body.0.bias", "head.bias"]
-    assert decayed == ["body.0.weight", "head.weight"]
+@pytest.mark.parametrize(
+    ("groups", "names"),
+    [
+        *(
+            ([{"match": match}], [NORM, f"{BODY} head.weight head.bias"])
+            for match in ("type:BatchNorm1d", "type:_NormBase", "type:*Norm*", ["*.1.weight", "body.1.*"])
+        ),
+        ([{"match": "type:Sequential"}, {"match": "*.bias"}], [f"{BODY} {NORM}", "head.bias", "head.weight"]),
+        ([{"match": ["type:*Norm*", "*.bias"]}], [f"{NORM} body.0.bias head.bias", "body.0.weight head.weight"]),
+    ],
+)
+def test_parameters_are_picked_by_name_and_by_all_that_modules_of_a_type_hold(
+    groups: list[dict[str, Any]], names: list[str]
+) -> None:
+    assert names_of(*groups) == [group.split() for group in names]
 
 
 @pytest.mark.parametrize("match", ["head.*", "embed.*", "type:Linear"])

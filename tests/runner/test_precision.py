@@ -30,13 +30,21 @@ def logged(run_dir: RunDir, name: str) -> list[float]:
     return [value for (_, _, of), value in curve(run_dir).items() if of == name]
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("fp16", "float16"), ("bf16", "bfloat16")])
-def test_half_precision_is_computed_in_and_told(trained: Trained, precision: str, dtype: str) -> None:
-    run_dir = trained(f"run.precision={precision!r}", "run.max_epochs=1", 'hooks.sees={use="./watchers.py:Sees"}')
+SEES = 'hooks.sees={use="./watchers.py:Sees"}'
+
+
+@pytest.mark.parametrize(
+    ("asked", "precision", "dtype"),
+    [("fp16", "fp16", "float16"), ("bf16", "bf16", "bfloat16"), ("tf32", "fp32", "float32")],
+)
+def test_what_is_asked_for_is_computed_in_and_told(trained: Trained, asked: str, precision: str, dtype: str) -> None:
+    run_dir = trained(f"run.precision={asked!r}", "run.max_epochs=1", SEES)
     assert precision_of(run_dir) == precision
     for split in ("train", "val"):
         assert f"{split}: logits torch.{dtype}, loss torch.float32" in messages(run_dir)
     assert final_state(run_dir)["model"]["head.weight"].dtype is torch.float32  # type: ignore[index]
+    differs = 'run.precision = "tf32" is for CUDA: on cpu this run computes in fp32' in messages(run_dir)
+    assert differs == (asked == "tf32")
 
 
 def test_a_scale_that_is_too_large_is_halved_and_its_step_left_out(trained: Trained) -> None:
@@ -80,26 +88,14 @@ def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale(trained: Trained) -
     assert "the loss is NaN in iteration 3" in reason(run_dir)
 
 
-def test_tf32_without_cuda_is_fp32_and_told(trained: Trained) -> None:
-    run_dir = trained('run.precision="tf32"', "run.max_epochs=1")
-    assert precision_of(run_dir) == "fp32"
-    assert 'run.precision = "tf32" is for CUDA: on cpu this run computes in fp32' in messages(run_dir)
-
-
-def test_a_file_that_names_none_computes_in_fp32_on_every_processor(trained: Trained, bf16: bool) -> None:
-    run_dir = trained("run.max_epochs=1", 'hooks.sees={use="./watchers.py:Sees"}')
-    assert precision_of(run_dir) == "fp32"
-    assert "train: logits torch.float32, loss torch.float32" in messages(run_dir)
-
-
 class TestAuto:
     AUTO = ("run.precision='auto'", "run.device='cpu'", "run.max_epochs=1")
 
-    def test_it_is_what_the_processor_computes_in(self, trained: Trained, bf16: bool) -> None:
-        run_dir = trained(*self.AUTO, 'hooks.sees={use="./watchers.py:Sees"}')
-        assert precision_of(run_dir) == ("bf16" if bf16 else "fp32")
-        seen = "bfloat16" if bf16 else "float32"
-        assert f"train: logits torch.{seen}, loss torch.float32" in messages(run_dir)
+    def test_it_is_what_the_processor_computes_in_and_left_out_it_is_fp32(self, trained: Trained, bf16: bool) -> None:
+        for settings, half in ((self.AUTO, bf16), (("run.max_epochs=1",), False)):
+            run_dir = trained(*settings, SEES)
+            assert precision_of(run_dir) == ("bf16" if half else "fp32")
+            assert f"train: logits torch.{'bfloat16' if half else 'float32'}, loss torch.float32" in messages(run_dir)
 
     def test_it_is_so_in_every_process(self, new_run: NewRun, tmp_path: Path, bf16: bool) -> None:
         forked = new_run(*self.AUTO)

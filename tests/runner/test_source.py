@@ -75,14 +75,6 @@ def test_every_tensor_of_a_batch_is_moved_and_nothing_else_is_touched() -> None:
     assert isinstance(moved["c"], Pair)
 
 
-def test_pictures_lie_with_the_channels_last_where_the_run_says_so() -> None:
-    image = torch.ones(2, 3, 4, 4)
-    for wanted in (False, True):
-        ((moved, flat),) = batches([(image, torch.ones(2, 3))], channels_last=wanted).epoch(0)
-        assert moved.is_contiguous(memory_format=torch.channels_last) == wanted
-        assert flat.is_contiguous()
-
-
 @pytest.mark.parametrize(
     ("use", "said"),
     [

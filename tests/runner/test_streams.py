@@ -59,7 +59,7 @@ def all_batches(of: Stateful, epochs: int, position: tuple[int, int] = (0, 0)) -
     return [batch for k in range(position[0], epochs) for batch in of.epoch(k, position[1] if k == position[0] else 0)]
 
 
-SECTIONS: list[dict[str, Any]] = [{}, {"batches": 3}, {"drop_last": True}]
+SECTIONS: list[dict[str, Any]] = [{}, {"batches": 3}, {"drop_last": True}, {"rank": 1, "world": 2}]
 WITH_WORKERS: dict[str, Any] = {"workers": 2, "batches": 7}
 
 
@@ -68,6 +68,7 @@ WITH_WORKERS: dict[str, Any] = {"workers": 2, "batches": 7}
     [
         *((section, kind) for section in SECTIONS for kind in KINDS),
         *((WITH_WORKERS, kind) for kind in (NumbersWithPlace, ShuffledWithFirst)),
+        ({"rank": 1, "world": 2, "workers": 2, "batches": 4}, ShuffledWithFirst),
         *(
             pytest.param(WITH_WORKERS, kind, marks=pytest.mark.long)
             for kind in (Numbers, FromIterator, ShuffledInIter, ShuffledOnce)
@@ -195,25 +196,6 @@ def test_ranks_share_every_batch_of_one_alone(kind: type[Numbers], examples: int
     for whole, *parts in zip(alone[:5], *shares, strict=False):
         for k in (0, 1):
             assert_same([part[k] for part in parts], [whole[k][:8][rank::2] for rank in (0, 1)])
-
-
-@pytest.mark.parametrize(
-    ("section", "kind"), [*(({}, kind) for kind in KINDS), ({"workers": 2, "batches": 4}, ShuffledWithFirst)], ids=str
-)
-def test_a_rank_goes_on_from_wherever_it_was_left(kind: type[Numbers], section: dict[str, Any]) -> None:
-    def share() -> Stateful:
-        return stream(kind(43), rank=1, world=2, **section)
-
-    whole = share()
-    expected = all_batches(whole, 2)
-    close(whole)
-    first, again = share(), share()
-    for _ in islice(first.epoch(0), 3):
-        state = first.state_dict()
-    again.load_state_dict(state)
-    assert_same(all_batches(again, 2, (0, 3)), expected[3:])
-    close(first)
-    close(again)
 
 
 def test_a_stream_that_takes_its_own_share_is_given_whole() -> None:

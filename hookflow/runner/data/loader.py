@@ -41,14 +41,28 @@ class Loader(Sized):
         warn_if_oversubscribed(workers, parts.context.say)
         self._draws = may_draw(data) or parts.collate is not default_collate
         fetches = _FetchBatch(data, parts, self._draws)
-        pinned = parts.context.device.type == "cuda"
-        self._loader: Any = _loader(fetches, self._keys, pinned, parts) if workers or pinned else None
         self._fetched = partial(map, fetches.__getitem__, self._keys)
+        self._loader: Any = None
+        pinned = parts.context.device.type == "cuda"
+        if workers or pinned:  # without them PyTorch's loader takes 17 µs a batch for a call
+            with no_loader_warnings():
+                self._loader = DataLoader(
+                    fetches,
+                    batch_size=None,
+                    sampler=self._keys,
+                    collate_fn=identity,
+                    num_workers=workers,
+                    persistent_workers=workers > 0,
+                    pin_memory=pinned,
+                    worker_init_fn=begin_worker,
+                    multiprocessing_context=start_method(fetches, type(data).__name__, parts),
+                    generator=torch.Generator(),  # PyTorch draws seeds of workers from it, not from the training's
+                )
         self.info = data_info(data, sampler.examples, len(sampler), parts.section.batch_size, parts.worker_note)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
-        self._keys.begin(epoch, start)
+        self._keys.epoch, self._keys.start = epoch, start
         with no_loader_warnings():
             self._batches = self._fetched() if self._loader is None else iter(self._loader)
         let_be_killed(self._batches)
@@ -67,18 +81,15 @@ class _Keys:
 
     def __init__(self, sampler: BatchSampler) -> None:
         self._sampler = sampler
-        self._epoch = self._start = 0
-
-    def begin(self, epoch: int, start: int) -> None:
-        self._epoch, self._start = epoch, start
+        self.epoch = self.start = 0
 
     def __len__(self) -> int:
-        return len(self._sampler) - self._start
+        return len(self._sampler) - self.start
 
     def __iter__(self) -> Iterator[Key]:
-        epoch = self._epoch
+        epoch = self.epoch
         indices = self._sampler.indices(epoch)
-        for index in range(self._start, len(self._sampler)):
+        for index in range(self.start, len(self._sampler)):
             yield epoch, index, self._sampler.shard(indices, index)
 
 
@@ -96,25 +107,6 @@ class _FetchBatch(Shipped, Dataset[Any]):
         if self._draws:
             seed_for_batch(self._seed, RNGStream.EXAMPLES, epoch, self._rank, batch=index)
         return self._collate(examples_of(self.data, indices.tolist()))
-
-
-def _loader(fetches: _FetchBatch, keys: _Keys, pinned: bool, parts: LoaderParts) -> DataLoader[Any]:
-    """Return the loader for workers or pinned memory; without them PyTorch's takes 17 µs a batch for a call."""
-    workers = parts.section.workers
-    with no_loader_warnings():
-        return DataLoader(
-            fetches,
-            batch_size=None,
-            sampler=keys,
-            collate_fn=identity,
-            num_workers=workers,
-            persistent_workers=workers > 0,
-            pin_memory=pinned,
-            worker_init_fn=begin_worker,
-            multiprocessing_context=start_method(fetches, type(fetches.data).__name__, parts),
-            # Seeds of workers are drawn from it. They mean nothing here; the training's generator would be missed.
-            generator=torch.Generator(),
-        )
 
 
 def examples_of(data: Any, indices: list[int]) -> list[Any]:

@@ -106,7 +106,7 @@ def _end_of_one(workers: Sequence[Any]) -> str:
             if (code := worker.exitcode or 0) < 0:
                 return _died(worker.pid, signal.strsignal(-code) or str(-code))
             if code:
-                return f"{_worker(worker.pid)} ended with exit code {code}"
+                return f"a DataLoader worker (pid {worker.pid}) ended with exit code {code}"
         time.sleep(PATIENCE / 50)
     return f"a DataLoader worker died without an exception: {REMEDIES['SIGKILL']}"
 
@@ -126,13 +126,9 @@ def _died(pid: object, described: str) -> str:
     """Say which signal a worker died of, as the C library describes it, and what to try."""
     of = next((Signal for Signal in signal.Signals if signal.strsignal(Signal) == described.strip()), None)
     if of is None:
-        return f"{_worker(pid)} died of a signal: {described.strip()}"
+        return f"a DataLoader worker (pid {pid}) died of a signal: {described.strip()}"
     remedy = f": {REMEDIES[of.name]}" if of.name in REMEDIES else ""
-    return f"{_worker(pid)} was killed by {of.name} (signal {of.value}){remedy}"
-
-
-def _worker(pid: object) -> str:
-    return f"a DataLoader worker (pid {pid})"
+    return f"a DataLoader worker (pid {pid}) was killed by {of.name} (signal {of.value}){remedy}"
 
 
 GRACE = 5.0
@@ -170,23 +166,16 @@ def start_method(fetches: Shipped, name: str, parts: LoaderParts) -> str | None:
         return "fork"
     probe.share_tensors()
     if chosen != "spawn":
-        _start_fork_server()
+        forkserver.set_forkserver_preload(["hookflow.runner.data.loader"])
+        # The server must outlive a signal to all processes of a job: it and its workers begin with those blocked.
+        # Python unblocks them as it starts its resource tracker, so that comes first.
+        resource_tracker.ensure_running()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return chosen or "forkserver"
-
-
-def _start_fork_server() -> None:
-    """Start the process that workers are forked from, with PyTorch imported.
-
-    It must outlive a signal to all processes of a job, so it and its workers begin with those signals blocked. Python
-    unblocks them as it starts its resource tracker, so that comes first.
-    """
-    forkserver.set_forkserver_preload(["hookflow.runner.data.loader"])
-    resource_tracker.ensure_running()
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 class Shipped:
@@ -279,13 +268,13 @@ def begin_worker(worker: int) -> None:
 
 def let_be_killed(batches: Any) -> None:
     """Have PyTorch, and Python at its exit, end workers that ignore SIGTERM by SIGKILL."""
+
+    def kill(pid: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
     for worker in getattr(batches, "_workers", ()):
-        worker._popen.terminate = partial(_kill, worker.pid)  # a method of its own would keep it, and its files, alive
-
-
-def _kill(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        worker._popen.terminate = partial(kill, worker.pid)  # a method of its own would keep it, and its files, alive
 
 
 def end_workers(batches: Any, name: str, say: Callable[..., None]) -> None:

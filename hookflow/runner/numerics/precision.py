@@ -85,12 +85,7 @@ ONLY_HERE = (
     "deterministic: the same bits come out on this machine, with this version of PyTorch and as many threads; what "
     "your own code takes from the clock, from files or from kernels of its own is not covered"
 )
-
-
-TO_REPLACE = (
-    "Replace what computes it in the model or the task (the traceback says where), or take run.deterministic out of "
-    "the pipeline"
-)
+REPLACE = "Replace what computes it (the traceback says where), or take run.deterministic out of the pipeline"
 
 
 class NondeterministicError(RuntimeError):
@@ -121,7 +116,7 @@ def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[No
         except RuntimeError as error:
             if section.deterministic and "use_deterministic_algorithms" in str(error):
                 message = str(error).split(", but you set", 1)[0].split(". You can turn off determinism", 1)[0]
-                message = f"{message.rstrip('.')}. {TO_REPLACE}"
+                message = f"{message.rstrip('.')}. {REPLACE}"
                 raise NondeterministicError(message).with_traceback(error.__traceback__) from None
             raise
 

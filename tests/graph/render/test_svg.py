@@ -15,12 +15,11 @@ from rich.cells import cell_len
 
 from hookflow.graph.plan import Plan
 from hookflow.graph.render.html import as_html
-from hookflow.graph.render.svg import DARK, LIGHT, MARGIN, NAME_CELL, NOTE_CELL, TITLE_CELL, TRACKS, Picture, as_svg
+from hookflow.graph.render.svg import MARGIN, NAME_CELL, NOTE_CELL, TITLE_CELL, TRACKS, Picture, as_svg
 from hookflow.graph.render.text import marks, place_of, slots
 from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans, wide
 
-PAINTED = {"page": "fill", "lane": "fill", "box": "fill", "line": "stroke", "rail": "stroke"}
 SVG = "{http://www.w3.org/2000/svg}"
 ONE_WAITS_FOR_ALL = plan(
     *(node(f"hook{k}", ["after_val"]) for k in range(299)),
@@ -54,24 +53,6 @@ def test_nothing_is_fetched_and_the_picture_says_what_it_is() -> None:
     assert "before_val: ema, freeze_the_backbone." in (root[1].text or "")
 
 
-def test_colours_do_not_need_a_style_sheet_and_a_dark_screen_has_its_own() -> None:
-    image = as_svg(RICH)
-    assert "var(" not in image
-    root = ElementTree.fromstring(image)
-    assert root.get("fill") == LIGHT["ink"], "what says nothing else is filled with ink"
-    sheet = "".join(style.text or "" for style in root.iter(f"{SVG}style"))
-    assert sheet.startswith("\n@media screen and (prefers-color-scheme: dark) {")
-    shapes = [part for tag in ("rect", "path", "circle", "text") for part in root.iter(f"{SVG}{tag}")]
-    painted = {(part.get("class", ""), key, part.get(key, "none")) for part in shapes for key in ("fill", "stroke")}
-    assert {"page", "lane", "box", "line", "hollow", "hollow below", "rail", "note"} <= {look for look, *_ in painted}
-    for look, key, colour in painted - {(look, key, "none") for look, key, _ in painted}:
-        rule = sheet.split(f".plan .{look.replace(' ', '.')} {{", 1)[1].split("}", 1)[0]
-        dark = {DARK[name] for name in LIGHT if LIGHT[name] == colour}
-        assert re.search(rf"{key}: (\S+);", rule)[1] in dark  # type: ignore[index]
-    for look in ("page", "lane", "box", "line", "rail"):
-        assert all(colour != "none" for found, key, colour in painted if (found, key) == (look, PAINTED[look]))
-
-
 def test_names_that_mean_something_in_xml_are_only_names() -> None:
     root = ElementTree.fromstring(as_svg(HOSTILE))
     assert root[0].text == '"p" & <q> ---: 2 hooks at 3 points'
@@ -81,16 +62,6 @@ def test_names_that_mean_something_in_xml_are_only_names() -> None:
     assert all('it\'s "p" <&> `q`\\.toml:7' in text for text in said(root, "edge"))
     page = ElementTree.fromstring(as_html(HOSTILE))
     assert any(cell.text == about.split("\n")[1] for cell in page.iter("td"))
-
-
-def test_an_edge_says_its_kind_in_words_and_by_its_stroke() -> None:
-    root = ElementTree.fromstring(as_svg(RICH))
-    kinds = {"file", "class", "flow", "pair"}
-    assert kinds <= {group.get("class") for group in root.iter(f"{SVG}g")}
-    text = "\n".join(said(root, "edge"))
-    assert "whiten before ema: stated by the hook's class (class Ema)" in text
-    assert "densify before reader: data flow: who writes a slot, before who reads it (writes model)" in text
-    assert "freeze_the_backbone before ema: last in, first out" in text
 
 
 def test_an_edge_without_a_track_is_named_beside_the_hook_that_waits() -> None:
@@ -104,11 +75,6 @@ def test_an_edge_without_a_track_is_named_beside_the_hook_that_waits() -> None:
 
 def test_arounds_without_a_rail_are_counted() -> None:
     assert "the lines on the right join the two, but for 40 that find no room" in as_svg(MANY_AROUNDS)
-
-
-def test_what_gave_way_stands_below_the_picture() -> None:
-    text = texts(ElementTree.fromstring(as_svg(RICH))).replace("\n", " ")
-    assert "at after_train_iter, psnr before reader (writes metrics) gave way to: reader before psnr (p.toml:8)" in text
 
 
 def test_a_plan_without_hooks_is_a_picture_too() -> None:

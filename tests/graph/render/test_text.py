@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -44,21 +43,6 @@ def test_a_plan_with_everything_is_golden(width: int) -> None:
 
 def test_a_plan_without_hooks_is_drawn_all_the_same() -> None:
     assert as_text(plan()) == "p: 0 hooks at 0 points\n"
-
-
-def test_lanes_go_on_beside_a_note_of_several_lines() -> None:
-    log = node("log", ["after_val"], after=["throughput"], phase="late", trigger=Trigger(every="1000", since="10%"))
-    last = node("last", ["after_val"], after=["throughput"], phase="last")
-    three = plan(node("throughput", ["after_val"]), log, last)
-    assert as_text(three).split("\n")[3:] == [
-        "          ├▶ log         late, every 1000 from 10%, after throughput (p.toml:7)",
-        "          └▶ last        last, after throughput (p.toml:7)",
-    ]
-    assert as_text(three, width=60).split("\n")[3:] == [
-        "          ├▶ log         late, every 1000 from 10%,",
-        "          │              after throughput (p.toml:7)",
-        "          └▶ last        last, after throughput (p.toml:7)",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -160,12 +144,6 @@ def test_a_gutter_has_no_more_lanes_than_its_share_of_the_width(width: int, lane
     assert sum("after first" in line for line in lines) == 10
 
 
-@pytest.mark.parametrize(("width", "beside"), [(53, True), (52, False)])
-def test_points_stand_beside_their_hooks_where_28_columns_are_left_for_notes(width: int, beside: bool) -> None:
-    first = as_text(plan(node("a_hook", ["after_train_iter"])), width=width).split("\n")[2]
-    assert first == ("after_train_iter a_hook" if beside else "after_train_iter")
-
-
 @given(plans(), st.sampled_from([40, 60, 80, 120]))
 def test_every_firing_and_edge_is_told_in_order_and_none_is_wider_than_the_page(drawn: Plan, width: int) -> None:
     lines = as_text(drawn, width=width).split("\n")[2:]
@@ -256,9 +234,3 @@ class TestParts:
         assert {edge.first for edge in part.edges if edge.then == "reader"} >= {"densify", "psnr"}
         assert not any("reader" not in (edge.first, edge.then) for edge in part.edges)
         assert len(part.given_way) == 1
-
-    def test_of_a_chain_a_hook_has_the_one_before_and_the_one_after(self) -> None:
-        nodes = (node(name, ["after_val"], [before] if before else []) for before, name in pairwise(["", *"abcd"]))
-        chain = plan(*nodes)
-        for hook, beside in (("a", "ab"), ("b", "abc"), ("d", "cd")):
-            assert "".join(binding.hook for binding in part_of(chain, hook=hook).bindings) == beside
