@@ -62,10 +62,10 @@ class Watched:
             [min(kind) for kind in zip(*part, strict=True)]
             for part in (self.handles[:third], self.handles[2 * third :])
         )
-        told = f"{self.rss[third]:.1f} to {self.rss[-1]:.1f} MB, {slope:+.1f} MB/h; files, threads {early} to {late}"
-        assert slope * (self.hours[-1] - self.hours[third]) < GROWTH, told
-        assert all(count <= before for count, before in zip(late, early, strict=True)), told
-        return told
+        taken = f"{self.rss[third]:.1f} to {self.rss[-1]:.1f} MB, {slope:+.1f} MB/h; files, threads {early} to {late}"
+        assert slope * (self.hours[-1] - self.hours[third]) < GROWTH, taken
+        assert all(count <= before for count, before in zip(late, early, strict=True)), taken
+        return taken
 
 
 def most_frames(seconds: float) -> float:

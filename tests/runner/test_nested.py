@@ -151,19 +151,15 @@ def test_the_time_of_a_trigger_is_its_own_hooks(clock: Clock) -> None:
     assert bench.phases(ITERATION) == {"hooks": 48}
 
 
-def failing(clock: Clock) -> Method:
+@pytest.mark.parametrize("outer_may", ["raise", "ignore", "disable"])
+def test_an_inner_hook_that_raises_ends_the_run_and_is_told_once(clock: Clock, outer_may: OnError) -> None:
     def inner() -> None:
         clock.spend(50)
         raise ValueError("inner cannot")
 
-    return inner
-
-
-@pytest.mark.parametrize("outer_may", ["raise", "ignore", "disable"])
-def test_an_inner_hook_that_raises_ends_the_run_and_is_told_once(clock: Clock, outer_may: OnError) -> None:
     bench = Bench(
         ("outer", "after_backward", lambda: bench.dispatcher.fire_within("mine")),
-        ("inner", "mine", failing(clock)),
+        ("inner", "mine", inner),
         ("last", "after_run", lambda: clock.spend(9)),
         on_error={"outer": outer_may},
     )
@@ -174,15 +170,3 @@ def test_an_inner_hook_that_raises_ends_the_run_and_is_told_once(clock: Clock, o
     assert bench.now[0] == NOWHERE
     bench.dispatcher.fire("after_run")
     assert bench.spent[2] == 9, "what was booked before does not reach into this"
-
-
-def test_an_inner_hook_that_may_raise_does_the_outer_one_no_harm(clock: Clock) -> None:
-    def outer() -> None:
-        bench.dispatcher.fire_within("mine")
-        clock.spend(4)
-
-    bench = Bench(("outer", "after_backward", outer), ("inner", "mine", failing(clock)), on_error={"inner": "disable"})
-    bench.dispatcher.fire("after_backward")
-    bench.dispatcher.fire("after_backward")
-    assert bench.reported == [("inner", "disable")]
-    assert bench.spent == [8, 50]

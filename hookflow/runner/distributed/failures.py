@@ -178,22 +178,22 @@ def exit_status(run_dir: RunDir, since: float, failed: Mapping[int, int], interr
     order: of a failed rank itself, an interrupt of the user, a killed rank, rank 0.
     """
     logs = {rank: [entry for entry in read_records(run_dir, rank) if entry["t"] >= since] for rank in (0, *failed)}
-    ends = {rank: end for rank, log in logs.items() if (end := _end_of(log))}
-    for end in ends.values():
+    recorded = {rank: end for rank, log in logs.items() if (end := _end_of(log))}
+    for end in recorded.values():
         if end["exit"] in (1, 2):
             return _stop_of(end)
     for rank in failed:
-        if rank not in ends and (report := _failure(logs[rank], rank)):
+        if rank not in recorded and (report := _failure(logs[rank], rank)):
             return Stop(report, "failed", 1, save=False)
     if interrupted is not None and any(code in INTERRUPTED for code in failed.values()):
-        return next((_stop_of(end) for end in ends.values() if end["exit"] in INTERRUPTED), interrupted)
+        return next((_stop_of(end) for end in recorded.values() if end["exit"] in INTERRUPTED), interrupted)
     killed = [rank for rank, code in failed.items() if code < 0 and -code not in SIGNALS]
     if killed:  # by SIGNALS a rank ends only where it is on its way out already
         rank = min(killed, key=lambda each: logs[each][-1]["t"] if logs[each] else 0.0)  # the launcher kills later
         reason = f"rank {rank} was {run_dir.ended_by(failed[rank])}; the others were ended"
         return Stop(reason, "failed", exit_code(failed[rank]), save=False)
-    if 0 in ends and (ends[0]["exit"] or not failed):
-        return _stop_of(ends[0])
+    if 0 in recorded and (recorded[0]["exit"] or not failed):
+        return _stop_of(recorded[0])
     rank, code = next(iter(failed.items()), (0, 0))
     return Stop(f"rank {rank} ended with exit code {code} without a reason", "failed", 1, save=False)
 
