@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,12 @@ import torch
 
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
-from tests.conftest import NewRun, Train, reason, records
+from tests.conftest import TESTS, NewRun, Train, reason, records
 from tests.distributed.clouds import Normed
 from tests.distributed.conftest import NewClouds, TrainBoth, assert_alike
 from tests.distributed.several import carry_out, messages_of, printed, records_of
 from tests.runner.same import assert_same, curve, final_state
-from tests.runner.test_batch_size import BY_HAND, new_detection
+from tests.runner.test_batch_size import BY_HAND
 
 FSDP = 'distributed.strategy="fsdp"'
 UNITS = 'distributed.units=["body", "head"]'
@@ -211,10 +212,14 @@ def test_who_waits_until_the_timeout_says_in_which_hook_and_where_the_other_is(n
     assert "run.mean(1.0)" in printed(run_dir, 0), "the line of the user's that has waited"
 
 
-__all__ = ["new_detection"]
-
 COUNTS = 'task.use="./detection.py:Counts"'
 OWN_LOADER = [BY_HAND % ("train", "own_loader"), BY_HAND % ("val", "SaysItsOwn")]
+
+
+@pytest.fixture
+def new_detection(new_run: NewRun) -> NewRun:
+    """Make a new run of detection.toml."""
+    return partial(new_run, pipeline=TESTS / "detection.toml")
 
 
 @pytest.mark.parametrize(
