@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 from hookflow.errors import Problem, Where, misspelt
 from hookflow.graph.plan import Binding, Node, Nodes, Plan
@@ -20,10 +19,10 @@ SCALARS = "scalars."
 LOSS = "loss"
 """The number that every iteration gives, unless its task steps itself."""
 
-Name = tuple[str, ...]
-"""The fixed parts of a name, of which what is between them is not known; one part is all of the name."""
+UNKNOWN = "\0"
+"""Stands in a name for what its source does not tell: a value in an f-string."""
 
-Logged = Sequence[Sequence[Name]]
+Logged = Sequence[Sequence[str]]
 """The names that each call of `run.log` may give: several where an expression chooses."""
 
 
@@ -59,11 +58,11 @@ def _logged_twice(nodes: Mapping[str, Node], logged: Mapping[str, Mapping[str, L
     """Return the numbers that two hooks log at one point, each by a name that is a plain string."""
     first: dict[tuple[str, str], str] = {}
     return frozenset(
-        log[0]
+        log
         for name, node in nodes.items()
         for bound in node.bound
         for log, *others in logged[name][bound.method]
-        if len(log) == 1 and not others and first.setdefault((bound.point, log[0]), name) != name
+        if UNKNOWN not in log and not others and first.setdefault((bound.point, log), name) != name
     )
 
 
@@ -79,38 +78,28 @@ def _logged(source: Source | None, bound: Binding) -> Logged:
     return [names for argument in chain(*arguments) if (names := _name(argument))]
 
 
-def _name(argument: ast.expr) -> list[Name]:
+def _name(argument: ast.expr) -> list[str]:
     match argument:
         case ast.Constant(value=str() as name):
-            return [(name,)]
+            return [name]
         case ast.JoinedStr(values=parts):
-            fixed = [part.value if isinstance(part, ast.Constant) else None for part in parts]
-            return [_between(fixed)] if any(fixed) else []
+            name = "".join(str(part.value) if isinstance(part, ast.Constant) else UNKNOWN for part in parts)
+            return [name] if name.strip(UNKNOWN) else []
         case ast.IfExp(body=first, orelse=other):
             return [*_name(first), *_name(other)]
     return []
 
 
-def _between(parts: list[Any]) -> Name:
-    result = [""]
-    for part in parts:
-        if part is None:
-            result.append("")
-        else:
-            result[-1] += part
-    return tuple(result)
-
-
-def _may_be(log: Name, name: str) -> bool:
-    return log == (name,) or (len(log) > 1 and bool(re.fullmatch(".+".join(map(re.escape, log)), name)))
+def _may_be(log: str, name: str) -> bool:
+    return bool(re.fullmatch(".+".join(map(re.escape, log.split(UNKNOWN))), name))
 
 
 def _misspelt(
-    nodes: Mapping[str, Node], named: Mapping[str, Collection[str]], logs: Collection[Name], made: Collection[str]
+    nodes: Mapping[str, Node], named: Mapping[str, Collection[str]], logs: Collection[str], made: Collection[str]
 ) -> Iterator[Problem]:
     """Yield a warning for each name of a condition that no hook gives, and nearly one that a hook gives, or `loss`."""
     metrics = {slot.removeprefix(METRICS) for slot in made if slot.startswith(METRICS)}
-    known = metrics | {log[0] for log in logs if len(log) == 1}
+    known = metrics | {log for log in logs if UNKNOWN not in log}
     for name, node in nodes.items():
         for when in dict.fromkeys(bound.trigger.when for bound in node.bound if bound.trigger.when):
             for stated in sorted(named[when]):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import count
@@ -12,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TESTS, hookflow_here, wait_for
-from tests.limits import LIMIT
+from tests.conftest import TESTS, hookflow_here
 
 PIPELINE = f"""
 [run]
@@ -116,15 +113,3 @@ def test_at_whichever_look(tmp_path: Path, code: str, command: tuple[str, ...], 
 @pytest.mark.parametrize("code", [OF_CLASS, OF_OBJECT, AT_ONCE], ids=["class", "object", "file"])
 def test_ctrl_c_is_still_the_end_of_it(tmp_path: Path, code: str) -> None:
     assert looked_at(tmp_path, code, 1, COMES, "check", "p.toml")[0] == 130
-
-
-def test_ctrl_c_while_it_is_looked_at(tmp_path: Path) -> None:
-    waits = "open('waits', 'w').close()\n        while True: pass"
-    (tmp_path / "odd.py").write_text(f"import signal, sys\n{LOOKS % (1, waits)}{OF_CLASS}")
-    (tmp_path / "p.toml").write_text(PIPELINE % "odd.py")
-    ready = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import hookflow.cli.app as app; "
-    command = [sys.executable, "-c", f"{ready}app.main()", "check", "p.toml"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as child:
-        wait_for((tmp_path / "waits").exists)
-        os.kill(child.pid, signal.SIGINT)
-        assert child.wait(LIMIT) == 130

@@ -17,15 +17,10 @@ from hookflow.hooks.inspect import Inspection
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import parse
 from hookflow.service.pipelines import read_pipeline, valid_plan
+from tests.hooks.test_inspect_troubles import HEAD
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = [*sorted((ROOT / "pipelines").glob("*.toml")), ROOT / "tests/gan.toml", ROOT / "tests/toy.toml"]
-HEAD = """
-run = { name = "troubles", max_epochs = 1 }
-model.use = "torch.nn:Identity"
-optimizer.use = "torch.optim:SGD"
-data.train.use = "cifar10"
-"""
 ARGUMENTS = {
     "activation_checkpoint": 'args = { match = ["*"] }',
     "freeze": 'args = { params = ["*"] }',
