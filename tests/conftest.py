@@ -100,6 +100,12 @@ def bf16(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
 
 
 @pytest.fixture
+def interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `launch.start` start interpreters, as it does for a user."""
+    monkeypatch.setattr(launch, "subprocess", subprocess)
+
+
+@pytest.fixture
 def new_run(tmp_path: Path) -> NewRun:
     """Make the directory of a new run of a pipeline, with overrides, and some of its text swapped for other.
 

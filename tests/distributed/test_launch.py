@@ -22,7 +22,6 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor.plain import follow
 from hookflow.runner.distributed.failures import ChildExit
 from hookflow.runner.distributed.rendezvous import Ranks
-from hookflow.runner.process import launch as launching
 from hookflow.runner.process.launch import claim, start
 from tests.conftest import hookflow, hookflow_here, reason, wait_for
 from tests.distributed.conftest import CLOUDS, NewClouds
@@ -97,11 +96,8 @@ def test_a_second_ctrl_c_waits_for_nothing(launch: Launch) -> None:
     assert messages_of(run_dir, 0, "SIGINT received: ")
 
 
-def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here each process is an interpreter of its own."""
-    monkeypatch.setattr(launching, "subprocess", subprocess)
+@pytest.mark.usefixtures("interpreters")
+def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch: Launch) -> None:
     run_dir, agent = launch(*ENDLESS)
     wait_for(lambda: bool(records_of(run_dir, "epoch")))
     ranks = psutil.Process(run_dir.describe()["pid"]).children()

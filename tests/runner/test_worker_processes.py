@@ -123,6 +123,7 @@ def test_a_hung_worker_does_not_outlive_a_training_that_is_killed(new_run: NewRu
     wait_for(lambda: all(not child.is_running() or child.status() == psutil.STATUS_ZOMBIE for child in whole))
 
 
+@pytest.mark.usefixtures("interpreters")
 def test_a_signal_to_the_whole_job_leaves_the_fork_server_and_its_workers_alone(new_run: NewRun) -> None:
     slow = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
     run_dir = new_run(over("Clouds", workers=2), slow, swap=("max_epochs = 3", "max_epochs = 400"))
