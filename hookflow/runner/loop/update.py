@@ -150,8 +150,10 @@ class Update:
                 self._used.update(names)
                 self.leave_out(True)
             return
-        if (factor := self.group.close()) != 1.0:
-            torch._foreach_mul_([p.grad for p in self._parameters(names) if p.grad is not None], factor)
+        factor = self.group.close()
+        gradients = [p.grad for p in self._parameters(names) if p.grad is not None] if factor != 1.0 else []
+        if gradients:
+            torch._foreach_mul_(gradients, factor)
         self._strategy.average_gradients(self._parameters(names))
         self._strategy.broadcast_buffers()
         if self._strategy.several:
