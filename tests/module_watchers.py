@@ -48,16 +48,8 @@ def by_hand(run: Any) -> None:
     run.model.head.register_forward_hook(lambda *given: run.say(f"{run.iter} by hand, prepended"), prepend=True)
 
 
-def first(run: Any) -> None:
-    run.say(f"{run.iter} first")
-
-
-def second(run: Any) -> None:
-    run.say(f"{run.iter} second")
-
-
-def third(run: Any) -> None:
-    run.say(f"{run.iter} third")
+def says(run: Any, text: str) -> None:
+    run.say(f"{run.iter} {text}")
 
 
 def elsewhere(run: Any) -> None:

@@ -145,9 +145,9 @@ def test_the_order_is_the_same_whatever_has_been_idle(trained: Trained, own: boo
     model = [f'model.use="{Path(__file__)}:Own"'] if own else []
     at = 'points=["forward"], modules=["head"]'
     hooks = [
-        f'hooks.one={{use="./module_watchers.py:first", every=2, {at}}}',
-        f'hooks.two={{use="./module_watchers.py:second", {at}}}',
-        f'hooks.three={{use="./module_watchers.py:third", every=3, {at}}}',
+        f'hooks.one={{use="./module_watchers.py:says", args={{text="first"}}, every=2, {at}}}',
+        f'hooks.two={{use="./module_watchers.py:says", args={{text="second"}}, {at}}}',
+        f'hooks.three={{use="./module_watchers.py:says", args={{text="third"}}, every=3, {at}}}',
         'hooks.manual={use="./module_watchers.py:by_hand", points=["before_train"]}',
     ]
     run_dir = trained(*model, *hooks, "run.sanity=false", "run.val_every=9", swap=ITERS)
