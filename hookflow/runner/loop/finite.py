@@ -121,9 +121,9 @@ GROWTH, BACKOFF, INTERVAL = 2.0, 0.5, 2000
 class StepGuard:
     """Checks the gradients before each step, and skips it when one of them is not finite. All ranks decide alike.
 
-    In float16 every loss is multiplied by a scale before its gradients are computed, so that small ones are not lost,
-    and the gradients are divided by it before they are used. With `run.on_nan = "skip"` a loss that is not finite makes
-    its gradients so, too. After `run.max_skipped_steps` such steps in a row of the same optimizers the run ends.
+    In float16 every loss is multiplied by a scale, so that small gradients are not lost; the gradients are divided by
+    it before they are used. With `run.on_nan = "skip"` a loss that is not finite makes its gradients so, too. After
+    `run.max_skipped_steps` such steps in a row of the same optimizers the run ends.
 
     `waits` says whether the host must know before a step whether it is taken: for an optimizer that cannot skip a
     step by itself, as PyTorch's fused ones can, and for hooks that fire after each step. On the CPU that is free.
