@@ -20,7 +20,7 @@ from rich.text import Text
 
 from hookflow.events.log import encode
 from hookflow.events.reading import open_regular
-from hookflow.events.records import DataInfo, Record
+from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.monitor.feed import Live, follow_records
 from hookflow.monitor.health import Pace, bottleneck, examine, look_inside, missing, raised_at
@@ -34,9 +34,6 @@ from hookflow.text import ESCAPE, printable
 
 PERIOD = 1.0
 """Seconds between looks."""
-
-LONGEST = 600.0
-"""Seconds between two lines about the same hang, at most."""
 
 
 class StallWatch:
@@ -62,7 +59,7 @@ class StallWatch:
         still = clock - state.moved
         if self._since and still < self._next:
             return None
-        self._since, self._next = state.moved, still + min(still, LONGEST)
+        self._since, self._next = state.moved, 2 * still
         return "stalled", health.sentence
 
 
@@ -437,18 +434,15 @@ def _beginning(run: RunDir, live: Live) -> list[str]:
         _line("run", f"{run.path.parent.name} {run.id}", *model, f"seed {record['seed']}", *resumed),
         _line("device", *where, versions),
     ]
-    lines += [_line("data", _data(split, data)) for split, data in record["data"].items()]
+    for split, data in record["data"].items():
+        examples, batches = data["examples"], data["batches"]
+        of = f" of {data['batch_size']}" if data["batch_size"] else ""
+        counts = f"{examples} {plural(examples, 'example')} in {batches} {plural(batches, 'batch')}{of}"
+        marks = ": ".join(["SYNTHETIC"] * data["synthetic"] + [data["note"]] * bool(data["note"]))
+        lines.append(_line("data", f"{split}: {data['name']}", counts, marks).rstrip())
     if plan:
         shuffled = [f"SHUFFLED {plan.shuffle}"] if plan.shuffle is not None else []
         numbers = {"hook": len(plan.hooks), "binding": len(plan.bindings), "edge": len(plan.edges)}
         counts = ", ".join(f"{count} {plural(count, thing)}" for thing, count in numbers.items())
         lines.append(_line("plan", counts, *shuffled))
     return lines
-
-
-def _data(split: str, data: DataInfo) -> str:
-    of = f" of {data['batch_size']}" if data["batch_size"] else ""
-    examples, batches = data["examples"], data["batches"]
-    counts = f"{examples} {plural(examples, 'example')} in {batches} {plural(batches, 'batch')}{of}"
-    marks = ["SYNTHETIC"] * data["synthetic"] + [data["note"]] * bool(data["note"])
-    return "  ".join([f"{split}: {data['name']}", counts, ": ".join(marks)]).rstrip()

@@ -305,13 +305,8 @@ class Ranks:
 
 def _words(record: Told) -> Words:
     """Return what is alike in records that say the same."""
-    match record["k"]:
-        case "message":
-            return "message", record["level"], record["source"], record["text"]
-        case "error":
-            return "error", record["hook"], record["point"], record["type"], record["text"]
-        case "end":
-            return "end", record["reason"]
+    fields = ("k", "level", "source", "hook", "point", "type", "text", "reason")
+    return tuple(cast("Mapping[str, str]", record).get(field, "") for field in fields)
 
 
 def named(numbers: Iterable[int]) -> str:

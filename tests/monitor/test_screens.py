@@ -30,8 +30,12 @@ def drawn(scene: Scene, width: int, height: int) -> str:
 
 
 @pytest.mark.parametrize(("width", "height"), [*SIZES, (200, 60)])
-def test_a_run_in_full_swing(scene: At, width: int, height: int) -> None:
+def test_a_run_in_full_swing_stalled_and_finished(scene: At, width: int, height: int) -> None:
     check_golden(f"monitor/running-{width}x{height}.txt", drawn(scene(), width, height))
+    if width < 200:
+        check_golden(f"monitor/stalled-{width}x{height}.txt", drawn(scene(still=42.0, inside=4), width, height))
+    if width == 120:
+        check_golden("monitor/finished-120x40.txt", drawn(scene(None), width, height))
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -41,15 +45,6 @@ def test_before_the_first_record(scene: At, width: int, height: int) -> None:
     message = {"k": "message", "t": 1.79e9, "it": 0, "ep": 0, "level": "info", "source": "hookflow"}
     shown.state.apply({**message, "text": "downloading cifar-10: 42 of 170 MB"})
     check_golden(f"monitor/starting-{width}x{height}.txt", drawn(shown, width, height))
-
-
-@pytest.mark.parametrize(("width", "height"), SIZES)
-def test_a_stalled_run_names_the_hook_it_is_stuck_in(scene: At, width: int, height: int) -> None:
-    check_golden(f"monitor/stalled-{width}x{height}.txt", drawn(scene(still=42.0, inside=4), width, height))
-
-
-def test_a_finished_run_says_so_and_how_to_leave(scene: At) -> None:
-    check_golden("monitor/finished-120x40.txt", drawn(scene(None), 120, 40))
 
 
 @pytest.mark.parametrize(

@@ -103,14 +103,10 @@ def test_a_pause_changes_no_epoch() -> None:
         assert state.epoch == before
 
 
-def test_the_time_of_a_trigger_that_has_said_no_counts() -> None:
-    timing = Timing()
-    timing.add(10.0, [0, 500, 0, 0, {}])
-    assert (timing.count, timing.total, timing.spent(10.0)) == (0, 500, 500)
-
-
 def test_stretches_of_the_last_minute_stay_where_they_are_on_the_clock() -> None:
     timing = Timing()
+    timing.add(10.0, [0, 500, 0, 0, {}])
+    assert (timing.count, timing.total, timing.spent(10.0)) == (0, 500, 500), "the time of a trigger that said no"
     for second in range(1000, 1060):
         timing.add(second, entry(second))
     before = timing.cells(1058, 12)
@@ -203,8 +199,7 @@ def test_a_command_waits_until_the_run_answers_it() -> None:
 
 def test_the_time_left_counts_what_validation_takes() -> None:
     state = folded(records(20.0))
-    pace = Pace.of(state)
-    left = state.total_iters - state.it
+    pace, left = Pace.of(state), state.total_iters - state.it
     assert pace.eta is not None
     assert left / pace.iters_per_s < pace.eta < 2 * left / pace.iters_per_s
     assert Pace.of(folded(records(0.3))).eta is None

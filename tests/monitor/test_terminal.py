@@ -26,15 +26,6 @@ from tests.monitor.fake_run import make
 from tests.processes import Spawned
 
 COLUMNS, ROWS = 80, 24
-DASHBOARD = """
-import sys
-from pathlib import Path
-from hookflow.events.rundir import RunDir
-from hookflow.monitor.app import MonitorApp
-app = MonitorApp(RunDir(Path(sys.argv[1])))
-outcome = app.run()
-print("left:", outcome, app.return_code)
-"""
 
 
 def _listen() -> None:
@@ -118,7 +109,7 @@ class Terminal:
 def dashboard(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Terminal]:
     run = make(tmp_path, upto=100)
     run.sign_process()
-    terminal = Terminal(sys.executable, "-c", DASHBOARD, str(run.path), **getattr(request, "param", {}))
+    terminal = Terminal(sys.executable, "-m", "hookflow", "watch", str(run.path), **getattr(request, "param", {}))
     yield terminal
     terminal.close()
 
@@ -138,7 +129,7 @@ def test_a_signal_ends_it_and_the_terminal_is_as_before(dashboard: Terminal, num
     assert dashboard.output.rindex(b"\x1b[?25h") > dashboard.output.rindex(b"\x1b[?25l")
     assert dashboard.mode == dashboard.cooked
     assert b"\x1b[?1000h" not in dashboard.output, "the mouse stays the terminal's"
-    assert "left: detached 0" in dashboard.output.decode()
+    assert "the run goes on; watch it:" in dashboard.output.decode()
 
 
 @pytest.mark.parametrize("dashboard", [{"TERM": "xterm"}], indirect=True)

@@ -103,9 +103,8 @@ LABEL = 6
 
 def _cell(eighths: float, above: int) -> str:
     """Return what a bar of so many eighths of a row shows of itself in a row, so many rows above the lowest."""
-    filled = min(max(round(eighths) - 8 * above, 0), 8)
-    if not filled and eighths and not above:
-        filled = 1  # never quite nothing
+    least = 1 if eighths and not above else 0  # never quite nothing
+    filled = min(max(round(eighths) - 8 * above, least), 8)
     return SPARKS[filled - 1] if filled else " "
 
 
