@@ -1,18 +1,20 @@
-"""The fold: what the screens say is what the log says, in bounded memory, whatever the log holds."""
+"""The fold: what the screens say is what the log says, in bounded memory; and whether the run is well."""
 
 from __future__ import annotations
 
 import json
 import math
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import pytest
 
 from hookflow.events.histogram import bin_of
+from hookflow.events.now import NOWHERE
 from hookflow.events.reading import read_record
 from hookflow.events.records import KINDS
-from hookflow.monitor.health import Pace, costliest, share, verdict
+from hookflow.monitor.health import PATIENCE_AT_FIRST, Pace, costliest, examine, share, verdict
 from hookflow.monitor.series import WINDOW, Series, Timing
 from hookflow.monitor.state import RunState
 from tests.monitor.fake_run import BEGAN, ITERS_PER_EPOCH, Training, plan
@@ -213,3 +215,45 @@ def test_the_verdict_names_what_the_training_waits_for_and_the_costliest_hook() 
     starved.first.minute.add(1.0, {"data": 60, "forward": 40}, entry(100), 8, 0)
     starved.now = 1.0
     assert verdict(starved, plan(), Pace.of(starved)).startswith("input-bound: 60.0 % waits for data")
+
+
+def after(frames: int) -> RunState:
+    return folded([record for batch in islice(Training(BEGAN).records(), frames) for record in batch])
+
+
+def test_running_then_stalled_inside_a_hook() -> None:
+    going = after(30)
+    assert examine(going, "alive", going.now + 1).condition == "running"
+    ema = next(binding for binding in plan().bindings if binding.hook == "ema")
+    stuck = examine(going, "alive", going.now + 60, plan(), {0: (ema.id, 60.0)})
+    assert stuck.condition == "stalled"
+    assert stuck.sentence == f'60 s inside "ema" at {ema.point}'
+    assert "not inside a hook" in examine(going, "alive", going.now + 60, plan(), {0: (NOWHERE, 60.0)}).sentence
+
+
+def test_frames_without_progress_are_no_sign_of_life() -> None:
+    going = after(30)
+    still = Training(BEGAN)
+    still.it, still.ep, still.t = going.it, going.ep, going.now
+    before = going.moved
+    for _ in range(400):
+        going.apply(still._frame("train", going.batch, going.batches, {}))
+    assert going.moved == before
+    assert examine(going, "alive", going.now).condition == "stalled"
+
+
+def test_the_first_iteration_may_take_its_time() -> None:
+    fresh = after(2)
+    assert examine(fresh, "alive", fresh.now + PATIENCE_AT_FIRST - 1).condition == "starting"
+    assert examine(fresh, "alive", fresh.now + PATIENCE_AT_FIRST + 1).condition == "stalled"
+
+
+def test_the_condition_is_what_the_process_and_the_log_say() -> None:
+    paused, over = after(30), after(10_000)
+    paused.stage = "paused"
+    assert examine(paused, "alive", paused.now + 1000).condition == "paused"
+    assert examine(RunState(), "not started", BEGAN).condition == "starting"
+    assert examine(RunState(), "gone", BEGAN).condition == "lost"
+    assert examine(paused, "gone", BEGAN).condition == "lost"
+    assert examine(over, "gone", BEGAN).condition == "finished"
+    assert examine(over, "remote", BEGAN).over
