@@ -104,20 +104,12 @@ class Player:
 
     def __init__(self, recording: Recording, speed: float) -> None:
         self.moment = recording.first
-        self._recording, self._speed, self._playing = recording, speed, True
+        self.recording, self._speed, self._playing = recording, speed, True
         self._before = time.monotonic()
 
     @property
-    def state(self) -> RunState:
-        return self._recording.state
-
-    @property
-    def plan(self) -> Plan | None:
-        return self._recording.plan
-
-    @property
     def badge(self) -> str:
-        at, whole = self.moment - self._recording.first, self._recording.last - self._recording.first
+        at, whole = self.moment - self.recording.first, self.recording.last - self.recording.first
         sign = "▶" if self._playing else "‖"
         return f"REPLAY {self._speed:g}x {sign} {span(at)}.{int(at * 10) % 10} / {span(whole)}"
 
@@ -127,14 +119,14 @@ class Player:
         self._before += passed
         if self._playing:
             self._show(self.moment + passed * self._speed)
-            self._playing = self.moment < self._recording.last
+            self._playing = self.moment < self.recording.last
 
     def obey(self, action: str) -> None:
         """Do what a key of a replay is for."""
         match action:
             case "play":
-                if self.moment >= self._recording.last:
-                    self._show(self._recording.first)
+                if self.moment >= self.recording.last:
+                    self._show(self.recording.first)
                 self._playing = not self._playing
             case "slower":
                 self._speed = max(self._speed / 2, min(self._speed, SLOWEST))
@@ -142,17 +134,17 @@ class Player:
                 self._speed = min(self._speed * 2, max(self._speed, QUICKEST))
             case "first" | "last":
                 self._playing = False
-                self._show(self._recording.first if action == "first" else self._recording.last)
+                self._show(self.recording.first if action == "first" else self.recording.last)
             case "back" | "on":
                 self._playing = False
-                self.moment = self._recording.step(-1 if action == "back" else 1)
+                self.moment = self.recording.step(-1 if action == "back" else 1)
             case "far back" | "far on":
-                far = FAR * (self._recording.last - self._recording.first)
+                far = FAR * (self.recording.last - self.recording.first)
                 self._show(self.moment - far if action == "far back" else self.moment + far)
 
     def _show(self, moment: float) -> None:
-        self.moment = min(max(moment, self._recording.first), self._recording.last)
-        self._recording.seek(self.moment)
+        self.moment = min(max(moment, self.recording.first), self.recording.last)
+        self.recording.seek(self.moment)
 
 
 RATE, RATE_OVER_SSH = 4.0, 2.0
@@ -220,7 +212,7 @@ class MonitorApp(App[Outcome]):
     @property
     def state(self) -> RunState:
         """The run as far as it has been read."""
-        return self._player.state if self._player else self._live.state
+        return (self._player.recording if self._player else self._live).state
 
     @property
     def run_dir(self) -> RunDir:
@@ -229,7 +221,7 @@ class MonitorApp(App[Outcome]):
 
     @property
     def plan(self) -> Plan:
-        return (self._player.plan if self._player else self._live.plan) or NO_PLAN
+        return (self._player.recording if self._player else self._live).plan or NO_PLAN
 
     def compose(self) -> ComposeResult:
         yield self._canvas

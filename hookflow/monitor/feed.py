@@ -189,6 +189,7 @@ class Recording:
         self._paths = {0: run.events, **readable}
         lines = sorted(line for rank, path in self._paths.items() for line in _lines(rank, path))
         self._times = array("d", [t for t, *_ in lines])
+        self.first, self.last = (self._times[0], self._times[-1]) if self._times else (0.0, 0.0)
         self._ranks = array("H", [rank for _, rank, *_ in lines])
         self._starts = array("Q", [start for _, _, start, _ in lines])
         self._frames = [at for at, (_, rank, _, kind) in enumerate(lines) if rank == 0 and kind == "frame"]
@@ -203,14 +204,6 @@ class Recording:
     def plan(self) -> Plan | None:
         """The plan of the attempt that is shown."""
         return self._plans[max(bisect_left(self._begins, self._at) - 1, 0)]
-
-    @property
-    def first(self) -> float:
-        return self._times[0] if self._times else 0.0
-
-    @property
-    def last(self) -> float:
-        return self._times[-1] if self._times else 0.0
 
     def seek(self, t: float) -> None:
         """Fold up to and including moment `t`, forwards or back."""
