@@ -49,7 +49,12 @@ def decode_png(data: bytes) -> NDArray[np.uint8]:
 
     if not data.startswith(SIGNATURE):
         raise ValueError("not a PNG file")
-    chunks = _chunks(data)
+    chunks = {b"IHDR": b"", b"IDAT": b""}
+    at = len(SIGNATURE)
+    while at + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        chunks[kind] = chunks.get(kind, b"") + data[at + 8 : at + 8 + length]  # those of one kind are joined
+        at += length + 12
     try:
         width, height, depth, colour, _, _, interlaced = struct.unpack(HEADER, chunks[b"IHDR"])
         channels = {colour: channels for channels, colour in COLOUR_TYPES.items()}.get(colour)
@@ -65,14 +70,3 @@ def decode_png(data: bytes) -> NDArray[np.uint8]:
     if (lines[:, 0] != SUB).any():
         raise ValueError("unsupported PNG format")
     return np.cumsum(lines[:, 1:].reshape(height, width, channels), axis=1, dtype=np.uint8)
-
-
-def _chunks(data: bytes) -> dict[bytes, bytes]:
-    """Return the parts of the file by their kind; those of one kind are joined."""
-    result: dict[bytes, bytes] = {b"IHDR": b"", b"IDAT": b""}
-    at = len(SIGNATURE)
-    while at + 8 <= len(data):
-        length, kind = struct.unpack_from(">I4s", data, at)
-        result[kind] = result.get(kind, b"") + data[at + 8 : at + 8 + length]
-        at += length + 12
-    return result

@@ -55,7 +55,12 @@ def train(
         pipeline = load(pipeline)
     _check(pipeline, ui, process)
     run_dir = new_run(pipeline.loaded, pipeline.plan, None if runs is None else Path(runs))
-    follow = _follow(run_dir, ui)
+    follow: Follow | None = None
+    if ui == "auto" and notebook.is_here():
+        follow = partial(notebook.follow, run_dir)
+    elif ui != "none":
+        shown = plain.follow_json if ui == "json" else plain.follow
+        follow = lambda child_exit: shown(run_dir, sys.stdout, child_exit=child_exit)  # noqa: E731
     with handlers_put_back():
         code = _in_its_own(run_dir, follow) if process else _here(pipeline, run_dir, follow)
     _raise_failure(run_dir, code, resumable=not pipeline.objects)
@@ -72,16 +77,6 @@ def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
     if process and pipeline.objects:
         message = f"a process of its own has none of the objects in the pipeline: {', '.join(pipeline.objects)}"
         raise UserError(Problem(message, hint='leave process out, or let `use` name what makes them: "./file.py:Name"'))
-
-
-def _follow(run_dir: RunDir, ui: UI) -> Follow | None:
-    """Return what shows the run; None where nothing is to be seen."""
-    if ui == "none":
-        return None
-    if ui == "auto" and notebook.is_here():
-        return partial(notebook.follow, run_dir)
-    follow = plain.follow_json if ui == "json" else plain.follow
-    return lambda child_exit: follow(run_dir, sys.stdout, child_exit=child_exit)
 
 
 def _here(pipeline: Pipeline, run_dir: RunDir, follow: Follow | None) -> int:

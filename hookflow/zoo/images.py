@@ -88,16 +88,21 @@ class Images(BatchSharding):
         order = order.to(device)
         if self._augment:
             down, right = torch.randint(2 * SHIFT + 1, (2, examples), generator=generator).to(device)
+            windows = self._images.unfold(1, self._height, 1).unfold(2, self._width, 1)  # a view of every shift
             coin = torch.randint(2, (examples,), generator=self._generator()).to(device)
             flip = coin != epoch % 2
         for index in range(start, len(self)):
             rows = self.shard(order, index)
             if self._augment:
-                images = self._windows[rows, down[rows], right[rows]]
+                images = windows[rows, down[rows], right[rows]]
                 images = torch.where(flip[rows].view(-1, 1, 1, 1), images.flip(3), images)
             else:
                 images = self._images[rows].permute(0, 3, 1, 2)
-            yield Batch(self._sized(self._normalised(images), epoch), self._classes[rows])
+            images = self._normalised(images)
+            if self._sizes:
+                side = self._sizes[min(epoch, len(self._sizes) - 1)]
+                images = functional.interpolate(images, size=(side, side), mode="bilinear", antialias=True)
+            yield Batch(images, self._classes[rows])
 
     def sample(self, count: int) -> Tensor:
         """Return the first `count` images (or all, if fewer), normalised, without augmentation."""
@@ -106,19 +111,8 @@ class Images(BatchSharding):
             images = images[:, SHIFT:-SHIFT, SHIFT:-SHIFT]
         return self._normalised(images.permute(0, 3, 1, 2))
 
-    @property
-    def _windows(self) -> Tensor:
-        """A view of every image at every shift: (examples, down, right, 3, height, width)."""
-        return self._images.unfold(1, self._height, 1).unfold(2, self._width, 1)
-
     def _normalised(self, images: Tensor) -> Tensor:
         return images.to(torch.float32, memory_format=torch.channels_last).mul_(self._scale).add_(self._offset)
-
-    def _sized(self, images: Tensor, epoch: int) -> Tensor:
-        if not self._sizes:
-            return images
-        side = self._sizes[min(epoch, len(self._sizes) - 1)]
-        return functional.interpolate(images, size=(side, side), mode="bilinear", antialias=True)
 
     def _generator(self, *key: int) -> torch.Generator:
         """Return a generator seeded by the source's seed and `key`, unlike that of any other key."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-
-class HasModel(Protocol):
-    """The parts of the run that these tasks use."""
-
-    model: nn.Module
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
 
 
 class Classification:
@@ -28,22 +25,22 @@ class Classification:
         self.label_smoothing = label_smoothing
         self.flip_at_test = flip_at_test
 
-    def step(self, run: HasModel, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    def step(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the `loss` (a scalar, float32), the `logits` (batch, classes) and the `target` (batch,)."""
         images, target = batch
         return self._outputs(run.model(images), target)
 
-    def evaluate(self, run: HasModel, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    def evaluate(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the same as `step`; the caller has switched the model to evaluation and gradients off."""
         images, target = batch
         return self._outputs(self._logits(run, images), target)
 
-    def predict(self, run: HasModel, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
+    def predict(self, run: Run, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
         """Return the `logits` (batch, classes) and the class `predicted` (batch,) of images, or of those of a batch."""
         logits = self._logits(run, batch if isinstance(batch, Tensor) else batch[0])
         return {"logits": logits, "predicted": logits.argmax(1)}
 
-    def _logits(self, run: HasModel, images: Tensor) -> Tensor:
+    def _logits(self, run: Run, images: Tensor) -> Tensor:
         logits: Tensor = run.model(images)
         if self.flip_at_test:
             kept = logits.clone()  # a network compiled to CUDA graphs writes its next output over this one
@@ -67,7 +64,7 @@ class Regression:
         kinds = {"mse": functional.mse_loss, "mae": functional.l1_loss, "huber": functional.huber_loss}
         self.distance = kinds[loss]
 
-    def step(self, run: HasModel, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    def step(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the `loss` (a scalar, float32), the `predicted` and the `target`, both (batch, …).
 
         Raises ValueError when their shapes differ: broadcast against each other they would be a loss of something.
@@ -81,14 +78,14 @@ class Regression:
             raise ValueError(f"{message}: regression needs the same shape")
         return {"loss": self.distance(predicted, target.float()), "predicted": predicted, "target": target}
 
-    def evaluate(self, run: HasModel, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    def evaluate(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the same as `step`, with `mse` and `mae`."""
         outputs = self.step(run, batch)
         predicted, target = outputs["predicted"], outputs["target"].float()
         errors = {"mse": functional.mse_loss(predicted, target), "mae": functional.l1_loss(predicted, target)}
         return {**outputs, **errors}
 
-    def predict(self, run: HasModel, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
+    def predict(self, run: Run, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
         """Return what is `predicted` (batch, …) of inputs, or of those of a batch."""
         return {"predicted": run.model(batch if isinstance(batch, Tensor) else batch[0]).float()}
 
@@ -105,7 +102,7 @@ class LanguageModelling:
     (batch, length, vocabulary).
     """
 
-    def step(self, run: HasModel, batch: Tensor | tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    def step(self, run: Run, batch: Tensor | tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the `loss` (a scalar, float32: nats a token), the `logits` and the `target` (batch, length)."""
         tokens, target = (batch[:, :-1], batch[:, 1:]) if isinstance(batch, Tensor) else batch
         logits: Tensor = run.model(tokens)

@@ -150,14 +150,17 @@ def override(chance: random.Random) -> str:
 
 
 @seeds(150)
-def test_a_mutated_file_with_mutated_overrides_and_hooks(tmp_path: Path, seeds: range) -> None:
+def test_a_mutated_hook_file_or_pipeline_or_override(tmp_path: Path, seeds: range) -> None:
     path, hooks = tmp_path / "toy.toml", tmp_path / "mutated.py"
     toy = TOY.read_text().replace('"./', f'"{os.fspath(TOY.parent)}/')
     toy += '[hooks.mutated]\nuse = "./mutated.py:EmptyCache"\npoints = ["after_train_iter"]\n'
     source = (TESTS.parent / "hookflow" / "hooks" / "builtin" / "memory.py").read_text()
     for seed in seeds:
         chance = random.Random(seed)
-        imports = bool(seed % 2)
-        hooks.write_bytes((source if imports else mutated(source, chance)).encode("utf-8", "surrogateescape"))
-        path.write_bytes(mutated(toy, chance).encode("utf-8", "surrogateescape"))
-        told(path, *(override(chance) for _ in range(chance.randrange(3))), imports=imports)
+        texts = [source, toy]
+        overrides = [override(chance) for _ in range(chance.randrange(1, 4))] if seed % 3 == 2 else []
+        if seed % 3 < 2:
+            texts[seed % 3] = mutated(texts[seed % 3], chance)
+        for file, text in zip((hooks, path), texts, strict=True):
+            file.write_bytes(text.encode("utf-8", "surrogateescape"))
+        told(path, *overrides, imports=seed % 3 != 0 and seed % 2 == 0)
