@@ -103,7 +103,7 @@ def explain(
                 message, hint = wrong_value(details, dotted(key), written.get(key, ""))
         value = details["input"]
         named = details["type"] == "model_type" and isinstance(value, str) and key not in written
-        if named and "use" in _keys_of(_model_at(key)):
+        if named and "use" in _keys_at(key):
             hint = hint or f'write {{ use = "{value}" }}'
         result.append((key, Problem(message, places.of(key), hint)))
     return result
@@ -144,15 +144,14 @@ def wrong_value(details: ErrorDetails, name: str, written: str = "") -> tuple[st
 
 def _unknown(key: Key, value: Any) -> tuple[str, str]:
     *table, name = key
-    known = _keys_of(_model_at(tuple(table)))
+    known = _keys_at(tuple(table))
     if not table:
         kind = f"section [{dotted(key)}]" if isinstance(value, dict | list) else f'key "{name}"'
         return f"there is no {kind}", nearest_or_all(name, known)
-    message = f'{_table(table)} has no key "{name}"'
-    if "args" in known:
+    hint = nearest_or_all(name, known)
+    if "args" in known and not nearest(name, known):
         hint = f'an argument of what "use" names belongs in args: args = {{ {name} = … }}'
-        return message, nearest(name, known) or hint
-    return message, nearest_or_all(name, known)
+    return f'{_table(table)} has no key "{name}"', hint
 
 
 def _missing(key: Key, tree: Mapping[str, Any]) -> tuple[str, str]:
@@ -170,18 +169,13 @@ def _table(path: list[str]) -> str:
     return dotted(tuple(path)) if in_list else f"[{dotted(tuple(path))}]"
 
 
-def _keys_of(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _model_at(path: Key) -> type[BaseModel]:
-    """Return the model of the table at `path`, which the schema knows."""
-    model: Any = Pipeline
+def _keys_at(path: Key) -> list[str]:
+    """Return the keys of the table at `path`, which the schema knows."""
+    model: type[BaseModel] = Pipeline
     for part in path:
         fields = {field.alias or name: field for name, field in model.model_fields.items()}
-        if part in fields:
-            model = _model_in(fields[part].annotation) or model
-    return model  # type: ignore[no-any-return]
+        model = (part in fields and _model_in(fields[part].annotation)) or model
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -90,6 +90,13 @@ def test_and_so_it_is_on_the_command_line(tmp_path: Path) -> None:
         assert told(path, f"model.args.a={value}").endswith(": an integer has too many digits")
 
 
+def test_what_is_built_on_a_file_that_is_too_long(tmp_path: Path) -> None:
+    path, base = tmp_path / "p.toml", tmp_path / "base.toml"
+    base.write_text(f"{BASE}# {MOST_BYTES * 'x'}")
+    path.write_text('extends = "base.toml"\n')
+    assert told(path).startswith(f'{path}:1:1: the file "{base}" is longer than 1 MB')
+
+
 def test_what_could_not_be_read_back_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "p.toml"
     path.write_text(f"{BASE}[data.train.args]\na = {[1] * 2_000}\n")

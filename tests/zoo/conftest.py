@@ -51,10 +51,10 @@ class Server:
             def do_GET(self) -> None:  # the name that http.server calls
                 server.requests += 1
                 server.before_answer()
-                if server.raw is not None:
-                    self.wfile.write(server.raw)
-                    return
                 with suppress(ConnectionError):  # the client has given up
+                    if server.raw is not None:
+                        self.wfile.write(server.raw)
+                        return
                     self.send_response(server.status)
                     self.send_header("Content-Length", str(len(server.content)))
                     self.end_headers()
