@@ -20,7 +20,7 @@ LOSS = "loss"
 """The number that every iteration gives, unless its task steps itself."""
 
 UNKNOWN = "\0"
-"""Stands in a name for what its source does not tell: a value in an f-string."""
+"""Replaces a value of an f-string in a name."""
 
 Logged = Sequence[Sequence[str]]
 """The names that each call of `run.log` may give: several where an expression chooses."""
@@ -39,14 +39,14 @@ def with_scalars(nodes: Mapping[str, Node], sources: Sources) -> tuple[dict[str,
 
     def flowing(name: str, bound: Binding) -> Binding:
         logs = {*chain(*logged[name][bound.method])}
-        given = {f"{SCALARS}{number}" for number in wanted if any(_may_be(log, number) for log in logs)}
+        writes = {f"{SCALARS}{number}" for number in wanted if any(_may_be(log, number) for log in logs)}
         requested = reads.get(bound.trigger.when or "", frozenset()) if bound.half != "exit" else frozenset()
-        if not given and not requested:
+        if not writes and not requested:
             return bound
         return replace(
             bound,
             reads=tuple(sorted({*bound.reads, *requested})),
-            writes=tuple(sorted({*bound.writes, *given})),
+            writes=tuple(sorted({*bound.writes, *writes})),
         )
 
     result = {name: replace(node, bound=tuple(flowing(name, b) for b in node.bound)) for name, node in nodes.items()}

@@ -61,7 +61,9 @@ def filled(
     for slot in slots:
         wanted = _KEY.findall(slot)
         if wanted and not keys:
-            keys = _keys(hook, args) | {"name": name}
+            whole = {p.name: None if p.default is p.empty else p.default for p in parameters_of(hook)}
+            whole |= _by_name(hook, args)
+            keys = {**whole, **getattr(hook, "slot_keys", dict)(whole), "name": name}
         if unknown := [key for key, _ in wanted if key not in keys]:
             message = f'{getattr(hook, "__name__", repr(hook))} has a slot "{slot}", and no argument "{unknown[0]}"'
             issues.append((message, nearest(unknown[0], keys)))
@@ -69,11 +71,6 @@ def filled(
         for values in product(*(_values(keys[key], optional) for key, optional in wanted)):
             result[_fill(slot, values)] = None
     return tuple(sorted(result)), issues
-
-
-def _keys(hook: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-    whole = {p.name: None if p.default is p.empty else p.default for p in parameters_of(hook)} | _by_name(hook, args)
-    return {**whole, **getattr(hook, "slot_keys", dict)(whole)}
 
 
 def _by_name(hook: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
@@ -174,7 +171,7 @@ class HookTable:
         self.inspection: Inspection | None = None
         try:
             self.inspection = inspect(declaration.use, self.where)
-        except UserError as error:  # its points and edges are checked all the same
+        except UserError as error:  # its points and edges are checked anyway
             self.problems += error.problems
         self.hook = self.inspection.hook if self.inspection else None
         self.is_class = isinstance(self.hook, type)
@@ -327,7 +324,7 @@ class HookTable:
         return [self._bind(method, spec, f"points.{k}") for method in bound]
 
     def _wrong_point(self, message: str, where: Where, hint: str = "") -> None:
-        """Report a wrong point. What it would give to a plain function is unknown: none of its arguments is missing."""
+        """Report a wrong point. It might give a plain function any argument: none is reported as missing."""
         self.problems.append(Problem(message, where, hint))
         if self.hook is not None:
             self.filled.update(parameter.name for parameter in parameters_of(self.hook))

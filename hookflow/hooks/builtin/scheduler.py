@@ -109,8 +109,9 @@ def lengths(chain: Sequence[Link], per: Per, run: Run) -> list[int]:
         else:
             result.append(int(amount.value) * (run.iters_per_epoch if amount.unit == "ep" and per == "iter" else 1))
     if result[-1] < 1:
-        taken = f"those before it take {sum(result[:-1])} of {whole} {'iterations' if per == 'iter' else 'epochs'}"
-        raise UserError(Problem(f"nothing is left of the run for {chain[-1].use}: {taken}"))
+        unit = "iterations" if per == "iter" else "epochs"
+        message = f"nothing is left of the run for {chain[-1].use}: those before it take {sum(result[:-1])} of {whole} "
+        raise UserError(Problem(message + unit))
     return result
 
 

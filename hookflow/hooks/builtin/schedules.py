@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.base import Hook, Slots
@@ -122,23 +122,20 @@ class LRSchedule(Hook):
 
     def before_train_iter(self, run: Run) -> None:
         if self.share is None:
-            self.share = self._share(run)
-            self._check_groups(run)
+            self.share = self._begin(run)
         factor = self.factor(run.iter / run.max_iters, self.share)
         for optimizer in run.optimizers.values():
             for group in optimizer.param_groups:
                 if self.groups is None or group.get("name") in self.groups:
                     group["lr"] = group["initial_lr"] * factor
 
-    def _check_groups(self, run: Run) -> None:
+    def _begin(self, run: Run) -> float:
+        """Return the share of the run that the warm-up takes. Raises UserError for all of it, and an unknown group."""
         there = [group.get("name", "") for optimizer in run.optimizers.values() for group in optimizer.param_groups]
         for name in self.groups or ():
             if name not in there:
                 hint = nearest(name, filter(None, there)) or 'a group is named by its args: { name = "…" }'
                 raise UserError(Problem(f'no parameter group is called "{name}"', hint=hint))
-
-    def _share(self, run: Run) -> float:
-        """Return the share of the run that the warm-up takes. Raises UserError where it takes all of it."""
         if isinstance(self.warmup, float):
             return self.warmup
         share = exact_iterations(self.warmup, run) / run.max_iters
@@ -165,14 +162,7 @@ class LRSchedule(Hook):
 Curve = Literal["linear", "cosine", "constant"]
 
 
-def _not_negative(values: list[tuple[int | str, float]]) -> list[tuple[int | str, float]]:
-    for _, value in values:
-        if value < 0:
-            raise ValueError(f"{value} is below zero")
-    return values
-
-
-Values = Annotated[list[tuple[Progress, float]], Field(min_length=1), AfterValidator(_not_negative)]
+Values = Annotated[list[tuple[Progress, Annotated[float, Field(ge=0)]]], Field(min_length=1)]
 """The value of a setting at a fraction of the run: [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]."""
 
 
