@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from tests.loaders import Noisy
+from tests.loaders import Clouds
 from tests.toy import Net
 
 
@@ -123,4 +123,4 @@ class Reads:
 
 
 def validates() -> DataLoader[Any]:
-    return DataLoader(Noisy(40), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(5))
+    return DataLoader(Clouds(), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(5))

@@ -173,10 +173,7 @@ class _Builder:
     def _fitting(
         self, network: nn.Module, trains: Mapping[str, nn.Module], plan: Plan
     ) -> tuple[dict[str, list[dict[str, Any]]], Picked]:
-        """Return each optimizer's parameter groups, and the modules that hooks inside the network fire at.
-
-        Raises UserError with everything that matches nothing.
-        """
+        """Return parameter groups by optimizer, and picked modules. Raises UserError with all that matches nothing."""
         groups: dict[str, list[dict[str, Any]]] = {}
         problems: list[Problem] = []
         for name, model in trains.items():

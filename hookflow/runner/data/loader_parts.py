@@ -30,22 +30,13 @@ class BatchSampler(BatchSharding):
     """
 
     def __init__(
-        self,
-        examples: int,
-        batch_size: int,
-        *,
-        shuffle: bool,
-        drop_last: bool,
-        seed: int,
-        rank: int = 0,
-        world: int = 1,
-        batches: int | None = None,
+        self, examples: int, batch_size: int, *, shuffle: bool, seed: int, batches: int | None = None, **sharding: Any
     ) -> None:
-        super().__init__(examples, batch_size, drop_last=drop_last, rank=rank, world=world)
+        """`sharding` is `drop_last`, `rank` and `world`."""
+        super().__init__(examples, batch_size, **sharding)
         self.available = super().__len__()
         self._taken = self.available if batches is None else batches
-        self.shuffle = shuffle
-        self.seed = seed
+        self.shuffle, self.seed = shuffle, seed
 
     def __len__(self) -> int:
         return self._taken

@@ -201,7 +201,7 @@ class Stateful(Sized):
             self._stream = self._resumed(self._saved)
         elif not follows or self._stream is None:
             self._passes = 0
-            self._stream = self._restart()
+            self._stream = self._started()
         self._saved = None
         for index in range(start, len(self)):
             batch = self._context.to_device(self._next_batch())
@@ -215,14 +215,10 @@ class Stateful(Sized):
         assert self._stream is not None
         for batch in self._stream:
             return batch
-        self._stream = self._restart()
+        self._stream = self._started()
         for batch in self._stream:
             return batch
         raise UserError(Problem(f"the stream {self.info['name']} is empty"))
-
-    def _restart(self) -> Iterator[Any]:
-        self._passes += 1
-        return self._started()
 
     def _resumed(self, saved: dict[str, Any]) -> Iterator[Any]:
         """Return the stream where it was. The states of the training's generators are restored afterwards."""
@@ -240,6 +236,8 @@ class Stateful(Sized):
         return stream
 
     def _started(self, state: Any = None) -> Iterator[Any]:
+        """Begin a new pass, or go on with one in the state of the loader."""
+        self._passes += state is None
         if set_epoch := getattr(self.loader.dataset, "set_epoch", None):
             set_epoch(self._passes - 1)
         if state is not None:

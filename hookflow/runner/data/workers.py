@@ -112,10 +112,7 @@ def _end_of_one(workers: Sequence[Any]) -> str:
 
 
 def _is_cut_off(error: Exception) -> bool:
-    """Say whether a worker was gone while the training, or the thread that pins memory, fetched a batch of it.
-
-    A tensor comes over a socket of the worker, which may be gone from the file system too.
-    """
+    """Say whether a worker's socket, over which tensors come, was gone while a batch of it was fetched or pinned."""
     if not isinstance(error, EOFError | ConnectionError | FileNotFoundError):
         return False
     frames = traceback.extract_tb(error.__traceback__)
