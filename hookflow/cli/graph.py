@@ -28,11 +28,11 @@ def part_of(plan: Plan, points: Collection[str] = (), hook: str | None = None) -
         return hook in (None, edge.first, edge.then) and (not points or edge.point in points)
 
     edges = tuple(filter(kept, plan.edges))
-    ends = {id_ for edge in edges for id_ in (edge.first_id, edge.then_id)}
+    shown = {id_ for edge in edges for id_ in (edge.first_id, edge.then_id)}
     bindings = tuple(
         binding
         for binding in plan.bindings
-        if (hook in (None, binding.hook) or binding.id in ends) and (not points or binding.point in points)
+        if (hook in (None, binding.hook) or binding.id in shown) and (not points or binding.point in points)
     )
     there = {binding.hook for binding in bindings}
     more = {point: count for point, count in plan.given_way_more.items() if not points or point in points}

@@ -51,10 +51,12 @@ def resumed(
     `--without` of the start of the run. Raises UserError with each change that a resumed run cannot make, and ends the
     command when nothing is left to do, unless `even_if_done`.
     """
+    from hookflow.events.records import VERSION
     from hookflow.events.run_lock import release
     from hookflow.runner.checkpoint.manifest import newest_good
+    from hookflow.runner.checkpoint.resume_rules import recorded
     from hookflow.runner.process.launch import claim, keep, propose, withdraw
-    from hookflow.service.pipelines import read_pipeline
+    from hookflow.service.pipelines import Target, read_pipeline
     from hookflow.service.runs import find_run, has_begun
 
     file = Path(target) if target and target.endswith(".toml") else None
@@ -69,7 +71,10 @@ def resumed(
     try:
         withdraw(run_dir)  # what a resume that was killed has left
         newest_good(run_dir.checkpoints)  # and where no checkpoint can be used
-        then = _recorded(run_dir)
+        if (version := (facts := run_dir.describe()).get("version", VERSION)) > VERSION:
+            author = f"hookflow {facts.get('hookflow', '')} recorded {run_dir.id} in format {version}"
+            raise UserError(Problem(f"{author}, and this version reads format {VERSION}", hint="update hookflow"))
+        then = Target(f"{run_dir.id} as it was recorded", *recorded(run_dir.path), run_dir.base())
         changed = file is not None or replace(changes, dir=None) != Changes()
         now = _wanted(run_dir, file, hooks, changes) if changed else then
         _accept(run_dir, then, now, allow_changed_hooks=allow_changed_hooks)
@@ -83,19 +88,6 @@ def resumed(
         raise
     keep(run_dir, locks)  # until it starts: in between, another resume could record another length
     return run_dir
-
-
-def _recorded(run_dir: RunDir) -> Target:
-    """Return the recorded pipeline and plan. Raises UserError for a format that only a later version reads."""
-    from hookflow.events.records import VERSION
-    from hookflow.runner.checkpoint.resume_rules import recorded
-    from hookflow.service.pipelines import Target
-
-    if (version := (facts := run_dir.describe()).get("version", VERSION)) > VERSION:
-        author = f"hookflow {facts.get('hookflow', '')} recorded {run_dir.id} in format {version}"
-        raise UserError(Problem(f"{author}, and this version reads format {VERSION}", hint="update hookflow"))
-    loaded, plan = recorded(run_dir.path)
-    return Target(f"{run_dir.id} as it was recorded", loaded, plan, run_dir.base())
 
 
 def _wanted(run_dir: RunDir, file: Path | None, hooks: Collection[str] | None, changes: Changes) -> Target:

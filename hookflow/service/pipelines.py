@@ -33,7 +33,12 @@ def lint(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Itera
         where = loaded.places.of(f"hooks.{name}")
         for message, hint in _silent(loaded, plan, name, bindings, forecasts):
             yield Problem(message, where, hint)
-        yield from _conditions(loaded, name)
+        node = loaded.pipeline.hooks[name]
+        written = {f"points.{k}.when": getattr(item, "when", None) for k, item in enumerate(node.points or ())}
+        for key, when in {"when": node.when, **written}.items():
+            if when and (doubt := parse_condition(when).doubt):
+                place = loaded.places.of(f"hooks.{name}.{key}")
+                yield Problem(f'hook "{name}": the condition "{when}" {doubt[0]}', place, doubt[1])
 
 
 def _silent(
@@ -49,7 +54,10 @@ def _silent(
     missing = [split for split in ("val", "test") if any(_needs(b, split) for b in silent)]
     absent = " and ".join(f"[data.{split}]" for split in missing if getattr(data, split) is None)
     if len(silent) == len(bindings) and not empty:
-        yield f'hook "{name}" never fires', f"there is no {absent}" if absent else _TOO_LATE
+        yield (
+            f'hook "{name}" never fires',
+            f"there is no {absent}" if absent else "the run ends before its trigger lets it",
+        )
         return
     for binding in silent:
         has_data = not any(_needs(binding, split) and getattr(data, split) is None for split in ("val", "test"))
@@ -70,19 +78,6 @@ def _silent(
 def _needs(binding: Binding, split: str) -> bool:
     """Say whether a binding fires only where the run evaluates a split."""
     return f"_{split}" in binding.point or ("train" not in binding.stages and split in binding.stages)
-
-
-_TOO_LATE = "the run ends before its trigger lets it"
-
-
-def _conditions(loaded: Loaded, name: str) -> Iterator[Problem]:
-    """Yield what is doubtful in the conditions that are written for a hook."""
-    message = loaded.pipeline.hooks[name]
-    written = {f"points.{k}.when": getattr(item, "when", None) for k, item in enumerate(message.points or ())}
-    for key, when in {"when": message.when, **written}.items():
-        if when and (doubt := parse_condition(when).doubt):
-            where = loaded.places.of(f"hooks.{name}.{key}")
-            yield Problem(f'hook "{name}": the condition "{when}" {doubt[0]}', where, doubt[1])
 
 
 def read_pipeline(

@@ -53,7 +53,7 @@ def _visits(a: Trace, b: Trace, noise: frozenset[Leaf] = frozenset()) -> Iterato
             return
         here, there = item.leaves, other.leaves
         differing = [
-            leaf for leaf in {**here, **there} if here.get(leaf) != there.get(leaf) and whose(leaf) not in noise
+            leaf for leaf in {**here, **there} if here.get(leaf) != there.get(leaf) and unit_of(leaf) not in noise
         ]
         if differing:
             yield item, other, differing
@@ -61,10 +61,10 @@ def _visits(a: Trace, b: Trace, noise: frozenset[Leaf] = frozenset()) -> Iterato
 
 def changing(a: Trace, b: Trace) -> frozenset[Leaf]:
     """Return what differs between two trials of the same order: times, and what follows from them."""
-    return frozenset(whose(leaf) for *_, leaves in _visits(a, b) for leaf in leaves)
+    return frozenset(unit_of(leaf) for *_, leaves in _visits(a, b) for leaf in leaves)
 
 
-def whose(leaf: Leaf) -> Leaf:
+def unit_of(leaf: Leaf) -> Leaf:
     """Return the unit that is noise or not: all values of a hook, which may depend on one another, or one value."""
     if leaf[:2] == ("checkpoint", "hooks"):
         leaf = leaf[1:]
@@ -241,8 +241,8 @@ class _Search:
                 order = self._made.compiled(swapped(begin, swaps))
                 either = {either for pair in turned(begin, order) for either in (pair, pair.turned)}
                 tried = [pair for pair in left if pair in either]
-                way = swaps_between(begin, order)
-                steps.extend(self._steps(begin, way, 0, len(way)))
+                swaps_made = swaps_between(begin, order)
+                steps.extend(self._steps(begin, swaps_made, 0, len(swaps_made)))
                 differing = {pair for step in steps for pair in step.pairs}
                 same += [pair for pair in tried if pair not in differing]
                 if not differing.isdisjoint(tried):

@@ -1,6 +1,6 @@
 """Trials: one short run repeated with its hooks in other orders, fingerprinted at each point.
 
-A trial is two epochs of two iterations, with a validation of two batches after each, a checkpoint that is written and
+A trial is two epochs of two iterations. A validation of two batches follows each, then a checkpoint that is written and
 read back, and the test if the run has one. Each trial builds its models, optimizers and hooks from the seed. The
 batches are fetched once. Triggers keep their `when` and lose their amounts, so that rare hooks fire too. The run
 directory is temporary.
@@ -253,7 +253,7 @@ class Trials:
         plan = without_amounts(plan, keep_when=True)
         probe = Probe(plan)
         first = not self.count
-        say = self.say if first else lambda *said: None
+        say = self.say if first else lambda *message: None
         self.count += 1
         recorded: list[Record] = []
         raised = ""
@@ -282,8 +282,8 @@ def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], N
     Raises UserError where something cannot be built, or when there have been too many for an answer.
     """
     run = loaded.pipeline.run
-    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, lambda *said: None):
-        whole = build(loaded, plan, base, lambda *said: None).data
+    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, lambda *message: None):
+        whole = build(loaded, plan, base, lambda *message: None).data
         batches = {"train": ITERS * run.accumulate, "val": BATCHES, "test": BATCHES}
         data = {
             split: FewBatches(source, min(batches[split], len(source)), "a trial", run.seed)
