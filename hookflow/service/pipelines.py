@@ -54,10 +54,8 @@ def _silent(
     missing = [split for split in ("val", "test") if any(_needs(b, split) for b in silent)]
     absent = " and ".join(f"[data.{split}]" for split in missing if getattr(data, split) is None)
     if len(silent) == len(bindings) and not empty:
-        yield (
-            f'hook "{name}" never fires',
-            f"there is no {absent}" if absent else "the run ends before its trigger lets it",
-        )
+        hint = f"there is no {absent}" if absent else "the run ends before its trigger lets it"
+        yield f'hook "{name}" never fires', hint
         return
     for binding in silent:
         has_data = not any(_needs(binding, split) and getattr(data, split) is None for split in ("val", "test"))

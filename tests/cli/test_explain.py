@@ -187,13 +187,10 @@ def hooks(*arguments: str) -> str:
     return explain(*what, *arguments, columns=100)
 
 
-def test_every_built_in_hook_is_listed_with_its_sentence() -> None:
+def test_built_in_hooks_are_listed_and_described() -> None:
     listed = hooks()
     assert all(f"\n  {name} " in listed for name in BUILT_IN)
     assert "Averages the weights" in listed
-
-
-def test_one_hook_is_told_all_about() -> None:
     told = hooks("grad_clip")
     assert told.startswith("grad_clip  (hookflow.hooks.builtin.gradients:GradClip)\n")
     slots = "reads          writes\n  before_optimizer_step(run)  grads.{model}  grads.{model}\n"
@@ -247,6 +244,9 @@ def test_a_pipelines_own_hooks_are_listed_and_described(here: Path) -> None:
 
 def test_installed_packages_offer_hooks(install: Install) -> None:
     install("tiny-one", shout="tiny_one:Shout")
+    find_hook("ema", Path(), None)
+    find_hook("hookflow.hooks.builtin.averaging:EMA", Path(), None)
+    assert installed.cache_info().misses == 0, "built-in names need no look at packages"
     assert "from installed packages shout tiny-one 1.2: Says the epoch aloud." in " ".join(hooks().split())
     assert hooks("shout").startswith("shout  (tiny_one:Shout)\n")
     plan = compile_pipeline(parse(f'{SMALL}[hooks.s]\nuse = "shout"\nargs = {{ text = "x" }}\n', Path("p.toml"),
@@ -281,13 +281,6 @@ def test_a_broken_package_keeps_nobody_from_the_others(install: Install) -> None
     assert "shout tiny-good 1.2: Says the epoch aloud." in listed
     with pytest.raises(UserError, match='"tiny_bad" cannot be imported'):
         hooks("bad")
-
-
-def test_built_in_names_need_no_look_at_installed_packages(install: Install) -> None:
-    install("tiny-one", shout="tiny_one:Shout")
-    find_hook("ema", Path(), None)
-    find_hook("hookflow.hooks.builtin.averaging:EMA", Path(), None)
-    assert installed.cache_info().misses == 0
 
 
 def test_what_can_be_no_hook_is_told(here: Path) -> None:

@@ -88,6 +88,7 @@ def test_points_with_one_answer_are_told_together_and_one_point_alone_if_asked()
     )
     assert why("c", "d") == f"{flow}\nat after_train, after_run: c fires before d\n{alone}"
     assert why("c", "d", "--point", "after_run") == f"at after_run: c fires before d\n{alone}"
+    assert why("c", "d", "--point", "before_run").startswith("c and d never meet at before_run\n")
 
 
 def test_phases_and_halves_are_reasons_too() -> None:
@@ -165,10 +166,6 @@ def test_the_plan_of_a_run_is_not_changed(new_run: NewRun) -> None:
     assert "to fire" not in "\n".join(told)
     with pytest.raises(UserError, match="is a run, and its plan is recorded"):
         why("slow", "quick", str(run_dir.path), "--shuffle", "1")
-
-
-def test_two_that_do_not_meet_at_a_point() -> None:
-    assert why("c", "d", "--point", "before_run").startswith("c and d never meet at before_run\n")
 
 
 def test_every_name_that_is_unknown_is_told() -> None:
