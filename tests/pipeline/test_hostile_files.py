@@ -65,14 +65,16 @@ def told(path: Path, *overrides: str, imports: bool = True) -> str:
         (f"{BASE}{TO_NOWHERE}", "sets no key"),
         (f"{BASE}{DOUBLING_LISTS}", "put more than 1,000,000 characters and entries"),
         (f"{BASE}# {MOST_BYTES * 'x'}", "this is longer than 1 MB"),
+        (f'extends = "big.toml"\n{BASE}', "which is too much for a pipeline"),
         (f"{BASE}{MANY}", "put more than 10,000 characters and entries"),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_what_is_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
     if text.endswith(MANY):
         monkeypatch.setattr(references, "MOST_MADE", TOO_MUCH)
     (tmp_path / "itself.py").symlink_to("itself.py")
+    (tmp_path / "big.toml").write_text(f"# {MOST_BYTES * 'x'}")
     path = tmp_path / "p.toml"
     path.write_text(text)
     problems = told(path)
