@@ -346,6 +346,17 @@ def test_where_there_are_several_optimizers_one_is_named() -> None:
     assert run.optimizer.param_groups[0]["lr"] == 0.5
 
 
+@pytest.mark.parametrize(
+    ("args", "points"),
+    [
+        ({}, ("before_run", "before_train_iter")),
+        ({"per": "epoch", "metric": "loss"}, ("before_run", "before_train_epoch", "after_val")),
+    ],
+)
+def test_it_fires_where_there_is_something_to_do(args: dict[str, Any], points: tuple[str, ...]) -> None:
+    assert Scheduler.points_for(args) == points
+
+
 class Typed:
     def __init__(self, exact: Decimal, plain: int) -> None: ...
 
