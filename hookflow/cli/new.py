@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 
 TEMPLATES = files("hookflow.cli") / "templates"
-"""A folder for each kind: its files, in which NAME and CLASS stand for the names of what is made."""
+"""A folder for each kind: its files, in which NAME and CLASS are placeholders."""
 NEXT = {
     Kind.pipeline: (
         "train it with `hookflow run {name}.toml`;",
