@@ -142,13 +142,13 @@ class TestEdges:
 
     def test_an_around_encloses_the_other_methods_of_its_hook(self) -> None:
         compiled = plan(node("a", points=(("before_val", "whole"), *BOTH)))
-        said = 'around_val of "a" encloses its own methods'
-        assert edges(compiled, "before_val") == edges(compiled, "after_val") == [("a", "a", said)]
+        where = 'around_val of "a" encloses its own methods'
+        assert edges(compiled, "before_val") == edges(compiled, "after_val") == [("a", "a", where)]
 
     def test_how_two_are_left_is_loose_where_the_file_alone_says_how_they_are_entered(self) -> None:
         compiled = plan(node("a", points=AROUND), node("x", points=AROUND), node("b", ["a"], points=AROUND))
-        found = {(edge.first, edge.then): edge.loose for edge in compiled.edges_at("after_val")}
-        assert found == {("x", "a"): True, ("b", "x"): True, ("b", "a"): False}
+        loose = {(edge.first, edge.then): edge.loose for edge in compiled.edges_at("after_val")}
+        assert loose == {("x", "a"): True, ("b", "x"): True, ("b", "a"): False}
         (left,) = plan(node("a", phase="early", points=AROUND), node("b", phase="late", points=AROUND)).edges
         assert not left.loose
 

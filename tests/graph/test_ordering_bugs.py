@@ -59,7 +59,7 @@ def loaded(name: str, *overrides: str) -> Loaded:
 
 
 def tried(pipeline: Loaded) -> Commuted:
-    return commute(pipeline, valid_plan(pipeline), BUGS, lambda *said: None)
+    return commute(pipeline, valid_plan(pipeline), BUGS, lambda *line: None)
 
 
 def found_in(name: str, commuted: Commuted) -> dict[tuple[str, str, str], str]:
@@ -78,10 +78,10 @@ def test_it_is_found_by_firing_the_hooks_both_ways_and_by_nothing_that_is_declar
     assert not plan.edges
     assert not Findings.of(pipeline, plan).doubtful
     commuted = tried(pipeline)
-    found = found_in(name, commuted)
-    assert found.keys() == FOUND[name].keys()
+    differing = found_in(name, commuted)
+    assert differing.keys() == FOUND[name].keys()
     for pair, what in FOUND[name].items():
-        assert f"differ in {what}" in found[pair]
+        assert f"differ in {what}" in differing[pair]
     assert not commuted.untried
     assert not commuted.noise
 
@@ -107,7 +107,7 @@ def test_after_observe_write_no_bug_stands_in_silence(name: str, tmp_path: Path)
     assert list(Report.of(pipeline, valid_plan(pipeline)).write())
     written = read_pipeline(folder / f"{name}.toml", ())
     plan, right = valid_plan(written), valid_plan(loaded(name, *MENDED[name]))
-    loud = found_in(name, commute(written, plan, folder, lambda *said: None))
+    loud = found_in(name, commute(written, plan, folder, lambda *line: None))
     for point, *pair in FOUND[name].keys() - loud.keys():
         orders = [[hook for hook in each.order[point] if hook in pair] for each in (plan, right)]
         assert orders[0] == orders[1]

@@ -28,11 +28,11 @@ def test_as_a_string_it_is_a_line_for_each_point_with_the_triggers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "expected"),
     [({}, ""), ({"decay": 0.9, "name": "x"}, "decay = 0.9, name = 'x'"), ([0.9, "x"], "0.9, 'x'")],
 )
-def test_arguments_as_one_would_write_them(args: dict[str, object] | list[object], said: str) -> None:
-    assert replace(node("a").hook, args=args).written_args == said
+def test_arguments_as_one_would_write_them(args: dict[str, object] | list[object], expected: str) -> None:
+    assert replace(node("a").hook, args=args).written_args == expected
 
 
 def test_its_own_points_may_follow_one_another() -> None:
@@ -49,7 +49,7 @@ def test_its_warnings_and_notes_stand_where_they_stood() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"own": [{"name": "after_x", "follows": "nowhere"}]}, "it has no point nowhere"),
         ({"own": [{"name": "after_x", "follows": "after_x"}]}, "it has no point after_x"),
@@ -65,7 +65,7 @@ def test_its_warnings_and_notes_stand_where_they_stood() -> None:
         ({"hooks": [{"phase": "soon"}]}, r"hooks\.0\.phase"),
     ],
 )
-def test_a_plan_that_does_not_hold_together_is_none(change: dict[str, Any], said: str) -> None:
+def test_a_plan_that_does_not_hold_together_is_none(change: dict[str, Any], expected: str) -> None:
     """A run directory is data: its readers lean on what a plan says."""
     written = json.loads(json.dumps(plan(node("a", writes=["lr"]), node("b", reads=["lr"])).to_json()))
     assert Plan.from_json(written).edges
@@ -73,5 +73,5 @@ def test_a_plan_that_does_not_hold_together_is_none(change: dict[str, Any], said
     whole = {"own": [point], **{key: written[key] for key in ("hooks", "bindings", "edges")}}
     for key, items in change.items():
         written[key] = [whole[key][0] | item for item in items] if items else []
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=expected):
         Plan.from_json(json.dumps(written))

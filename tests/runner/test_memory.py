@@ -24,10 +24,10 @@ def advice(pipeline: Pipeline, error: BaseException) -> str:
 )
 def test_the_last_words_say_what_to_change(trained: Trained, kind: str, type_: str) -> None:
     run_dir = trained(full(kind), "data.train.args.batch_size=8", "run.accumulate=2", code=1)
-    said = reason(run_dir)
-    assert said.startswith("OutOfMemoryError: out of memory")
-    assert "batch_size = 4 (now 8) with run.accumulate = 4 (now 2), which computes the same" in said
-    assert said.endswith("Existing checkpoints are not affected; --resume continues from the newest.")
+    text = reason(run_dir)
+    assert text.startswith("OutOfMemoryError: out of memory")
+    assert "batch_size = 4 (now 8) with run.accumulate = 4 (now 2), which computes the same" in text
+    assert text.endswith("Existing checkpoints are not affected; --resume continues from the newest.")
     (error,) = records(run_dir, "error")
     assert "upsets.py" in str(error["traceback"]) and error["hook"] == "full"
     assert f"{type_} with 0 gradients" in [record["text"] for record in records(run_dir, "message")]
@@ -54,5 +54,5 @@ def test_where_there_is_no_checkpoint_and_no_batch_size_nothing_is_said_of_them(
 
 def test_where_the_task_may_step_itself_nothing_is_said_of_accumulation() -> None:
     gan = TESTS / "gan.toml"
-    said = advice(parse(gan.read_text(), gan, ("data.train.args.batch_size=8",)).pipeline, MemoryError())
-    assert "batch_size = 4 (now 8); " in said and "accumulate" not in said
+    text = advice(parse(gan.read_text(), gan, ("data.train.args.batch_size=8",)).pipeline, MemoryError())
+    assert "batch_size = 4 (now 8); " in text and "accumulate" not in text

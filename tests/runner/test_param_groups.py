@@ -19,9 +19,9 @@ def names_of(*groups: dict[str, Any]) -> list[list[str]]:
     """Return the names of the parameters in each group of the toy net, and of those that are left."""
     net = Net()
     called = {id(p): name for name, p in net.named_parameters()}
-    found, problems = param_groups([ParamGroup(**group) for group in groups], net, Where)
+    made, problems = param_groups([ParamGroup(**group) for group in groups], net, Where)
     assert not problems, problems
-    return [[called[id(p)] for p in group["params"]] for group in found]
+    return [[called[id(p)] for p in group["params"]] for group in made]
 
 
 NORM, BODY = "body.1.weight body.1.bias", "body.0.weight body.0.bias"
@@ -47,9 +47,9 @@ def test_parameters_are_picked_by_name_and_by_all_that_modules_of_a_type_hold(
 @pytest.mark.parametrize("match", ["head.*", "embed.*", "type:Linear"])
 def test_tied_weights_are_picked_by_either_name_and_are_in_one_group(match: str) -> None:
     net = Tied()
-    found, problems = param_groups([ParamGroup(match=match)], net, Where)
+    made, problems = param_groups([ParamGroup(match=match)], net, Where)
     assert not problems
-    groups = [list(map(id, group["params"])) for group in found]
+    groups = [list(map(id, group["params"])) for group in made]
     tied, others = [id(net.head.weight)], [id(net.middle.weight), id(net.middle.bias)]
     assert groups == ([tied, others] if match != "type:Linear" else [tied + others])
 
