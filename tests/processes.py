@@ -220,7 +220,13 @@ def _taken(stream: Any) -> int:
 
 
 def _spawn(
-    options: Sequence[str], cwd: str, environment: Mapping[str, str], streams: Any, session: bool, blocked: Any
+    options: Sequence[str],
+    cwd: str,
+    environment: Mapping[str, str],
+    streams: Any,
+    session: bool,
+    blocked: Any,
+    told: Any,
 ) -> None:
     os.chdir(cwd)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -228,6 +234,7 @@ def _spawn(
         os.setsid()
     _become(environment, streams)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.close(told)
     _end(lambda: _run(options))
 
 
@@ -246,11 +253,16 @@ class Spawned(subprocess.Popen[Any]):
         streams |= {number: _Stream(number) for number in pass_fds}
         environment = dict(os.environ if env is None else env)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        arguments = [*map(str, args[1:])], str(cwd or Path.cwd()), environment, streams, session, blocked
+        ready, told = os.pipe()
+        how = environment, streams, session, blocked, _Stream(told)
+        arguments = [*map(str, args[1:])], str(cwd or Path.cwd()), *how
         self.process = context.Process(target=_spawn, args=arguments, daemon=True)
         self.process.start()
         self.pid = self.process.pid  # type: ignore[assignment]
         self._child_created = True
+        os.close(told)
+        os.read(ready, 1)  # until it leads its session, and a signal to that cannot reach this process
+        os.close(ready)
         self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
 
     def _internal_poll(self, *how: Any, **also: Any) -> int | None:
