@@ -32,7 +32,7 @@ class Request:
     """A command of a user; `answer` is the run's acknowledgement, None while it is awaited."""
 
     cmd: str
-    asked: float
+    at: float
     answer: records.Acknowledged | None = None
 
 
@@ -219,7 +219,7 @@ class RunState:
         if self.end is not None:
             return []
         began = self.run.get("t", 0.0)
-        return [request for request in self.requests.values() if request.answer is None and request.asked >= began]
+        return [request for request in self.requests.values() if request.answer is None and request.at >= began]
 
     def _on_run(self, record: records.Run) -> None:
         again, origin = bool(self.run), record["resumed_from"] or ""

@@ -146,8 +146,8 @@ class Training:
             text = "ema took 8.1 ms at iteration 236, 12 times its usual time"
             return [self._stamp("message", level="warn", source="ema", text=text)]
         if epoch == 5 and done - count < 20 <= done:
-            asked = {"id": "0badcafe", "cmd": "checkpoint", "asked": self.t - 0.4, "ok": True, "note": ""}
-            return [self._stamp("ack", **asked)]
+            answer = {"id": "0badcafe", "cmd": "checkpoint", "asked": self.t - 0.4, "ok": True, "note": ""}
+            return [self._stamp("ack", **answer)]
         return []
 
     def _scalars(self, it: int) -> dict[str, Any]:

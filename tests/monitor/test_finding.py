@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("wanted", "identity"),
     [
         (None, "20260923-080000-c222"),
         ("latest", "20260923-080000-c222"),
@@ -45,8 +45,8 @@ def root(tmp_path: Path) -> Path:
         ("20260921", "20260921-141320-a3f9"),
     ],
 )
-def test_a_run_is_found(root: Path, wanted: str | None, found: str) -> None:
-    assert find_run(wanted, root).id == found
+def test_a_run_is_found(root: Path, wanted: str | None, identity: str) -> None:
+    assert find_run(wanted, root).id == identity
     assert find_run(str(root / "mnist" / "20260923-080000-c222"), root).id == "20260923-080000-c222"
     called_latest = signed(root, "latest", "20260901-080000-d333")
     assert find_run("latest", root) == called_latest
@@ -93,19 +93,19 @@ def test_no_runs_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_name_that_could_be_a_files(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def said(wanted: str, folder: Path) -> str:
+    def message(wanted: str, folder: Path) -> str:
         with pytest.raises(UserError) as caught:
             find_run(wanted, folder, elsewhere="", or_file=True)
         return str(caught.value)
 
     empty = Path("runs")
     nothing = 'RUN: there is no file "quads", and there are no runs in runs\n    '
-    assert said("quads", empty) == nothing + "start one with `hookflow run`"
-    assert said("zzzzzz", root).startswith(f'RUN: there is no file "zzzzzz", and no run "zzzzzz" in {root}\n')
+    assert message("quads", empty) == nothing + "start one with `hookflow run`"
+    assert message("zzzzzz", root).startswith(f'RUN: there is no file "zzzzzz", and no run "zzzzzz" in {root}\n')
     Path("quads.toml").touch()
-    assert said("quads", empty) == nothing + 'did you mean "quads.toml"?'
-    assert said("quad", root).endswith('did you mean "quads.toml"?')
-    assert said("cifr", root).endswith('did you mean "cifar"?')
+    assert message("quads", empty) == nothing + 'did you mean "quads.toml"?'
+    assert message("quad", root).endswith('did you mean "quads.toml"?')
+    assert message("cifr", root).endswith('did you mean "cifar"?')
 
 
 def test_the_list_tells_how_each_run_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,8 +40,8 @@ def image(it: int, name: str = "rendered/ring", width: int = 24, height: int = 1
     return stamped("image", it, name=name, path=path, caption=caption, figure=False, **size)
 
 
-def text(it: int, said: str = VERSE) -> dict[str, Any]:
-    return stamped("text", it, text=said)
+def text(it: int, words: str = VERSE) -> dict[str, Any]:
+    return stamped("text", it, text=words)
 
 
 def histogram(it: int, name: str = "head.weight", bins: int = 30) -> dict[str, Any]:
@@ -99,14 +99,14 @@ def test_grey_and_transparent_images_are_shown_before_the_ground(tmp_path: Path,
 def test_what_is_no_image_of_a_run_says_why(tmp_path: Path) -> None:
     whole = encode_png(ring())
     path = tmp_path / "image.png"
-    for data, said in (
+    for data, why in (
         (b"GIF89a", "cannot be shown: not a PNG file"),
         (whole[:40], "cannot be shown"),
         (whole.replace(struct.pack(">II", 24, 16), struct.pack(">II", 24, 99)), "the file ends too early"),
         (whole.replace(b"\x08\x02\x00\x00\x00", b"\x08\x02\x00\x00\x01"), "unsupported PNG format"),
     ):
         path.write_bytes(data)
-        assert said in str(read_image(path))
+        assert why in str(read_image(path))
     assert read_image(tmp_path / "gone.png") == "cannot be read: No such file or directory"
 
 
@@ -169,10 +169,10 @@ def test_the_newest_of_each_name_are_kept_and_a_resumed_run_forgets_what_it_logs
         held.add(image(it))  # type: ignore[arg-type]
     held.add(text(105))  # type: ignore[arg-type]
     kept = held.of(("image", "rendered/ring"))
-    assert [one.record["it"] for one in kept] == list(range(10, KEPT + 10))
+    assert [shown.record["it"] for shown in kept] == list(range(10, KEPT + 10))
     assert held.find(0) is None
     held.forget_after(20)
-    assert [one.record["it"] for one in held.of(("image", "rendered/ring"))] == list(range(10, 21))
+    assert [shown.record["it"] for shown in held.of(("image", "rendered/ring"))] == list(range(10, 21))
     assert held.keys == [("image", "rendered/ring")]
 
 

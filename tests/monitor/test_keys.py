@@ -217,8 +217,8 @@ def test_commands_are_sent_and_shown_until_they_are_answered(going: RunDir) -> N
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await pilot.press("c")
         assert "◉ checkpoint requested" in shown(app)
-        (asked,) = (json.loads(line) for line in going.commands.read_text().splitlines())
-        answer = {"id": asked["id"], "cmd": "checkpoint", "asked": asked["t"], "ok": True, "note": ""}
+        (request,) = (json.loads(line) for line in going.commands.read_text().splitlines())
+        answer = {"id": request["id"], "cmd": "checkpoint", "asked": request["t"], "ok": True, "note": ""}
         append(going, [{"k": "ack", "t": time.time(), "it": 600, "ep": 6, **answer}])
         await until_shown(app, pilot, "◉ checkpoint done at iteration 600")
         assert app.state.pending == []

@@ -28,7 +28,7 @@ from tests.monitor.test_screens import FRAME
 from tests.monitor.test_terminal import Terminal
 
 
-def told(run: RunDir, code: int = 0, **options: Any) -> str:
+def plain_lines(run: RunDir, code: int = 0, **options: Any) -> str:
     """Return the lines of a run until its end, which leaves with this code."""
     out = io.StringIO()
     assert plain.follow(run, out, **options) == code
@@ -47,7 +47,7 @@ def in_turn(*steps: Callable[[], object] | int | None) -> Callable[[], int | Non
 
 
 def test_the_lines_and_the_summary_of_a_whole_run(whole: RunDir) -> None:
-    check_golden("monitor/plain.txt", told(whole).replace(str(whole.path), "RUN"))
+    check_golden("monitor/plain.txt", plain_lines(whole).replace(str(whole.path), "RUN"))
     check_golden("monitor/summary.txt", summed(whole).replace(str(whole.path), "RUN"))
 
 
@@ -56,7 +56,7 @@ def test_every_line_can_be_found_and_none_moves_the_cursor(tmp_path: Path) -> No
     evil = {"k": "message", "t": 1.8e9, "it": 1, "ep": 1, "level": "warn", "source": "evil", "text": "a\x1b[2Jb\rc\nd"}
     lines = run.events.read_text().splitlines()
     run.events.write_text("\n".join([*lines[:-1], json.dumps(evil), lines[-1]]) + "\n")
-    text = told(run)
+    text = plain_lines(run)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
     body = [line for line in text.splitlines() if not line.startswith(("✓", " "))]
     assert all(re.match(r"\d\d:\d\d:\d\d [a-z]+ ", line) for line in body)
@@ -66,7 +66,7 @@ def test_every_line_can_be_found_and_none_moves_the_cursor(tmp_path: Path) -> No
 def test_an_epoch_longer_than_ten_seconds_is_told_of_on_the_way(tmp_path: Path) -> None:
     run = make(tmp_path, upto=0)
     append(run, *([{**record, "t": record["t"] * 20} for record in records] for records in Training(0.0).records()))
-    assert told(gone(run)).count(" train ") > 8 * 4
+    assert plain_lines(gone(run)).count(" train ") > 8 * 4
 
 
 def test_before_an_iteration_has_been_timed_no_speed_is_told_but_what_was_printed(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_before_an_iteration_has_been_timed_no_speed_is_told_but_what_was_printe
     at = {"t": BEGAN + plain.EVERY, "it": 0, "ep": 0}
     waits = {"bi": 0, "bn": 98, "samples": 0, "phases": {"data": 10**9}, "iters": [0, 0, 0, 0, {}], "hooks": {}}
     append(run, [{"k": "run", **at, "t": BEGAN}, {"k": "frame", **at, "stage": "train", **waits, "cost": 0}, end(**at)])
-    printed, *lines = told(gone(run)).splitlines()
+    printed, *lines = plain_lines(gone(run)).splitlines()
     assert printed == "output     | downloading"
     assert [line[9:] for line in lines if " train " in line] == ["train      epoch 1  iter 0"]
 
@@ -89,7 +89,7 @@ def test_a_parent_follows_its_child_to_the_last_record(tmp_path: Path, last: int
         append(run, [end(1.8e9, 1, 0, status="failed" if last else "finished", exit=last)])
         return last
 
-    assert told(run, code=last, child_exit=in_turn(None, ending, last)).count(" end ") == 1
+    assert plain_lines(run, code=last, child_exit=in_turn(None, ending, last)).count(" end ") == 1
 
 
 def test_a_traceback_that_is_printed_and_recorded_between_two_looks_is_told_once(tmp_path: Path) -> None:
@@ -102,14 +102,14 @@ def test_a_traceback_that_is_printed_and_recorded_between_two_looks_is_told_once
         append(run, [{"k": "error", "t": 1.8e9, "it": 98, "ep": 1, "traceback": TRACEBACK, **failed}])
         return 0
 
-    text = told(run, code=1, child_exit=in_turn(None, 1), interrupts=in_turn(both, 0))
+    text = plain_lines(run, code=1, child_exit=in_turn(None, 1), interrupts=in_turn(both, 0))
     lines = text.splitlines()
     assert [line for line in lines if "Traceback (most" in line] == ["output     | Traceback (most recent call last):"]
     assert lines.index("output     | one") < next(k for k, line in enumerate(lines) if " error " in line)
 
 
 def test_of_a_run_that_vanished_the_exit_code_is_one(tmp_path: Path) -> None:
-    assert "the process is gone and left no end record" in told(gone(make(tmp_path, upto=40)), code=feed.LOST)
+    assert "the process is gone and left no end record" in plain_lines(gone(make(tmp_path, upto=40)), code=feed.LOST)
 
 
 def test_raw_lines_are_the_log(whole: RunDir) -> None:
@@ -182,7 +182,7 @@ def test_the_last_lines(tmp_path: Path) -> None:
 
 def test_plain_lines_relay_what_was_printed(whole: RunDir) -> None:
     whole.output.write_text(f"hello from a hook\n 1/2\r 2/2\n{TRACEBACK}no end")
-    text = told(whole)
+    text = plain_lines(whole)
     assert text.startswith("output     | hello from a hook\noutput     |  2/2\n")
     assert "\noutput     | no end\n" in text
     assert text.count("self.canvas.write(image)") == 1, "a traceback that was printed is not told again"
@@ -203,12 +203,12 @@ def test_of_a_resumed_run_only_the_newest_attempt_is_told_also_to_its_parent(who
         with whole.output.open("a") as file:
             file.write("printed now\n")
 
-    lines = told(whole, child_exit=in_turn(resume, 0)).splitlines()
+    lines = plain_lines(whole, child_exit=in_turn(resume, 0)).splitlines()
     assert lines[0].endswith(" resumed    attempt 2")
     assert sum(" run  " in line for line in lines) == 1
     assert "output     | printed now" in lines
     assert "output     | printed long ago" not in lines
-    lines = told(whole).splitlines()
+    lines = plain_lines(whole).splitlines()
     assert lines[0] == "14:15:00 resumed    attempt 2"
     assert "resumed from it000784" in lines[1]
     assert not any(" train  " in line or "printed long ago" in line or "SYNTHETIC" in line for line in lines)
@@ -270,7 +270,7 @@ def test_of_an_error_of_many_lines_the_first_is_told_and_none_of_one_that_was_li
     text = "half a page\nfollows"
     page = ended(tmp_path, "failed", f"KeyError: {text}", text=text, action="raise")
     assert "iteration 130: KeyError: half a page …\n" in page
-    lines = told(RunDir(tmp_path / "cifar" / "20260921-141320-a3f9"), code=1)
+    lines = plain_lines(RunDir(tmp_path / "cifar" / "20260921-141320-a3f9"), code=1)
     assert "iteration 130, ends the run: KeyError: half a page …" in lines
     assert "iterations: KeyError: half a page …" in lines
 

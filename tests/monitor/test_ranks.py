@@ -26,7 +26,7 @@ from tests.golden_files import check_golden
 from tests.monitor.conftest import At, read
 from tests.monitor.fake_run import BEGAN, append, append_rank, end, make_ranks, plan
 from tests.monitor.test_keys import pressed
-from tests.monitor.test_plain import in_turn, told
+from tests.monitor.test_plain import in_turn, plain_lines
 from tests.monitor.test_screens import SIZES, drawn
 
 ITERATION = 100_000_000
@@ -69,7 +69,7 @@ def train(state: RunState, seconds: range, *ranks: dict[str, Any]) -> None:
             state.apply(frame(float(t), **special), rank, plan())
 
 
-def said(state: RunState, source: str = "ranks") -> list[str]:
+def texts_of(state: RunState, source: str = "ranks") -> list[str]:
     return [entry.text for entry in state.journal if entry.source == source]
 
 
@@ -77,7 +77,7 @@ def test_the_rank_that_takes_longest_by_itself_is_the_one_that_the_others_wait_f
     state = begun(4)
     train(state, range(1, 20), {}, {}, {"data": 18.0}, {})
     sentence = "rank 2 keeps the others waiting: 18.0 ms of each 100 ms iteration, in data"
-    assert said(state) == [sentence]
+    assert texts_of(state) == [sentence]
     assert state.journal.warnings == 1
     assert verdict(state, plan(), Pace.of(state)).startswith("rank-2-bound, hooks ")
 
@@ -97,19 +97,19 @@ def test_what_costs_less_than_a_twentieth_is_even(ms: float) -> None:
     state = begun(4)
     train(state, range(1, 30), {}, {"forward": ms}, {}, {})
     assert state.ranks.straggler is None
-    assert said(state) == []
+    assert texts_of(state) == []
 
 
 def test_a_straggler_is_told_of_once_stays_for_less_and_goes_when_it_has_caught_up() -> None:
     state = begun(2)
     train(state, range(1, int(HOLD)), {}, {"data": 8.0})
-    assert said(state) == [], "a moment makes no straggler"
+    assert texts_of(state) == [], "a moment makes no straggler"
     train(state, range(int(HOLD), 90), {}, {"data": 8.0})
     train(state, range(90, 190), {}, {"data": 4.0})
-    assert len(said(state)) == 1, "4 ms are too few to be told of, and enough to stay"
+    assert len(texts_of(state)) == 1, "4 ms are too few to be told of, and enough to stay"
     train(state, range(190, 300), {}, {})
-    assert len(said(state)) == 2
-    assert said(state)[1] == "the ranks are even again"
+    assert len(texts_of(state)) == 2
+    assert texts_of(state)[1] == "the ranks are even again"
     assert state.ranks.straggler is None
 
 
@@ -127,7 +127,7 @@ def test_while_nobody_trains_nothing_is_judged() -> None:
     train(state, range(1, 20), {}, {"data": 18.0})
     train(state, range(20, 20 + int(2 * WINDOW)), {"iters": 0, "it": 190}, {"iters": 0, "it": 190})
     assert state.ranks.straggler is not None
-    assert len(said(state)) == 1
+    assert len(texts_of(state)) == 1
 
 
 def test_under_fsdp_the_ranks_meet_in_the_forward_pass_too() -> None:
@@ -361,7 +361,7 @@ def test_plain_lines_tell_of_the_ranks_only_what_matters(tmp_path: Path) -> None
     run = make_ranks(tmp_path, 4, late=LATE)
     error = {**ERROR, "t": BEGAN + 21, "action": "ignore", "text": "as told", "traceback": "Trace\nback"}
     append(run, [{**MESSAGE, "t": BEGAN + 20, "text": "slow disk"}, error], rank=3)
-    check_golden("monitor/plain-ranks.txt", told(run).replace(str(run.path), "RUN"))
+    check_golden("monitor/plain-ranks.txt", plain_lines(run).replace(str(run.path), "RUN"))
     out = io.StringIO()
     assert plain.follow_json(run, out) == 0
     assert out.getvalue() == run.events.read_text(), "raw lines are those of rank 0"
@@ -370,7 +370,7 @@ def test_plain_lines_tell_of_the_ranks_only_what_matters(tmp_path: Path) -> None
 def test_an_error_of_another_rank_is_printed_though_rank_0_says_nothing_more(tmp_path: Path) -> None:
     run = make_ranks(tmp_path, 2, upto=60)
     error = {**ERROR, "t": BEGAN + 21, "text": "as told", "traceback": "Trace\nback"}
-    text = told(run, code=1, child_exit=in_turn(None, lambda: append(run, [error], rank=1), 1))
+    text = plain_lines(run, code=1, child_exit=in_turn(None, lambda: append(run, [error], rank=1), 1))
     assert "error      rank 1: ends the run: ValueError: as told" in text
     assert "error      | back" in text
 

@@ -156,8 +156,8 @@ def test_a_hooks_page_tells_flows_what_gave_way_and_a_phase_that_an_edge_has_mov
     shown.plan = replace(shown.plan, edges=(*shown.plan.edges, flow), given_way=given_way, bindings=bindings)
     shown.view.page, shown.view.point, shown.view.hook = "hook", point, 4
     text = drawn(shown, 100, 40)
-    told = ("log @ after_train_iter", "last   (an edge moves it from late)", "flow: outputs, given way")
-    assert [words for words in told if words not in text] == []
+    expected = ("log @ after_train_iter", "last   (an edge moves it from late)", "flow: outputs, given way")
+    assert [words for words in expected if words not in text] == []
     assert re.search(r"after +schedule +flow: lr", text)
 
 

@@ -112,7 +112,7 @@ def _message(scene: Scene) -> Part | None:
         return (f"{health.glyph} the run is over ({health.condition}); q leaves", "alarm")
     if pending := scene.state.pending:
         request = pending[-1]
-        return (f"◉ {request.cmd} requested {age(scene.clock - request.asked)} ago …", "command")
+        return (f"◉ {request.cmd} requested {age(scene.clock - request.at)} ago …", "command")
     for request in reversed(scene.state.requests.values()):
         if request.answer and scene.clock - request.answer["t"] < RECENT:
             outcome = "done" if request.answer["ok"] else f"refused: {request.answer['note']}"
@@ -128,15 +128,14 @@ def _keys(scene: Scene) -> list[tuple[str, str]]:
         return [("esc", "back")]
     if scene.view.page != "main":
         return [("esc", "back"), *current(scene).hints(scene), ("q", "quit")]
-    keys = [("?", "help")]
-    keys += [] if scene.health.over and not scene.replay else [("q", "quit")]  # what says that it is over says this too
+    over = scene.health.over and not scene.replay  # what says that it is over says how to leave
+    keys = [("?", "help"), *[("q", "quit")] * (not over)]
     if scene.replay:
         keys += [("space", "play/pause"), ("← →", "step"), ("< >", "speed"), (", .", "start/end")]
     elif not scene.readonly and not scene.health.over:
         keys += [("s", "stop"), ("c", "checkpoint"), ("p", "resume" if scene.state.stage == "paused" else "pause")]
-    keys += [("e", "errors"), *([("i", "images")] if scene.state.gallery.keys else [])]
-    keys += [("enter", "open"), (f"1-{panels(scene)[-1]}", "panel")]
-    keys += [] if scene.replay else [("space", "freeze")]
+    keys += [("e", "errors"), *[("i", "images")] * bool(scene.state.gallery.keys)]
+    keys += [("enter", "open"), (f"1-{panels(scene)[-1]}", "panel"), *[("space", "freeze")] * (not scene.replay)]
     return [*keys, ("o", "output"), ("z", "zoom"), ("[ ]", "metric"), ("f", "all points"), ("P", "image")]
 
 

@@ -72,8 +72,8 @@ def _shown(ranks: Ranks, room: int, picked: int | None) -> list[int]:
     silent = ranks.silent
 
     def urgency(number: int) -> tuple[bool, bool, float]:
-        rank = ranks.of.get(number)
-        return rank is not None and rank.fatal is not None, number in silent, rank.work.own if rank else 0.0
+        rank = ranks.of.get(number, Rank())
+        return rank.fatal is not None, number in silent, rank.work.own
 
     return sorted(sorted(numbers, key=urgency, reverse=True)[: max(room, 0)])
 
