@@ -15,6 +15,7 @@ from hookflow.runner.process.launch import Standby, start
 from tests.conftest import NewRun, records, wait_for
 
 
+@pytest.mark.usefixtures("interpreters")
 def test_it_trains_the_run_that_it_is_sent(new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has printed before is in the output of the run."""
     (tmp_path / "sitecustomize.py").write_text("print('early')")
