@@ -38,7 +38,7 @@ def runs(
     now = time.time()
     every = [read_overview(run, now) for run in all_runs(dir, unreadable.append)]
     if format_ is Format.json:
-        echo_json([_summary(seen) for seen in every])
+        echo_json([_summary(seen.run, seen.state, seen.health) for seen in every])
         return
     echo("\n".join(columns([HEADS, *(_row(seen, now) for seen in every)])) if every else f"no runs in {dir}")
     for why in unreadable:
@@ -68,8 +68,8 @@ def _row(seen: Overview, now: float) -> tuple[str, ...]:
     )
 
 
-def _summary(seen: Overview) -> dict[str, Any]:
-    run, state, health = seen.run, seen.state, seen.health
+def _summary(run: RunDir, state: RunState, health: Health) -> dict[str, Any]:
+    """Return the facts of a run that `runs` and `show` have in common, for `--format json`."""
     best = {name: {"value": best.value, "it": best.it, "ep": best.ep} for name, best in state.metrics.best.items()}
     return {
         "id": run.id,
@@ -99,6 +99,7 @@ TEXTS = 20
 
 def show(
     run: RunArgument = None,
+    format_: FormatOption = Format.text,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Show one page on a run.
@@ -118,7 +119,10 @@ def show(
     live = Live(result)
     live.read_all()
     page = _Page(result, live.state, live.plan or NO_PLAN, judge(result, live.state, time.time()), saved(result))
-    echo("\n".join(page.lines()))
+    if format_ is Format.json:
+        echo_json(page.to_json())
+    else:
+        echo("\n".join(page.lines()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,37 @@ class _Page:
     plan: Plan
     health: Health
     saved: list[dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the page as data."""
+        state, facts = self.state, self.run.describe()
+        attempts = [
+            {"began": item.began, "from": item.resumed_from, "first": item.begin, "last": item.it, "ended": item.ended}
+            for item in state.attempts
+        ]
+        troubles = {
+            kind: [
+                {"it": text.first.it, "last": text.it, "times": text.times, "text": text.first.text}
+                for text in state.journal.repeated.values()
+                if text.first.kind == kind
+            ]
+            for kind in ("warn", "error")
+        }
+        timings = {
+            f"{binding.hook}@{binding.point}": {"fired": timing.count, "ns": timing.total}
+            for binding in self.plan.bindings
+            if (timing := state.first.timing(binding.id)).count
+        }
+        return _summary(self.run, state, self.health) | {
+            "pipeline": facts.get("source"),
+            "overrides": facts.get("overrides", []),
+            "attempts": attempts,
+            "warnings": troubles["warn"],
+            "errors": troubles["error"],
+            "metrics": {name: points[-1][1] for name, points in state.metrics.by_name.items() if points},
+            "hooks": timings,
+            "checkpoints": self.saved,
+        }
 
     def lines(self) -> Iterator[str]:
         yield f"{self.run.path.parent.name}  {self.run.id}"

@@ -144,3 +144,14 @@ def test_a_run_that_got_nowhere(here: Path, new_run: NewRun) -> None:
     assert "starting" in told
     assert f"hookflow watch {run_dir.id}" in told
     assert "metric" not in told
+
+
+def test_the_page_is_data_too(here: Path) -> None:
+    run = run_of(here)
+    save(run, 3, 1)
+    page = json.loads(CliRunner().invoke(app, ["show", "--format", "json"]).stdout)
+    assert page["id"] == run.id
+    assert [item["it"] for item in page["checkpoints"]] == [3]
+    assert page["hooks"]
+    assert page["attempts"]
+    assert not page["errors"]

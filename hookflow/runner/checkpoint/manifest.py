@@ -19,7 +19,7 @@ from hookflow.events.reading import read_object, valid, validator_of
 if TYPE_CHECKING:
     from pydantic_core import SchemaValidator
 
-VERSION = 7
+VERSION = 8
 """The version of the format; no other version is read."""
 MANIFEST = "manifest.json"
 TRAINING = "training.pt"
