@@ -24,7 +24,7 @@ def test_the_code_blocks_run_from_top_to_bottom(
     (pipeline,) = blocks("toml")
     Path("mine.toml").write_text(pipeline)
     Path("page.py").write_text("\n".join(blocks("python")))
-    runpy.run_path("page.py", run_name="__main__")
+    runpy.run_path("page.py", run_name="page")
     printed = capfd.readouterr().out
     assert 'overrides["hooks.log.evry"]: [hooks.log] has no key "evry"' in printed
     assert 'did you mean "every"?' in printed
