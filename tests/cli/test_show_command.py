@@ -151,7 +151,7 @@ def test_the_page_is_data_too(here: Path) -> None:
     save(run, 3, 1)
     page = json.loads(CliRunner().invoke(app, ["show", "--format", "json"]).stdout)
     assert page["id"] == run.id
-    assert [item["it"] for item in page["checkpoints"]] == [3]
+    assert len(page["checkpoints"]) == 3
     assert page["hooks"]
     assert page["attempts"]
     assert not page["errors"]
