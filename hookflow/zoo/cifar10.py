@@ -10,7 +10,7 @@ import tarfile
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hookflow.errors import Problem, UserError
-from hookflow.zoo.images import Images, Split, synthetic
+from hookflow.zoo.images import Images, Options, Split, synthetic
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
@@ -79,22 +79,13 @@ def cifar10(
 
     Raises UserError when the images are not there or not whole.
     """
-    options: dict[str, Any] = {
-        "split": split,
-        "batch_size": batch_size,
-        "augment": augment,
-        "sizes": sizes,
-        "seed": seed,
-        "device": device,
-        "rank": rank,
-        "world": world,
-    }
+    options = Options(split, batch_size, augment, sizes, seed, device, rank, world)
     at = Path(root).expanduser()
     if _folder(at) is None:
         why = _fetched(at, say) if download else "download = false"
         if why and on_missing == "synthetic":
             say(f"no CIFAR-10 in {at} ({why}): synthetic images take its place, and accuracies on them mean little")
-            return synthetic(limit=limit, say=say, **options)
+            return synthetic(options, limit, say)
         if why:
             message = f"no CIFAR-10: neither {at} nor {at / FOLDER} holds its binary version, and {why}"
             hint = f"put {URL} into {at} by hand, name the root of a copy that you have,"
@@ -103,7 +94,7 @@ def cifar10(
     images, classes = _read(folder, split, limit)
     say(f"CIFAR-10 {split}: {len(classes):,} images from {folder}")
     note = f"{split}, from {folder}"
-    return Images(images, classes, name="CIFAR-10", synthetic=False, note=note, **options)
+    return Images(images, classes, options, name="CIFAR-10", note=note, synthetic=False)
 
 
 def _folder(root: Path) -> Path | None:

@@ -8,13 +8,13 @@ from torch import nn
 
 from hookflow.zoo.airbench import AirNet
 from hookflow.zoo.hooks import whitening
-from hookflow.zoo.images import synthetic
+from hookflow.zoo.images import Options, synthetic
 from hookflow.zoo.tasks import Classification
 
 
 def drawn(split="train", say=lambda text: None, limit=None, **args):
     options = {"batch_size": 256, "augment": None, "sizes": (), "seed": 0, "rank": 0, "world": 1, **args}
-    return synthetic(split=split, limit=limit, say=say, device=torch.device("cpu"), **options)
+    return synthetic(Options(split=split, device=torch.device("cpu"), **options), limit, say)
 
 
 def test_they_say_what_they_are():
