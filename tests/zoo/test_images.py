@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from hookflow.zoo.images import MEAN, STD, Batch, Images
+from hookflow.zoo.images import MEAN, STD, Batch, Images, Options
 
 CPU = torch.device("cpu")
 
@@ -16,14 +16,7 @@ def make(examples=50, *, batch_size=16, training=True, augment=True, sizes=(), s
     return Images(
         torch.from_numpy(images),
         torch.arange(examples),  # a class of its own for each, to tell them apart
-        split="train" if training else "val",
-        batch_size=batch_size,
-        augment=augment,
-        sizes=sizes,
-        seed=seed,
-        device=CPU,
-        rank=rank,
-        world=world,
+        Options("train" if training else "val", batch_size, augment, sizes, seed, CPU, rank, world),
         name="",
         note="",
         synthetic=True,
