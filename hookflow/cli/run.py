@@ -139,7 +139,7 @@ def run(
     from hookflow.runner.distributed.failures import ChildExit
 
     options = {"--resume": resume, "--allow-changed-hooks": allow_changed_hooks}
-    passed_on = (option for option, provided in options.items() if provided)
+    passed_on = [option for option, provided in options.items() if provided]
     pressed: list[int] = []
 
     def begin() -> subprocess.Popen[bytes]:

@@ -116,9 +116,8 @@ def precedence(plan: Plan, a: str, b: str) -> list[Answer]:
         if not pairs:
             continue
         decided = Decided(plan, point)
-        ends = {a, b}
         here = (item for item in plan.given_way if item.edge.point == point)
-        overruled = tuple(item for item in here if {item.edge.first, item.edge.then} == ends)
+        overruled = tuple(item for item in here if {item.edge.first, item.edge.then} == {a, b})
         for first, then in pairs:
             reason = decided.reason(first, then)
             loose = reason == "file" and first.half == then.half == "exit"

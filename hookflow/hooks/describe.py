@@ -143,15 +143,15 @@ def _arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument
         schema: Mapping[str, Any] = {}
         with suppress(PydanticInvalidForJsonSchema, NameError):  # a type that no file could write, or not imported
             schema = kind.json_schema()
-        given = parameter.default is not parameter.empty
+        has_default = parameter.default is not parameter.empty
         default = "" if parameter.default is None else as_toml(parameter.default)
         yield Argument(
             name=parameter.name,
             kind=type_words(schema) or "any value",
             about=str(schema.get("description", "")),
-            default=default if given else None,
+            default=default if has_default else None,
             example=as_toml(schema["enum"][0] if "enum" in schema else _example(kind, schema)),
-            shown=not given or bool(schema.get("examples")),
+            shown=not has_default or bool(schema.get("examples")),
         )
 
 

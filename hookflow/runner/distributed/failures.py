@@ -116,9 +116,9 @@ def agree_on_failure(ranks: Ranks, mine: Stop, *, lost: bool) -> Stop:
 class ChildExit:
     """Starts a training at the first call; returns its exit code, and records its end if it left none.
 
-    `start` starts the process: at the first call, whoever follows the run has read the records of earlier attempts. A
-    signal's number is negative; None means that a process of the run is alive. Call it a few times a second, from any
-    thread: it keeps `now.bin` open.
+    `start` starts the process. A viewer reads the records of earlier attempts before its first call. A signal's number
+    is negative; None means that a process of the run is alive. Call it a few times a second, from any thread: it keeps
+    `now.bin` open.
     """
 
     def __init__(self, run_dir: RunDir, start: Callable[[], Popen[bytes]]) -> None:
