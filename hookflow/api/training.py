@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -24,8 +23,8 @@ from hookflow.events.rundir import RunDir, short
 from hookflow.monitor import plain
 from hookflow.runner.distributed.failures import ChildExit
 from hookflow.runner.distributed.rendezvous import started_by_torchrun
-from hookflow.runner.process.launch import claim, new_run, start
-from hookflow.runner.process.signals import SIGNALS, handlers_put_back
+from hookflow.runner.process.launch import claim, hand_on_signals, new_run, start
+from hookflow.runner.process.signals import handlers_put_back
 from hookflow.service.runs import failure_report
 
 UI = Literal["auto", "plain", "json", "none"]
@@ -127,8 +126,7 @@ def _in_its_own(run_dir: RunDir, follow: Follow | None) -> int:
     def begin() -> subprocess.Popen[bytes]:
         child = start(run_dir)
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                signal.signal(number, lambda got, frame: child.send_signal(got))
+            hand_on_signals(child, [])
         return child
 
     child_exit = ChildExit(run_dir, begin)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +11,6 @@ from collections.abc import Sized
 from contextlib import closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -102,7 +100,7 @@ def run(
     changes = Changes((*(set_ or ()), *extra), tuple(without or ()), tuple(only or ()), shuffle, dir)
     passed = {"--detach": detach, "--in-process": in_process, "--nproc": nproc, "--max-restarts": max_restarts}
     from hookflow.runner.distributed.rendezvous import started_by_torchrun
-    from hookflow.runner.process.launch import Standby, claim, new_run, start
+    from hookflow.runner.process.launch import Standby, claim, hand_on_signals, new_run, start
 
     torchrun = started_by_torchrun()
 
@@ -145,7 +143,7 @@ def run(
     def begin() -> subprocess.Popen[bytes]:
         child = start(run_dir, *passed_on, nproc=ranks, max_restarts=max_restarts, standby=standby)
         if not detach and _chosen(ui) is not UI.tui:
-            _hand_on_signals(child, pressed)
+            hand_on_signals(child, pressed)
         return child
 
     with nullcontext() if ranks else closing(Standby()) as standby:
@@ -277,15 +275,3 @@ def _dashboard(run_dir: RunDir, child_exit: ChildExit) -> int:
     if outcome is Outcome.ENDED and (end := app.state.refused or app.state.end):
         return int(end["exit"])  # the process itself may still be on its way out
     return child_exit() or int(crashed)
-
-
-def _hand_on_signals(child: subprocess.Popen[bytes], pressed: list[int]) -> None:
-    """Give the signals that are meant for the training to the process that trains; note each Ctrl-C in `pressed`."""
-
-    def hand_on(number: int, frame: FrameType | None) -> None:
-        child.send_signal(number)
-        if number == signal.SIGINT:
-            pressed.append(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, hand_on)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 from hookflow.errors import Problem, UserError, Where
@@ -145,6 +146,18 @@ def _python(module: str, *arguments: str, output: IO[bytes], descriptors: Sequen
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def hand_on_signals(child: subprocess.Popen[bytes], pressed: list[int]) -> None:
+    """Send the signals that end a run on to the process that trains; append each Ctrl-C to `pressed`."""
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        child.send_signal(number)
+        if number == signal.SIGINT:
+            pressed.append(number)
+
+    for number in SIGNALS:
+        signal.signal(number, hand_on)
 
 
 class Standby:
