@@ -53,7 +53,7 @@ COMMAND --help`. For editors: `hookflow explain schema`.
 FILE = """\
 ## The pipeline file
 A pipeline is a TOML file. Types are strict: `"3"` is not `3`. An unknown key is an error. Any value may be a `${…}`
-reference; see [the graph](graph.md#building-on-another-pipeline). A *required* key may also come from the file that
+reference; see [pipelines that build on others](extending.md). A *required* key may also come from the file that
 `extends` names. Paths in `args` and `run.dir` are relative to the current directory; `"./file.py:Name"` in `use` and
 `modules`, and a file of `weights`, are relative to the pipeline file that names them, also where another extends it.
 """

@@ -117,7 +117,7 @@ def new_run(tmp_path: Path) -> NewRun:
         threads = "run.threads=1"  # two runs in a row must not fight for the processor
         loaded = parse(text.replace(*swap) if swap else text, pipeline, (threads, *overrides))
         run_dir = RunDir.create(tmp_path / "runs", loaded.pipeline.run.name)
-        prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
+        prepare(loaded, compile_pipeline(loaded), run_dir, pipeline.parent)
         return run_dir
 
     return make

@@ -96,17 +96,6 @@ class Breaks:
         yield
 
 
-class Raises:
-    """Raises on one rank alone."""
-
-    def __init__(self, rank: int, at: int) -> None:
-        self.rank, self.at = rank, at
-
-    def after_train_iter(self, run: Any) -> None:
-        if run.rank == self.rank and run.iter == self.at:
-            raise ValueError("as told")
-
-
 def asked_to_stop() -> Any:
     """Return the signal that has come to this process, if one has."""
     return signal.getsignal(signal.SIGTERM).__self__.stop  # type: ignore[union-attr]
@@ -198,13 +187,6 @@ def compressed(run: Any, name: str, state: Any, bucket: Any) -> torch.futures.Fu
     """Average in half precision, and say how much."""
     run.say(f"{name} {run.iter} {bucket.is_last()}")
     return fp16_compress_hook(state, bucket)
-
-
-class ByHand:
-    """Does so by PyTorch alone."""
-
-    def before_train(self, run: Any) -> None:
-        run.model.register_comm_hook(None, fp16_compress_hook)
 
 
 def nothing(bucket: Any) -> None:

@@ -18,7 +18,7 @@ from tests.conftest import records
 from tests.distributed.clouds import Clouds, Normed
 from tests.distributed.conftest import CLOUDS, NewClouds, TrainBoth, assert_alike
 from tests.distributed.several import carry_out, messages_of, printed, records_of
-from tests.runner.same import assert_same, curve, final_state
+from tests.runner.same import curve, final_state
 
 SHORT = ("run.max_epochs=1", "data.train.args.examples=32")
 FSDP_STRATEGY = 'distributed.strategy="fsdp"'
@@ -127,14 +127,6 @@ def test_pytorchs_hooks_with_fsdp(ranks_trained: NewClouds) -> None:
     for rank in (0, 1):
         each = [text for it in (0, 1) for text in (f"added {it} DTensor", f"stepping {it}")]
         assert messages_of(run_dir, rank, "added", "stepping") == each
-
-
-def test_a_communication_hook_is_pytorchs_own(new_clouds: NewClouds) -> None:
-    ours = new_clouds(*SHORT, 'hooks.comm={use="comm_hook", args={algorithm="fp16_compress"}}')
-    by_hand = new_clouds(*SHORT, 'hooks.by_hand={use="./actors.py:ByHand"}')
-    for run_dir in (ours, by_hand):
-        assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
-    assert_same(final_state(ours)["model"], final_state(by_hand)["model"])
 
 
 def test_power_sgd_is_resumed(ranks_trained: NewClouds, tmp_path: object) -> None:

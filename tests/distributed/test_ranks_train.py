@@ -188,13 +188,14 @@ def test_a_run_ends_with_the_words_of_the_rank_whose_loss_is_not_finite(ranks_tr
 
 def test_what_one_rank_raises_is_reported_by_its_name_and_once(ranks_trained: NewClouds) -> None:
     """Nothing is saved apart after the error, since that takes all ranks; what rank 0 was writing is whole."""
-    points = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "on_exception"]'
-    run_dir = ranks_trained(points, 'hooks.raises={use="./actors.py:Raises", args={rank=1, at=4}}', codes=[1, 1])
+    points = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}, "on_exception"]'
+    raises = 'hooks.raises={use="./actors.py:Breaks", points=["before_train_iter"]}'
+    run_dir = ranks_trained(points, "hooks.checkpoint.args.keep=1", raises, codes=[1, 1])
     (saved,) = CheckpointStore(run_dir.checkpoints).all()
-    assert (saved.name, damage(saved)) == ("it00000003", "")
+    assert (saved.name, damage(saved)) == ("it00000002", "")
     (failure,) = messages_of(run_dir, 1, "no checkpoint could be saved after the error: ")
     assert failure.endswith("that takes all ranks, and this one has raised")
-    assert reason(run_dir) == "rank 1: ValueError: as told"
+    assert reason(run_dir) == "rank 1: RuntimeError: as told"
     assert not records_of(run_dir, "error"), "rank 0 has made no mistake"
     assert records_of(run_dir, "error", 1)[0]["hook"] == "raises"
     assert printed(run_dir, 1).startswith("rank 1:\nTraceback (most recent call last):")

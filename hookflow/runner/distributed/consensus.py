@@ -145,10 +145,7 @@ class Consensus:
 
     def broadcast_object(self, mine: Shared) -> Shared:
         """Return the object of rank 0; each waits for it."""
-        provided: list[Any] = [mine]
-        dist.broadcast_object_list(provided, src=0, group=self._group)
-        shared: Shared = provided[0]
-        return shared
+        return self.all_gather_object(mine if self.ranks.first else None)[0]  # type: ignore[return-value]
 
     def any_rank(self, flag: bool) -> bool:
         """Return whether the flag of any rank is set; each waits for all."""
@@ -218,11 +215,6 @@ class Consensus:
 
 
 AnyConsensus = Alone | Consensus
-
-
-def consensus_of(ranks: Ranks, timeout: float) -> AnyConsensus:
-    """Return the consensus of these ranks; several of them must have a process group."""
-    return Consensus(ranks, timeout) if ranks.world > 1 else Alone()
 
 
 def iterations_between(iteration: int, exchange: int) -> int:

@@ -92,7 +92,9 @@ class Strategy:
 
     def all_reduce(self, value: float | Tensor, device: torch.device) -> Any:
         """Return the sum over the ranks: a new tensor of the shape of `value` on the device, float64 for a number."""
-        return summand(value, device)
+        if isinstance(value, Tensor):
+            return value.detach().to(device, copy=True, memory_format=torch.contiguous_format)
+        return on_device(value, device)  # which waits for no device
 
     def broadcast_buffers(self) -> None:
         """Give every rank the buffers of rank 0 that a checkpoint keeps, as the statistics of a batch norm."""
@@ -141,7 +143,7 @@ class Parallel(Strategy):
             model.set_requires_gradient_sync(wanted)  # type: ignore[operator]
 
     def all_reduce(self, value: float | Tensor, device: torch.device) -> Any:
-        total = summand(value, device)
+        total = super().all_reduce(value, device)
         dist.all_reduce(total)
         return total
 
@@ -158,13 +160,6 @@ def choose_strategy(section: DistributedSection, ranks: Ranks, *, own_steps: boo
     if section.strategy == "fsdp":
         return FSDP(section.units)
     return DDPAtStep() if own_steps else DDP()
-
-
-def summand(value: float | Tensor, device: torch.device) -> Tensor:
-    """Return a copy of a number or a tensor as a contiguous tensor on the device; a number as float64."""
-    if isinstance(value, Tensor):
-        return value.detach().to(device, copy=True, memory_format=torch.contiguous_format)
-    return on_device(value, device)  # which waits for no device
 
 
 class DDP(Parallel):

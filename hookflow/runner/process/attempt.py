@@ -29,7 +29,7 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
 from hookflow.runner.data.workers import explaining_worker_errors
 from hookflow.runner.dispatch.torch_hooks import check_comm_hook
-from hookflow.runner.distributed.consensus import consensus_of
+from hookflow.runner.distributed.consensus import Alone, Consensus
 from hookflow.runner.distributed.parallel import class_of
 from hookflow.runner.distributed.process_group import process_group
 from hookflow.runner.distributed.rendezvous import Ranks
@@ -71,7 +71,7 @@ def execute(
     store = CheckpointStore(run_dir.checkpoints, texts)
     explained = explain_oom(loaded.pipeline, lambda: bool(store.all()))
     with explained, torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks), only_showable():
-        consensus = consensus_of(ranks, loaded.pipeline.distributed.timeout)
+        consensus = Consensus(ranks, loaded.pipeline.distributed.timeout) if ranks.world > 1 else Alone()
         first = partial(_begin, store, say, resume) if ranks.first else _nothing
         checkpoint = consensus.broadcast_object(consensus.together(first))
         if checkpoint is not None:
