@@ -23,15 +23,17 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed._composable.replicate import replicate
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
+from hookflow.errors import Where
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
+from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.data import loader
+from hookflow.runner.distributed.parallel import DDP
 from hookflow.runner.process.launch import prepare
 from hookflow.runner.process.main import train
 from hookflow.zoo.airbench import AirNet
@@ -161,7 +163,7 @@ class OneRank:
     def before_train(self, run: Any) -> None:
         backend = "nccl" if run.device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-        replicate(run.model)
+        DDP(DistributedSection()).parallelize(run.model, [run.model], run.device, lambda key: Where("gpu.py"))
 
     def after_run(self) -> None:
         dist.destroy_process_group()

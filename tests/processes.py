@@ -41,7 +41,6 @@ context.set_forkserver_preload(
         "hookflow.monitor.app",
         "torch._dynamo",
         ELASTIC,
-        "torch.distributed._composable.replicate",
         "torch.distributed.fsdp",
         "torch.distributed.tensor",
         "tests.processes",

@@ -340,12 +340,28 @@ class DistributedSection(Section):
     units: list[str] = []
     """With "fsdp": globs over the names of modules that are gathered one by one; left out, the model as a whole."""
 
+    find_unused_parameters: bool = False
+    """With "ddp": search each forward pass for parameters that get no gradient, instead of failing; that takes time."""
+    static_graph: bool = False
+    """With "ddp": rely on the same graph in every iteration, as activation checkpointing may need it."""
+    gradient_as_bucket_view: bool = False
+    """With "ddp": let gradients be views of what is averaged, which saves memory of the size of all gradients."""
+    sync_batch_norm: bool = False
+    """Replace batch norms by `torch.nn.SyncBatchNorm`, whose statistics are those of all processes; requires a GPU."""
+
     @field_validator("units")
     @classmethod
     def _of_shares(cls, units: list[str], info: ValidationInfo) -> list[str]:
         if units and info.data.get("strategy", "fsdp") != "fsdp":
             raise ValueError('units are for strategy = "fsdp"; with "ddp" each process has the whole model')
         return units
+
+    @field_validator("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
+    @classmethod
+    def _of_ddp(cls, wanted: bool, info: ValidationInfo) -> bool:
+        if wanted and info.data.get("strategy") == "fsdp":
+            raise ValueError(f'{info.field_name} is for strategy = "ddp"')
+        return wanted
 
 
 TYPE = "type:"

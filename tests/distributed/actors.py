@@ -183,6 +183,11 @@ class Gradients:
         run.say(f"stepping {run.iter}")
 
 
+def forwards(run: Any, name: str) -> None:
+    """Say of which module a forward pass ends."""
+    run.say(f"forward {name}")
+
+
 def compressed(run: Any, name: str, state: Any, bucket: Any) -> torch.futures.Future[Tensor]:
     """Average in half precision, and say how much."""
     run.say(f"{name} {run.iter} {bucket.is_last()}")

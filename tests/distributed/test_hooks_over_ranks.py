@@ -12,6 +12,7 @@ from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
+from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.dispatch.torch_hooks import check_comm_hook
 from hookflow.runner.distributed.parallel import DDP, FSDP, DDPAtStep
 from tests.conftest import records
@@ -113,8 +114,13 @@ def test_pytorchs_hooks_with_ddp(ranks_trained: NewClouds) -> None:
     """At each backward pass a gradient is this rank's own; a bucket is averaged once an iteration, by our hook."""
     comm = 'hooks.comm={use="./actors.py:compressed", points=["ddp_comm"], from=1}'
     probes = 'hooks.probes={use="./actors.py:Gradients"}'
-    run_dir = ranks_trained(*SHORT, comm, probes, "run.accumulate=2")
+    modules = 'hooks.modules={use="./actors.py:forwards", points=["forward"], modules=["*"]}'
+    everything = 'hooks.everything={use="./actors.py:forwards", points=["global_forward"]}'
+    run_dir = ranks_trained(*SHORT, comm, probes, modules, everything, "run.accumulate=2")
     for rank in (0, 1):
+        inside = ["body.0", "body.1", "body.2", "body", "head"]
+        passes = [f"forward {name}" for name in [*(each for name in inside for each in (name, name)), ""]]
+        assert messages_of(run_dir, rank, "forward")[: len(passes)] == passes, "none of a wrapper"
         each = ["came 0", "added 0 Tensor"] * 2 + ["stepping 0"]
         assert messages_of(run_dir, rank, "came", "added", "stepping", "model")[:5] == each
         assert messages_of(run_dir, rank, "model") == ["model 1 True"], "one bucket; not due in the first iteration"
@@ -146,7 +152,7 @@ def test_power_sgd_is_resumed(ranks_trained: NewClouds, tmp_path: object) -> Non
     [
         (FSDP([]), "FSDP shards gradients, and averages none in buckets"),
         (DDPAtStep(), "the task steps its optimizers itself, so that gradients are averaged at the step"),
-        (DDP(), ""),
+        (DDP(DistributedSection()), ""),
     ],
 )
 def test_a_communication_hook_without_buckets_is_refused(strategy: FSDP | DDPAtStep | DDP, why: str) -> None:

@@ -26,6 +26,7 @@ UNITS = 'distributed.units=["body", "head"]'
     "overrides",
     [
         pytest.param([], id="ddp"),
+        pytest.param(["distributed.static_graph=true", "distributed.gradient_as_bucket_view=true"], id="ddp, static"),
         pytest.param([FSDP, UNITS], id="fsdp"),
         pytest.param(["run.accumulate=4", "data.train.loader.workers=1"], id="ddp, accumulated, by workers"),
         pytest.param(["run.accumulate=4", "data.train.loader.on_device=true", FSDP], id="fsdp, accumulated, on device"),
@@ -146,6 +147,11 @@ def test_a_condition_holds_on_all_ranks_or_on_none(ranks_trained: NewClouds) -> 
             ['task={use="./clouds.py:inside"}', "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}"],
             "the task calls a submodule of Plain, so gradients are not synchronised",
         ),
+        (["distributed.sync_batch_norm=true"], "SyncBatchNorm requires a GPU"),
+        (
+            ["distributed.static_graph=true", 'task.use="./clouds.py:OwnSteps"'],
+            "static_graph has no effect with a task that steps its optimizers itself",
+        ),
         (['model.weights="nowhere.pt"'], "there is no file"),
         (['hooks.surgeon.args={point="before_train_iter", at=2}'], "DDP takes no parameters after the first forward"),
         ([FSDP, "hooks.surgeon.args={}"], "FSDP takes no parameters after the start"),
@@ -163,7 +169,8 @@ def test_a_parameter_without_a_gradient_is_told_of(ranks_trained: NewClouds) -> 
     run_dir = ranks_trained('model.use="./clouds.py:Unused"', codes=[1, 1])
     assert "freeze those that no loss reaches" in reason(run_dir)
     assert "find_unused_parameters" in printed(run_dir, 0) + printed(run_dir, 1), "PyTorch's own words are not lost"
-    ranks_trained('model.use="./clouds.py:Unused"', FSDP, "run.max_epochs=1")
+    for copes in (FSDP, "distributed.find_unused_parameters=true"):
+        ranks_trained('model.use="./clouds.py:Unused"', copes, "run.max_epochs=1")
 
 
 UPSET = 'task={use="tests.upsets:UpsetRank", args={batches=[2]}}', "run.max_epochs=1", "data.train.args.examples=40"

@@ -129,10 +129,15 @@ def test_what_a_hook_holds_on_each_rank_is_told_apart_by_its_values_however_larg
 def test_a_sum_is_taken_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     reduced: list[torch.Tensor] = []
     monkeypatch.setattr(dist, "all_reduce", reduced.append)
-    strategy = choose_strategy(DistributedSection(), Ranks(0, 2), own_steps=False)
+    strategy = choose_strategy(DistributedSection(), Ranks(0, 2), here, own_steps=False)
     for value in (torch.ones(2), 1.0):  # nccl refuses what lies in the host's memory
         assert strategy.all_reduce(value, torch.device("meta")).device.type == "meta"
     assert all(tensor.is_meta for tensor in reduced)
+
+
+def test_keys_are_for_their_strategy() -> None:
+    with pytest.raises(ValueError, match='static_graph is for strategy = "ddp"'):
+        DistributedSection(strategy="fsdp", static_graph=True)
 
 
 def test_the_backend_fits_the_device() -> None:

@@ -88,11 +88,7 @@ class _Builder:
         trained = {name: trained_by(self.pipeline, name) for name in self.pipeline.optimizers}
         trains = {name: network if of is None else models[of] for name, of in trained.items()}
         task = self._task(makers["task"])
-        own_steps, distributed = steps_itself(task), self.pipeline.distributed
-        if self.ranks.world > 1 and own_steps and distributed.strategy == "fsdp":
-            message = "FSDP cannot train with a task that steps its optimizers itself"
-            raise UserError(Problem(message, self.places.of("distributed.strategy"), 'strategy = "ddp" can'))
-        strategy = choose_strategy(distributed, self.ranks, own_steps=own_steps)
+        strategy = choose_strategy(self.pipeline.distributed, self.ranks, self.places.of, own_steps=steps_itself(task))
         strategy.parallelize(network, [*models.values()], device, self.places.of)  # FSDP replaces the parameters
         groups, picked = self._fitting(network, trains, plan)
         parts = Parts(
@@ -166,6 +162,11 @@ class _Builder:
             self.weights[name] = load_weights(
                 made, weights, self.base, name, lambda at: self.places.of(f"{key}.weights.{at}"), self.say
             )
+        if self.ranks.world > 1 and self.pipeline.distributed.sync_batch_norm:
+            if device.type == "cpu":
+                where = self.places.of("distributed.sync_batch_norm")
+                raise UserError(Problem("SyncBatchNorm requires a GPU", where, "leave out distributed.sync_batch_norm"))
+            made = nn.SyncBatchNorm.convert_sync_batchnorm(made)  # type: ignore[no-untyped-call]
         layout = torch.channels_last if self.pipeline.run.channels_last else torch.preserve_format
         model: nn.Module = made.to(device=device, memory_format=layout)  # type: ignore[call-overload]
         return model

@@ -179,7 +179,7 @@ def _on_buckets(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: Run
     firing.call = checked
     for name, model in parts.models.items():
         if model in parts.strategy.bucketed:
-            model.register_comm_hook(None, averaging(name))  # type: ignore[operator]
+            parts.strategy.register_comm_hook(model, averaging(name))
     yield from ()
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial, wraps
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from hookflow.errors import Locate, Problem, UserError
@@ -22,6 +23,9 @@ from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.nested import mapped
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.rendezvous import Ranks
+
+OF_DDP = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
+"""The keys of `[distributed]` that `DistributedDataParallel` takes by the same names."""
 
 
 @torch.no_grad()
@@ -48,11 +52,11 @@ def average(tensors: list[Tensor]) -> None:
 
 def class_of(model: nn.Module) -> str:
     """Return the name of a model's class, as it was before a strategy put its own in front."""
-    kinds = type(model).__mro__
+    ours = (__name__, "torch.distributed")
     return next(
         kind.__name__
-        for kind in kinds
-        if not any(base.__module__.startswith("torch.distributed") for base in kind.__mro__)
+        for kind in type(model).__mro__
+        if not any(base.__module__.startswith(ours) for base in kind.__mro__)
     )
 
 
@@ -83,6 +87,9 @@ class Strategy:
 
     def require_sync(self, wanted: bool) -> None:
         """Set whether the gradients of the next backward passes are averaged over the ranks."""
+
+    def register_comm_hook(self, model: nn.Module, hook: Callable[..., Any]) -> None:
+        """Let `hook` average the gradients of one of the `bucketed` models, as PyTorch's DDP calls it."""
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Average the gradients of these parameters, unless the backward pass has done so; called before each step.
@@ -138,10 +145,6 @@ class Parallel(Strategy):
         if problems:
             raise UserError(problems)
 
-    def require_sync(self, wanted: bool) -> None:
-        for model in self._models:
-            model.set_requires_gradient_sync(wanted)  # type: ignore[operator]
-
     def all_reduce(self, value: float | Tensor, device: torch.device) -> Any:
         total = super().all_reduce(value, device)
         dist.all_reduce(total)
@@ -153,32 +156,76 @@ class Parallel(Strategy):
             broadcast(buffers)
 
 
-def choose_strategy(section: DistributedSection, ranks: Ranks, *, own_steps: bool) -> Strategy:
-    """Return the strategy of these ranks; `own_steps` says that the task steps its optimizers itself, without FSDP."""
+def choose_strategy(section: DistributedSection, ranks: Ranks, place: Locate, *, own_steps: bool) -> Strategy:
+    """Return the strategy of these ranks; `own_steps` says that the task steps its optimizers itself.
+
+    Raises UserError when such a task excludes what the section asks for.
+    """
     if ranks.world == 1:
         return Strategy()
-    if section.strategy == "fsdp":
-        return FSDP(section.units)
-    return DDPAtStep() if own_steps else DDP()
+    if own_steps:
+        if section.strategy == "fsdp":
+            message = "FSDP cannot train with a task that steps its optimizers itself"
+            raise UserError(Problem(message, place("distributed.strategy"), 'strategy = "ddp" can'))
+        if key := next((key for key in OF_DDP if getattr(section, key)), ""):
+            message = f"{key} has no effect with a task that steps its optimizers itself"
+            raise UserError(Problem(message, place(f"distributed.{key}"), "leave it out"))
+        return DDPAtStep()
+    return FSDP(section.units) if section.strategy == "fsdp" else DDP(section)
 
 
 class DDP(Parallel):
-    """Averages gradients by torch's composable `replicate`, while the backward pass still computes others."""
+    """Averages gradients by `DistributedDataParallel`, while the backward pass still computes others.
 
-    def __init__(self) -> None:
+    The forward pass of each model goes through its wrapper; the model itself, its names and its hooks stay as they are.
+    A wrapper is made at the first forward pass with gradients, so that hooks can add parameters before it.
+    """
+
+    def __init__(self, section: DistributedSection) -> None:
         super().__init__()
+        self._options = {key: getattr(section, key) for key in OF_DDP}
+        self._wrappers: dict[nn.Module, DistributedDataParallel] = {}
+        self._comm_hooks: dict[nn.Module, Callable[..., Any]] = {}
+        self._syncs = True
         self._checked = False
 
     def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
-        from torch.distributed._composable.replicate import replicate  # takes as long as a third of torch itself
-
         super().parallelize(network, models, device, place)
         for model in self._models:
-            replicate(model)
+            model.__class__ = self._routed(type(model))
         self.bucketed = self._models
 
+    def _routed(self, kind: type[nn.Module]) -> type[nn.Module]:
+        """Return a subclass of a model's class whose forward pass goes through its wrapper; a copy of one has none."""
+
+        @wraps(kind.forward)
+        def forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if model not in self._models or not torch.is_grad_enabled():
+                return kind.forward(model, *args, **kwargs)
+            if model not in self._wrappers:
+                self._wrappers[model] = self._wrapped(model, partial(kind.forward, model))
+            return self._wrappers[model].forward(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+        routed = torch.compiler.disable(forward, recursive=False)  # type: ignore[no-untyped-call]
+        return type(f"DDP{kind.__name__}", (kind,), {"forward": routed, "__module__": __name__})
+
+    def _wrapped(self, model: nn.Module, forward: Callable[..., Any]) -> DistributedDataParallel:
+        wrapper = DistributedDataParallel(_Bare(model, forward), init_sync=False, **self._options)
+        wrapper.require_backward_grad_sync = self._syncs
+        if model in self._comm_hooks:
+            wrapper.register_comm_hook(None, self._comm_hooks[model])
+        return wrapper
+
+    def require_sync(self, wanted: bool) -> None:
+        self._syncs = wanted
+        for wrapper in self._wrappers.values():
+            wrapper.require_backward_grad_sync = wanted  # as its no_sync() does
+
+    def register_comm_hook(self, model: nn.Module, hook: Callable[..., Any]) -> None:
+        self._comm_hooks[model] = hook
+
     def add_parameters(self, parameters: Sequence[Tensor]) -> None:
-        if any(map(self._has_run, self._models)):
+        if self._wrappers:
             message = "DDP takes no parameters after the first forward pass"
             raise UserError(Problem(message, hint="call run.add_param_group in before_run"))
         super().add_parameters(parameters)
@@ -189,23 +236,31 @@ class DDP(Parallel):
             return
         self._checked = True
         for model in self._models:
-            if not self._has_run(model) and any(p.grad is not None for p in model.parameters()):
+            if model not in self._wrappers and any(p.grad is not None for p in model.parameters()):
                 message = f"the task calls a submodule of {class_of(model)}, so gradients are not synchronised"
                 raise UserError(Problem(message, hint="call the network itself: run.model(…), or run.models[name](…)"))
 
-    def _has_run(self, model: nn.Module) -> bool:
-        from torch.distributed._composable.replicate import replicate
 
-        return bool(replicate.state(model).has_initialized)
+class _Bare(nn.Module):
+    """A model as its wrapper sees it: without hooks, which fire around the wrapper, and without buffers."""
+
+    def __init__(self, model: nn.Module, forward: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model = model
+        self._forward = forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._forward(*args, **kwargs)
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
+        """Yield nothing: the strategy shares buffers."""
+        return iter(())
 
 
 class DDPAtStep(Parallel):
     """Averages gradients when an optimizer steps: for a task that steps its optimizers itself."""
 
     no_buckets = "the task steps its optimizers itself, so that gradients are averaged at the step, and not in buckets"
-
-    def require_sync(self, wanted: bool) -> None:
-        """Return at once: nothing is averaged in a backward pass."""
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         average([p.grad for p in parameters if p.grad is not None])
@@ -329,6 +384,10 @@ class FSDP(Parallel):
         units = [module for module in units_of(network, self._units) if module not in self._models]
         for module in [*reversed(units), *self._models]:  # what lies within another one goes first
             fully_shard(module, mesh=mesh)
+
+    def require_sync(self, wanted: bool) -> None:
+        for model in self._models:
+            model.set_requires_gradient_sync(wanted)  # type: ignore[operator]
 
     def add_parameters(self, parameters: Sequence[Tensor]) -> None:
         message = "FSDP takes no parameters after the start: it has sharded the model"

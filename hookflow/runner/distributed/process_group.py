@@ -17,7 +17,7 @@ from hookflow.runner.numerics.precision import choose_device
 
 UNUSED = (
     "some parameters received no gradient; DDP waits for them: freeze those that no loss reaches "
-    '(requires_grad_(False)), or use strategy = "fsdp"'
+    '(requires_grad_(False)), set distributed.find_unused_parameters = true, or use strategy = "fsdp"'
 )
 """Advice on parameters without a gradient, in place of PyTorch's own."""
 
