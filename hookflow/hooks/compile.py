@@ -6,20 +6,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
-from hookflow.errors import Problem, UserError, Where, by_place
+from hookflow.errors import Problem, UserError, Where, by_place, nearest
 from hookflow.graph.compile import compile_plan
 from hookflow.graph.order import Places
-from hookflow.graph.plan import Node, Plan
-from hookflow.graph.points import Points
+from hookflow.graph.plan import EdgeSpec, Node, Nodes, Plan
+from hookflow.graph.points import POINTS, Point, Points
 from hookflow.graph.slots import doubts
+from hookflow.hooks.base import Hook
 from hookflow.hooks.dataflow import undeclared_slots, with_scalars
 from hookflow.hooks.inspect import Inspection
-from hookflow.hooks.keys import with_prepended_first
 from hookflow.hooks.registry import find_hook, find_without_import
-from hookflow.hooks.table import HookTable, own_points, wrong_comm_hooks
+from hookflow.hooks.table import HookTable
 from hookflow.hooks.uses import Source, source_of, undeclared_calls
 from hookflow.pipeline.load import Loaded, uncollected
 from hookflow.pipeline.schema import HookNode
@@ -84,7 +85,7 @@ def compile_pipeline(
     problems += wrong_comm_hooks(nodes)
     nodes, misspelt = with_scalars(nodes, sources)
     try:
-        ordered = with_prepended_first(nodes, {name: table.keys.prepended for name, table in tables.items()})
+        ordered = with_prepended_first(nodes, {name: table.prepended for name, table in tables.items()})
         plan = compile_plan(loaded.pipeline.run.name, ordered, disabled, points, shuffle, wanted)
     except UserError as error:
         problems += error.problems
@@ -126,3 +127,83 @@ def _replaced_defaults(declared: Mapping[str, HookNode], hooks: _Hooks) -> list[
                 others.append(hooks.find(hook.use, None))
     classes = tuple(other for other in others if issubclass(type(other), type))  # whose looks may raise
     return [name for name, kind in defaults.items() if any(issubclass(item, kind) for item in classes)]  # type: ignore[arg-type]
+
+
+def own_points(loaded: Loaded) -> tuple[Points, list[Problem]]:
+    """Return all points of the pipeline, and what is wrong with its own ones, which are then left out."""
+    problems: list[Problem] = []
+    own: list[Point] = []
+    points = POINTS
+    for name, declared in loaded.pipeline.points.items():
+        key = f"points.{name}"
+        wrong: list[tuple[str, str, str]] = []
+        if name in points:
+            wrong.append((key, f'every run has a point "{name}" already', ""))
+        if hasattr(Hook, name):
+            wrong.append((key, f'"{name}" cannot be a point: every hook has an attribute of that name', ""))
+        elif not _can_be_name(name) or name.startswith("around_"):
+            wrong.append((key, f'"{name}" cannot be a point: a hook\'s method must be able to bear the name', ""))
+        if declared.follows not in points:
+            below = declared.follows in loaded.pipeline.points
+            hint = "declare it first" if below else nearest(declared.follows, points.names)
+            message = f'there is no point "{declared.follows}"' + " above this one" * below
+            wrong.append((f"{key}.follows", message, hint))
+        for k, argument in enumerate(declared.offers):
+            if argument == "run":
+                wrong.append((f"{key}.offers.{k}", "every point offers the run already", ""))
+            elif argument in declared.offers[:k]:
+                wrong.append((f"{key}.offers.{k}", f'"{argument}" is offered twice', ""))
+            elif not _can_be_name(argument) or argument == "self":
+                message = f'"{argument}" cannot be an argument: a hook\'s method must be able to take it by that name'
+                wrong.append((f"{key}.offers.{k}", message, ""))
+        if wrong:
+            problems += (Problem(message, loaded.places.of(at), hint) for at, message, hint in wrong)
+            continue
+        followed = points[declared.follows]
+        inside = followed.name.startswith("before_") and followed.name.removeprefix("before_") in points.pairs
+        offers = ("run", *declared.offers)
+        own.append(Point(name, followed.depth + inside, offers, "firing", declared.about, "own", followed.name))
+        points = Points(own)
+    return points, problems
+
+
+def _can_be_name(text: str) -> bool:
+    return text.isidentifier() and not iskeyword(text)
+
+
+def wrong_comm_hooks(nodes: Nodes) -> Iterator[Problem]:
+    """Yield what is wrong with the hooks at `ddp_comm`: a second one, and one that would not act on all ranks alike."""
+    bound = [node for node in nodes.values() if any(item.point == "ddp_comm" for item in node.bound)]
+    for node in bound:
+        hook = node.hook
+        if node is not bound[0]:
+            both = f'"{bound[0].hook.name}" and "{hook.name}" are both at ddp_comm'
+            message = f"{both}: PyTorch allows one communication hook per model"
+            yield Problem(message, node.where, f'one hook there may call the other; or keep "{hook.name}" elsewhere')
+        if hook.ranks == "zero":
+            message = f'"{hook.name}" at ddp_comm must run on every rank: ranks = "zero" is not allowed'
+            yield Problem(message, node.where, 'ranks = "all"')
+        if hook.on_error != "raise":
+            message = f'"{hook.name}" at ddp_comm needs on_error = "raise"'
+            yield Problem(f"{message}: after an error the other ranks would hang", node.where, 'on_error = "raise"')
+
+
+def with_prepended_first(nodes: Mapping[str, Node], prepended: Mapping[str, Mapping[str, Where]]) -> dict[str, Node]:
+    """Return the nodes with an edge from each hook that is prepended at a point to each that is not.
+
+    `prepended` says of each hook at which points it is, and where the file says so: the hooks that the model has
+    registered itself fire between the two.
+    """
+    at: dict[str, list[str]] = {}
+    for name, node in nodes.items():
+        for bound in node.bound:
+            if bound.modules and not bound.prepend:
+                at.setdefault(bound.point, []).append(name)
+
+    def edges(node: Node) -> Iterator[EdgeSpec]:
+        for bound in node.bound:
+            for other in at.get(bound.point, ()) if bound.prepend else ():
+                where = prepended[node.hook.name][bound.point]
+                yield EdgeSpec(other, False, "file", where, (bound.point, bound.half))
+
+    return {name: replace(node, before=(*node.before, *edges(node))) for name, node in nodes.items()}

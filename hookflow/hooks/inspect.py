@@ -140,38 +140,24 @@ def makes_callables(hook: type) -> bool:
     return any("__call__" in vars(base) for base in hook.__mro__)
 
 
-def object_at(hook: type, point: str, points: Points) -> tuple[Method, list[Issue]]:
-    """Return a call of the class's object as the method of a hook at `point`."""
-    return _at(hook.__call__, hook.__name__, point, points, first=1)
-
-
-def function_at(
-    function: Callable[..., Any],
+def call_at(
+    hook: Callable[..., Any],
     point: str,
-    args: Mapping[str, Any] | Sequence[Any],
     points: Points,
+    args: Mapping[str, Any] | Sequence[Any],
     offered: Collection[str],
 ) -> tuple[Method, list[Issue]]:
-    """Return a plain function as the method of a hook at `point`; what `args` give is not taken from the point.
+    """Return a call of a plain function, or of an object of a class, as the method of a hook at `point`.
 
-    `offered` is what all points of the hook offer it: a list of arguments fills the others.
+    What `args` give a function is not taken from the point. `offered` is what all points of the hook offer it: a list
+    of arguments fills the others.
     """
-    provided = args if isinstance(args, Mapping) else first_names(function, len(args), offered)
+    function, called = hook, getattr(hook, "__name__", repr(hook))
+    provided: Collection[str] = args if isinstance(args, Mapping) else first_names(function, len(args), offered)
     in_order = isinstance(args, Mapping) or not args  # a list fills by position, too
-    return _at(function, getattr(function, "__name__", repr(function)), point, points, provided, in_order=in_order)
-
-
-def _at(
-    function: Callable[..., Any],
-    called: str,
-    point: str,
-    points: Points,
-    provided: Collection[str] = (),
-    *,
-    first: int = 0,
-    in_order: bool = True,
-) -> tuple[Method, list[Issue]]:
-    offers = points[point].offers
+    if isinstance(hook, type):  # whose arguments are those of its constructor
+        function, provided, in_order = hook.__call__, (), True
+    first, offers = int(isinstance(hook, type)), points[point].offers
     names = tuple(name for name in _names(function, offers)[first:] if name not in provided)
     takes = (in_order and in_pytorch_s_order(parameters_of(function)[first:], names, point, points)) or names
     wrong = filter(None, (_never_runs(function, point, points), _takes_anything(function)))

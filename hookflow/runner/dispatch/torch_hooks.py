@@ -15,7 +15,6 @@ from torch.utils.hooks import RemovableHandle
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.globs import matching, named_parameters, no_match
-from hookflow.hooks.table import COMM_POINT
 from hookflow.hooks.tensors import is_sharded
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.dispatch.dispatcher import Dispatcher, Firing
@@ -54,9 +53,9 @@ def wrong_parameters(plan: Plan, model: nn.Module, place: Callable[[Binding, str
 
 def check_comm_hook(plan: Plan, strategy: Strategy, place: Callable[[str], Where]) -> None:
     """Raise UserError where the plan has a communication hook, and no DDP calls it."""
-    for binding in plan.at(COMM_POINT):
+    for binding in plan.at("ddp_comm"):
         if strategy.no_buckets:
-            message = f'hook "{binding.hook}" has nothing to do at {COMM_POINT}: {strategy.no_buckets}'
+            message = f'hook "{binding.hook}" has nothing to do at ddp_comm: {strategy.no_buckets}'
             hint = f"leave it out: --without {binding.hook}"
             raise UserError(Problem(message, place(f"hooks.{binding.hook}.use"), hint))
 
@@ -163,7 +162,7 @@ def _on_buckets(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: Run
     def checked(offered: Sequence[Any]) -> object:
         future = plain(offered)
         if not isinstance(future, torch._C.Future):
-            must = f'hook "{firing.binding.hook}" must return a torch.futures.Future of the bucket at {COMM_POINT}'
+            must = f'hook "{firing.binding.hook}" must return a torch.futures.Future of the bucket at ddp_comm'
             raise TypeError(f"{must}, not {future!r:.40}")
         return future
 
