@@ -1,9 +1,11 @@
-"""Helpers for tensors in hooks: full tensors of shards, and the first tensor of nested outputs."""
+"""Helpers for tensors in hooks: full tensors of shards, outputs of the task, and tensors inside of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from hookflow.errors import Problem, UserError, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +39,14 @@ def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     layout: Any = like
     on_device = tensor.detach().to(like.device)
     return distribute_tensor(on_device, layout.device_mesh, layout.placements, src_data_rank=None)
+
+
+def output(outputs: Mapping[str, Any], name: str, hook: str, hint: str = "") -> Any:
+    """Return an output of the task. Raises UserError, which names the hook, when there is none of the name."""
+    if name not in outputs:
+        message = f'{hook} needs the output "{name}" of the task, which gives {", ".join(outputs) or "nothing"}'
+        raise UserError(Problem(message, hint=nearest(name, outputs) or hint))
+    return outputs[name]
 
 
 def first_tensor(value: Any) -> Tensor | None:

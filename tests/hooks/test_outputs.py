@@ -98,7 +98,7 @@ def test_checkpoints_begin_with_their_trigger_and_what_was_better_before_is_no_b
 @pytest.mark.parametrize(
     ("hook", "message", "iteration"),
     [
-        ('use="predict", args={outputs=["logit"]}', 'the task\'s outputs have no "logit"', 5),
+        ('use="predict", args={outputs=["logit"]}', 'needs the output "logit" of the task, which gives l', 5),
         ('use="export", args={weights="model_ena"}', 'has no weights "model_ena"\n    did you mean "model_ema"', 5),
         ('use="export", args={out_dir="FILE/mine"}', "cannot be made: Not a directory", 0),
         ('use="lr_finder", args={iters=40}', "sweeps over 40 iterations, and the run has only 5", 0),
@@ -151,12 +151,12 @@ class TestMetrics:
         each: Any = {"each": {"use": "MulticlassAccuracy", "args": {"num_classes": 3, "average": None}}}
         hook = Metrics(each)
         hook.before_val_epoch(StandIn(Net()))  # type: ignore[arg-type]
-        with pytest.raises(UserError, match='metrics needs the output "target" of the task, which gives "logits"'):
+        with pytest.raises(UserError, match='metrics needs the output "target" of the task, which gives logits'):
             hook.after_val_iter({"logits": torch.zeros(2, 3)})
         hook.after_val_iter({"logits": torch.zeros(2, 3), "target": torch.tensor([0, 1])})
         with pytest.raises(UserError, match=r'the metric "each" gives a tensor of shape \(3,\), and not one number'):
             hook.after_val_epoch({})
-        with pytest.raises(UserError, match=r'needs the outputs "logits" .* and "target" .*, which gives "loss"'):
+        with pytest.raises(UserError, match='accuracy needs the output "logits" of the task, which gives loss'):
             Accuracy().after_val_iter({"loss": 1.0})
 
     @pytest.mark.parametrize(

@@ -299,7 +299,7 @@ def test_a_run_records_what_they_log(
     )
     monkeypatch.chdir(tmp_path)
     assert train_here(run_dir) == 0
-    kept = json.loads((run_dir.path / log.FILE).read_text())
+    kept = json.loads((run_dir.path / "environment.json").read_text())
     assert kept["git"]["commit"] == commit and kept["packages"]["torch"] and kept["torch"] == torch.__version__
     (_, environment), *matrices = [(record["name"], str(record["text"])) for record in records(run_dir, "text")]
     assert commit[:12] in environment and torch.__version__ in environment

@@ -31,23 +31,23 @@ WRITES = {
 }
 """The slots of every average; a subclass adds those of the method that moves it."""
 
-AllModels = Annotated[str | None, Field(description="which of several models; all of them if left out")]
-Monitor = Annotated[
-    str | None,
-    Field(description="the validation metric by which the average's best checkpoint is saved: best-<name>"),
-]
 
-
+@dataclass(eq=False, kw_only=True)
 class Average(Hook):
     """An average of the floating-point weights and buffers, from `begin` on; a subclass says how it moves.
 
     Until there is an average, the weights themselves are validated and tested.
     """
 
-    begin: int | str
-    model: str | None
-    monitor: str | None
-    mode: Mode | None
+    begin: Annotated[
+        Progress, Field(description='when the average starts: 0, 1000, "1000it", "5ep" or "10%" of the run')
+    ] = 0
+    model: Annotated[str | None, Field(description="which of several models; all of them if left out")] = None
+    monitor: Annotated[
+        str | None,
+        Field(description="the validation metric by which the average's best checkpoint is saved: best-<name>"),
+    ] = None
+    mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
 
     def __post_init__(self) -> None:
         self.first = 0
@@ -172,15 +172,9 @@ class EMA(Average):
 
     decay: Annotated[float, Field(gt=0, lt=1, description="share of the average that a step keeps")] = 0.999
     every: Annotated[int, Field(ge=1, description="iterations between two updates")] = 1
-    model: AllModels = None
-    begin: Annotated[
-        Progress, Field(description='when the average starts: 0, 1000, "1000it", "5ep" or "10%" of the run')
-    ] = 0
     gamma: Annotated[
         float, Field(ge=0, description="how slowly the momentum reaches 1 - decay, in steps; 0: at once")
     ] = 1.0
-    monitor: Monitor = None
-    mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
 
     def before_train(self, run: Run) -> None:
         super().before_train(run)
@@ -226,9 +220,6 @@ class SWA(Average):
         "5%"
     )
     shape: Annotated[Ease, Field(description="the way there")] = "cosine"
-    model: AllModels = None
-    monitor: Monitor = None
-    mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -29,6 +30,7 @@ DIGITS = 8
 """Digits of the SHA-256 in a file's name, as `torch.hub.load_state_dict_from_url(…, check_hash=True)` reads them."""
 
 
+@dataclass(eq=False)
 class Export(Hook):
     """Writes weights of a checkpoint at the end of the run, with the first digits of their SHA-256 in the name.
 
@@ -48,19 +50,14 @@ class Export(Hook):
     ranks = "zero"
     reads = ("model", "checkpoint")
 
-    def __init__(
-        self,
-        formats: Annotated[list[Format], Field(min_length=1, description="the formats to write")] = ["state_dict"],  # noqa: B006  # it is read, never changed
-        checkpoint: Annotated[str, Field(description="the checkpoint by its name: last, best, …")] = "last",
-        weights: Annotated[str, Field(description="which weights of the checkpoint: model, model_ema, …")] = "model",
-        out_dir: Annotated[
-            str | None, Field(description="the folder to write to; export/ in the run directory if left out")
-        ] = None,
-    ) -> None:
-        self.formats = formats
-        self.checkpoint = checkpoint
-        self.weights = weights
-        self.out_dir = out_dir
+    formats: Annotated[tuple[Format, ...], Field(min_length=1, description="the formats to write")] = ("state_dict",)
+    checkpoint: Annotated[str, Field(description="the checkpoint by its name: last, best, …")] = "last"
+    weights: Annotated[str, Field(description="which weights of the checkpoint: model, model_ema, …")] = "model"
+    out_dir: Annotated[
+        str | None, Field(description="the folder to write to; export/ in the run directory if left out")
+    ] = None
+
+    def __post_init__(self) -> None:
         self.trains = False
 
     @classmethod

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.tensors import output
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,10 +50,7 @@ class Images(Hook):
         run.log_image(f"train/{self.output or 'images'}", self._grid(batch, outputs))
 
     def _grid(self, batch: Any, outputs: Mapping[str, Any]) -> Tensor:
-        if self.output is not None and self.output not in outputs:
-            message = f'there is no output "{self.output}"'
-            raise UserError(Problem(message, hint=f"the task gives {', '.join(outputs)}"))
-        result = first_images(batch if self.output is None else outputs[self.output])
+        result = first_images(batch if self.output is None else output(outputs, self.output, "images"))
         if result is None:
             where = "the batch has" if self.output is None else f'the output "{self.output}" is'
             message = f"{where} no tensor of images, (N, channels, height, width) or (N, height, width)"

@@ -64,21 +64,14 @@ class Log(Hook):
 
     def add(self, run: Run, outputs: dict[str, Any]) -> None:
         """Take in the outputs of an iteration, logged or not."""
-        picked = {
-            name: value
-            for name, value in outputs.items()
-            if (_is_number(value) if self.only is None else name in self.only)
-        }
+        names = [name for name, value in outputs.items() if _is_number(value)] if self.only is None else self.only
+        picked = {name: outputs[name] for name in names if name in outputs}
         examples = run.batch_size or 1  # where the examples are unknown, each batch counts alike
         for name, value in picked.items():
             self.newest[name] = value.detach() if hasattr(value, "detach") else value, examples
-        if not (self.latest or self.epoch):
-            return
-        numbers = {name: on_device(value, run.device) for name, value in picked.items()}
-        if self.latest:
-            self.latest.add(run.iter, numbers, examples)
-        if self.epoch:
-            self.epoch.add(run.epoch, numbers, examples)
+        for sums, when in ((self.latest, run.iter), (self.epoch, run.epoch)):
+            if sums:
+                sums.add(when, {name: on_device(value, run.device) for name, value in picked.items()}, examples)
 
     def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:  # `add` is given the same arguments
         for name, value in self._means(run).items():
@@ -103,16 +96,18 @@ class Log(Hook):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        means = {"window": self.latest, "epoch": self.epoch}
-        states = {name: item.state_dict() for name, item in means.items() if item}
-        newest = {name: list(item) for name, item in self.newest.items()}
-        return {**states, "newest": newest}
+        states = {name: item.state_dict() for name, item in self._kept().items()}
+        return {**states, "newest": {name: list(item) for name, item in self.newest.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, item in (("window", self.latest), ("epoch", self.epoch)):
-            if item and name in state:
+        for name, item in self._kept().items():
+            if name in state:
                 item.load_state_dict(state[name])
         self.newest = {name: (value, size) for name, (value, size) in state["newest"].items()}
+
+    def _kept(self) -> dict[str, Window | EpochSums]:
+        kept = {"window": self.latest, "epoch": self.epoch}
+        return {name: item for name, item in kept.items() if item}
 
 
 def _is_number(value: Any) -> bool:
@@ -122,6 +117,7 @@ def _is_number(value: Any) -> bool:
 Setting = Literal["momentum", "weight_decay"]
 
 
+@dataclass(eq=False)
 class LRMonitor(Hook):
     """Logs the learning rate of each parameter group as `lr/0`, `lr/1`, …, or by the group's own `name`.
 
@@ -131,11 +127,7 @@ class LRMonitor(Hook):
 
     reads = ("lr", "optimizer")
 
-    def __init__(
-        self,
-        also: Annotated[list[Setting], Field(description="further settings of each group to log")] = [],  # noqa: B006  # it is read, never changed
-    ) -> None:
-        self.also = also
+    also: Annotated[tuple[Setting, ...], Field(description="further settings of each group to log")] = ()
 
     def after_train_iter(self, run: Run) -> None:
         for name, optimizer in run.optimizers.items():
@@ -147,7 +139,6 @@ class LRMonitor(Hook):
                         run.log(f"{setting}/{prefix}{group.get('name', k)}", known[setting])
 
 
-FILE = "environment.json"
 PATIENCE = 10
 """Seconds that git may take; a run begins without its answer then."""
 
@@ -163,9 +154,13 @@ class EnvInfo(Hook):
     ranks = "zero"
 
     def before_run(self, run: Run) -> None:
-        result = {"git": git(Path.cwd()), **machine(), "packages": packages()}
-        (run.dir / FILE).write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-        run.log_text("environment", summary(result))
+        code, there = git(Path.cwd()), machine()
+        result = {"git": code, **there, "packages": packages()}
+        (run.dir / "environment.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+        dirty = f", {len(code['dirty'])} files differ from it" if code and code["dirty"] else ""
+        commit = f"{code['commit'][:12]} on {code['branch']}{dirty}" if code else "no repository"
+        lines = {"git": commit, **there, "gpus": ", ".join(there["gpus"]) or "none"}
+        run.log_text("environment", "\n".join(f"{key:9} {value}" for key, value in lines.items()))
 
 
 def git(folder: Path) -> dict[str, Any] | None:
@@ -205,15 +200,6 @@ def machine() -> dict[str, Any]:
     }
 
 
-def summary(result: dict[str, Any]) -> str:
-    """Return the environment as lines for people, without the packages."""
-    code = result["git"]
-    dirty = f", {len(code['dirty'])} files differ from it" if code and code["dirty"] else ""
-    commit = f"{code['commit'][:12]} on {code['branch']}{dirty}" if code else "no repository"
-    lines = {**result, "git": commit, "gpus": ", ".join(result["gpus"]) or "none"}
-    return "\n".join(f"{key:9} {value}" for key, value in lines.items() if key != "packages")
-
-
 @dataclass(eq=False)
 class Throughput(Hook):
     """Logs `samples_per_s`, of all ranks together, over the iterations since it last did.
@@ -242,10 +228,6 @@ class Throughput(Hook):
     ] = None
 
     def __post_init__(self) -> None:
-        self.least = self.window
-        self.began = 0.0
-        self.samples = self.iterations = 0
-        self.known = True
         self.watches = {"after_train_iter": self.add}
 
     @classmethod

@@ -104,9 +104,8 @@ class LRFinder(Hook):
         if diverged or self.steps == self.iters:
             self.done = True
             self._restore(run)
-            best = steepest(self.rates, self.losses)
             suggested = "no learning rate to suggest: the loss never fell"
-            if best is not None:
+            if (best := steepest(self.rates, self.losses)) is not None:
                 suggested = f"suggested learning rate {number(best)}: there the loss fell fastest"
             message = f"{suggested}; the sweep {'diverged' if diverged else 'ended'} at {number(self.rates[-1])}"
             run.say(message)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookflow.errors import Problem, UserError
+from hookflow.hooks.tensors import output
 
 if TYPE_CHECKING:
     import torch
@@ -74,10 +74,8 @@ def over_ranks(run: Run, sums: Sums) -> dict[str, Tensor]:
 
 def loss_over_ranks(run: Run, outputs: Mapping[str, Any], hook: str) -> float:
     """Return the mean loss over the examples of all ranks. Raises UserError, which names the hook, without a loss."""
-    if "loss" not in outputs:
-        raise UserError(Problem(f'{hook} needs the output "loss" of the task'))
     examples = run.batch_size or 1
-    total = on_device(outputs["loss"], run.device) * examples
+    total = on_device(output(outputs, "loss", hook), run.device) * examples
     return float(over_ranks(run, {"loss": (total, examples)})["loss"])
 
 

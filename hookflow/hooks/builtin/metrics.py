@@ -12,6 +12,7 @@ from pydantic import Field
 from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.tensors import output
 from hookflow.pipeline.registry import missing_package
 from hookflow.pipeline.schema import Component
 from hookflow.pipeline.use import refer
@@ -66,12 +67,8 @@ class Accuracy(Hook):
 
 
 def _logits_and_target(hook: str, outputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    if "logits" not in outputs or "target" not in outputs:
-        there = ", ".join(f'"{name}"' for name in outputs) or "nothing"
-        message = f'{hook} needs the outputs "logits" (N, classes) and "target" (N) of the task, which gives {there}'
-        hint = "return them beside the loss, as hookflow.zoo.tasks:Classification does, or leave the hook out"
-        raise UserError(Problem(message, hint=hint))
-    return outputs["logits"], outputs["target"]
+    hint = "return logits (N, classes) and target (N) beside the loss, as hookflow.zoo.tasks:Classification does"
+    return output(outputs, "logits", hook, hint), output(outputs, "target", hook, hint)
 
 
 WIDEST = 20
@@ -109,11 +106,11 @@ class ConfusionMatrix(Hook):
     def after_val_epoch(self, run: Run) -> None:
         self._show(run, "val/confusion_matrix")
 
-    before_test_epoch = before_val_epoch
-    after_test_iter = after_val_iter
-
     def after_test_epoch(self, run: Run) -> None:
         self._show(run, "test/confusion_matrix")
+
+    before_test_epoch = before_val_epoch
+    after_test_iter = after_val_iter
 
     def _show(self, run: Run, name: str) -> None:
         total = run.sum(self.counts)
@@ -121,8 +118,7 @@ class ConfusionMatrix(Hook):
             return
         names = self.classes or [str(k) for k in range(len(total))]
         if len(names) != len(total):
-            names_of = f"the names of {len(names)} classes"
-            message = f"confusion_matrix is given {names_of}, and the task's logits have {len(total)}"
+            message = f"confusion_matrix has names of {len(names)} classes, and the task's logits have {len(total)}"
             raise UserError(Problem(message))
         run.log_text(name, text(total.tolist(), names))
         run.log_image(name, image(total), "rows: the class; columns: what it is taken for")
@@ -199,13 +195,10 @@ class Metrics(Hook):
             metric.to(run.device).reset()
 
     def after_val_iter(self, outputs: Mapping[str, Any]) -> None:
-        for name in (self.predicted, self.target):
-            if name not in outputs:
-                there = ", ".join(f'"{output}"' for output in outputs)
-                message = f'metrics needs the output "{name}" of the task, which gives {there}'
-                raise UserError(Problem(message, hint='say which it is: predicted = "…", target = "…"'))
+        hint = 'say which it is: predicted = "…", target = "…"'
+        predicted, target = (output(outputs, name, "metrics", hint) for name in (self.predicted, self.target))
         for metric in self.made.values():
-            metric.update(outputs[self.predicted], outputs[self.target])
+            metric.update(predicted, target)
 
     def after_val_epoch(self, metrics: MutableMapping[str, Any]) -> None:
         for name, metric in self.made.items():

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from hookflow.errors import Problem, UserError, nearest, nearest_or_all
+from hookflow.errors import Problem, UserError, nearest
 from hookflow.events.rundir import of_rank
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.tensors import output
 from hookflow.numbers import strict_json
 
 if TYPE_CHECKING:
@@ -64,19 +65,19 @@ def _npz(path: Path, rows: Mapping[str, Tensor]) -> None:
     import numpy as np
 
     with path.open("wb") as file:
-        np.savez(file, **{name: _plain(tensor).numpy() for name, tensor in rows.items()})  # type: ignore[arg-type]
+        np.savez(file, **{name: _array(tensor) for name, tensor in rows.items()})
 
 
 def _jsonl(path: Path, rows: Mapping[str, Tensor]) -> None:
-    columns = [_plain(tensor).tolist() for tensor in rows.values()]
+    columns = [_array(tensor).tolist() for tensor in rows.values()]
     with path.open("w", encoding="utf-8") as file:
         file.writelines(strict_json(dict(zip(rows, row, strict=True))) + "\n" for row in zip(*columns, strict=True))
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def _array(tensor: Tensor) -> Any:
     import torch
 
-    return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def _pt(path: Path, rows: Mapping[str, Tensor]) -> None:
@@ -122,10 +123,7 @@ class Predict(Hook):
         self.before_test_epoch()
 
     def after_test_iter(self, outputs: Mapping[str, Any]) -> None:
-        for name in self.outputs:
-            if name not in outputs:
-                raise UserError(Problem(f'the task\'s outputs have no "{name}"', hint=nearest_or_all(name, outputs)))
-        self.rows.add({name: outputs[name] for name in self.outputs})
+        self.rows.add({name: output(outputs, name, "predict") for name in self.outputs})
 
     def after_test_epoch(self, run: Run) -> None:
         path = of_rank(run.dir / self.file, run.rank)
@@ -188,11 +186,11 @@ def averaging(forward: Callable[..., Any], transforms: Sequence[str]) -> Callabl
         total: Any = None
         augmented = views(images, transforms)
         for view in augmented:
-            output = forward(view)
-            if not hasattr(output, "mean"):
-                message = f"tta averages outputs: the network must return one tensor, not a {type(output).__name__}"
+            result = forward(view)
+            if not hasattr(result, "mean"):
+                message = f"tta averages outputs: the network must return one tensor, not a {type(result).__name__}"
                 raise UserError(Problem(message))
-            total = output.clone() if total is None else total + output  # CUDA graphs write over their last output
+            total = result.clone() if total is None else total + result  # CUDA graphs write over their last output
         return total / len(augmented)  # type: ignore[no-any-return]
 
     return averaged

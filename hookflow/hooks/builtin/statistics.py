@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 Stat = Literal["mean", "std", "norm", "min", "max"]
 
 
+@dataclass(eq=False)
 class ParamStats(Hook):
     """Logs statistics of each parameter, `param/<name>/<statistic>`, and a histogram of its values if asked for.
 
@@ -30,15 +32,9 @@ class ParamStats(Hook):
     phase = "late"
     reads = ("model",)
 
-    def __init__(
-        self,
-        match: Annotated[list[str], Field(min_length=1, description="globs over the names of parameters")] = ["*"],  # noqa: B006  # it is read, never changed
-        stats: Annotated[list[Stat], Field(description="what to log of each")] = ["mean", "std", "norm"],  # noqa: B006  # it is read, never changed
-        histogram: Annotated[bool, Field(description="log the distribution of the values, too")] = False,
-    ) -> None:
-        self.match = match
-        self.stats = stats
-        self.histogram = histogram
+    match: Annotated[tuple[str, ...], Field(min_length=1, description="globs over the names of parameters")] = ("*",)
+    stats: Annotated[tuple[Stat, ...], Field(description="what to log of each")] = ("mean", "std", "norm")
+    histogram: Annotated[bool, Field(description="log the distribution of the values, too")] = False
 
     def before_train(self, run: Run) -> None:
         require_matches(self.match, named_parameters(run.model), "parameter of the network")
@@ -65,9 +61,6 @@ class ActivationStats(Hook):
     reads: ClassVar[Slots] = {"before_run": ("model",)}
     modules = ("*",)
     ranks = "zero"
-
-    def __init__(self) -> None:
-        self.names: dict[int, str] = {}
 
     def before_run(self, run: Run) -> None:
         self.names = {id(module): name or "model" for name, module in run.model.named_modules()}
