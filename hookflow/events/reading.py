@@ -19,7 +19,7 @@ from typing import Annotated, Any, BinaryIO, Literal, Union, cast, get_args, get
 from pydantic_core import PydanticCustomError, SchemaValidator, ValidationError, from_json
 from pydantic_core import core_schema as schema
 
-from hookflow.events.histogram import BINS
+from hookflow.events.percentiles import BINS
 from hookflow.events.records import (
     TEXT_LIMIT,
     CommandRecord,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hookflow.events.histogram import percentile
+from hookflow.events.percentiles import percentile
 from hookflow.events.records import PHASES
 from hookflow.metric_mode import Mode, mode_by_name
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookflow.events import records, stop
-from hookflow.events.histogram import BINS, bin_of, bounds, percentile
 from hookflow.events.log import Appender, Tail, encode, event_log
+from hookflow.events.percentiles import BINS, bin_of, bounds, percentile
 from hookflow.events.reading import read_command, read_record
 from hookflow.events.records import KINDS, TEXT_LIMIT, CommandRecord, DataInfo
 from hookflow.events.rundir import RunDir

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hookflow.events.histogram import bin_of
 from hookflow.events.log import Appender
+from hookflow.events.percentiles import bin_of
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Edge, Plan, PlannedHook, Trigger
 

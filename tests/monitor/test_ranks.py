@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hookflow.cli.runs import runs
-from hookflow.events.histogram import bin_of
 from hookflow.events.log import encode
+from hookflow.events.percentiles import bin_of
 from hookflow.events.reading import read_record
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import feed, plain

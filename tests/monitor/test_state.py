@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hookflow.events.histogram import bin_of
 from hookflow.events.now import NOWHERE
+from hookflow.events.percentiles import bin_of
 from hookflow.events.reading import read_record
 from hookflow.events.records import KINDS
 from hookflow.monitor.health import PATIENCE_AT_FIRST, Pace, costliest, examine, share, verdict

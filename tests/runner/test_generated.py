@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookflow.events.histogram import bin_of
+from hookflow.events.percentiles import bin_of
 from hookflow.graph.plan import Binding, Plan, PlannedHook, Trigger
 from hookflow.graph.points import POINTS
 from hookflow.runner.dispatch import engine as engine_module

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hookflow.events.histogram import BINS
+from hookflow.events.percentiles import BINS
 from hookflow.events.records import PHASES
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -176,7 +176,7 @@ class Cell:
 
 
 def bins_of(ns: Array) -> Array:
-    """Return the bin of each duration: `hookflow.events.histogram.bin_of` for many at once."""
+    """Return the bin of each duration: `hookflow.events.percentiles.bin_of` for many at once."""
     exponent = np.maximum(np.frexp(ns.astype(np.float64))[1] - 3, 0)
     bins: Array = (exponent << 2) + (ns >> exponent)
     return bins

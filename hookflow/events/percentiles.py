@@ -1,4 +1,4 @@
-"""Histograms of durations, with bins that add up: any stretch of a run has its own percentiles.
+"""Percentiles of durations (p50, p95), from histograms whose bins add up: any stretch of a run has its own.
 
 A bin keeps the top three bits of a duration in nanoseconds: four bins an octave, each 14 to 25 % wide.
 """
