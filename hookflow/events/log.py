@@ -32,12 +32,10 @@ def encode(record: Mapping[str, Any]) -> str:
     """
     if texts := TEXTS & record.keys():
         record = {**record, **{key: masked(record[key]) for key in texts if isinstance(record[key], str)}}
-    line = _dumped(record)
-    return line if len(line) <= TEXT_LIMIT else _dumped(_short(record))  # what is short has no long string in it
-
-
-def _dumped(record: Mapping[str, Any]) -> str:
-    return readable(strict_json(record, str, separators=(",", ":"), default=str))
+    line = strict_json(record, str, separators=(",", ":"), default=str)
+    if len(line) > TEXT_LIMIT:  # a shorter line has no long string in it
+        line = strict_json(_short(record), str, separators=(",", ":"), default=str)
+    return readable(line)
 
 
 def readable(text: str) -> str:
@@ -65,10 +63,10 @@ class Appender:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = self._open()
-        self.found = path.stat().st_size
-        """The bytes that the file had when it was opened."""
+        self.size = path.stat().st_size
+        """Bytes of the file when it was opened."""
         with path.open("rb") as file:
-            file.seek(max(self.found - 1, 0))
+            file.seek(max(self.size - 1, 0))
             self._torn = file.read(1) not in (b"", b"\n")
 
     def _open(self) -> int:
@@ -131,10 +129,9 @@ class Tail(Generic[Line]):
         self.complaint = ""
         """Where the first of them is, and why it cannot be read."""
         self.at = 0
-        """Bytes read so far."""
+        """Bytes read so far, to the end of a line."""
         self.grew = False
         """Whether the last look has found something new."""
-        self._rest = b""
         self._too_long = False
         self._inode = 0
 
@@ -147,16 +144,25 @@ class Tail(Generic[Line]):
             with open_regular(self._path) as file:
                 seen = os.fstat(file.fileno())
                 if self._inode not in (0, seen.st_ino) or seen.st_size < self.at:
-                    self.at, self._rest, self._too_long = 0, b"", False
+                    self.at, self._too_long = 0, False
                 self._inode = seen.st_ino
                 file.seek(self.at)
                 data = file.read(self.chunk)
+                if b"\n" not in data:
+                    data += file.read(LONGEST - len(data) + 1)
         except OSError:
             data = b""
-        self.at += len(data)
-        self.grew = bool(data)
+        *lines, rest = data.split(b"\n")
+        if lines and self._too_long:
+            del lines[0]
+            self._too_long = False
+            self._pass_over(f"it has more than {LONGEST} bytes")
+        elif not lines and len(rest) > LONGEST:
+            self._too_long, rest = True, b""
+        self.grew = len(data) > len(rest)
+        self.at += len(data) - len(rest)
         records: list[Line] = []
-        for line in filter(None, self._lines(data)):
+        for line in filter(None, lines):
             try:
                 record = self._parse(line)
             except ValueError as error:
@@ -165,21 +171,6 @@ class Tail(Generic[Line]):
             else:
                 records += [record] if record is not None else []
         return records
-
-    def _lines(self, data: bytes) -> list[bytes]:
-        """Return the whole lines, without those that are too long to be held."""
-        *lines, rest = data.split(b"\n")
-        if lines:
-            lines[0] = self._rest + lines[0]
-            if self._too_long:
-                self._pass_over(f"it has more than {LONGEST} bytes")
-                del lines[0]
-            self._rest, self._too_long = rest, False
-        else:
-            self._rest += rest
-        if len(self._rest) > LONGEST:
-            self._rest, self._too_long = b"", True
-        return lines
 
     def _pass_over(self, why: str) -> None:
         self.passed_over += 1

@@ -1,8 +1,8 @@
 """Strict reading of files in run directories: only regular ones, and whatever is wrong in their JSON is a ValueError.
 
 The records of a log are validated against their declarations in `hookflow.events.records`, so that readers can rely on
-their types and bounds. Keys that are left out get defaults (`UNTOLD`); unknown keys and kinds are let through.
-pydantic_core alone validates: pydantic itself takes longer to import than a command that reads a run does.
+their types and bounds. Keys that are left out get `DEFAULTS`; unknown keys and kinds are let through. pydantic_core
+alone validates: to import pydantic takes longer than a command that reads a run.
 """
 
 from __future__ import annotations
@@ -20,40 +20,28 @@ from pydantic_core import PydanticCustomError, SchemaValidator, ValidationError,
 from pydantic_core import core_schema as schema
 
 from hookflow.events.percentiles import BINS
-from hookflow.events.records import (
-    TEXT_LIMIT,
-    CommandRecord,
-    DataInfo,
-    End,
-    Error,
-    Histogram,
-    Record,
-    Run,
-    Stamp,
-)
+from hookflow.events.records import TEXT_LIMIT, CommandRecord, DataInfo, End, Error, Histogram, Record, Run, Stamp
 
 INTEGER = 1 << 63
 LATEST = 1e11
 """Integers and times (in seconds) of a log are smaller than these."""
 
-UNTOLD: Mapping[type, Mapping[str, Any]] = {
+DEFAULTS: Mapping[type, Mapping[str, Any]] = {
     Run: {
         **dict.fromkeys(("pipeline", "host", "python", "torch", "device", "precision", "model", "strategy"), ""),
         **dict.fromkeys(("it", "ep", "version", "pid", "params", "seed", "max_epochs", "max_iters"), 0),
-        **{key: {} for key in ("data", "limited", "modes")},
-        "iters_per_epoch": 0,
+        **dict.fromkeys(("iters_per_epoch", "rank"), 0),
+        "data": {},
+        "limited": {},
+        "modes": {},
         "resumed_from": None,
-        "rank": 0,
         "world": 1,
     },
     DataInfo: {"name": "", "examples": 0, "batches": 0, "batch_size": 0, "synthetic": False, "note": ""},
     Error: {"at": "", "causes": ""},
     End: {"status": "failed", "exit": 1, "reason": "", "seconds": 0.0},
 }
-"""Defaults of keys, by the record that they belong to."""
-
-OPTIONAL = frozenset({"elapsed"})
-"""Keys that may be left out, and have no default."""
+"""Defaults of keys that may be left out, by record; `elapsed` of a frame may be, too, and has none."""
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -113,7 +101,7 @@ def is_torn(error: ValueError) -> bool:
 def valid(validator: SchemaValidator, result: dict[str, Any]) -> Any:
     """Return a validated object. Raises ValueError with what is wrong."""
     try:
-        return result | validator.validate_python(result)  # in the order in which it was written
+        return result | validator.validate_python(result)  # keeps the order in which it was written
     except ValidationError as error:
         (first, *_) = error.errors()
         place = ".".join(map(str, first["loc"]))
@@ -123,11 +111,10 @@ def valid(validator: SchemaValidator, result: dict[str, Any]) -> Any:
 @cache
 def _kinds() -> dict[str, SchemaValidator]:
     """Return the validators by kind; "" is for unknown kinds."""
-    declared = {get_args(get_type_hints(kind)["k"])[0]: kind for kind in get_args(Record)}
-    every = SchemaValidator(_table({"k": str} | _hints(Stamp), needed={"k", "t"}))
-    hints = _hints(CommandRecord) | {"cmd": str}  # an unknown command is refused by the run
-    others = {"": every, "command": SchemaValidator(_table(hints, needed=hints))}
-    return {**others, **{name: SchemaValidator(_of(kind)) for name, kind in declared.items()}}
+    validators = {get_args(get_type_hints(kind)["k"])[0]: SchemaValidator(_of(kind)) for kind in get_args(Record)}
+    validators[""] = SchemaValidator(_table({"k": str} | _hints(Stamp), needed={"k", "t"}))
+    command = _hints(CommandRecord) | {"cmd": str}  # an unknown command is refused by the run
+    return {**validators, "command": SchemaValidator(_table(command, needed=command))}
 
 
 def validator_of(kind: type, needed: Iterable[str]) -> SchemaValidator:
@@ -139,20 +126,13 @@ def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-def _table(hints: Mapping[str, Any], needed: Iterable[str], untold: Mapping[str, Any] = {}) -> schema.CoreSchema:
-    required = frozenset(needed)
-    types = {key: _of(hint) for key, hint in hints.items()}
+def _table(hints: Mapping[str, Any], needed: Iterable[str], defaults: Mapping[str, Any] = {}) -> schema.CoreSchema:
+    required, types = frozenset(needed), {key: _of(hint) for key, hint in hints.items()}
     if "t" in types:
         types["t"] = schema.float_schema(strict=True, ge=0, lt=LATEST, allow_inf_nan=False)
-    types |= {key: schema.with_default_schema(types[key], default=value) for key, value in untold.items()}
+    types |= {key: schema.with_default_schema(types[key], default=value) for key, value in defaults.items()}
     fields = {key: schema.typed_dict_field(type_, required=key in required) for key, type_ in types.items()}
     return schema.typed_dict_schema(fields, extra_behavior="allow")
-
-
-def _record(kind: type) -> schema.CoreSchema:
-    untold = UNTOLD.get(kind, {})
-    table = _table(hints := _hints(kind), hints.keys() - untold.keys() - OPTIONAL, untold)
-    return schema.no_info_after_validator_function(_fitting, table) if kind is Histogram else table
 
 
 def _fitting(record: Histogram) -> Histogram:
@@ -173,7 +153,9 @@ def _string(pattern: str | None = None) -> schema.CoreSchema:
 def _of(hint: Any) -> schema.CoreSchema:
     """Return the schema of a type in a record's declaration; values of mappings may be the strings "nan" and "inf"."""
     if is_typeddict(hint):
-        return _record(hint)
+        hints, defaults = _hints(hint), DEFAULTS.get(hint, {})
+        table = _table(hints, hints.keys() - defaults.keys() - {"elapsed"}, defaults)
+        return schema.no_info_after_validator_function(_fitting, table) if hint is Histogram else table
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _integer(args[1]) if args[0] is int else _string(args[1])

@@ -177,12 +177,19 @@ class Checkpoint(Stamp):
     """How long it took to write, in milliseconds."""
 
 
-class Image(Stamp):
-    """An image or a figure is safe on disk; `it` and `ep` are those that it was logged at."""
+class Logged(Stamp):
+    """Something that a hook or the task logged; `it` and `ep` are those that it was logged at."""
 
-    k: Literal["image"]
     name: str
     """Its name."""
+    hook: str
+    """The name of the hook that logged it, or "task"."""
+
+
+class Image(Logged):
+    """An image or a figure is safe on disk."""
+
+    k: Literal["image"]
     path: str
     """The PNG file, relative to the run directory."""
     width: int
@@ -193,34 +200,24 @@ class Image(Stamp):
     """A caption; may be empty."""
     figure: bool
     """Whether it is a figure that was drawn."""
-    hook: str
-    """The name of the hook that logged it, or "task"."""
 
 
-class Text(Stamp):
+class Text(Logged):
     """A text that was logged."""
 
     k: Literal["text"]
-    name: str
-    """Its name."""
     text: str
     """The text."""
-    hook: str
-    """The name of the hook that logged it, or "task"."""
 
 
-class Histogram(Stamp):
-    """How finite numbers that were logged are distributed; `it` and `ep` are those that they were logged at."""
+class Histogram(Logged):
+    """The distribution of finite numbers that were logged."""
 
     k: Literal["histogram"]
-    name: str
-    """Its name."""
     edges: list[float]
     """The edges of the bins, one more than there are bins."""
     counts: list[int]
     """How many numbers lie in each bin; those on an edge belong to the bin above, at the last edge to that below."""
-    hook: str
-    """The name of the hook that logged it, or "task"."""
 
 
 class Acknowledged(Stamp):
@@ -329,16 +326,13 @@ LATE = ("checkpoint", "image", "histogram", "refused")
 TEXT_LIMIT = 64 * 1024
 """Bytes that are recorded of a string."""
 
-_MARK = 64
-"""Bytes that the note on what was cut may take."""
-
 
 def shortened(text: str) -> str:
     """Return a string of at most TEXT_LIMIT bytes; one that was cut ends in how many bytes of it are left out."""
     data = text.encode(errors="replace")
     if len(data) <= TEXT_LIMIT:
         return text
-    kept = data[: TEXT_LIMIT - _MARK].decode(errors="ignore")
+    kept = data[: TEXT_LIMIT - 64].decode(errors="ignore")  # the note on what was cut takes less
     return f"{kept}… [{len(data) - len(kept.encode()):,} bytes left out]"
 
 

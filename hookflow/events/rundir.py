@@ -13,7 +13,6 @@ import signal
 import socket
 import stat
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +45,16 @@ def of_rank(path: Path, rank: int) -> Path:
     return path.with_suffix(f".rank{rank}{path.suffix}") if rank else path
 
 
+class Entry:
+    """A file or folder of a run directory, by its name there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunDir, owner: type) -> Path:
+        return run.path / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class RunDir:
     """The directory of one run, `runs/<name>/<id>/`.
@@ -55,27 +64,32 @@ class RunDir:
 
     path: Path
 
+    identity = Entry("run.json")
+    """The process: id, name, host, pid and its start time. Replaced whole at each attempt."""
+    pipeline = Entry("pipeline.toml")
+    """The resolved pipeline: what was run, with every override in it."""
+    plan = Entry("plan.json")
+    """The plan of the latest attempt; the binding ids in the event log are places in it."""
+    events = Entry("events.jsonl")
+    commands = Entry("commands.jsonl")
+    output = Entry("output.log")
+    """The output of the training process."""
+    now = Entry("now.bin")
+    """A few bytes that say where the training thread is; see `events.now`."""
+    checkpoints = Entry("checkpoints")
+    images = Entry("images")
+    """The arguments of `run.log_image` and `run.log_figure`."""
+    writers = Entry("writers")
+    """A folder for each writer of the pipeline."""
+    lock = Entry(NAME)
+    """The process of the run locks it, and the directory; see `hookflow.events.run_lock`."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", self.path.absolute())
 
     @property
     def id(self) -> str:
         return self.path.name
-
-    @property
-    def identity(self) -> Path:
-        """The process: id, name, host, pid and its start time. Replaced whole at each attempt."""
-        return self.path / "run.json"
-
-    @property
-    def pipeline(self) -> Path:
-        """The resolved pipeline: what was run, with every override in it."""
-        return self.path / "pipeline.toml"
-
-    @property
-    def plan(self) -> Path:
-        """The plan of the latest attempt; the binding ids in the event log are places in it."""
-        return self.path / "plan.json"
 
     def plan_of(self, attempt: int) -> Path:
         """Return the plan of an attempt, counted from 1: an earlier one may have had other hooks."""
@@ -98,10 +112,6 @@ class RunDir:
         """Return where the pipeline and the plan stand that a resume trains: proposed, or as recorded."""
         return self.proposed if self.proposed.identity.exists() else self
 
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
     def events_of(self, rank: int) -> Path:
         """Return the event log of a rank."""
         return of_rank(self.events, rank)
@@ -109,39 +119,6 @@ class RunDir:
     def now_of(self, rank: int) -> Path:
         """Return the `now` of a rank."""
         return of_rank(self.now, rank)
-
-    @property
-    def commands(self) -> Path:
-        return self.path / "commands.jsonl"
-
-    @property
-    def output(self) -> Path:
-        """The output of the training process."""
-        return self.path / "output.log"
-
-    @property
-    def now(self) -> Path:
-        """A few bytes that say where the training thread is; see `events.now`."""
-        return self.path / "now.bin"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def images(self) -> Path:
-        """The arguments of `run.log_image` and `run.log_figure`."""
-        return self.path / "images"
-
-    @property
-    def writers(self) -> Path:
-        """A folder for each writer of the pipeline."""
-        return self.path / "writers"
-
-    @property
-    def lock(self) -> Path:
-        """The process of the run locks it, and the directory; see `hookflow.events.run_lock`."""
-        return self.path / NAME
 
     @classmethod
     def create(cls, root: Path, name: str) -> RunDir:
@@ -323,12 +300,9 @@ def all_runs(root: Path, unreadable: Callable[[str], object] = lambda why: None)
     `unreadable` is called with the reason for each entry that the system cannot read, as a mount without its server.
     """
     runs = [RunDir(run) for name in _entries(root, unreadable) for run in _entries(name, unreadable, "run.json")]
-    seconds = {run: re.sub(r"\D", "", run.id[:15]) for run in runs}
-    many = Counter(seconds.values())
 
     def began(run: RunDir) -> tuple[str, float, str]:
-        second = seconds[run]
-        return second, run.describe().get("created", 0.0) if many[second] > 1 else 0.0, run.id
+        return re.sub(r"\D", "", run.id[:15]), run.describe().get("created", 0.0), run.id
 
     return sorted(runs, key=began, reverse=True)
 

@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from hookflow.events.records import KINDS, CommandRecord, Record
-from hookflow.events.rundir import RunDir
+from hookflow.events.rundir import Entry, RunDir
 from hookflow.monitor.state import RunState
 from tests.conftest import TESTS, Trained, records
 
@@ -56,8 +56,8 @@ def test_the_command_is_described() -> None:
 
 def test_every_file_of_a_run_directory_is_listed(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    named = [getattr(run, name) for name, member in vars(RunDir).items() if isinstance(member, property)]
-    files = {path.name for path in (*named, run.events_of(1), run.now_of(1)) if isinstance(path, Path)}
+    named = [getattr(run, name) for name, member in vars(RunDir).items() if isinstance(member, Entry)]
+    files = {path.name for path in (*named, run.events_of(1), run.now_of(1))}
     assert files <= set(re.findall(r"`([\w.]+)/?`", chapter("The run directory")))
 
 

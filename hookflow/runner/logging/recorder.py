@@ -77,7 +77,7 @@ class Recorder:
         self.put: Put = self._put
         self._run_dir = run_dir
         self._log = Appender(run_dir.events_of(ranks.rank))
-        self.log_found = self._log.found
+        self.log_found = self._log.size
         """The bytes of the log that earlier attempts have left."""
         self._ranks = ranks
         self._prints_failure = prints_failure
