@@ -8,7 +8,7 @@ source of an edge. All lengths are in pixels.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape as escape_html
 from itertools import pairwise
@@ -28,7 +28,6 @@ from hookflow.graph.render.text import (
     plain,
     slots,
     title_of,
-    waits,
     with_commas,
 )
 from hookflow.text import wrapped, wrapped_phrases
@@ -40,53 +39,38 @@ PAD, MARGIN, INDENT = 8, 16, 16
 BOX = 22  # the height of a hook with up to two arrows
 PORT = 8  # between two arrows at a box
 TRACK = 8  # between two arrows that run downwards, or two rails
-TRACKS, RAILS = 40, 20  # side by side, at the most
 NOTE_CELLS = 72
 LEAST_WIDTH = 680  # of the legend
 
-LIGHT = {"page": "#ffffff", "lane": "#f4f5f7", "edge": "#c9cdd4", "box": "#ffffff", "ink": "#1b1f24", "dim": "#59616b"}
-DARK = {"page": "#15181c", "lane": "#1e2228", "edge": "#444b55", "box": "#2a2f37", "ink": "#e8eaed", "dim": "#a6adb7"}
+LIGHT = {"PAGE": "#ffffff", "LANE": "#f4f5f7", "EDGE": "#c9cdd4", "BOX": "#ffffff", "INK": "#1b1f24", "DIM": "#59616b"}
+DARK = {"PAGE": "#15181c", "LANE": "#1e2228", "EDGE": "#444b55", "BOX": "#2a2f37", "INK": "#e8eaed", "DIM": "#a6adb7"}
 
-MONO = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
-SANS = "system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif"
+_SHAPES = """\
+.plan { font: 12px 'DejaVu Sans Mono', Menlo, Consolas, monospace; }
+.plan .title { font: bold 15px system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif; }
+.plan .name { font-weight: bold; }
+.plan .note { font-size: 10px; }
+.plan .line, .plan .rail { fill: none; stroke-width: 1.2; }
+.plan .line.class { stroke-width: 3.6; }
+.plan .line.flow { stroke-dasharray: 6 3; }
+.plan .line.pair { stroke-dasharray: 1.5 2.5; }
+.plan .hollow { fill: none; stroke-width: 1.4; }
+.plan .grab { fill: none; stroke-width: 8; pointer-events: stroke; }"""
 
-LOOKS: dict[str, dict[str, str]] = {
-    "plan": {"fill": "ink", "font-family": MONO, "font-size": "12"},
-    "title": {"font-family": SANS, "font-size": "15", "font-weight": "bold"},
-    "name": {"font-weight": "bold"},
-    "note": {"fill": "dim", "font-size": "10"},
-    "page": {"fill": "page"},
-    "lane": {"fill": "lane", "stroke": "edge"},
-    "box": {"fill": "box", "stroke": "ink"},
-    "half": {},
-    "tip": {},
-    "knot": {},
-    "line": {"fill": "none", "stroke": "ink", "stroke-width": "1.2"},
-    "line class": {"fill": "none", "stroke": "ink", "stroke-width": "3.6"},
-    "line flow": {"fill": "none", "stroke": "ink", "stroke-width": "1.2", "stroke-dasharray": "6 3"},
-    "line pair": {"fill": "none", "stroke": "ink", "stroke-width": "1.2", "stroke-dasharray": "1.5 2.5"},
-    "hollow": {"fill": "none", "stroke": "lane", "stroke-width": "1.4"},
-    "hollow below": {"fill": "none", "stroke": "page", "stroke-width": "1.4"},
-    "rail": {"fill": "none", "stroke": "dim", "stroke-width": "1.2"},
-    "grab": {"fill": "none", "stroke-width": "8", "pointer-events": "stroke"},
-}
-"""Colours are named as in LIGHT and DARK. Elements without a fill are filled with ink."""
+_COLOURS = """\
+svg.plan { fill: INK; } .plan .note { fill: DIM; } .plan .page { fill: PAGE; }
+.plan .lane { fill: LANE; stroke: EDGE; } .plan .box { fill: BOX; stroke: INK; }
+.plan .line { stroke: INK; } .plan .rail { stroke: DIM; }
+.plan .hollow { stroke: LANE; } .plan .hollow.below { stroke: PAGE; }"""
 
 
-def styled(look: str) -> str:
-    """Return the class and its attributes, to be put into a tag."""
-    facts = {"class": look} | {name: LIGHT.get(value, value) for name, value in LOOKS[look].items()}
-    return "".join(f' {name}="{value}"' for name, value in facts.items())
+def style_sheet() -> str:
+    """Return the style sheet, with the dark colours on a screen where the system is dark."""
+    return f"{_SHAPES}\n{_coloured(LIGHT)}\n@media screen and (prefers-color-scheme: dark) {{\n{_coloured(DARK)}\n}}"
 
 
-def dark_sheet() -> str:
-    """Return the style sheet: the dark colours, on a screen where the system is dark."""
-    rules = []
-    for look, facts in LOOKS.items():
-        result = "; ".join(f"{name}: {DARK[value]}" for name, value in facts.items() if value in DARK)
-        selector = "svg.plan" if look == "plan" else f".plan .{look.replace(' ', '.')}"
-        rules += [f"  {selector} {{ {result}; }}"] if result else []
-    return "\n".join(["@media screen and (prefers-color-scheme: dark) {", *rules, "}"])
+def _coloured(colours: Mapping[str, str]) -> str:
+    return re.sub("[A-Z]{3,}", lambda name: colours[name[0]], _COLOURS)
 
 
 _FORBIDDEN = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -148,24 +132,19 @@ class Picture:
             nets.setdefault((edge.first_id, edge.kind), []).append(edge)
         spans = {net: (place[net[0]], max(place[edge.then_id] for edge in edges)) for net, edges in nets.items()}
         ordered = sorted(spans, key=lambda net: (spans[net][0], -spans[net][1]))
-        tracks = zip(ordered, columns((spans[net] for net in ordered), TRACKS), strict=True)
-        self._tracks = {net: track for net, track in tracks if track is not None}
-        self.edges = {net: nets[net] for net in self._tracks}
-        unseen = waits(edge for net, edges in nets.items() if net not in self._tracks for edge in edges)
-        self.crowded = bool(unseen)
+        self._tracks = dict(zip(ordered, columns(spans[net] for net in ordered), strict=True))
+        self.edges = {net: nets[net] for net in ordered}
         for net, edges in self.edges.items():
             self.rows[net[0]].outs.append(net)
             for edge in edges:
                 self.rows[edge.then_id].ins.append(net)
-        for id_, row in self.rows.items():
-            phrases = [*marks(plan, row.binding), *slots(row.binding), *unseen.get(id_, ())]
-            row.notes = wrapped_phrases(with_commas(phrases), NOTE_CELLS)
+        for row in self.rows.values():
+            row.notes = wrapped_phrases(with_commas([*marks(plan, row.binding), *slots(row.binding)]), NOTE_CELLS)
         self._place_columns(plan)
         self._place_rows(plan, top)
         arounds = pairs(every)
-        lanes = zip(arounds, columns(arounds, RAILS), strict=True)
-        self.rails = [(every[enter], every[exit_], lane) for (enter, exit_), lane in lanes if lane is not None]
-        self.hidden_rails = len(arounds) - len(self.rails)
+        lanes = zip(arounds, columns(arounds), strict=True)
+        self.rails = [(every[enter], every[exit_], lane) for (enter, exit_), lane in lanes]
         self.right = self.rails_x + (max((lane for *_, lane in self.rails), default=-1) + 2) * TRACK
         self._ends = {net: every[spans[net][1]].id for net in self.edges}
 
@@ -230,13 +209,13 @@ class _Drawing:
         height = picture.bottom + 2 * PAD + len([*self._explanations()]) * NAME_LINE + MARGIN
         size = f'width="{_n(self.width)}" height="{_n(height)}" viewBox="0 0 {_n(self.width)} {_n(height)}"'
         name = 'role="img" aria-labelledby="title desc"'
-        yield f'<svg xmlns="http://www.w3.org/2000/svg" {name} {size}{styled("plan")}>'
+        yield f'<svg xmlns="http://www.w3.org/2000/svg" {name} {size} class="plan">'
         yield f'<title id="title">{escape(self.title)}</title>'
         order = (f"{point}: {', '.join(hooks)}." for point, hooks in self.plan.order.items())
         described = "The points of the run from top to bottom, each with its hooks as they fire"
         yield f'<desc id="desc">{escape(" ".join([f"{described}.", *order]))}</desc>'
-        yield f"<style>\n{dark_sheet()}\n</style>"
-        yield f'<rect{styled("page")} width="100%" height="100%"/>'
+        yield f"<style>\n{style_sheet()}\n</style>"
+        yield '<rect class="page" width="100%" height="100%"/>'
         yield _text(MARGIN, MARGIN + 14, self.title, "title")
         for point in picture.points:
             yield from self._point(point.name)
@@ -288,13 +267,13 @@ class _Drawing:
         yield _stroke(edge.kind, corners)
         if self.picture.goes_on(net, edge):
             x, y = corners[2]
-            yield f'<circle{styled("knot")} cx="{_n(x)}" cy="{_n(y)}" r="2.2"/>'
+            yield f'<circle class="knot" cx="{_n(x)}" cy="{_n(y)}" r="2.2"/>'
         yield "</g>"
 
     def _rail(self, enter: Binding, exit_: Binding, x: float) -> str:
         top, bottom = (self.picture.rows[binding.id].y + BOX / 2 for binding in (enter, exit_))
         title = f"<title>{escape(f'{enter.hook}: {enter.method}')}</title>"
-        path = f'<path{styled("rail")} d="M{_n(x - 6)} {_n(top)}H{_n(x)}V{_n(bottom)}H{_n(x - 6)}"/>'
+        path = f'<path class="rail" d="M{_n(x - 6)} {_n(top)}H{_n(x)}V{_n(bottom)}H{_n(x - 6)}"/>'
         return f'<g class="around" data-hook="{escape(enter.hook)}">\n{title}\n{path}\n</g>'
 
     def _explanations(self) -> Iterator[tuple[EdgeKind | Literal["halves", ""], str]]:
@@ -302,12 +281,8 @@ class _Drawing:
         yield "", "from top to bottom: the order of firing"
         kinds = {edge.kind for edge in self.plan.edges}
         yield from ((kind, text) for kind, text in KINDS.items() if kind in kinds)
-        if self.picture.crowded:
-            yield "", f"edges for which {TRACKS} tracks leave no room are named beside the hook that waits"
         if any(binding.half != "whole" for binding in self.plan.bindings):
-            joined = "the lines on the right join the two"
-            joined += f", but for {hidden} that find no room" if (hidden := self.picture.hidden_rails) else ""
-            yield "halves", f"enters an around, leaves it: {joined}"
+            yield "halves", "enters an around, leaves it: the lines on the right join the two"
         width = int((self.width - 2 * MARGIN) / NOTE_CELL) - 2
         yield from (("", line) for sentence in edges_that_gave_way(self.plan) for line in wrapped(sentence, width))
 
@@ -327,9 +302,9 @@ def _stroke(kind: EdgeKind, corners: list[XY], hollow: str = "hollow") -> str:
     x, y = corners[-1]
     path = _path([*corners[:-1], (x - 6, y)])
     look = "line" if kind == "file" else f"line {kind}"
-    line = f'<path{styled("grab")} d="{path}"/><path{styled(look)} d="{path}"/>'
-    line += f'<path{styled(hollow)} d="{path}"/>' if kind == "class" else ""
-    tip = f'<path{styled("tip")} d="M{_n(x - 6)} {_n(y - 3.5)}L{_n(x)} {_n(y)}L{_n(x - 6)} {_n(y + 3.5)}Z"/>'
+    line = f'<path class="grab" d="{path}"/><path class="{look}" d="{path}"/>'
+    line += f'<path class="{hollow}" d="{path}"/>' if kind == "class" else ""
+    tip = f'<path class="tip" d="M{_n(x - 6)} {_n(y - 3.5)}L{_n(x)} {_n(y)}L{_n(x - 6)} {_n(y + 3.5)}Z"/>'
     return f'<g class="{kind}">{line}{tip}</g>'
 
 
@@ -349,11 +324,12 @@ def _toward(start: XY, goal: XY, length: float) -> XY:
 
 def _rect(look: str, x: float, y: float, width: float, height: float, radius: float) -> str:
     box = f'x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
-    return f'<rect{styled(look)} {box} rx="{_n(radius)}"/>'
+    return f'<rect class="{look}" {box} rx="{_n(radius)}"/>'
 
 
 def _text(x: float, y: float, text: str, look: str = "") -> str:
-    return f'<text{styled(look) if look else ""} x="{_n(x)}" y="{_n(y)}">{escape(text)}</text>'
+    kind = f' class="{look}"' if look else ""
+    return f'<text{kind} x="{_n(x)}" y="{_n(y)}">{escape(text)}</text>'
 
 
 def escape(text: str) -> str:

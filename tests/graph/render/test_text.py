@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -160,18 +161,18 @@ def test_every_firing_and_edge_is_told_in_order_and_none_is_wider_than_the_page(
 @pytest.mark.parametrize(
     ("hooks", "edges", "limit", "rows"),
     [
-        (3, [], None, ["", "", ""]),
-        (4, [(0, 1), (1, 2), (1, 3)], None, ["┌───", "└─┬▶", "  ├▶", "  └▶"]),
-        (5, [(0, 2), (1, 2), (1, 3), (0, 4)], None, ["┌───", "│ ┌─", "├─┼▶", "│ └▶", "└──▶"]),
-        (3, [(0, 2)], None, ["┌─", "│ ", "└▶"]),
-        (3, [(0, 1), (1, 2), (0, 2)], None, ["┌───", "└─┬▶", "  └▶"]),
+        (3, [], inf, ["", "", ""]),
+        (4, [(0, 1), (1, 2), (1, 3)], inf, ["┌───", "└─┬▶", "  ├▶", "  └▶"]),
+        (5, [(0, 2), (1, 2), (1, 3), (0, 4)], inf, ["┌───", "│ ┌─", "├─┼▶", "│ └▶", "└──▶"]),
+        (3, [(0, 2)], inf, ["┌─", "│ ", "└▶"]),
+        (3, [(0, 1), (1, 2), (0, 2)], inf, ["┌───", "└─┬▶", "  └▶"]),
         (6, [(0, 3), (1, 4), (2, 5)], 1, ["┌─", "│ ", "│ ", "└▶", "  ", "  "]),
         (6, [(0, 3), (1, 4), (2, 5)], 2, ["┌───", "│ ┌─", "│ │ ", "└─│▶", "  └▶", "    "]),
         (6, [(0, 3), (1, 4), (2, 5)], 3, ["┌─────", "│ ┌───", "│ │ ┌─", "└─│─│▶", "  └─│▶", "    └▶"]),
     ],
     ids=["nothing", "a chain and a fan", "joining and passing", "passing", "implied", "one lane", "two", "three"],
 )
-def test_edges_in_the_gutter(hooks: int, edges: list[tuple[int, int]], limit: int | None, rows: list[str]) -> None:
+def test_edges_in_the_gutter(hooks: int, edges: list[tuple[int, int]], limit: float, rows: list[str]) -> None:
     assert gutter(hooks, edges, limit) == rows
 
 
