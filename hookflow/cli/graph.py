@@ -35,14 +35,12 @@ def part_of(plan: Plan, points: Collection[str] = (), hook: str | None = None) -
         if (hook in (None, binding.hook) or binding.id in shown) and (not points or binding.point in points)
     )
     there = {binding.hook for binding in bindings}
-    more = {point: count for point, count in plan.given_way_more.items() if not points or point in points}
     return replace(
         plan,
         hooks=tuple(planned for planned in plan.hooks if planned.name in there),
         bindings=bindings,
         edges=edges,
         given_way=tuple(passed for passed in plan.given_way if kept(passed.edge)),
-        given_way_more=more if hook is None else {},
     )
 
 

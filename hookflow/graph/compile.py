@@ -42,7 +42,6 @@ def compile_plan(
         edges=tuple(edge for point, order in at for edge in order.edges(point)),
         own=tuple(point for point in points if point.kind == "own"),
         given_way=tuple(overruled for point, order in at for overruled in order.given_way(point)),
-        given_way_more={point: count for point, order in at if (count := order.given_way_more(point))},
         warnings=(*_idle(nodes), *doubtful_slots(nodes), *doubtful_keys(nodes, disabled), *drifting_slots(nodes)),
         shuffle=shuffle,
     )

@@ -1,12 +1,11 @@
 """The edges at one point, or at both points of an `around_X`, as one graph; weaker edges give way to stronger ones.
 
 Stated edges come first. Data flow is added where it contradicts none of them, and then none of its own. networkx, whose
-import takes a tenth of a second, is imported only where edges contradict one another.
+import takes a tenth of a second, is imported only where edges contradict one another, and by `why`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -88,7 +87,7 @@ def cycles_of(edges: Iterable[Rows]) -> list[list[Rows]]:
     """Return cycles that together hold every edge which lies on any (up to `SHOWN` of a strong component)."""
     import networkx as nx
 
-    graph = _networkx(edges)
+    graph = digraph(edges)
     result: list[list[Rows]] = []
     for component in _strong_components(graph):
         within = graph.subgraph(sorted(component))
@@ -109,7 +108,8 @@ def _strong_components(graph: nx.DiGraph[int]) -> list[set[int]]:
     return [rows for rows in nx.strongly_connected_components(graph) if len(rows) > 1]
 
 
-def _networkx(edges: Iterable[Rows]) -> nx.DiGraph[int]:
+def digraph(edges: Iterable[Rows]) -> nx.DiGraph[int]:
+    """Return a graph of these edges."""
     import networkx as nx
 
     graph: nx.DiGraph[int] = nx.DiGraph()  # which, were it given the edges, would import numpy to look at them
@@ -121,7 +121,7 @@ MOST = 100_000
 """Pairs of hooks that are ordered one by one at a point, at most: those of a file of 1 MB could take hours."""
 
 EXPLAINED = 100
-"""Flows that gave way of which it is kept against what; of all of them it could take minutes to find out."""
+"""Flows that gave way of which the reason is kept; to find it for all of them could take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +172,12 @@ class EdgeGraph:
 
     The vertex of a row is its `spot`: the second half of an around where its first half does. The rows in `closing` are
     at the second point, which runs backwards. `overridden` are edges that gave way, each with those that it would have
-    closed to a cycle. At most EXPLAINED of them are kept for each addition of edges; `overridden_more` counts the
-    others at the first point and at the second one (False, True).
+    closed to a cycle; these are known of the first EXPLAINED of each addition of edges.
     """
 
     def __init__(self, spot: Sequence[int], closing: Collection[int]) -> None:
         self.edges: dict[Rows, Statement] = {}
         self.overridden: list[tuple[Statement, list[Statement]]] = []
-        self.overridden_more = Counter[bool]()
         self.sorted: list[int] = []
         """All rows in an order that the edges allow."""
         self._spots = spot
@@ -215,7 +213,7 @@ class EdgeGraph:
         try:
             ordered(rows_before(len(self._spots), whole))
         except CycleError:
-            components = _strong_components(_networkx(whole))
+            components = _strong_components(digraph(whole))
             number = {row: k for k, rows in enumerate(components) for row in rows}
             lost = {rows: weak.pop(rows) for rows in [*weak] if number.get(rows[0], -1) == number.get(rows[1], -2)}
             self._note(lost, whole)
@@ -223,18 +221,18 @@ class EdgeGraph:
         self.sort()
 
     def _note(self, lost: Mapping[Rows, Statement], edges: Mapping[Rows, Statement]) -> None:
-        """Note the flows that gave way; the first of them with the way that each would have closed to a cycle."""
+        """Note the flows that gave way; the first of them with the path that each would have closed to a cycle."""
         overruled = [rows for rows in sorted(lost) if lost[rows].kind == "flow"]
         if not overruled:
             return
         import networkx as nx
 
-        graph = _networkx(edges)
-        for first, then in overruled[:EXPLAINED]:
-            steps = [edges[step] for step in pairwise(nx.shortest_path(graph, then, first))]
+        graph = digraph(edges)
+        for k, (first, then) in enumerate(overruled):
+            path = nx.shortest_path(graph, then, first) if k < EXPLAINED else []
+            steps = [edges[step] for step in pairwise(path)]
             statement = lost[first, then]
             self.overridden.append((statement, steps[::-1] if statement.then in self._closing else steps))
-        self.overridden_more.update(lost[rows].then in self._closing for rows in overruled[EXPLAINED:])
 
     def _rows_of(self, statement: Statement) -> Rows:
         """Return a statement as an edge of the graph, in which the second point runs backwards."""

@@ -135,10 +135,6 @@ class Order:
             if self._point(flow) == point
         ]
 
-    def given_way_more(self, point: str) -> int:
-        """Return how many flow edges of a point are not kept beyond those of `given_way`."""
-        return self._graph.overridden_more[point in self.points[1:]]
-
     def _add_stated(self, nodes: Nodes) -> None:
         rows: dict[tuple[str, str], list[int]] = {}
         for row, binding in enumerate(self._bound):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -113,6 +114,7 @@ class Edge:
 class GivenWay:
     """A flow edge that is not kept; `against` are the edges that lead from `edge.then` to `edge.first`.
 
+    Where very many flows give way, `against` is left empty for all but the first ones.
     Of hooks around something, some of these may be edges at the other of the two points.
     """
 
@@ -149,9 +151,8 @@ class Plan:
     """Every hook, every binding (point by point in the order of the loop, then in the order of firing), every edge.
 
     `own` are the points that the pipeline declares for itself. `given_way` are the weaker edges that stronger ones have
-    overruled; where they are very many, the first of each point, and `given_way_more` counts the others. `warnings` are
-    probable mistakes, `notes` may be intended, `unknown` are facts about hooks that are not imported. `shuffle` is the
-    seed of another order than the file's.
+    overruled. `warnings` are probable mistakes, `notes` may be intended, `unknown` are facts about hooks that are not
+    imported. `shuffle` is the seed of another order than the file's.
     """
 
     pipeline: str
@@ -164,7 +165,6 @@ class Plan:
     notes: tuple[Problem, ...] = ()
     unknown: tuple[Problem, ...] = ()
     shuffle: int | None = None
-    given_way_more: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def points(self) -> Points:
@@ -213,6 +213,11 @@ class Plan:
     def _dropped(self) -> frozenset[Edge]:
         return frozenset(overruled.edge for overruled in self.given_way)
 
+    @property
+    def unexplained(self) -> Counter[str]:
+        """How many flows gave way at each point without a recorded reason."""
+        return Counter(overruled.edge.point for overruled in self.given_way if not overruled.against)
+
     def circle(self, given_way: GivenWay) -> tuple[Edge, ...]:
         """Return the cycle of flows that an edge gave way to, from its first name on; () where a kept edge did it.
 
@@ -230,8 +235,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, mappings and strings, as `plan.json` holds them."""
-        rare = {key for key in ("unknown", "given_way_more") if not getattr(self, key)}
-        return {"version": VERSION, **{key: value for key, value in asdict(self).items() if key not in rare}}
+        return {"version": VERSION, **asdict(self)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | str | bytes) -> Plan:
@@ -264,23 +268,19 @@ def _reader() -> TypeAdapter[Plan]:
 
 def _contradictions(plan: Plan) -> Iterator[str]:
     """Yield what does not hold together in a plan that was read: its readers rely on the names and numbers in it."""
-    if [binding.id for binding in plan.bindings] != list(range(len(plan.bindings))):
-        yield "its bindings are not numbered"
     points = {point.name for point in STANDARD}
-    for point in plan.own:
-        if point.name in points:
-            yield "two of its points have the same name"
-        if point.follows not in points:  # one may follow another of its own that stands above it
-            yield f"it has no point {point.follows}"
+    for point in plan.own:  # one may follow another of its own that stands above it
+        if point.name in points or point.follows not in points:
+            yield f"its point {point.name} is there twice, or follows none"
         points.add(point.name)
-    yield from (f"it has no point {binding.point}" for binding in plan.bindings if binding.point not in points)
     hooks = {hook.name for hook in plan.hooks}
-    yield from (f"it has no hook {binding.hook}" for binding in plan.bindings if binding.hook not in hooks)
-    bound = {(binding.id, binding.point): binding.hook for binding in plan.bindings}
+    for k, binding in enumerate(plan.bindings):
+        if binding.id != k or binding.hook not in hooks or binding.point not in points:
+            yield f"its binding {k} is misnumbered, or has no hook or point"
+    bound = {(binding.id, binding.hook, binding.point) for binding in plan.bindings}
     for edge in plan.edges:
-        for id_, hook in ((edge.first_id, edge.first), (edge.then_id, edge.then)):
-            if bound.get((id_, edge.point)) != hook:
-                yield f"it has no binding {id_} of {hook} at {edge.point}"
+        if not bound.issuperset({(edge.first_id, edge.first, edge.point), (edge.then_id, edge.then, edge.point)}):
+            yield f"it has no bindings for the edge from {edge.first} to {edge.then}"
 
 
 Placed = TypeVar("Placed", Binding, Edge)

@@ -43,59 +43,9 @@ This is the loop that the runner walks; a test holds the two together:
         on_log                                    # in each call of `run.log`, wherever that is
     after_run                                     # always, after an error too
 
-The counters at every point: `run.iter` is the number of training iterations that are done and `run.epoch`
-the number of epochs that are done. Both step forward just before `after_train_iter` and `after_train_epoch` fire. A
-pass over the data that `max_iters` or a stop cuts short is not an epoch that is done: `after_train_epoch` does not fire
-for it. From `before_val` to `after_val`, and from `before_test` to `after_test`, gradients are off.
-
-A checkpoint is written beside the training. `after_save_checkpoint` says that it is safe on disk, and fires at the
-first safe point (between two iterations, say) after that; at the latest before the next `before_save_checkpoint`, and
-before `after_run`. It offers the written copy; `run.iter` may have gone on. The second half of
-`around_save_checkpoint` does not wait for that: it belongs to `after_copy_checkpoint`, which fires once the state has
-been copied.
-
-A number that is given to `run.log` is offered at `on_log` before that call returns, in the training thread, and as it
-is: a tensor may still be computed by the device. `run.iter` is the iteration that it is logged at. A number that a hook
-logs at `on_log` is recorded and not offered again; what another thread logs is not offered.
-
-A run that begins with `[model] weights` fires `after_load_checkpoint`, too. `checkpoint` then holds the weights alone,
-as `model` (or `model_NAME`): the model has them already, and changes that a hook makes there are copied in.
-
-Inside the network, on the modules that a binding's `modules` picks (PyTorch's own hooks, with its semantics: what a
-hook returns replaces what it was offered). `input` is another name of `args`, `name` that of the module in the network.
-They fire in the stages that a binding names, in training alone where it names none; a trigger is evaluated once an
-iteration, for all modules of a binding:
-
-    forward_pre           # may replace the arguments
-    forward               # may replace the output
-    full_backward_pre     # may replace the gradient of the output
-    full_backward         # may replace the gradient of the input
-
-The `global_` points are the same at every module that computes in this process, also outside of the network, each just
-before the point of its module.
-
-On the parameters that a binding's `parameters` picks, in each backward pass:
-
-    parameter_grad        # Tensor.register_hook: may replace the gradient
-    post_accumulate_grad  # the gradient has been added to `param.grad`
-
-Where DDP averages gradients over the ranks, for each bucket of them; one hook at most:
-
-    ddp_comm              # returns the Future of what becomes of the bucket
-
-At each call of an optimizer's own `step`, between `before_` and `after_optimizer_step`:
-
-    optimizer_step_pre    # may replace the arguments of the step
-    optimizer_step_post
-
-On the modules of `modules`, at every save or load of their state, in all stages of the run:
-
-    state_dict_pre
-    state_dict_post       # may change the state in place
-    load_state_dict_pre   # may change the state in place
-    load_state_dict_post  # may change what is missing or unexpected in place
-
-`docs/pytorch_hooks.md` says how often each of them fires.
+Gradients are off from `before_val` to `after_val` and from `before_test` to `after_test`. `docs/loops.md` has the
+counters at each point, `docs/checkpoints.md` the points of a checkpoint, `docs/module-hooks.md` and
+`docs/pytorch_hooks.md` those inside the network.
 """
 
 from __future__ import annotations
@@ -176,14 +126,7 @@ STANDARD: tuple[Point, ...] = (
         "a module is about to load its state",
         "state",
     ),
-    _point(
-        "load_state_dict_post",
-        2,
-        "name module incompatible_keys",
-        "firing",
-        "a module and those within it have loaded",
-        "state",
-    ),
+    _point("load_state_dict_post", 2, "name module incompatible_keys", "firing", "a module has loaded", "state"),
     _point("before_train", 1, "", "firing", "the training loop is about to start"),
     _point("before_train_epoch", 2, "", "ep", "an epoch is about to start"),
     _point("before_train_iter", 3, "batch batch_idx", "it", "a batch has been fetched, nothing computed"),
@@ -215,12 +158,7 @@ STANDARD: tuple[Point, ...] = (
         "state_dict_pre", 2, "name module prefix keep_vars", "firing", "`state_dict` of a module is called", "state"
     ),
     _point(
-        "state_dict_post",
-        2,
-        "name module state_dict prefix local_metadata",
-        "firing",
-        "a module's state is complete",
-        "state",
+        "state_dict_post", 2, "name module state_dict prefix local_metadata", "firing", "the state is complete", "state"
     ),
     _point("before_val", 2, "", "firing", "validation is about to start"),
     _point("before_val_epoch", 3, "", "firing", "the pass over the validation data is about to start"),

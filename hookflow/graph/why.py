@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Literal
 
-from hookflow.graph.edges import closure
+from hookflow.graph.edges import closure, digraph
 from hookflow.graph.plan import PHASES, Binding, Edge, GivenWay, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.slots import Lifetimes, Parts, commutes, widest
@@ -128,21 +129,13 @@ def precedence(plan: Plan, a: str, b: str) -> list[Answer]:
 
 def _path(plan: Plan, first: Binding, then: Binding, loose: bool) -> tuple[Edge, ...]:
     """Return the edges of a shortest way down the order, if need be `loose` ones; none when there is no way."""
-    leading: dict[int, list[Edge]] = {}
-    for edge in plan.edges_at(first.point):
-        if edge.loose <= loose:
-            leading.setdefault(edge.first_id, []).append(edge)
-    came: dict[int, Edge] = {}
-    reached = [first.id]
-    for here in reached:  # which grows as it is walked
-        for edge in leading.get(here, ()):
-            if edge.then_id not in came:
-                came[edge.then_id] = edge
-                reached.append(edge.then_id)
-    path: list[Edge] = []
-    while edge_before := came.get(path[-1].first_id if path else then.id):
-        path.append(edge_before)
-    return tuple(path[::-1])
+    import networkx as nx
+
+    edges = {(edge.first_id, edge.then_id): edge for edge in plan.edges_at(first.point) if edge.loose <= loose}
+    try:
+        return tuple(edges[step] for step in pairwise(nx.shortest_path(digraph(edges), first.id, then.id)))
+    except (nx.NetworkXNoPath, nx.NodeNotFound):
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,36 +175,24 @@ def ways_to_state(first: str, then: str) -> tuple[str, str, str]:
 def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
     """Yield the pairs of one point that clash over a slot, and that nothing that was said of them orders.
 
-    The exit order of two arounds follows from their entry order, so the entry decides. Sets of rows
-    are whole numbers, a bit a row, as in `hookflow.graph.edges`.
+    The exit order of two arounds follows from their entry order, so the entry decides.
     """
     bound = plan.at(point)
     parts = Parts(slot for binding in bound for slot in (*binding.reads, *binding.writes))
-    readers: dict[str, int] = {}
-    writers: dict[str, int] = {}
-    exits = 0
-    for row, binding in enumerate(bound):
-        for slots, users in ((binding.reads, readers), (binding.writes, writers)):
-            for slot in parts.of(slots):
-                users[slot] = users.get(slot, 0) | 1 << row
-        exits |= (binding.half == "exit") << row
-    if not writers:
-        return
     decided = Decided(plan, point)
+    readers: defaultdict[str, set[int]] = defaultdict(set)
+    writers: defaultdict[str, set[int]] = defaultdict(set)
     for row, then in enumerate(bound):
-        touching = 0
-        for slot in parts.of(then.reads):
-            touching |= writers.get(slot, 0)
-        for slot in parts.of(then.writes):
-            touching |= readers.get(slot, 0) | (0 if commutes(slot, plan.points[point]) else writers[slot])
-        above = touching & (1 << row) - 1 & ~decided.ancestors[row]
-        above &= ~exits if then.half == "exit" else -1
-        while above:
-            lowest = above & -above
-            above ^= lowest
-            first = lowest.bit_length() - 1
-            if decided.is_open(bound[first], then):
-                yield bound[first], then
+        reads, writes = parts.of(then.reads), parts.of(then.writes)
+        kept = {slot for slot in writes if not commutes(slot, plan.points[point])}
+        touching = set().union(*(readers[slot] for slot in writes), *(writers[slot] for slot in reads | kept))
+        for upper in sorted(touching):
+            first = bound[upper]
+            if not first.half == then.half == "exit" and decided.is_open(first, then):
+                yield first, then
+        for slots, users in ((reads, readers), (writes, writers)):
+            for slot in slots:
+                users[slot].add(row)
 
 
 def clash(point: Point, first: Binding, then: Binding) -> tuple[str, ...]:

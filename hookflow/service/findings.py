@@ -262,6 +262,8 @@ def _gave_way(plan: Plan) -> list[str]:
     lines = []
     for passed in plan.given_way:
         edge, path = passed.edge, passed.against
+        if not path:
+            continue
         if cycle := plan.circle(passed):
             flows = ", ".join(
                 f"{item.first} → {item.then} ({', '.join(item.slots)})"
@@ -275,7 +277,7 @@ def _gave_way(plan: Plan) -> list[str]:
         else:  # edges of two points make no one way
             stronger = " and ".join(f"{step.first} → {step.then} at {step.point}" for step in path)
         lines.append(f"{edge.first} → {edge.then} ({', '.join(edge.slots)}), to {stronger}; at {edge.point}")
-    for point, count in plan.given_way_more.items():
+    for point, count in plan.unexplained.items():
         lines.append(f"{counted(count, 'more flow')}, to others; at {point}")
     return list(dict.fromkeys(lines))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 
 from rich.cells import cell_len
 
@@ -79,19 +80,19 @@ def in_words(edge: Edge) -> str:
 def edges_that_gave_way(plan: Plan) -> Iterator[str]:
     """Yield the edges of a plan that are not kept, with those that overruled them; a cycle of flows is one sentence.
 
-    For each point the first ones are listed.
+    Those of which the reason is not known are counted.
     """
     sentences: dict[str, None] = {}
     for overruled in plan.given_way:
         at = f"at {overruled.edge.point}"
-        against = ", ".join(map(in_words, overruled.against))
         if circle := plan.circle(overruled):
             flows = ", ".join(map(in_words, circle))
             sentences[f"{at}, a circle of flows, so none of them counts: {flows}"] = None
-        else:
+        elif overruled.against:
+            against = ", ".join(map(in_words, overruled.against))
             sentences[f"{at}, {in_words(overruled.edge)} gave way to: {against}"] = None
     yield from sentences
-    for point, count in plan.given_way_more.items():
+    for point, count in plan.unexplained.items():
         yield f"at {point}, {counted(count, 'more flow')} gave way to others"
 
 
@@ -135,25 +136,21 @@ def pairs(bindings: Sequence[Binding]) -> list[tuple[int, int]]:
     return sorted(result)
 
 
-def columns(spans: Iterable[tuple[int, int]], limit: int | None = None) -> list[int | None]:
-    """Return for each span of rows (first, last), in ascending order, the first column that is free.
-
-    It is None where none of `limit` columns is free.
-    """
-    result: list[int | None] = []
+def columns(spans: Iterable[tuple[int, int]]) -> list[int]:
+    """Return for each span of rows (first, last), in ascending order, the first column that is free."""
+    result: list[int] = []
     lasts: list[int] = []  # of each column, the row in which it ends
     for first, last in spans:
         free = next((column for column, end in enumerate(lasts) if end < first), len(lasts))
-        if limit is None or free < limit:
-            lasts[free : free + 1] = [last]
-        result.append(None if limit is not None and free >= limit else free)
+        lasts[free : free + 1] = [last]
+        result.append(free)
     return result
 
 
 def rails(bindings: Sequence[Binding], limit: int) -> list[str]:
     """Return one text a binding, all equally wide. Pairs beyond `limit` at a time have no rail."""
     spans = pairs(bindings)
-    placed = [(span, column) for span, column in zip(spans, columns(spans, limit), strict=True) if column is not None]
+    placed = [(span, column) for span, column in zip(spans, columns(spans), strict=True) if column < limit]
     rows = [[" "] * max((column + 1 for _, column in placed), default=0) for _ in bindings]
     for (enter, exit_), column in placed:
         for row in range(enter, exit_ + 1):
@@ -161,7 +158,7 @@ def rails(bindings: Sequence[Binding], limit: int) -> list[str]:
     return ["".join(row) for row in rows]
 
 
-def gutter(count: int, edges: Iterable[tuple[int, int]], limit: int | None = None) -> list[str]:
+def gutter(count: int, edges: Iterable[tuple[int, int]], limit: float = inf) -> list[str]:
     """Return one prefix for each of `count` rows, hooks in the order of firing; all are equally wide.
 
     A hook that others wait for opens a lane (`┌`, `┬`); a hook that waits joins it (`├`, `┼`, or `└`, `┴` as the
@@ -172,7 +169,7 @@ def gutter(count: int, edges: Iterable[tuple[int, int]], limit: int | None = Non
     for first, then in between(rows_before(count, edges), range(count)):
         targets.setdefault(first, []).append(then)
     spans = sorted((first, max(thens)) for first, thens in targets.items())
-    placed = [(span, lane) for span, lane in zip(spans, columns(spans, limit), strict=True) if lane is not None]
+    placed = [(span, lane) for span, lane in zip(spans, columns(spans), strict=True) if lane < limit]
     width = max((2 * lane + 1 for _, lane in placed), default=0)
     lanes: list[dict[int, str]] = [{} for _ in range(count)]  # for each row the knot on each lane
     joins = [False] * count
