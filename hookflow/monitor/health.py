@@ -40,10 +40,10 @@ class Pace:
     @classmethod
     def of(cls, state: RunState) -> Pace:
         minute = state.first.minute
-        sums, booked = minute.sums(state.now), minute.booked(state.now)
+        sums, booked = minute.sums, minute.booked
         seconds, whole = sums["ns"] / 1e9, sum(booked.values())
         # ranks that are not heard of take as many examples as the others
-        heard = [other for rank in state.ranks.of.values() if (other := rank.minute.sums(state.now))["ns"]]
+        heard = [other for rank in state.ranks.of.values() if (other := rank.minute.sums)["ns"]]
         speeds = [other["samples"] / other["ns"] * 1e9 for other in heard]
         left, eta = state.total_iters - state.it, None
         if state.end is None and seconds and sums["iters"] and state.iterating and left >= 0:
@@ -53,8 +53,8 @@ class Pace:
             whole=whole,
             iters_per_s=sums["iters"] / seconds if seconds else 0.0,
             samples_per_s=sum(speeds) * state.ranks.world / len(speeds) if speeds else 0.0,
-            p50=minute.percentile(state.now, 0.5),
-            p95=minute.percentile(state.now, 0.95),
+            p50=minute.percentile(0.5),
+            p95=minute.percentile(0.95),
             phases={phase: booked[phase] / whole if whole else 0.0 for phase in PHASES},
             recorder=sums["cost"] / 1e9 / min(max(state.elapsed, 1.0), WINDOW),
             eta=eta,
@@ -187,7 +187,7 @@ def examine(
     if state.stage == "paused":
         return Health("paused")
     still = clock - state.moved
-    longest = state.first.minute.percentile(state.now, 0.95) / 1e9
+    longest = state.first.minute.percentile(0.95) / 1e9
     if still > (max(PATIENCE, 5 * longest) if state.iterating else PATIENCE_AT_FIRST):
         return Health("stalled", _stalled(state, still, plan, inside))
     return Health("starting" if state.stage == "start" else "running")

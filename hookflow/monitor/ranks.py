@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -11,7 +10,7 @@ from typing import NamedTuple, cast
 from hookflow.events.records import PHASES, End, Error, Frame, Message, Record, Run
 from hookflow.graph.plan import Binding, Plan
 from hookflow.monitor.journal import BECAME, Journal, Kind
-from hookflow.monitor.series import WINDOW, Minute, Timing
+from hookflow.monitor.series import Minute, Timing
 from hookflow.numbers import one_line, rough
 
 MEETING: Mapping[str, tuple[str, ...]] = {"ddp": ("backward",), "fsdp": ("forward", "backward")}
@@ -24,35 +23,8 @@ NO_RUN = cast("Run", {})
 """The run record before it is written; false, and nothing is in it."""
 
 
-@dataclass(slots=True)
-class Work:
-    """Training iterations added up: how many, their ns, and of these the ns in which ranks wait for one another."""
-
-    iters: int = 0
-    ns: int = 0
-    met: int = 0
-
-    def add(self, iters: int, ns: int, met: int) -> None:
-        self.iters += iters
-        self.ns += ns
-        self.met += met
-
-    @property
-    def whole(self) -> float:
-        """The ns of an iteration."""
-        return self.ns / self.iters if self.iters else 0.0
-
-    @property
-    def own(self) -> float:
-        """The ns of an iteration that this rank needs by itself, whatever the others do."""
-        return (self.ns - self.met) / self.iters if self.iters else 0.0
-
-
 class Rank:
-    """The state of one rank since its `run` record; `work` has its iterations of the last WINDOW seconds.
-
-    In the phases of `meeting` it waits for the others.
-    """
+    """The state of one rank since its `run` record; in the phases of `meeting` it waits for the others."""
 
     def __init__(self, run: Run | None = None) -> None:
         self.run: Run = run or NO_RUN
@@ -62,23 +34,31 @@ class Rank:
         self.it: int = self.run.get("it", 0)
         self.minute = Minute()
         self.bindings: dict[int, Timing] = {}
-        self.work = Work()
         self.meeting = MEETING.get(self.run.get("strategy", ""), MEETING["ddp"])
-        self._recent: deque[tuple[float, int, int, int]] = deque()
+
+    @property
+    def iters(self) -> int:
+        """The training iterations of the last WINDOW seconds."""
+        return self.minute.sums["iters"]
+
+    @property
+    def whole(self) -> float:
+        """The ns of one of them."""
+        return self.minute.sums["ns"] / self.iters if self.iters else 0.0
+
+    @property
+    def own(self) -> float:
+        """The ns of one of them that this rank needs by itself, whatever the others do."""
+        met = sum(self.minute.sums[phase] for phase in self.meeting)
+        return (self.minute.sums["ns"] - met) / self.iters if self.iters else 0.0
 
     def timing(self, binding: int) -> Timing:
         """Return the timing of a binding; of one that has not fired yet, an empty one."""
         return self.bindings.get(binding) or Timing()
 
     def frame(self, record: Frame) -> None:
-        t, (iters, ns, *_) = record["t"], record["iters"]
+        t = record["t"]
         self.now, self.it = max(self.now, t), record["it"]
-        met = sum(record["phases"].get(phase, 0) for phase in self.meeting)
-        self.work.add(iters, ns, met)
-        self._recent.append((t, iters, ns, met))
-        while self._recent[0][0] <= t - WINDOW:
-            _, iters, ns, met = self._recent.popleft()
-            self.work.add(-iters, -ns, -met)
         self.minute.add(t, record["phases"], record["iters"], record["samples"], record["cost"])
         for binding, entry in record["hooks"].items():
             self.bindings.setdefault(int(binding), Timing()).add(t, entry)
@@ -121,7 +101,7 @@ class Straggler:
 
 def can_compare(ranks: Mapping[int, Rank]) -> bool:
     """Say whether all have iterated enough lately: not while they validate, pause or begin."""
-    return len(ranks) > 1 and all(rank.work.iters >= ENOUGH for rank in ranks.values())
+    return len(ranks) > 1 and all(rank.iters >= ENOUGH for rank in ranks.values())
 
 
 def reason(ranks: Mapping[int, Rank], plan: Plan, slowest: int) -> str:
@@ -134,16 +114,14 @@ def reason(ranks: Mapping[int, Rank], plan: Plan, slowest: int) -> str:
 
         return max(names, key=beyond, default="")
 
-    iters = {number: rank.minute.sums(rank.now)["iters"] or 1 for number, rank in ranks.items()}
     phases = {
-        number: {phase: ns / iters[number] for phase, ns in rank.minute.booked(rank.now).items()}
-        for number, rank in ranks.items()
+        number: {phase: ns / rank.iters for phase, ns in rank.minute.booked.items()} for number, rank in ranks.items()
     }
     phase = longest(phases, [phase for phase in PHASES if phase not in ranks[slowest].meeting])
     hooks = {number: dict.fromkeys((binding.hook for binding in plan.bindings), 0.0) for number in ranks}
     for number, times in hooks.items():
         for binding in plan.bindings:
-            times[binding.hook] += spent(ranks[number], plan, binding) / iters[number]
+            times[binding.hook] += spent(ranks[number], plan, binding) / ranks[number].iters
     return f"hook {longest(hooks, hooks[slowest])}" if phase == "hooks" and hooks[slowest] else phase
 
 
@@ -238,9 +216,9 @@ class Ranks:
             return
         self._kept = self._kept or t
         self._looked, held = t, self.straggler
-        slowest = max(self.of, key=lambda number: self.of[number].work.own)
-        others = median(rank.work.own for number, rank in self.of.items() if number != slowest)
-        whole, cost = self.of[slowest].work.whole, self.of[slowest].work.own - others
+        slowest = max(self.of, key=lambda number: self.of[number].own)
+        others = median(rank.own for number, rank in self.of.items() if number != slowest)
+        whole, cost = self.of[slowest].whole, self.of[slowest].own - others
         stays = held is not None and held.rank == slowest
         late = cost > max(SHARE * whole, LEAST) * (STAYS if stays else 1.0)
         unchanged = stays if late else held is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -159,42 +159,36 @@ class Timing:
 
 
 class Minute:
-    """The last WINDOW seconds of training: what the time of its iterations was booked to, second by second."""
+    """The WINDOW seconds before the newest frame: what the time of training iterations was booked to."""
 
     def __init__(self) -> None:
-        self._seconds: dict[int, tuple[Counter[str], Counter[int]]] = {}  # sums, and durations by bin
-        self._summed: tuple[float, Counter[str], Counter[int]] | None = None  # a screen asks for one moment many times
+        self.sums: Counter[str] = Counter()
+        """ns by phase, and `iters`, `ns` (of whole iterations), `samples` and `cost` (ns of writing frames)."""
+        self._bins: Counter[int] = Counter()
+        self._seconds: deque[tuple[int, Counter[str], Counter[int]]] = deque()
 
     def add(self, t: float, phases: Mapping[str, int], iters: list[Any], samples: int, cost: int) -> None:
-        """Add a frame: ns by phase, its `iters` entry, training examples, and the ns that writing a frame took."""
+        """Add a frame by its fields."""
         count, total, _, _, bins = iters
-        self._summed = None
-        sums, counts = self._seconds.setdefault(int(t), (Counter(), Counter()))
-        sums.update(phases)
-        sums.update({"iters": count, "ns": total, "samples": samples, "cost": cost})
-        counts.update({int(index): fired for index, fired in bins.items()})
-        if len(self._seconds) > 2 * WINDOW:
-            self._seconds = {second: of_it for second, of_it in self._seconds.items() if second > t - WINDOW}
+        sums = {**phases, "iters": count, "ns": total, "samples": samples, "cost": cost}
+        counts = {int(index): fired for index, fired in bins.items()}
+        if not self._seconds or self._seconds[-1][0] != int(t):
+            self._seconds.append((int(t), Counter(), Counter()))
+        _, its_sums, its_bins = self._seconds[-1]
+        for summed, counted in ((self.sums, self._bins), (its_sums, its_bins)):
+            summed.update(sums)
+            counted.update(counts)
+        while not t - WINDOW < self._seconds[0][0] <= t:  # it is later where the clock was set back
+            _, its_sums, its_bins = self._seconds.popleft()
+            self.sums.subtract(its_sums)
+            self._bins.subtract(its_bins)
 
-    def _sum(self, now: float) -> tuple[Counter[str], Counter[int]]:
-        if self._summed is None or self._summed[0] != now:
-            self._summed = now, Counter(), Counter()
-            for second, (sums, counts) in self._seconds.items():
-                if now - WINDOW < second <= now:
-                    self._summed[1].update(sums)
-                    self._summed[2].update(counts)
-        return self._summed[1:]
+    @property
+    def booked(self) -> dict[str, int]:
+        """The ns by phase; "other" is the rest of the iterations."""
+        phases = {phase: self.sums[phase] for phase in PHASES if phase != "other"}
+        return phases | {"other": max(self.sums["ns"] - sum(phases.values()), 0)}  # an iteration may be booked in part
 
-    def sums(self, now: float) -> Counter[str]:
-        """Return ns by phase, and `iters`, `ns` (of whole iterations), `samples` and `cost`."""
-        return self._sum(now)[0]
-
-    def booked(self, now: float) -> dict[str, int]:
-        """Return ns by phase; "other" is the rest of the iterations."""
-        sums = self.sums(now)
-        phases = {phase: sums[phase] for phase in PHASES if phase != "other"}
-        return phases | {"other": max(sums["ns"] - sum(phases.values()), 0)}  # an iteration may be booked in part
-
-    def percentile(self, now: float, share: float) -> float:
+    def percentile(self, share: float) -> float:
         """Return the duration in ns that `share` of the iterations stayed below."""
-        return percentile(self._sum(now)[1], share)
+        return percentile(self._bins, share)

@@ -7,9 +7,9 @@ what the live view showed. How long an attempt has taken is in its frames, by a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from hookflow.events import records
 from hookflow.events.records import KINDS, LATE, VERSION
@@ -34,20 +34,6 @@ class Request:
     cmd: str
     at: float
     answer: records.Acknowledged | None = None
-
-
-class Saved(NamedTuple):
-    """A checkpoint that is on the disk since `t`. `metrics` are the latest ones by then, of iteration `metrics_it`."""
-
-    it: int
-    path: str
-    names: tuple[str, ...]
-    t: float
-    ep: int
-    bytes: int
-    ms: float
-    metrics: Mapping[str, float]
-    metrics_it: int
 
 
 @dataclass(slots=True)
@@ -77,7 +63,7 @@ class RunState:
         self.journal = Journal()
         self.scalars: dict[str, Series] = {}
         self.metrics = MetricHistory()
-        self.checkpoints: list[Saved] = []
+        self.checkpoints: list[records.Checkpoint] = []  # the last 1,000
         self.requests: dict[str, Request] = {}
         self.attempts: list[Attempt] = []
         self._prepared: list[Entry] = []  # messages since the last record of another kind: of the attempt before it
@@ -284,13 +270,10 @@ class RunState:
 
     def _on_checkpoint(self, record: records.Checkpoint) -> None:
         self.moved = record["t"]
-        it, path, names = record["it"], record["path"], tuple(record["names"])
-        facts = (record["t"], record["ep"], record["bytes"], record["ms"])
-        saved = Saved(it, path, names, *facts, *self.metrics.newest_by(it))  # of the last validation before it
-        self.checkpoints = [*self.checkpoints[-999:], saved]
-        kept_as = f" ({', '.join(names)})" if names else ""
-        text = f"{path.rsplit('/', 1)[-1]}{kept_as}  {size(record['bytes'])} in {record['ms']:.0f} ms"
-        self._note(record, "checkpoint", "checkpoint", text, path)
+        self.checkpoints = [*self.checkpoints[-999:], record]
+        kept_as = f" ({', '.join(record['names'])})" if record["names"] else ""
+        text = f"{record['path'].rsplit('/', 1)[-1]}{kept_as}  {size(record['bytes'])} in {record['ms']:.0f} ms"
+        self._note(record, "checkpoint", "checkpoint", text, record["path"])
 
     def _on_ack(self, record: records.Acknowledged) -> None:
         self.requests.setdefault(record["id"], Request(record["cmd"], record["asked"])).answer = record

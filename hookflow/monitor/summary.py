@@ -138,7 +138,7 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         best = state.metrics.best[name]
         lines.append(f"  best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}")
     if state.checkpoints:
-        lines.append(f"  checkpoint {short(run.path / state.checkpoints[-1].path)}")
+        lines.append(f"  checkpoint {short(run.path / state.checkpoints[-1]['path'])}")
     if costs := _costs(state, plan or NO_PLAN):
         lines.append(f"  costliest hooks: {costs}")
     if ranks.world > 1:
@@ -158,7 +158,7 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
     if run.path.exists():
         known = run_argument(run)
         if state.checkpoints and health.condition in ("interrupted", "stopped", "failed", "lost"):
-            lines.append(f"  resume from iteration {state.checkpoints[-1].it}: hookflow run --resume {known}")
+            lines.append(f"  resume from iteration {state.checkpoints[-1]['it']}: hookflow run --resume {known}")
         lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")
     return [printable(line) for line in lines]
 

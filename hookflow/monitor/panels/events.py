@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from textual.strip import Strip
 
+from hookflow.events.records import Checkpoint
 from hookflow.monitor.journal import Entry
-from hookflow.monitor.state import Saved
 from hookflow.monitor.style import boxed, definition, row, scrolled, window
 from hookflow.monitor.view import Page, Scene, charts
 from hookflow.numbers import clock, number, size, span
@@ -76,7 +76,9 @@ def event(scene: Scene, width: int, height: int) -> list[Strip]:
     when = when if entry.it is None else f"iteration {entry.it}, {when}"
     rows = [row(inner), *(row(inner, " ", (text, "strong")) for text in wrapped(entry.text, inner - 2))]
     rows += [row(inner, (f" {when}", "dim")), row(inner)]
-    saved = next((saved for saved in scene.state.checkpoints if (saved.path, saved.t) == (entry.detail, entry.t)), None)
+    saved = next(
+        (saved for saved in scene.state.checkpoints if (saved["path"], saved["t"]) == (entry.detail, entry.t)), None
+    )
     if entry.kind == "metrics":
         rows += _compared(scene, entry, inner)
     elif saved is not None:
@@ -112,24 +114,24 @@ def _compared(scene: Scene, entry: Entry, width: int) -> Iterator[Strip]:
             yield row(width, f" {fit(name, 16)}", (figures[0], "strong"), (figures[1], "dim"), text)
 
 
-def _checkpoint(scene: Scene, saved: Saved) -> list[tuple[str, str]]:
+def _checkpoint(scene: Scene, saved: Checkpoint) -> list[tuple[str, str]]:
     """Return the facts of a checkpoint, and the commands that use it."""
-    folder = scene.path / saved.path
-    metrics = "   ".join(f"{name} {number(value)}" for name, value in saved.metrics.items())
-    if metrics and saved.metrics_it != saved.it:
-        metrics += f"   (of iteration {saved.metrics_it})"
+    folder, it = scene.path / saved["path"], saved["it"]
+    known, metrics_it = scene.state.metrics.newest_by(it)
+    metrics = "   ".join(f"{name} {number(value)}" for name, value in known.items())
+    metrics += f"   (of iteration {metrics_it})" * (metrics_it not in (0, it))
     facts = [
-        ("names", f"{', '.join(saved.names) or 'none'}   (when it was saved)"),
-        ("iteration", f"{saved.it}   after {saved.ep} epoch{'s' * (saved.ep != 1)}"),
+        ("names", f"{', '.join(saved['names']) or 'none'}   (when it was saved)"),
+        ("iteration", f"{it}   after {saved['ep']} epoch{'s' * (saved['ep'] != 1)}"),
         ("metrics", metrics or "none yet"),
-        ("size", f"{size(saved.bytes)}, written in {saved.ms:.0f} ms"),
+        ("size", f"{size(saved['bytes'])}, written in {saved['ms']:.0f} ms"),
         ("path", str(folder)),
         ("", ""),
     ]
     weights = scene.kept.get(folder.name)
     if not weights:
         return [*facts, ("removed", "it is not on the disk any more: newer or better ones have replaced it")]
-    newest = "" if saved.it == scene.state.checkpoints[-1].it else "   (from the newest checkpoint, which this is not)"
+    newest = "" if it == scene.state.checkpoints[-1]["it"] else "   (from the newest checkpoint, which this is not)"
     return [
         *facts,
         ("weights", ", ".join(weights)),

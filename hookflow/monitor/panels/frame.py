@@ -169,5 +169,5 @@ def _question(scene: Scene) -> tuple[str, list[tuple[str, str]], str]:
     kill = [("k", "kill it: stops now, saves nothing")] * scene.can_kill
     choices = [("s", "stop after this iteration, with a checkpoint"), *kill, ("esc", "no, let it train")]
     saved = scene.state.checkpoints
-    newest = f"newest checkpoint: iteration {saved[-1].it}" if saved else "there is no checkpoint yet"
+    newest = f"newest checkpoint: iteration {saved[-1]['it']}" if saved else "there is no checkpoint yet"
     return "stop the training?", choices, newest if scene.can_kill else f"later: hookflow run --resume {scene.known_as}"

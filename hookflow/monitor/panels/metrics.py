@@ -125,7 +125,7 @@ def _cell(point: tuple[float, float], width: int, height: int) -> tuple[int, int
 
 def _axis(scene: Scene, span: Iterations, width: int, room: int) -> list[Strip]:
     """Return the axis with a mark for each checkpoint, and the iterations it spans."""
-    places = (span.place(saved.it) for saved in scene.state.checkpoints)
+    places = (span.place(saved["it"]) for saved in scene.state.checkpoints)
     saved = sorted({round(place * (room - 1)) for place in places if 0 <= place <= 1})
     while any(after - before < 3 for before, after in pairwise(saved)):  # they touch: every second one, from the newest
         saved = saved[::-2][::-1]

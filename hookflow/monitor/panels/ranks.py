@@ -73,7 +73,7 @@ def _shown(ranks: Ranks, room: int, picked: int | None) -> list[int]:
 
     def urgency(number: int) -> tuple[bool, bool, float]:
         rank = ranks.of.get(number, Rank())
-        return rank.fatal is not None, number in silent, rank.work.own
+        return rank.fatal is not None, number in silent, rank.own
 
     return sorted(sorted(numbers, key=urgency, reverse=True)[: max(room, 0)])
 
@@ -87,9 +87,8 @@ class _Rows:
 
     def __init__(self, scene: Scene, numbers: list[int], width: int) -> None:
         self._ranks, self._width = scene.state.ranks, width
-        works = [rank.work for rank in self._ranks.of.values()]
-        self._longest = max(work.whole for work in works)
-        self._slowest = max(work.own for work in works)
+        self._longest = max(rank.whole for rank in self._ranks.of.values())
+        self._slowest = max(rank.own for rank in self._ranks.of.values())
         self._silent = self._ranks.silent
         self._own = width >= 60
         longest = max(cell_len(_where(self._ranks.of.get(number))) for number in numbers or [0])
@@ -119,21 +118,21 @@ class _Rows:
         return row(self._width, *parts, picked=picked)
 
     def _figures(self, rank: Rank | None) -> list[Part]:
-        if rank is None or not rank.work.iters:
+        if rank is None or not rank.iters:
             at = f"{rank.it}" if rank else "·"
             blanks = 6 * (1 + self._own + len(self._phases)) + (self._bar + 1) * bool(self._bar)
             return [(f" {at:>6}", "dim"), (f" {'·':>5}{' ' * (blanks - 6)}", "dim")]
-        booked, iters = rank.minute.booked(rank.now), rank.minute.sums(rank.now)["iters"] or 1
-        parts: list[Part] = [f" {rank.it:>6}", f" {_ms(rank.work.whole):>5}"]
-        parts += [f" {_ms(rank.work.own):>5}"] if self._own else []
+        booked, iters = rank.minute.booked, rank.iters
+        parts: list[Part] = [f" {rank.it:>6}", f" {_ms(rank.whole):>5}"]
+        parts += [f" {_ms(rank.own):>5}"] if self._own else []
         parts += [(f" {_ms(booked[phase] / iters):>5}", "dim") for phase in self._phases]
         return [*parts, " ", *self._phase_bar(rank, booked)] if self._bar else parts
 
     def _phase_bar(self, rank: Rank, booked: Mapping[str, int]) -> list[Part]:
         """Return the phases at their lengths; the part that waits has a style of its own."""
         whole = sum(booked.values()) or 1
-        scale = self._bar * rank.work.whole / (self._longest or 1) / whole
-        waits = max(self._slowest - rank.work.own, 0.0) / (rank.work.whole or 1) * whole
+        scale = self._bar * rank.whole / (self._longest or 1) / whole
+        waits = max(self._slowest - rank.own, 0.0) / (rank.whole or 1) * whole
         lengths: list[tuple[str, str, float]] = []
         for phase in PHASES:
             waiting = min(waits, booked[phase]) if phase == "backward" else 0.0
