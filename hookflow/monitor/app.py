@@ -87,7 +87,6 @@ class Canvas(Widget):
 
 
 def _common(segments: Iterable[Segment], others: Iterable[Segment]) -> int:
-    """Return how many cells both begin with."""
     pairs = takewhile(lambda pair: pair[0] == pair[1], zip(segments, others, strict=False))
     return sum(segment.cell_length for segment, _ in pairs)
 
@@ -264,7 +263,6 @@ class MonitorApp(App[Outcome]):
         self.call_after_refresh(self._paint)
 
     def _sense(self, sensor: Sensor) -> None:
-        """Ask the system, which may take its time, from a thread."""
 
         def look() -> None:
             self._child_exit()
@@ -320,7 +318,6 @@ class MonitorApp(App[Outcome]):
         return scene
 
     def _kept(self) -> dict[str, list[str]]:
-        """Return the checkpoints on the disk, with their files of weights."""
         files = sorted(self._dir.checkpoints.glob("it*/model*.pt"))
         return {name: [file.name for file in group] for name, group in groupby(files, lambda file: file.parent.name)}
 

@@ -182,9 +182,9 @@ def _resized(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.u
 
 def _strip(upper: list[list[int]], lower: list[list[int]]) -> Strip:
     pairs = groupby((tuple(above), tuple(below)) for above, below in zip(upper, lower, strict=True))
-    return Strip([Segment("▀" * sum(1 for _ in same), _style(*pair)) for pair, same in pairs])
-
-
-@lru_cache(maxsize=1 << 16)
-def _style(above: tuple[int, ...], below: tuple[int, ...]) -> Style:
-    return Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below))
+    return Strip(
+        [
+            Segment("▀" * sum(1 for _ in same), Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below)))
+            for (above, below), same in pairs
+        ]
+    )

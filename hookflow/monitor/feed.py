@@ -10,7 +10,7 @@ import weakref
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -36,20 +36,17 @@ RECENT = 1 << 19
 _NUMBER = re.compile(r"events\.rank(\d{1,9})\.jsonl")
 
 
-def logs_of_others(run: RunDir) -> dict[int, Path]:
-    """Return the event logs of the ranks beside 0 that are there by now."""
-    matches = {path: _NUMBER.fullmatch(path.name) for path in run.path.glob("events.rank*.jsonl")}
-    logs = {int(match[1]): path for path, match in matches.items() if match}
-    return {rank: logs[rank] for rank in sorted(logs) if 0 < rank < WORLD}
-
-
-def refused(path: Path) -> str:
-    """Return that a log cannot be read, and why; empty where it can."""
-    try:
-        open_regular(path).close()
-    except OSError as error:
-        return f"{path.name} cannot be read: {error.strerror}"
-    return ""
+def logs_of_others(run: RunDir, known: Collection[int] = ()) -> Iterator[tuple[int, Path, str]]:
+    """Yield each rank beside 0, and those known, that has a log by now; its path; and why it cannot be read."""
+    paths = run.path.glob("events.rank*.jsonl")
+    for rank, path in sorted((int(match[1]), path) for path in paths if (match := _NUMBER.fullmatch(path.name))):
+        if 0 < rank < WORLD and rank not in known:
+            why = ""
+            try:
+                open_regular(path).close()
+            except OSError as error:
+                why = f"{path.name} cannot be read: {error.strerror}"
+            yield rank, path, why
 
 
 class Others(Tail[Record]):
@@ -73,19 +70,18 @@ class Logs:
         self._run = run
         self.tails: dict[int, Tail[Record]] = {0: event_log(run.events)}
         self._waiting: dict[int, deque[Record]] = {0: deque()}
-        self._known = {0}
+        self._known: set[int] = set()
         self.refused: list[str] = []
         """The logs of ranks that cannot be read, in words; who has heard them takes them out."""
 
     def read(self) -> Iterator[tuple[int, Record]]:
         """Yield what is new with the rank that has written it; of what is there, what is oldest first."""
-        for rank, path in logs_of_others(self._run).items():
-            if rank not in self._known:
-                self._known.add(rank)
-                if why := refused(path):
-                    self.refused.append(why)
-                else:
-                    self.tails[rank], self._waiting[rank] = Others(path), deque()
+        for rank, path, why in logs_of_others(self._run, self._known):
+            self._known.add(rank)
+            if why:
+                self.refused.append(why)
+            else:
+                self.tails[rank], self._waiting[rank] = Others(path), deque()
         more = dict(self.tails)  # those that may have more than was read
         while True:
             for rank, tail in list(more.items()):
@@ -185,8 +181,7 @@ class Recording:
     """States kept on the way, so that going back need not begin at the beginning."""
 
     def __init__(self, run: RunDir) -> None:
-        readable = {rank: path for rank, path in logs_of_others(run).items() if not refused(path)}
-        self._paths = {0: run.events, **readable}
+        self._paths = {0: run.events} | {rank: path for rank, path, why in logs_of_others(run) if not why}
         lines = sorted(line for rank, path in self._paths.items() for line in _lines(rank, path))
         self._times = array("d", [t for t, *_ in lines])
         self.first, self.last = (self._times[0], self._times[-1]) if self._times else (0.0, 0.0)

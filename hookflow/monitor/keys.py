@@ -90,7 +90,6 @@ def _next_trouble(step: int, scene: Scene) -> Notice | None:
 
 
 def _request(action: str, scene: Scene) -> str | Notice:
-    """Ask something of a run that can still hear it."""
     if scene.replay:
         return Notice("this is a replay: nothing can be asked of the run")
     if scene.health.over:
@@ -104,7 +103,6 @@ def _request(action: str, scene: Scene) -> str | Notice:
 
 
 def _leave(scene: Scene) -> str:
-    """Ask only when there is something to choose."""
     if scene.replay or scene.readonly or scene.health.over:
         return "detach"
     scene.view.asking = "quit"
@@ -112,7 +110,6 @@ def _leave(scene: Scene) -> str:
 
 
 def _answer(name: str, scene: Scene) -> str:
-    """Take a key as the answer to the question on the screen."""
     question, scene.view.asking = scene.view.asking, ""
     if question == "stop":
         if name == "k" and scene.can_kill:
@@ -128,21 +125,15 @@ def _answer(name: str, scene: Scene) -> str:
 
 STEPS = {"up": -1, "down": 1, "k": -1, "j": 1, "pageup": -10, "pagedown": 10}
 ENDS = {"home": -(10**6), "end": 10**6}
+FRAMES = {"left": "back", "right": "on", "shift+left": "far back", "shift+right": "far on"}
+BOUNDS = {"comma": "first", "full_stop": "last", "home": "first", "end": "last"}
+BRACKETS = {"left_square_bracket": partial(_next_metric, -1), "right_square_bracket": partial(_next_metric, 1)}
 LEAVE: dict[str, Command | str] = dict.fromkeys(("q", "ctrl+c", "ctrl+q"), _leave)
 
 KEYS: tuple[Key, ...] = (
     Key({"question_mark": partial(_toggle, HELP.name)}, HELP.key, HELP.about),
-    Key(
-        {f"{number}": partial(_focus, number) for number, panel in PANELS.items() if not panel.only},
-        "1-5",
-        "go to a panel; the same digit again makes it large",
-    ),
-    Key(
-        {"6": partial(_focus, 6)},
-        "6",
-        "go to the ranks, the processes that train together; again makes them large",
-        "ranks",
-    ),
+    Key({f"{number}": partial(_focus, number) for number in range(1, 6)}, "1-5", "go to a panel; again makes it large"),
+    Key({"6": partial(_focus, 6)}, "6", "go to the ranks, the processes that train together", "ranks"),
     Key({"tab": partial(_next_panel, 1), "shift+tab": partial(_next_panel, -1)}, "tab", "next panel"),
     Key({"z": partial(flip, "zoomed")}, "z", "make the panel large, and small again"),
     Key({"0": _back, "escape": _back}, "0 esc", "back to the whole dashboard"),
@@ -156,27 +147,13 @@ KEYS: tuple[Key, ...] = (
     Key({"c": partial(_request, "checkpoint")}, "c", "save a checkpoint now", "live"),
     Key({"s": partial(_request, "stop")}, "s", "stop the training (asks first)", "live"),
     Key({"space": "play"}, "space", "play and pause", "replay"),
-    Key(
-        {"left": "back", "right": "on", "shift+left": "far back", "shift+right": "far on"},
-        "← →",
-        "a frame back and on; with shift 5 %",
-        "replay",
-    ),
-    Key(
-        {"comma": "first", "full_stop": "last", "home": "first", "end": "last"},
-        ", .",
-        "to the start, to the end; also home and end",
-        "replay",
-    ),
+    Key(FRAMES, "← →", "a frame back and on; with shift 5 %", "replay"),
+    Key(BOUNDS, ", .", "to the start, to the end; also home and end", "replay"),
     Key({"less_than_sign": "slower", "greater_than_sign": "faster"}, "< >", "slower, faster", "replay"),
     Key({"e": partial(_next_trouble, 1), "E": partial(_next_trouble, -1)}, "e E", "next and previous warning or error"),
     *(Key({page.key: partial(_toggle, page.name)}, page.key, page.about) for page in (GALLERY, OUTPUT)),
     Key({"f": partial(flip, "unbound")}, "f", "show the points where nothing is bound too, and hide them"),
-    Key(
-        {"left_square_bracket": partial(_next_metric, -1), "right_square_bracket": partial(_next_metric, 1)},
-        "[ ]",
-        "previous and next metric, or image",
-    ),
+    Key(BRACKETS, "[ ]", "previous and next metric, or image"),
     Key({"l": partial(flip, "log")}, "l", "logarithmic scale of the charts"),
     Key({"P": "image"}, "P", "save an image (SVG) in the run directory"),
     Key({"ctrl+z": "suspend"}, "ctrl-z", "suspend this screen alone, until the shell's fg"),

@@ -73,7 +73,6 @@ def _large(scene: Scene, width: int, height: int) -> list[Strip]:
 
 
 def _bottom(height: int) -> int:
-    """Return the rows of the lowest panels."""
     return 7 if height < 45 else 10
 
 
@@ -126,7 +125,6 @@ def _small(scene: Scene, width: int, height: int) -> list[Strip]:
 
 
 def _layout(width: int, height: int) -> Callable[[Scene, int, int], list[Strip]]:
-    """Return what draws a body of this size."""
     if width >= 100 and height >= 27:
         return _large
     return _medium if width >= 76 and height >= 18 else _small

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -49,32 +48,16 @@ class Sensor:
             self._gpus = int(pynvml.nvmlDeviceGetCount())
 
     def look(self) -> Machine:
-        return Machine(
-            cpu=psutil.cpu_percent(),
-            load=psutil.getloadavg()[0],
-            ram=psutil.virtual_memory().percent,
-            viewer=self._self.cpu_percent(),
-            gpus=tuple(_gpu(self._nvml, index) for index in range(self._gpus)),
-        )
+        cpu, load, ram = psutil.cpu_percent(), psutil.getloadavg()[0], psutil.virtual_memory().percent
+        return Machine(cpu, load, ram, self._self.cpu_percent(), tuple(map(self._gpu, range(self._gpus))))
 
-
-def _gpu(nvml: Any, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-
-    def ask(question: Callable[..., Any], *args: Any) -> Any:
-        """Return the answer, or 0 where this GPU has none: a slice of one knows neither load nor watts."""
-        try:
-            return question(handle, *args)
-        except nvml.NVMLError:
-            return 0
-
-    use = ask(nvml.nvmlDeviceGetUtilizationRates)
-    return Gpu(
-        index=index,
-        busy=use.gpu if use else 0,
-        used=int(memory.used),
-        total=int(memory.total),
-        degrees=ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
-        watts=ask(nvml.nvmlDeviceGetPowerUsage) / 1000,
-    )
+    def _gpu(self, index: int) -> Gpu:
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        use = degrees = watts = 0
+        with suppress(nvml.NVMLError):  # a slice of a GPU does not know its load
+            degrees = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+            watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+            use = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
+        return Gpu(index, use, int(memory.used), int(memory.total), degrees, watts)

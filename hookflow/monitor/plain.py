@@ -32,25 +32,18 @@ from hookflow.monitor.summary import metrics_table, print_summary, summary
 from hookflow.numbers import clock, lasting, many, number, one_line, out_of, plural, span
 from hookflow.text import ESCAPE, printable
 
-PERIOD = 1.0
-"""Seconds between looks."""
-
 
 class StallWatch:
     """Watches the stalls of one run, whose state is folded elsewhere."""
 
     def __init__(self, run: RunDir, live: Live) -> None:
         self._run, self._live = run, live
-        self._looked = 0.0
         self._since = 0.0  # when the training was last seen to get on, while it hangs; else 0
         self._next = 0.0  # seconds of the next report of a stall
 
     def look(self, clock: float) -> tuple[str, str] | None:
         """Return the condition and a sentence at this moment (seconds since 1970), when they are to be printed."""
-        if abs(clock - self._looked) < PERIOD:  # it may have been set back
-            return None
-        self._looked, state = clock, self._live.state
-        life = self._run.life()
+        state, life = self._live.state, self._run.life()
         inside = look_inside(self._run, state) if life == "alive" else {}
         health = examine(state, life, clock, self._live.plan, inside)
         if health.condition != "stalled":
@@ -112,12 +105,8 @@ def can_show_bars(out: TextIO) -> bool:
     return out.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
 
 
-FACTS = 3
-"""How many facts a bar has at most: speed, time, and the time that is left."""
-
-
 class Bar(NamedTuple):
-    """One row: how much is `done` of how much (0: unknown), speed and times, and the latest numbers."""
+    """One row: how much is `done` of how much (0: unknown); speed, time and the time left; and the latest numbers."""
 
     name: str
     done: int
@@ -160,8 +149,8 @@ def drawn(rows: Sequence[Bar], width: int) -> Table:
         share = f"{row.done / row.whole:4.0%}" if row.whole else ""
         counted = [Text(text, justify="right") for text in (share, out_of(row.done, row.whole), *row.facts[:kept])]
         numbers = Text("  ".join(row.numbers), INKS["val"], no_wrap=True, overflow="ellipsis")
-        blanks = [""] * (min(kept, FACTS) + 2 - len(counted))
-        table.add_row(Text(row.name, "bold"), bar, *counted, *blanks, *[numbers] * (kept > FACTS))
+        blanks = [""] * (min(kept, 3) + 2 - len(counted))
+        table.add_row(Text(row.name, "bold"), bar, *counted, *blanks, *[numbers] * (kept > 3))
     return table
 
 
@@ -211,11 +200,8 @@ class Sheet:
             self._redrawn.update(drawn([*bars(state)], self.console.width), refresh=True)
 
 
-EVERY = 10.0
-"""Seconds of the run between lines on its progress, without other lines."""
-
-SCALARS = 5
-"""Numbers in such a line, at most."""
+EVERY, SCALARS = 10.0, 5
+"""Seconds of the run between lines on its progress, without other lines; and the numbers in such a line, at most."""
 
 ChildExit = Callable[[], int | None]
 """Returns the exit code of the process that trains once it has ended, when the caller is its parent."""
@@ -343,7 +329,6 @@ class _Printer:
             self._sheet.line(printable(line))
 
     def _fresh(self) -> list[Entry]:
-        """Return the entries of the journal since the last time."""
         fresh = self._live.state.journal.since(self._seen)
         self._seen = fresh[-1].number + 1 if fresh else self._seen
         return fresh
@@ -418,7 +403,6 @@ def _message(entry: Entry) -> str:
 
 
 def _place(state: RunState, epoch: int, it: int) -> str:
-    """Return the epoch, counted from 1, and the iteration."""
     return f"epoch {out_of(epoch, state.run.get('max_epochs'))}  iter {out_of(it, state.total_iters)}"
 
 

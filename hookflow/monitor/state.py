@@ -7,14 +7,14 @@ what the live view showed. How long an attempt has taken is in its frames, by a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from hookflow.events import records
 from hookflow.events.records import KINDS, LATE, VERSION
 from hookflow.graph.plan import Plan
-from hookflow.metric_mode import mode_by_name
+from hookflow.metric_mode import Mode, mode_by_name
 from hookflow.monitor.journal import BECAME, Entry, Gallery, Journal, Kind, Logged, brief
 from hookflow.monitor.ranks import NO_PLAN, NO_RUN, Rank, Ranks
 from hookflow.monitor.series import Best, MetricHistory, Series, in_order
@@ -145,8 +145,8 @@ class RunState:
         return self.ranks.of[0]
 
     @property
-    def monitored(self) -> Iterable[str]:
-        """The metrics that hooks monitor, in the pipeline's order."""
+    def monitored(self) -> dict[str, Mode]:
+        """The metrics that hooks monitor, in the pipeline's order, and whether less or more is better."""
         return self.run.get("modes", {})
 
     @property
@@ -255,7 +255,7 @@ class RunState:
         for name, value in record["v"].items():
             key = name if record["split"] == "val" else f"{record['split']} {name}"
             new = Best(float(value), record["it"], self.epoch_of(record["it"], record["ep"]))
-            best = self.metrics.add(key, new, self.run.get("modes", {}).get(name) or mode_by_name(name))
+            best = self.metrics.add(key, new, self.monitored.get(name) or mode_by_name(name))
             self._check_finite(record, key, new.value)
             texts[name] = f"{name} {number(new.value)}{' ★' if best else ''}"
         values = "  ".join(texts[name] for name in in_order(texts, self.monitored))
@@ -332,7 +332,6 @@ class RunState:
         self._note(record, "error", "run", f"not resumed: {one_line(record['reason'])}", detail)
 
     def _check_finite(self, record: records.Record, name: str, value: float) -> None:
-        """Warn of a value that is not finite, once for each name."""
         if not math.isfinite(value):
             self._warn(record, name, name, f"{name} is {number(value)} at iteration {record['it']}")
 

@@ -20,7 +20,7 @@ from hookflow.events.log import whole_lines
 from hookflow.events.reading import open_regular, read_record
 from hookflow.events.rundir import RunDir, run_argument, short
 from hookflow.graph.plan import Plan
-from hookflow.monitor.feed import SHARED, Live, logs_of_others, refused
+from hookflow.monitor.feed import SHARED, Live, logs_of_others
 from hookflow.monitor.health import Health, end_reason, judge
 from hookflow.monitor.ranks import NO_PLAN, can_compare
 from hookflow.monitor.series import in_order
@@ -64,8 +64,8 @@ def read_overview(run: RunDir, clock: float) -> Overview:
     if state.end is None:
         fold(last)
     if state.ranks.world > 1 and (state.end is None or state.end["status"] in ("failed", "interrupted")):
-        for rank, path in logs_of_others(run).items():  # another rank may have failed, which rank 0 does not know
-            if why := refused(path):
+        for rank, path, why in logs_of_others(run):  # another rank may have failed, which rank 0 does not know
+            if why:
                 bad.append(why)
                 continue
             with open_regular(path) as file:

@@ -115,7 +115,6 @@ def _compared(scene: Scene, entry: Entry, width: int) -> Iterator[Strip]:
 
 
 def _checkpoint(scene: Scene, saved: Checkpoint) -> list[tuple[str, str]]:
-    """Return the facts of a checkpoint, and the commands that use it."""
     folder, it = scene.path / saved["path"], saved["it"]
     known, metrics_it = scene.state.metrics.newest_by(it)
     metrics = "   ".join(f"{name} {number(value)}" for name, value in known.items())

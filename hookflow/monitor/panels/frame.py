@@ -161,7 +161,6 @@ def over(lines: Sequence[Strip], scene: Scene, width: int) -> list[Strip]:
 
 
 def _question(scene: Scene) -> tuple[str, list[tuple[str, str]], str]:
-    """Return the question, the keys that answer it, and a note."""
     if scene.view.asking == "quit":
         stop = f"stop the training {'…' if scene.health.condition == 'stalled' else 'after this iteration'}"
         choices = [("d", "detach: the training goes on (enter)"), ("s", stop), ("esc", "stay here")]

@@ -49,7 +49,6 @@ def gallery(scene: Scene, width: int, height: int) -> list[Strip]:
 
 
 def _image(image: Pixels | str, width: int, height: int) -> list[Strip]:
-    """Return the image in the middle, or why there is none."""
     if isinstance(image, str):
         return [row(width, (f" {image}", "warn"))]
     if width < 3 or not height:

@@ -110,21 +110,18 @@ def _plot(
         for x in range(width):
             dots, style = (train[y][x], "train") if train[y][x] else (val[y][x], "val")
             sign, style = spots.get((y, x), (chr(0x2800 + dots) if dots else " ", style))
-            if parts and (parts[-1][1] == style or sign == " "):  # a row is few segments, and not one a cell
-                parts[-1] = (parts[-1][0] + sign, parts[-1][1])
-            else:
-                parts.append((sign, style))
+            before, inked = parts.pop() if parts else ("", style)
+            same = inked == style or sign == " "  # a row is few segments, and not one a cell
+            parts += [(before + sign, inked)] if same else [(before, inked), (sign, style)]
         rows.append([*parts])
     return rows
 
 
 def _cell(point: tuple[float, float], width: int, height: int) -> tuple[int, int]:
-    """Return the row and the column of the cell that a point lies in."""
     return round((1 - point[1]) * (height - 1)), round(point[0] * (width - 1))
 
 
 def _axis(scene: Scene, span: Iterations, width: int, room: int) -> list[Strip]:
-    """Return the axis with a mark for each checkpoint, and the iterations it spans."""
     places = (span.place(saved["it"]) for saved in scene.state.checkpoints)
     saved = sorted({round(place * (room - 1)) for place in places if 0 <= place <= 1})
     while any(after - before < 3 for before, after in pairwise(saved)):  # they touch: every second one, from the newest

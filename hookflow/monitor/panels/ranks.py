@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from rich.cells import cell_len
@@ -118,18 +117,17 @@ class _Rows:
         return row(self._width, *parts, picked=picked)
 
     def _figures(self, rank: Rank | None) -> list[Part]:
+        """Return the figures, and a bar of the phases; the part of it that waits has a style of its own."""
         if rank is None or not rank.iters:
             at = f"{rank.it}" if rank else "·"
             blanks = 6 * (1 + self._own + len(self._phases)) + (self._bar + 1) * bool(self._bar)
             return [(f" {at:>6}", "dim"), (f" {'·':>5}{' ' * (blanks - 6)}", "dim")]
-        booked, iters = rank.minute.booked, rank.iters
+        booked = rank.minute.booked
         parts: list[Part] = [f" {rank.it:>6}", f" {_ms(rank.whole):>5}"]
         parts += [f" {_ms(rank.own):>5}"] if self._own else []
-        parts += [(f" {_ms(booked[phase] / iters):>5}", "dim") for phase in self._phases]
-        return [*parts, " ", *self._phase_bar(rank, booked)] if self._bar else parts
-
-    def _phase_bar(self, rank: Rank, booked: Mapping[str, int]) -> list[Part]:
-        """Return the phases at their lengths; the part that waits has a style of its own."""
+        parts += [(f" {_ms(booked[phase] / rank.iters):>5}", "dim") for phase in self._phases]
+        if not self._bar:
+            return parts
         whole = sum(booked.values()) or 1
         scale = self._bar * rank.whole / (self._longest or 1) / whole
         waits = max(self._slowest - rank.own, 0.0) / (rank.whole or 1) * whole
@@ -137,10 +135,9 @@ class _Rows:
         for phase in PHASES:
             waiting = min(waits, booked[phase]) if phase == "backward" else 0.0
             lengths += [(FILLS[phase], phase, scale * (booked[phase] - waiting)), (WAITS, "dim", scale * waiting)]
-        return phase_bar(lengths, self._bar)
+        return [*parts, " ", *phase_bar(lengths, self._bar)]
 
     def _remark(self, number: int, rank: Rank | None) -> tuple[str, str]:
-        """Return what is special about a rank, and the style for it."""
         straggler = self._ranks.straggler
         if rank is not None and rank.fatal:
             return f"{rank.fatal['type']}", "error"
@@ -156,7 +153,6 @@ class _Rows:
 
 
 def _ms(ns: float) -> str:
-    """Return milliseconds in five characters."""
     value = ns / 1e6
     return f"{value:.2f}" if value < 99.995 else f"{value:.1f}" if value < 999.95 else f"{value:.0f}"
 
