@@ -337,8 +337,8 @@ class DistributedSection(Section):
     """The backend of the process group: "auto" is nccl on CUDA, else gloo."""
     timeout: int = Field(default=600, ge=1)
     """Seconds that a process waits for the others before it gives them up."""
-    units: list[str] = []
-    """With "fsdp": globs over the names of modules that are gathered one by one; left out, the model as a whole."""
+    units: list[str] | None = Field(default=None, examples=[["type:Block"], ["layers.*"]])
+    """With "fsdp": modules that are gathered one by one, by name or class; left out, the network's repeated block."""
 
     find_unused_parameters: bool = False
     """With "ddp": search each forward pass for parameters that get no gradient, instead of failing; that takes time."""
@@ -351,7 +351,7 @@ class DistributedSection(Section):
 
     @field_validator("units")
     @classmethod
-    def _of_shares(cls, units: list[str], info: ValidationInfo) -> list[str]:
+    def _of_shares(cls, units: list[str] | None, info: ValidationInfo) -> list[str] | None:
         if units and info.data.get("strategy", "fsdp") != "fsdp":
             raise ValueError('units are for strategy = "fsdp"; with "ddp" each process has the whole model')
         return units

@@ -35,6 +35,26 @@ class Normed(Plain):
         self.body.append(nn.Dropout(0.1))
 
 
+class Block(nn.Module):
+    """A layer beside which its input goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + self.layer(self.norm(inputs))  # type: ignore[no-any-return]
+
+
+class Deep(Plain):
+    """With blocks that are alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body.extend([Block(), Block()])
+
+
 class Clouds(Dataset[Any]):
     """Points of three clouds."""
 
@@ -147,6 +167,11 @@ class OwnSteps(Classification):
 def uneven(rank: int, world: int) -> list[Any]:
     """Give each rank another number of batches."""
     return [(torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64))] * (world + rank + 1)
+
+
+def computes(run: Any, module: nn.Linear, name: str, output: Tensor) -> None:
+    """Say in which types of numbers a module has its weights and its result."""
+    run.say(f"{name}: {module.weight.dtype}, {output.dtype}")
 
 
 def statistics(run: Any) -> None:

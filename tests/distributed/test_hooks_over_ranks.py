@@ -150,7 +150,7 @@ def test_power_sgd_is_resumed(ranks_trained: NewClouds, tmp_path: object) -> Non
 @pytest.mark.parametrize(
     ("strategy", "why"),
     [
-        (FSDP([]), "FSDP shards gradients, and averages none in buckets"),
+        (FSDP([], "fp32", print), "FSDP shards gradients, and averages none in buckets"),
         (DDPAtStep(), "the task steps its optimizers itself, so that gradients are averaged at the step"),
         (DDP(DistributedSection()), ""),
     ],

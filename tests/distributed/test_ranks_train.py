@@ -88,6 +88,19 @@ def test_shares_are_resumed_to_the_bit_and_read_by_plain_pytorch(new_clouds: New
     assert (record["model"], record["params"]) == ("Normed", sum(p.numel() for p in model.parameters()))
 
 
+def test_the_repeated_block_is_gathered_by_itself_in_the_precision_of_the_run(train_both: TrainBoth) -> None:
+    """Its batch norms keep their precision."""
+    computes = 'hooks.computes={use="./clouds.py:computes", points=["forward"], modules=["body.4.*"]}'
+    deep = 'model.use="./clouds.py:Deep"', "data.train.args.examples=44"
+    _, together = train_both(*deep, FSDP, 'run.precision="bf16"', computes)
+    for rank in (0, 1):
+        picked = 'FSDP gathers 2 modules one by one: distributed.units = ["type:Block"]'
+        assert messages_of(together, rank, "FSDP") == [picked]
+        types = ["body.4.norm: torch.float32, torch.bfloat16", "body.4.layer: torch.bfloat16, torch.bfloat16"]
+        assert messages_of(together, rank, "body.4")[:2] == types
+    assert {tensor.dtype for tensor in final_state(together)["model"].values()} == {torch.float32, torch.int64}  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_ranks_do_not_drift_apart(ranks_trained: NewClouds, strategy: str) -> None:
     """Whatever each draws, and whatever a model keeps beside its parameters."""
@@ -136,6 +149,7 @@ def test_a_condition_holds_on_all_ranks_or_on_none(ranks_trained: NewClouds) -> 
             'the hook "sums" fires on rank 0 alone, and run.sum needs all ranks',
         ),
         ([FSDP, 'distributed.units=["bodi"]'], 'no module of the network matches "bodi"'),
+        ([FSDP, 'distributed.units=["type:Blok"]'], 'no module of the network is a "Blok"'),
         (
             [FSDP, 'model.use="./clouds.py:Across"'],
             'cannot shard "body.0.weight": it uses the channels_last memory format',

@@ -20,6 +20,7 @@ from hookflow.runner.distributed.parallel import (
     choose_strategy,
     full_state,
     local_state,
+    repeated_block,
     units_of,
     unmatched_units,
 )
@@ -129,7 +130,7 @@ def test_what_a_hook_holds_on_each_rank_is_told_apart_by_its_values_however_larg
 def test_a_sum_is_taken_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     reduced: list[torch.Tensor] = []
     monkeypatch.setattr(dist, "all_reduce", reduced.append)
-    strategy = choose_strategy(DistributedSection(), Ranks(0, 2), here, own_steps=False)
+    strategy = choose_strategy(DistributedSection(), Ranks(0, 2), "fp32", here, print, own_steps=False)
     for value in (torch.ones(2), 1.0):  # nccl refuses what lies in the host's memory
         assert strategy.all_reduce(value, torch.device("meta")).device.type == "meta"
     assert all(tensor.is_meta for tensor in reduced)
@@ -159,6 +160,11 @@ def test_units_are_the_outermost_that_a_glob_matches() -> None:
     assert units_of(network, ["layers*"]) == units_of(network, ["layers.*"]) == [first, second]
     assert units_of(network, ["layers.*", "*.0.?"]) == [first, first[0], second]
     assert units_of(network, []) == []
+    assert units_of(network, ["type:Linear"]) == [first[0], second[0]]
+    assert repeated_block(network) == [], "a sequence is none, nor is a layer"
+    assert repeated_block(nn.Sequential(*(nn.TransformerEncoderLayer(4, 2, 4) for _ in range(2)))) == [
+        "type:TransformerEncoderLayer"
+    ]
     (problem,) = unmatched_units(DistributedSection(strategy="fsdp", units=["layer.*"]), network, here)
     assert 'no module of the network matches "layer.*"' in problem.message
 

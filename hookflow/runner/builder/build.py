@@ -88,7 +88,10 @@ class _Builder:
         trained = {name: trained_by(self.pipeline, name) for name in self.pipeline.optimizers}
         trains = {name: network if of is None else models[of] for name, of in trained.items()}
         task = self._task(makers["task"])
-        strategy = choose_strategy(self.pipeline.distributed, self.ranks, self.places.of, own_steps=steps_itself(task))
+        precision = choose_precision(section.precision, device, self.say)
+        strategy = choose_strategy(
+            self.pipeline.distributed, self.ranks, precision, self.places.of, self.say, own_steps=steps_itself(task)
+        )
         strategy.parallelize(network, [*models.values()], device, self.places.of)  # FSDP replaces the parameters
         groups, picked = self._fitting(network, trains, plan)
         parts = Parts(
@@ -96,7 +99,7 @@ class _Builder:
             ranks=self.ranks,
             strategy=strategy,
             device=device,
-            precision=choose_precision(section.precision, device, self.say),
+            precision=precision,
             models=models,
             optimizers={name: self._optimizer(makers, name, groups[name]) for name in trains},
             trains=trains,

@@ -28,8 +28,8 @@ def pick(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]) -
             continue
         names: set[str] = set()
         for entry in binding.modules:
-            chosen = _modules(entry, there)
-            if not chosen and (issue := _no_module(entry, there)):
+            chosen = modules_matching(entry, there)
+            if issue := no_module(entry, there):
                 message = f'hook "{binding.hook}" at {binding.point}: {issue[0]}'
                 problems.append(Problem(message, place(binding, entry), issue[1]))
             names.update(chosen)
@@ -37,7 +37,7 @@ def pick(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]) -
     return result, problems
 
 
-def _modules(entry: str, there: Mapping[str, nn.Module]) -> list[str]:
+def modules_matching(entry: str, there: Mapping[str, nn.Module]) -> list[str]:
     """Return the modules that an entry picks: a glob over their names, or over their classes and base classes."""
     if not entry.startswith(TYPE):
         return [name for name in there if fnmatchcase(name, entry)]
@@ -45,7 +45,10 @@ def _modules(entry: str, there: Mapping[str, nn.Module]) -> list[str]:
     return [name for name, module in there.items() if any(fnmatchcase(own, kind) for own in class_names([module]))]
 
 
-def _no_module(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | None:
+def no_module(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | None:
+    """Return that an entry picks none of these modules, and a hint at what may be meant; None if it picks one."""
+    if modules_matching(entry, there):
+        return None
     if not entry.startswith(TYPE):
         return no_match(entry, there, "module of the network")
     kind = entry.removeprefix(TYPE)
@@ -84,7 +87,7 @@ def picked(pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter
         yield from (name for name in parameters if fnmatchcase(name, pattern))
         return
     modules = dict(model.named_modules())
-    inside = {id(parameter) for name in _modules(pattern, modules) for parameter in modules[name].parameters()}
+    inside = {id(parameter) for name in modules_matching(pattern, modules) for parameter in modules[name].parameters()}
     yield from (name for name, parameter in parameters.items() if id(parameter) in inside)
 
 

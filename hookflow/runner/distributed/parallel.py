@@ -5,24 +5,25 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import cache, partial, wraps
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from hookflow.errors import Locate, Problem, UserError
 from hookflow.hooks.builtin.means import on_device
-from hookflow.hooks.globs import no_match
 from hookflow.hooks.tensors import by_dtype, full, is_sharded, shard_like
-from hookflow.pipeline.schema import DistributedSection
+from hookflow.pipeline.schema import TYPE, DistributedSection
+from hookflow.runner.builder.selectors import modules_matching, no_module
 from hookflow.runner.checkpoint.nested import mapped
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.rendezvous import Ranks
+from hookflow.runner.numerics.precision import HALVES
 
 OF_DDP = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
 """The keys of `[distributed]` that `DistributedDataParallel` takes by the same names."""
@@ -156,7 +157,15 @@ class Parallel(Strategy):
             broadcast(buffers)
 
 
-def choose_strategy(section: DistributedSection, ranks: Ranks, place: Locate, *, own_steps: bool) -> Strategy:
+def choose_strategy(
+    section: DistributedSection,
+    ranks: Ranks,
+    precision: str,
+    place: Locate,
+    say: Callable[..., None],
+    *,
+    own_steps: bool,
+) -> Strategy:
     """Return the strategy of these ranks; `own_steps` says that the task steps its optimizers itself.
 
     Raises UserError when such a task excludes what the section asks for.
@@ -171,7 +180,7 @@ def choose_strategy(section: DistributedSection, ranks: Ranks, place: Locate, *,
             message = f"{key} has no effect with a task that steps its optimizers itself"
             raise UserError(Problem(message, place(f"distributed.{key}"), "leave it out"))
         return DDPAtStep()
-    return FSDP(section.units) if section.strategy == "fsdp" else DDP(section)
+    return FSDP(section.units, precision, say) if section.strategy == "fsdp" else DDP(section)
 
 
 class DDP(Parallel):
@@ -366,24 +375,38 @@ def _weights(device: torch.device) -> torch.Tensor:
 
 
 class FSDP(Parallel):
-    """Shards each model by torch's `fully_shard`, and with `units` (globs over modules) these one by one."""
+    """Shards each model by torch's `fully_shard`, and with `units` these modules one by one.
+
+    Without `units` they are the network's repeated blocks. In a precision of 16 bits parameters are gathered, and
+    modules compute, in it; gradients are reduced in float32. Batch norms stay in float32.
+    """
 
     no_buckets = "FSDP shards gradients, and averages none in buckets"
 
-    def __init__(self, units: Sequence[str]) -> None:
+    def __init__(self, units: Sequence[str] | None, precision: str, say: Callable[..., None]) -> None:
         super().__init__()
         self._units = units
+        self._precision = precision
+        self._say = say
 
     def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         _check_layout(network, place)
         super().parallelize(network, models, device, place)
-        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        units = [module for module in units_of(network, self._units) if module not in self._models]
+        mesh, half = init_device_mesh(device.type, (dist.get_world_size(),)), HALVES.get(self._precision)
+        entries = repeated_block(network) if self._units is None else self._units
+        units = [module for module in units_of(network, entries) if module not in self._models]
+        if units and self._units is None:
+            self._say(f'FSDP gathers {len(units)} modules one by one: distributed.units = ["{entries[0]}"]')
+        norms = [module for module in network.modules() if isinstance(module, _NormBase) and [*module.parameters()]]
+        for norm in norms if half else ():
+            fully_shard(norm, mesh=mesh)
+        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
         for module in [*reversed(units), *self._models]:  # what lies within another one goes first
-            fully_shard(module, mesh=mesh)
+            if not half or module not in norms:
+                fully_shard(module, mesh=mesh, mp_policy=policy)
 
     def require_sync(self, wanted: bool) -> None:
         for model in self._models:
@@ -395,29 +418,49 @@ class FSDP(Parallel):
 
 
 def unmatched_units(section: DistributedSection, network: nn.Module, place: Locate) -> Iterator[Problem]:
-    """Yield a problem for each glob of `distributed.units` that matches no module of the network."""
-    names = [name for name, _ in network.named_modules() if name]
-    for k, glob in enumerate(section.units):
-        if wrong := no_match(glob, names, "module of the network"):
+    """Yield a problem for each entry of `distributed.units` that picks no module of the network."""
+    there = {name: module for name, module in network.named_modules() if name}
+    for k, entry in enumerate(section.units or ()):
+        if wrong := no_module(entry, there):
             message, hint = wrong
             yield Problem(message, place(f"distributed.units.{k}"), hint)
 
 
-def units_of(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
-    """Return the modules that the globs match, the outer ones first.
+def units_of(network: nn.Module, entries: Sequence[str]) -> list[nn.Module]:
+    """Return the modules that the entries pick, the outer ones first.
 
-    A glob matches no modules inside one that it matches, no lists of modules, and no modules without parameters.
+    An entry picks no modules inside one that it picks, no lists of modules, and no modules without parameters.
     """
-    suggestion: dict[str, set[str]] = {glob: set() for glob in globs}
-    units = []
-    for name, module in network.named_modules():
-        called = type(module).forward is not nn.Module.forward and any(True for _ in module.parameters())
-        for glob in globs:
-            within = any(name.startswith(f"{outer}.") for outer in suggestion[glob])
-            if name and called and not within and fnmatchcase(name, glob):
-                suggestion[glob].add(name)
-                units += [module] if module not in units else []
-    return units
+    there = {name: module for name, module in network.named_modules() if name and _can_be_gathered(module)}
+    picked = set()
+    for entry in entries:
+        outer = "."
+        for name in modules_matching(entry, there):  # in the order of the network
+            if not name.startswith(f"{outer}."):
+                outer = name
+                picked.add(name)
+    return [module for name, module in there.items() if name in picked]
+
+
+def repeated_block(network: nn.Module) -> list[str]:
+    """Return the entry of the class that is a network's repeated block; an empty list without one.
+
+    It is a class of modules with submodules of which there are several: the one whose modules have most parameters.
+    """
+    blocks: dict[type[nn.Module], list[nn.Module]] = {}
+    for module in network.modules():
+        if type(module) is not nn.Sequential and any(module.children()) and _can_be_gathered(module):
+            blocks.setdefault(type(module), []).append(module)
+    sizes = {
+        kind.__name__: sum(p.numel() for p in {p for module in modules for p in module.parameters()})
+        for kind, modules in blocks.items()
+        if len(modules) > 1
+    }
+    return [f"{TYPE}{max(sizes, key=lambda name: sizes[name])}"] if sizes else []
+
+
+def _can_be_gathered(module: nn.Module) -> bool:
+    return type(module).forward is not nn.Module.forward and any(True for _ in module.parameters())
 
 
 def _check_layout(network: nn.Module, place: Locate) -> None:
