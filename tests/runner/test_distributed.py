@@ -14,6 +14,7 @@ from torch import nn
 
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import DistributedSection
+from hookflow.runner.data.batch_sampler import BatchSharding
 from hookflow.runner.distributed.consensus import Alone
 from hookflow.runner.distributed.parallel import (
     OWN,
@@ -26,7 +27,6 @@ from hookflow.runner.distributed.parallel import (
 )
 from hookflow.runner.distributed.process_group import backend_of, device_of
 from hookflow.runner.distributed.rendezvous import Ranks
-from hookflow.sharding import BatchSharding
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
 

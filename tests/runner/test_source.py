@@ -7,7 +7,7 @@ from collections import namedtuple
 import pytest
 import torch
 
-from hookflow.runner.data.batches import Batches
+from hookflow.runner.data.source import Batches
 from tests.conftest import NewRun, Trained, messages, reason, records
 from tests.loaders import context, with_sampler
 

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from hookflow.events.records import DataInfo
 
+Sizes = tuple[Callable[[int], int] | None, Callable[[int], int] | None]
+"""From a batch's index in the epoch to its examples, of this rank and of all ranks together; None where unknown."""
+
 
 @dataclass(frozen=True)
 class DataContext:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import default_collate
 
 from hookflow.errors import Problem, UserError, Where
@@ -19,77 +18,8 @@ from hookflow.pipeline.schema import Component, LoaderSection
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.pipeline.use import refer
 from hookflow.runner.data.base import DataContext
-from hookflow.runner.numerics.random_state import RNGStream, batch_seed, derive_seed, seeded
-from hookflow.sharding import BatchSharding
-
-
-class BatchSampler(BatchSharding):
-    """The order of the examples in each epoch, the same on every rank, and the batches that it is cut into.
-
-    `batches` of them make an epoch, or all if left out: a shuffled epoch takes others each time.
-    """
-
-    def __init__(
-        self, examples: int, batch_size: int, *, shuffle: bool, seed: int, batches: int | None = None, **sharding: Any
-    ) -> None:
-        """`sharding` is `drop_last`, `rank` and `world`."""
-        super().__init__(examples, batch_size, **sharding)
-        self.available = super().__len__()
-        self._taken = self.available if batches is None else batches
-        self.shuffle, self.seed = shuffle, seed
-
-    def __len__(self) -> int:
-        return self._taken
-
-    def indices(self, epoch: int) -> Tensor:
-        """Return the indices of all examples, int64 (examples,), in the order of the epoch."""
-        if not self.shuffle:
-            return torch.arange(self.examples)
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, RNGStream.ORDER, epoch))
-        return torch.randperm(self.examples, generator=generator)
-
-
-class CustomBatchSampler(BatchSampler):
-    """Batches in the order of the user's sampler, which is run through at the start of each epoch.
-
-    The global generators are seeded for the epoch meanwhile, so that its order can be reproduced though the sampler
-    has no state. `set_epoch(epoch)` is called if there is one. Raises UserError at `where` when the sampler gives
-    something else than indices of examples, or more or fewer in later epochs.
-    """
-
-    def __init__(self, sampler: Iterable[Any], data: int, where: Where, *, seed: int, **options: Any) -> None:
-        self._sampler = sampler
-        self._data = data
-        self._where = where
-        self.seed = seed
-        super().__init__(len(self._sampled(0)), shuffle=False, seed=seed, **options)
-
-    def indices(self, epoch: int) -> Tensor:
-        """Return the indices that the sampler gives in the epoch."""
-        result = self._sampled(epoch)
-        if len(result) != self.examples:
-            message = f"the sampler gave {self.examples} indices in epoch 0, and {len(result)} in epoch {epoch}"
-            raise UserError(Problem(message, self._where, "every epoch must have as many"))
-        return result
-
-    def _sampled(self, epoch: int) -> Tensor:
-        if set_epoch := getattr(self._sampler, "set_epoch", None):
-            set_epoch(epoch)
-        with seeded(derive_seed(self.seed, RNGStream.ORDER, epoch)):
-            return torch.tensor([self._index(provided) for provided in self._sampler], dtype=torch.int64)
-
-    def _index(self, provided: Any) -> int:
-        try:
-            index: int = provided.__index__()
-        except (AttributeError, TypeError):
-            message = f"the sampler gave a {type(provided).__name__} where an index is needed"
-            hint = "a sampler gives one index at a time; batches are made of them here"
-            raise UserError(Problem(message, self._where, hint)) from None
-        if not 0 <= index < self._data:
-            message = f"the sampler gave the index {index}, and the dataset has {self._data} examples"
-            raise UserError(Problem(message, self._where, f"they count from 0 to {self._data - 1}"))
-        return index
-
+from hookflow.runner.data.batch_sampler import BatchSampler, CustomBatchSampler
+from hookflow.runner.numerics.random_state import RNGStream, batch_seed
 
 CALLED_WITH = {"collate": ("a list of examples",), "sampler": ("the dataset",), "augment": ("a batch", "a generator")}
 """The arguments of each named part."""

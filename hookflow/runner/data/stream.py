@@ -15,8 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
 from hookflow.pipeline.registry import missing_package
-from hookflow.runner.data.base import DataContext, Sized, data_info
-from hookflow.runner.data.batches import Sizes
+from hookflow.runner.data.base import DataContext, Sized, Sizes, data_info
 from hookflow.runner.data.loader import identity, no_loader_warnings, warn_if_oversubscribed
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.workers import Shipped, begin_worker, end_workers, let_be_killed, start_method
