@@ -56,7 +56,7 @@ class AirNet(nn.Module):
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Conv2d:
-    """Return a 3x3 convolution whose first filters pass their input on as it is; the others are drawn."""
+    """Return a 3x3 convolution whose first filters are the identity; the others are random."""
     layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
     nn.init.dirac_(layer.weight[: min(inputs, outputs)].detach())
     return layer

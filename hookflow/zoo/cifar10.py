@@ -9,6 +9,7 @@ import shutil
 import tarfile
 import urllib.request
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,9 +25,6 @@ URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
 FOLDER = "cifar-10-batches-bin"
 """The archive's only folder."""
-
-MOST = 200_000_000
-"""The most bytes that the archive may have."""
 
 PATIENCE_S = 10.0
 """How long to wait for a connection, or for the next bytes on one."""
@@ -104,33 +102,32 @@ def _folder(root: Path) -> Path | None:
     return root / FOLDER if (root / FOLDER).exists() else None
 
 
-_failed: dict[Path, str] = {}
-"""Why a download into a root failed in this process: the next split does not wait for the same answer again."""
-
-
+@lru_cache(maxsize=1)  # of a download that has failed, the next split has the answer at once
 def _fetched(root: Path, say: Callable[[str], None]) -> str:
     """Fetch the archive into `root` and unpack it; return why it could not be done, or an empty string."""
-    if root not in _failed:
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            with (root / "cifar-10.lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may want it at once: one fetches, others wait
-                if not (root / FOLDER).exists():
-                    archive = root / Path(URL).name
-                    download(URL, archive, MD5, MOST, say)
-                    say(f"unpacking {archive}")
-                    _unpack(archive, root)
-            return ""
-        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a redirect to no address
-            _failed[root] = f"the download failed: {error}"
-    return _failed[root]
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with (root / "cifar-10.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may want it at once: one fetches, others wait
+            if not (root / FOLDER).exists():
+                archive, unpacked = root / Path(URL).name, root / f"{FOLDER}.tmp"
+                download(URL, archive, MD5, say)
+                say(f"unpacking {archive}")
+                shutil.rmtree(unpacked, ignore_errors=True)
+                with tarfile.open(archive) as tar:
+                    tar.extractall(unpacked, filter="data")
+                (unpacked / FOLDER).rename(root / FOLDER)
+                unpacked.rmdir()
+        return ""
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a redirect to no address
+        return f"the download failed: {error}"
 
 
-def download(url: str, target: Path, md5: str, most: int, say: Callable[[str], None]) -> None:
-    """Fetch `url` into `target` unless it is there. The target then has the MD5 sum, or OSError is raised.
+def download(url: str, target: Path, md5: str, say: Callable[[str], None]) -> None:
+    """Fetch `url` into `target` unless it is there; `say` takes lines about the progress.
 
-    A file of more than `most` bytes is not fetched. `say` takes lines about the progress. Raises OSError,
-    http.client.HTTPException or ValueError where there is no answer, or none that is HTTP.
+    Raises OSError where the file has another MD5 sum; OSError, http.client.HTTPException or ValueError where there is
+    no answer, or none that is HTTP.
     """
     path = target
     if not target.exists():
@@ -138,10 +135,7 @@ def download(url: str, target: Path, md5: str, most: int, say: Callable[[str], N
         path = target.with_name(f"{target.name}.part")
         answer = urllib.request.urlopen(url, timeout=PATIENCE_S)  # noqa: S310  # the caller's, not the user's
         with answer, path.open("wb") as file:
-            while data := answer.read(min(CHUNK, most + 1)):
-                if file.tell() + len(data) > most:
-                    path.unlink()
-                    raise OSError(f"{url} sends more than the {most:,} bytes that the file has at most")
+            while data := answer.read(CHUNK):
                 file.write(data)
                 say(f"{file.tell() / 1e6:.0f} MB")
     with path.open("rb") as file:
@@ -151,20 +145,6 @@ def download(url: str, target: Path, md5: str, most: int, say: Callable[[str], N
             path.unlink()
         raise OSError(f"{path} has the MD5 sum {digest} instead of {md5}")
     path.replace(target)
-
-
-def _unpack(archive: Path, root: Path) -> None:
-    """Unpack the plain files of the archive's folder aside, then put the folder in its place."""
-    aside = root / f"{FOLDER}.tmp"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            source = tar.extractfile(member) if member.isfile() else None  # no link, which may lead anywhere
-            if source is not None and Path(member.name).parent == Path(FOLDER):
-                with (aside / Path(member.name).name).open("wb") as file:
-                    shutil.copyfileobj(source, file)
-    aside.rename(root / FOLDER)
 
 
 def _read(folder: Path, split: str, limit: int | None) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
@@ -60,37 +60,20 @@ class Gaussians(nn.Module):
         super()._load_from_state_dict(state, prefix, *rest)
 
 
-def append_rows(model: nn.Module, optimizer: Optimizer, rows: Mapping[str, Tensor]) -> None:
-    """Append rows to each parameter, by its name; what the optimizer has averaged of them begins at zero."""
-    for name, parameter in list(model.named_parameters()):
-        more = rows[name]
-        averages = {key: torch.cat((a, a.new_zeros(more.shape))) for key, a in _averages(optimizer, parameter).items()}
-        _replace(model, optimizer, name, torch.cat((parameter.detach(), more)), averages)
+def change_rows(model: nn.Module, optimizer: Optimizer, change: Callable[[Tensor], Tensor]) -> None:
+    """Replace each parameter by a new one of other rows, and change what the optimizer has averaged of it likewise.
 
-
-def keep_rows(model: nn.Module, optimizer: Optimizer, kept: Tensor) -> None:
-    """Drop the rows of every parameter but those where `kept`, boolean (rows,), is true."""
-    for name, parameter in list(model.named_parameters()):
-        averages = {key: average[kept] for key, average in _averages(optimizer, parameter).items()}
-        _replace(model, optimizer, name, parameter.detach()[kept], averages)
-
-
-def _averages(optimizer: Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
-    """Return what the optimizer holds for each number of a parameter: Adam's two averages, say, and not its step."""
-    state = optimizer.state.get(parameter, {})
-    return {key: value for key, value in state.items() if getattr(value, "shape", None) == parameter.shape}
-
-
-def _replace(model: nn.Module, optimizer: Optimizer, name: str, values: Tensor, averages: Mapping[str, Tensor]) -> None:
-    """Replace a parameter in the model and the optimizer by a new one: the last backward's graph may hold the old."""
-    old = model.get_parameter(name)
-    new = nn.Parameter(values, requires_grad=old.requires_grad)
-    owner, _, last = name.rpartition(".")
-    setattr(model.get_submodule(owner), last, new)
+    The graph of the last backward pass may hold the old parameter.
+    """
+    new = {old: nn.Parameter(change(old.detach()), old.requires_grad) for old in model.parameters()}
+    for name, old in list(model.named_parameters()):
+        setattr(model, name, new[old])
     for group in optimizer.param_groups:
-        group["params"] = [new if parameter is old else parameter for parameter in group["params"]]
-    if old in optimizer.state:
-        optimizer.state[new] = {**optimizer.state.pop(old), **averages}
+        group["params"] = [new.get(old, old) for old in group["params"]]
+    for old, parameter in new.items():
+        if state := optimizer.state.pop(old, None):
+            averages = {key: change(value) for key, value in state.items() if getattr(value, "shape", 0) == old.shape}
+            optimizer.state[parameter] = {**state, **averages}
 
 
 class Painting:
@@ -118,9 +101,12 @@ class Painting:
 
     def densify(self, run: Run, gaussians: Mapping[str, Tensor]) -> None:
         """Add Gaussians, given by the rows of each parameter, and fire `after_densify`."""
-        append_rows(run.model, run.optimizer, gaussians)
-        run.fire("after_densify", len(gaussians["position"]))
+        count = len(gaussians["position"])
+        change_rows(run.model, run.optimizer, lambda rows: functional.pad(rows, (0, 0, 0, count)))
+        for name, parameter in run.model.named_parameters():
+            parameter.detach()[-count:] = gaussians[name]
+        run.fire("after_densify", count)
 
     def prune(self, run: Run, kept: Tensor) -> None:
         """Keep only the Gaussians where `kept`, boolean (count,), is true."""
-        keep_rows(run.model, run.optimizer, kept)
+        change_rows(run.model, run.optimizer, lambda rows: rows[kept])

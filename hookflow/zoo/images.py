@@ -52,15 +52,11 @@ class Images(BatchSharding):
     device they take a byte a value: 155 MB for 40,000 images of 32x32 with the border that shifting needs.
 
     Only the `train` split is shuffled, anew each epoch, drops an incomplete last batch, and is augmented if `augment`
-    is left out. `augment` shifts each image by up to two pixels each way, the border reflected, and flips: a coin for
-    each image in the first epoch, then the other way round every other epoch, so that two in a row see both sides.
+    is left out. `augment` shifts each image by up to two pixels each way, the border reflected, and flips it: at
+    random in the first epoch, and the other way round in every other epoch.
 
     `sizes` are the sides, in pixels, that images are scaled to, epoch by epoch; the last goes for all that follow.
-    A net that takes any size learns most of what it needs from small images first, at the square of their side.
-
-    With several ranks, each has its share of every batch. `info` describes the data by `name` and `note`.
-    Draws come from generators of their own, on the CPU: they are the same on every device, and take nothing from the
-    global generators.
+    Random draws come from generators of their own on the CPU, so they are the same on every device.
     """
 
     def __init__(
@@ -75,7 +71,7 @@ class Images(BatchSharding):
         self._augment = training if options.augment is None else options.augment
         self._sizes = options.sizes
         self._seed = options.seed
-        self._images = (_bordered(images) if self._augment else images).to(device)
+        self._images = (_padded(images) if self._augment else images).to(device)
         self._classes = classes.to(device)
         mean, std = torch.tensor(MEAN, device=device), torch.tensor(STD, device=device)
         self._scale = (1 / (255 * std)).view(3, 1, 1)
@@ -122,12 +118,10 @@ class Images(BatchSharding):
         return torch.Generator().manual_seed(int(state[0]))
 
 
-def _bordered(images: Tensor) -> Tensor:
+def _padded(images: Tensor) -> Tensor:
     """Return the images with `SHIFT` more pixels at each edge, reflected."""
-    rows, columns = (torch.arange(-SHIFT, side + SHIFT).abs() for side in images.shape[1:3])
-    rows = torch.minimum(rows, 2 * (images.shape[1] - 1) - rows)
-    columns = torch.minimum(columns, 2 * (images.shape[2] - 1) - columns)
-    return images[:, rows][:, :, columns]
+    edge = SHIFT, SHIFT
+    return torch.from_numpy(np.pad(images.numpy(), ((0, 0), edge, edge, (0, 0)), mode="reflect"))
 
 
 SPLITS = {"train": 8_000, "val": 1_000, "test": 1_000}

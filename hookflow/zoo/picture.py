@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.records import DataInfo
 from hookflow.pipeline.registry import missing_package
+from hookflow.runner.data.batch_sampler import BatchSharding
 
 
 def landscape(height: int, width: int) -> Tensor:
@@ -23,8 +23,7 @@ def landscape(height: int, width: int) -> Tensor:
         (torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width * (width / height), indexing="ij"
     )
     x = x * 1.5 / (width / height)  # from 0 to 1.5, whatever the shape
-    soft = 1.2 / height
-    """How much of the height an edge takes: about a pixel, so that none of them is jagged."""
+    soft = 1.2 / height  # the part of the height that an edge takes: about a pixel
     shore = 0.62
     mirrored = torch.where(y > shore, 2 * shore - y + 0.02 * (110 * y + 4 * x).sin() * (y - shore), y)
     image = _sky(x, mirrored)
@@ -61,8 +60,7 @@ def _ridge(x: Tensor, waves: float, shift: float, height: float) -> Tensor:
 
 def _tree(x: Tensor, y: Tensor, size: float) -> Tensor:
     """Return how far inside a fir of this height a point is, which stands on the bank at `x` = 0."""
-    up = (0.95 - y) / size
-    """From 0 at its foot to 1 at its tip."""
+    up = (0.95 - y) / size  # from 0 at its foot to 1 at its tip
     boughs = 0.16 * size * (1 - up) * (1 + 0.35 * (up * 7 % 1))
     return torch.where((up > 0) & (up < 1), boughs - x.abs(), -torch.ones_like(x))
 
@@ -73,7 +71,7 @@ def _over(image: Tensor, inside: Tensor, colour: tuple[float, float, float], sof
     return image * (1 - share) + torch.tensor(colour) * share
 
 
-class Picture:
+class Picture(BatchSharding):
     """Batches of pixels: places, float32 (batch, 2), and their colours, float32 (batch, 3) from 0 to 1.
 
     A place is x and y, each from -1 to 1 over the image. `train` draws each batch at random; an epoch is `batches` of
@@ -97,20 +95,9 @@ class Picture:
         """Where its pixels are, row by row, float32 (height × width, 2)."""
         self._colours = self.image.reshape(-1, 3)
         self._training, self._seed, self._size = split == "train", seed, batch_size
-        pixels = len(self.places)
+        super().__init__(batches * batch_size if self._training else len(self.places), batch_size, drop_last=False)
         height, width, _ = self.image.shape
-        self.info = DataInfo(
-            name=Path(path).name or "landscape",
-            examples=batches * batch_size if self._training else pixels,
-            batches=batches if self._training else -(-pixels // batch_size),
-            batch_size=batch_size,
-            synthetic=not path,
-            note=f"{width} × {height} pixels",
-        )
-
-    def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
-        return self.info["batches"]
+        self.info = self.describe(Path(path).name or "landscape", f"{width} × {height} pixels", synthetic=not path)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on."""

@@ -55,8 +55,8 @@ class Classification:
 class Regression:
     """The distance between a model's outputs and a target of their shape, averaged over the batch.
 
-    The loss is the mean squared error (`mse`), the mean absolute error (`mae`), or Huber's (`huber`), which is the
-    first near the target and the second far from it. Evaluation also gives `mae` and, over the whole pass, `rmse`.
+    The loss is the mean squared error (`mse`), the mean absolute error (`mae`) or Huber's loss (`huber`). Evaluation
+    also gives `mae` and, over the whole pass, `rmse`.
     """
 
     def __init__(self, loss: Literal["mse", "mae", "huber"] = "mse") -> None:

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
 from hookflow.runner.data.batch_size import BatchSizes, size_of
-from hookflow.runner.data.loader import no_loader_warnings
 from hookflow.runner.data.source import Batches, as_source
+from hookflow.runner.data.workers import no_loader_warnings
 from hookflow.runner.loop.evaluation import Means
 from tests.conftest import TESTS, Trained, messages, reason, records
 from tests.detection import EveryNth, Images, collate

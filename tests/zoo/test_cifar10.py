@@ -92,17 +92,13 @@ def archive(server, monkeypatch):
     packed = io.BytesIO()
     batch = bytes([7]) + bytes(RECORD * RECORDS - 1)
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
-        for name, data in ((f"{FOLDER}/data_batch_5.bin", batch), ("../outside.bin", b"x"), ("/abs.bin", b"x")):
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-        link = tarfile.TarInfo(f"{FOLDER}/data_batch_4.bin")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
-        tar.addfile(link)
+        member = tarfile.TarInfo(f"{FOLDER}/data_batch_5.bin")
+        member.size = len(batch)
+        tar.addfile(member, io.BytesIO(batch))
     server.content = packed.getvalue()
     monkeypatch.setattr(module, "URL", server.url)
     monkeypatch.setattr(module, "MD5", server.md5)
-    monkeypatch.setattr(module, "_failed", {})
+    module._fetched.cache_clear()
     return server
 
 
@@ -117,14 +113,12 @@ def test_the_archive_is_fetched_unpacked_and_read(archive, tmp_path):
     assert not source.info["synthetic"]
     assert said[0] == f"fetching {archive.url}"
     assert [path.name for path in (tmp_path / "new" / "root" / FOLDER).iterdir()] == ["data_batch_5.bin"]
-    assert not list(tmp_path.rglob("outside.bin"))
 
 
 @pytest.mark.parametrize(
     ("name", "value", "wrong"),
     [
         ("MD5", "0123", "has the MD5 sum .* instead of 0123"),
-        ("MOST", 5, "sends more than the 5 bytes that the file has at most"),
         ("PATIENCE_S", 0.05, "timed out"),
         ("URL", "http://127.0.0.1:1/file.bin", "refused"),
     ],
@@ -141,7 +135,6 @@ def test_a_download_that_fails_leaves_no_images_and_says_why(archive, tmp_path, 
 
 
 CONTENT = bytes(range(256)) * 16
-LARGEST = 1 << 14
 STATUS = [b"HTTP/1.1 200 OK", b"HTTP/1.1 206 Partial", b"HTTP/1.1 302 Found", b"HTTP/1.1 500 \x1b[31m", b"HTTP/9", b""]
 LINES = [
     b"Transfer-Encoding: chunked",
@@ -158,7 +151,7 @@ LINES = [
 
 @seeds(150)
 def test_whatever_it_answers(server, tmp_path, monkeypatch, seeds):
-    """A download is the whole file or an error, and fills no disk."""
+    """A download is the whole file or an error."""
     monkeypatch.setattr(module, "PATIENCE_S", LIMIT)
     for seed in seeds:
         chance = random.Random(seed)
@@ -168,13 +161,12 @@ def test_whatever_it_answers(server, tmp_path, monkeypatch, seeds):
         answer = b"\r\n".join(head[:: chance.choice([1, 2])]) + chance.choice([b"\r\n\r\n", b"\n\n", b""]) + body
         server.raw = garbled(answer, chance) if chance.random() < 0.3 else answer
         try:
-            module.download(server.url, tmp_path / "f", hashlib.md5(CONTENT).hexdigest(), LARGEST, print)
+            module.download(server.url, tmp_path / "f", hashlib.md5(CONTENT).hexdigest(), print)
         except (OSError, HTTPException, ValueError):
             assert not (tmp_path / "f").exists(), f"seed {seed}"
         else:
             assert (tmp_path / "f").read_bytes() == CONTENT, f"seed {seed}"
         for path in tmp_path.iterdir():
-            assert path.stat().st_size <= LARGEST, f"seed {seed}"
             path.unlink()
 
 
@@ -203,7 +195,7 @@ def test_an_archive_put_there_by_hand_is_unpacked_without_the_network(archive, t
     with pytest.raises(UserError, match=r"file.bin has the MD5 sum"):
         load(tmp_path)
     assert (tmp_path / "file.bin").read_bytes() == b"mine", "what is not the archive stays"
-    module._failed.clear()
+    module._fetched.cache_clear()
     (tmp_path / "file.bin").write_bytes(archive.content)
     assert load(tmp_path, split="val", limit=20).info["examples"] == 20
     assert archive.requests == 0
@@ -222,13 +214,13 @@ def test_many_at_once_fetch_once(archive, tmp_path):
 
 def test_synthetic_images_take_their_place_only_when_asked_and_say_so(archive, tmp_path):
     archive.status = 404
+    said = []
     with pytest.raises(UserError, match="download = false"):
         load(tmp_path, download=False)
     with pytest.raises(UserError) as error:
-        load(tmp_path)
+        load(tmp_path, said.append)
     for part in (str(tmp_path), str(tmp_path / FOLDER), "Error 404", archive.url, 'on_missing = "synthetic"'):
         assert part in str(error.value)
-    said = []
     source = load(tmp_path, said.append, split="val", limit=20, on_missing="synthetic")
     assert source.info["synthetic"]
     assert source.info["examples"] == 20

@@ -12,7 +12,7 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.zoo.chargpt import CharGPT
-from hookflow.zoo.gaussian2d import Gaussians, append_rows, keep_rows
+from hookflow.zoo.gaussian2d import Gaussians, Painting
 from hookflow.zoo.hooks import Render, Sample
 from hookflow.zoo.picture import Picture, places, read_image
 from tests.conftest import records
@@ -63,7 +63,10 @@ def test_appended_rows_begin_without_averages_and_dropped_ones_take_theirs_along
     model(places(3, 3)).sum().backward()
     optimizer.step()
     before = {name: (p.detach().clone(), optimizer.state[p]["exp_avg"].clone()) for name, p in model.named_parameters()}
-    append_rows(model, optimizer, {name: torch.ones(2, *p.shape[1:]) for name, p in model.named_parameters()})
+    fired: list[tuple[str, int]] = []
+    run: Any = SimpleNamespace(model=model, optimizer=optimizer, fire=lambda *point: fired.append(point))
+    Painting().densify(run, {name: torch.ones(2, *p.shape[1:]) for name, p in model.named_parameters()})
+    assert fired == [("after_densify", 2)]
     assert len(model) == 6
     assert [p for group in optimizer.param_groups for p in group["params"]] == [*model.parameters()]
     assert len(optimizer.state) == 4
@@ -75,7 +78,7 @@ def test_appended_rows_begin_without_averages_and_dropped_ones_take_theirs_along
         assert optimizer.state[parameter]["exp_avg"][4:].eq(0).all()
         assert optimizer.state[parameter]["step"] == 1
     kept = torch.tensor([True, False, False, True, False, False])
-    keep_rows(model, optimizer, kept)
+    Painting().prune(run, kept)
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name][0][kept[:4]])
         assert torch.equal(optimizer.state[parameter]["exp_avg"], before[name][1][kept[:4]])

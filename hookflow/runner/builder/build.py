@@ -21,7 +21,7 @@ from hookflow.runner.builder.components import OFFERED_TO_DATA, Maker, Parts, fi
 from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups
 from hookflow.runner.checkpoint.weights import load_weights
 from hookflow.runner.data.base import DataContext
-from hookflow.runner.data.limited import limit, overfitted
+from hookflow.runner.data.limited import limit
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.data.source import as_source
 from hookflow.runner.dispatch.torch_hooks import wrong_parameters
@@ -50,9 +50,8 @@ def build(
 ) -> Parts:
     """Build everything. Paths of the pipeline's own files are relative to `base`; `say` takes lines for people.
 
-    `splits` names the data that are needed; left out, those of a training. A model that is not `fresh` receives the
-    state of a checkpoint, and no initial weights. Raises UserError with the place in the pipeline when something cannot
-    be built from what is written there.
+    `splits` names the data that are needed; left out, those of a training. A model that is not `fresh` gets no initial
+    weights. Raises UserError with the place in the pipeline when something cannot be built.
     """
     if splits is None:
         splits = ("train", "val", "test") if loaded.pipeline.run.test else ("train", "val")
@@ -128,9 +127,10 @@ class _Builder:
             source = getattr(self.pipeline.data, split)
             if source is None or source.loader is None:
                 continue
-            training, public = split == "train", getattr(self.loaded.public.data, split).loader
-            overfits = training and self.pipeline.run.overfit is not None
-            section, key = overfitted(source.loader) if overfits else source.loader, f"data.{split}.loader"
+            section, training, key = source.loader, split == "train", f"data.{split}.loader"
+            if training and self.pipeline.run.overfit is not None:
+                section = section.model_copy(update={"shuffle": False, "augment": None})
+            public = getattr(self.loaded.public.data, split).loader
             try:
                 result[split] = loader_parts(
                     section, key, self.places, self.base, context, public=public, training=training

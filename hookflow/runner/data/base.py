@@ -27,8 +27,17 @@ class DataContext:
     world: int = 1
 
     def to_device(self, batch: Any) -> Any:
-        """Return the batch with every tensor on the device; on CUDA without waiting for the copy."""
-        return to_device(batch, self.device, self.channels_last)
+        """Return the batch with every tensor on the device; on CUDA without waiting for the copy.
+
+        Tensors of four dimensions get the channels_last memory format if asked for. Dicts, lists and tuples are
+        traversed; anything else is left as it is.
+        """
+        if not isinstance(batch, Tensor):
+            return map_parts(batch, self.to_device)
+        if batch.device == self.device and not self.channels_last:
+            return batch
+        layout = torch.channels_last if self.channels_last and batch.ndim == 4 else torch.preserve_format
+        return batch.to(self.device, non_blocking=self.device.type == "cuda", memory_format=layout)
 
 
 class Sized:
@@ -51,20 +60,6 @@ def data_info(data: Any, examples: int, batches: int, batch_size: int, note: str
         synthetic=False,
         note=note,
     )
-
-
-def to_device(batch: Any, device: torch.device, channels_last: bool) -> Any:
-    """Return the batch with every tensor on the device; on CUDA without waiting for the copy.
-
-    Tensors of four dimensions get the channels_last memory format if asked for. Dicts, lists and tuples are looked
-    into, and anything else is left as it is.
-    """
-    if isinstance(batch, Tensor):
-        if batch.device == device and not channels_last:
-            return batch
-        layout = torch.channels_last if channels_last and batch.ndim == 4 else torch.preserve_format
-        return batch.to(device, non_blocking=device.type == "cuda", memory_format=layout)
-    return map_parts(batch, lambda part: to_device(part, device, channels_last))
 
 
 def map_parts(batch: Any, change: Callable[[Any], Any]) -> Any:

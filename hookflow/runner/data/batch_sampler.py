@@ -56,7 +56,7 @@ class BatchSharding:
         return DataInfo(
             name=name,
             examples=self.examples,
-            batches=self._batches,
+            batches=len(self),
             batch_size=self._full,
             synthetic=synthetic,
             note=note,

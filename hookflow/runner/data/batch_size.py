@@ -27,11 +27,11 @@ class BatchSizes:
     """The sizes of the batches of one split. The source of these numbers is chosen here, before the first iteration.
 
     In this order: the task, by a method `batch_size(batch)`; the source, by the methods `batch_size(index)` for this
-    rank and `global_batch_size(index)` for all of them; the batch itself, as `size_of` reads it.
+    rank and `global_batch_size(index)` for all of them; the batch itself, by `size_of`.
 
-    `local(index, batch)` returns the examples of this rank in the source's latest batch; `total(index, batch)`, those
-    of all ranks, which must all call it. Where they are unknown, both return None, with one warning; over ranks and in
-    gradient accumulation they raise UserError. `exact` says that no size will be None.
+    `local(index, batch)` returns the examples of this rank in the source's latest batch, and `total(index, batch)`
+    those of all ranks, which must all call it. If they are unknown, both return None, with one warning; over ranks and
+    in gradient accumulation they raise UserError. `exact` says that no size will be None.
     """
 
     def __init__(
@@ -75,10 +75,9 @@ class BatchSizes:
 def size_of(batch: Any) -> int | None:
     """Return how many examples a batch has, where that cannot be mistaken; else None.
 
-    That is the first dimension of a tensor; or of all tensors in a dict or a tuple, if they agree in it, and in dicts
-    within these. In a list the tensors must also be of unlike numbers of dimensions: `[images (N, C, H, W), classes
-    (N,)]` is a batch of N, and a list of images may be one of any size. Anything else with a length has so many
-    examples.
+    That is the first dimension of a tensor; or of all tensors in a dict or a tuple, and in dicts within these, if they
+    agree in it. In a list the tensors must also differ in their number of dimensions: `[images (N, C, H, W), classes
+    (N,)]` is a batch of N, and a list of images may be of any size. Of anything else it is the length.
     """
     if isinstance(batch, Tensor):
         return batch.size(0) if batch.ndim else None

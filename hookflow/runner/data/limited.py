@@ -7,7 +7,7 @@ from copy import deepcopy
 from itertools import islice
 from typing import Any
 
-from hookflow.pipeline.schema import LoaderSection, Pipeline
+from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.values import limited_batches
 from hookflow.runner.data.base import Sized
 from hookflow.runner.data.source import Source, close
@@ -41,11 +41,6 @@ def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., Non
             made = f"{order} and unaugmented; what the dataset itself draws at random is drawn once"
         say(f"run.overfit: trains{validates} on the same {len(same)} of {whole} batches in each epoch, {made}", "warn")
     return result
-
-
-def overfitted(section: LoaderSection) -> LoaderSection:
-    """Return the loader of a run that is to overfit on a few batches: without shuffling and augmentation."""
-    return section.model_copy(update={"shuffle": False, "augment": None})
 
 
 class Limited(Sized):
@@ -97,10 +92,7 @@ class Repeated(Limited):
         close(source)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the size of a batch by its index, where the source knows it, or what the source has beyond that.
-
-        It has no state: nothing of it changes.
-        """
+        """Return the kept sizes of the batches, or what the source has beyond its state, which does not change."""
         if name in ("state_dict", "load_state_dict", "close"):
             raise AttributeError(name)
         if name in self._sizes:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from hookflow.errors import Problem, UserError
-from hookflow.runner.data.base import Sized, data_info, map_parts, prefetch, tensors
-from hookflow.runner.data.loader_parts import BatchSampler, LoaderParts
-from hookflow.runner.data.workers import Shipped, begin_worker, end_workers, let_be_killed, start_method
+from hookflow.runner.data.base import Sized, map_parts, prefetch, tensors
+from hookflow.runner.data.batch_sampler import BatchSampler
+from hookflow.runner.data.loader_parts import LoaderParts
+from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
 from hookflow.runner.numerics.random_state import ForkRNG, RNGStream, derive_seed, seed_for_batch, seeded
-from hookflow.runner.process.launch import cores
 
 Key = tuple[int, int, Tensor]
 """Key of a batch: its epoch, its index there, and the indices of its examples."""
@@ -38,27 +35,17 @@ class Loader(Sized):
         self._keys = _Keys(sampler)
         self._batches: Any = None
         self.dataset = data
-        warn_if_oversubscribed(workers, parts.context.say)
         self._draws = may_draw(data) or parts.collate is not default_collate
         fetches = _FetchBatch(data, parts, self._draws)
         self._fetched = partial(map, fetches.__getitem__, self._keys)
         self._loader: Any = None
-        pinned = parts.context.device.type == "cuda"
-        if workers or pinned:  # without them PyTorch's loader takes 17 µs a batch for a call
+        if (
+            workers or parts.context.device.type == "cuda"
+        ):  # without them PyTorch's loader takes 17 µs a batch for a call
+            options = loader_options(fetches, type(data).__name__, parts)
             with no_loader_warnings():
-                self._loader = DataLoader(
-                    fetches,
-                    batch_size=None,
-                    sampler=self._keys,
-                    collate_fn=identity,
-                    num_workers=workers,
-                    persistent_workers=workers > 0,
-                    pin_memory=pinned,
-                    worker_init_fn=begin_worker,
-                    multiprocessing_context=start_method(fetches, type(data).__name__, parts),
-                    generator=torch.Generator(),  # PyTorch draws seeds of workers from it, not from the training's
-                )
-        self.info = data_info(data, sampler.examples, len(sampler), parts.section.batch_size, parts.worker_note)
+                self._loader = DataLoader(fetches, sampler=self._keys, persistent_workers=workers > 0, **options)
+        self.info = sampler.describe(type(data).__name__, parts.worker_note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
@@ -129,27 +116,6 @@ def forked(batches: Iterator[Any], count: int) -> Iterator[Any]:
         yield batch
 
 
-def identity(batch: Any) -> Any:
-    """Return a batch as it is: the dataset that a DataLoader of hookflow sees has collated it."""
-    return batch
-
-
-def warn_if_oversubscribed(workers: int, say: Callable[..., None]) -> None:
-    """Warn when there are more workers than processors for them."""
-    processors = cores()
-    if workers > processors:
-        say(f"{workers} workers share {processors} processors, and the training needs one too", "warn")
-
-
-@contextmanager
-def no_loader_warnings() -> Iterator[None]:
-    """Suppress the warnings of a loader that the user is given otherwise, or can do nothing about."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This DataLoader will create")
-        warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata calls it
-        yield
-
-
 class OnDevice(Sized):
     """A source out of a map-style dataset that is collated once, as one batch of all its examples, and kept.
 
@@ -166,7 +132,7 @@ class OnDevice(Sized):
         _check_rows(full, len(data), parts)
         self._full = context.to_device(full)
         note = f"{sum(tensor.nbytes for tensor in tensors(self._full)) / 2**20:.1f} MiB on {context.device}"
-        self.info = data_info(data, self._sampler.examples, len(self._sampler), parts.section.batch_size, note)
+        self.info = self._sampler.describe(type(data).__name__, note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""

@@ -16,9 +16,8 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
 from hookflow.pipeline.registry import missing_package
 from hookflow.runner.data.base import DataContext, Sized, Sizes, data_info
-from hookflow.runner.data.loader import identity, no_loader_warnings, warn_if_oversubscribed
 from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.data.workers import Shipped, begin_worker, end_workers, let_be_killed, start_method
+from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
 from hookflow.runner.numerics.random_state import (
     ForkRNG,
     RNGStream,
@@ -350,22 +349,11 @@ class _InProcess:
 
 
 def _loader(data: SeededIterable, parts: LoaderParts) -> Any:
-    section = parts.section
-    if not section.workers:
+    if not parts.section.workers:
         return _InProcess(data)
     if missing := missing_package("an iterable dataset with workers", "torchdata", "data", parts.place("workers")):
         raise UserError(missing)
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    warn_if_oversubscribed(section.workers, parts.context.say)
     with no_loader_warnings():
-        return StatefulDataLoader(
-            data,
-            batch_size=None,  # the dataset gives batches: a batch is seeded as a whole
-            collate_fn=identity,
-            num_workers=section.workers,
-            pin_memory=parts.context.device.type == "cuda",
-            worker_init_fn=begin_worker,
-            multiprocessing_context=start_method(data, type(data.data).__name__, parts),
-            generator=torch.Generator(),
-        )
+        return StatefulDataLoader(data, **loader_options(data, type(data.data).__name__, parts))

@@ -11,8 +11,9 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.reduction import ForkingPickler
@@ -29,6 +30,7 @@ from torch.utils.data._utils.signal_handling import _remove_worker_pids  # type:
 from hookflow.errors import Problem, UserError
 from hookflow.pipeline.use import import_file, imported_files
 from hookflow.runner.data.loader_parts import LoaderParts
+from hookflow.runner.process.launch import cores
 from hookflow.runner.process.signals import SIGNALS
 from hookflow.user_code import FRAME
 
@@ -135,7 +137,37 @@ SHM = Path("/dev/shm")  # noqa: S108
 """Where Linux keeps memory that processes share."""
 
 
-def start_method(fetches: Shipped, name: str, parts: LoaderParts) -> str | None:
+def loader_options(fetches: Shipped, name: str, parts: LoaderParts) -> dict[str, Any]:
+    """Return the arguments of a DataLoader over a dataset whose items are batches; warn of too many workers."""
+    workers, processors = parts.section.workers, cores()
+    if workers > processors:
+        parts.context.say(f"{workers} workers share {processors} processors, and the training needs one too", "warn")
+    return {
+        "batch_size": None,
+        "collate_fn": identity,
+        "num_workers": workers,
+        "pin_memory": parts.context.device.type == "cuda",
+        "worker_init_fn": begin_worker,
+        "multiprocessing_context": _start_method(fetches, name, parts),
+        "generator": torch.Generator(),  # PyTorch draws seeds of workers from it, not from the training's
+    }
+
+
+def identity(batch: Any) -> Any:
+    """Return a batch as it is."""
+    return batch
+
+
+@contextmanager
+def no_loader_warnings() -> Iterator[None]:
+    """Suppress the warnings of a loader that `loader_options` gives in its own words, or that no user can act on."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata calls it
+        yield
+
+
+def _start_method(fetches: Shipped, name: str, parts: LoaderParts) -> str | None:
     """Return the start method of a loader's workers; None where there are none.
 
     A fork of the training inherits the locks of its threads, and may hang; a fork server has none. In a script that
