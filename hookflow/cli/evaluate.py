@@ -78,6 +78,7 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
     Raises UserError when there is no such checkpoint.
     """
     from hookflow.events.rundir import RunDir
+    from hookflow.runner.checkpoint.manifest import newest_good
     from hookflow.runner.checkpoint.store import RUN, CheckpointStore
     from hookflow.service.runs import find_run, has_checkpoint
 
@@ -101,7 +102,7 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
             hint = nearest_or_all(name, there)
             raise UserError(Problem(f'the run {run_dir.id} has no checkpoint "{name}"', Where("CHECKPOINT"), hint))
         return run_dir, there[name]
-    newest, passed_over = store.newest_good()
+    newest, passed_over = newest_good(store.folder)
     for line in passed_over:
         warn_of(line, "warn")
     if newest is None:

@@ -18,7 +18,7 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.runner.checkpoint import store as checkpoint
-from hookflow.runner.checkpoint.manifest import TRAINING, damage
+from hookflow.runner.checkpoint.manifest import TRAINING, damage, newest_good
 from hookflow.runner.checkpoint.store import AbandonedError, CheckpointStore, read
 from tests.conftest import Trained, messages, records
 from tests.watchers import POINTS
@@ -68,7 +68,7 @@ def test_damaged_ones_make_room_and_do_not_count(store: CheckpointStore) -> None
     one, two, nine = (save(store, it) for it in (1, 2, 9))
     (nine / "model.pt").write_bytes(b"")
     again = CheckpointStore(store.folder)
-    assert again.newest_good()[0] == two
+    assert newest_good(again.folder)[0] == two
     three = save(again, 3)
     again.prune(keep=2)
     assert again.all() == [three, two]
@@ -79,7 +79,7 @@ def test_checkpoints_none_of_which_is_whole_are_no_reason_to_begin_anew(store: C
     for it in (1, 2):
         (save(store, it) / "model.pt").unlink()
     with pytest.raises(UserError, match=r"it00000002 cannot be used .*model.pt is missing"):
-        store.newest_good()
+        newest_good(store.folder)
 
 
 @pytest.mark.parametrize("backwards", [False, True])
@@ -106,7 +106,7 @@ def test_a_write_that_is_called_off_leaves_nothing(store: CheckpointStore) -> No
     with pytest.raises(AbandonedError):
         save(store, 2, "last")
     assert sorted(path.name for path in store.folder.iterdir()) == ["it00000001", "last"]
-    assert store.newest_good()[0] == first
+    assert newest_good(store.folder)[0] == first
 
 
 def test_killed_at_any_line_there_is_a_good_one(store: CheckpointStore, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_killed_at_any_line_there_is_a_good_one(store: CheckpointStore, tmp_path
     for copy in copies.values():
         left = CheckpointStore(copy)
         left.clear_leftovers()
-        good, passed_over = left.newest_good()
+        good, passed_over = newest_good(left.folder)
         assert good is not None
         assert not passed_over, "what is not whole bears no name of a checkpoint"
         assert all(not damage(path) for path in left.names().values())

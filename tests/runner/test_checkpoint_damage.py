@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
-from hookflow.runner.checkpoint.manifest import MANIFEST, TRAINING, VERSION, damage, read_manifest, seal
+from hookflow.runner.checkpoint.manifest import MANIFEST, TRAINING, VERSION, damage, newest_good, read_manifest, seal
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.conftest import Train, Trained, records
 from tests.garbling import garbled, other_value, seeds
@@ -83,7 +83,7 @@ def test_it_is_named_and_passed_over(store: CheckpointStore, harm: Callable[[Pat
     older, newest = save(store, 1), save(store, 2)
     harm(newest)
     assert expected in damage(newest)
-    good, passed_over = store.newest_good()
+    good, passed_over = newest_good(store.folder)
     assert good == older
     assert len(passed_over) == 1
     assert expected in passed_over[0]
@@ -149,7 +149,7 @@ def test_names_go_back_to_what_they_stood_for(store: CheckpointStore) -> None:
     then = names(store)
     save(store, 3, "last", "best", "other", **{"best-2": 1})
     (store.folder / "it00000003" / "model.pt").unlink()
-    good, _ = store.newest_good()
+    good, _ = newest_good(store.folder)
     assert good is not None
     store.rewind(good)
     assert names(store) == then == {"last": "it00000002", "best": "it00000001"}
@@ -205,7 +205,7 @@ def test_whatever_is_wrong_in_one(recorded: CheckpointStore, seeds: range) -> No
         if (harmed := garbled(whole, chance)) != whole:
             victim.write_bytes(harmed)
             assert damage(newest), f"seed {seed}, {victim.name}"
-            assert recorded.newest_good()[0] == older
+            assert newest_good(recorded.folder)[0] == older
             victim.write_bytes(whole)
         forged: Any = json.loads(other_value(sealed, chance))
         if isinstance(forged, dict):
@@ -214,7 +214,7 @@ def test_whatever_is_wrong_in_one(recorded: CheckpointStore, seeds: range) -> No
                 names = (*read_manifest(newest)["files"], *read_manifest(newest)["names"])
                 assert all(name and "/" not in name and not name.startswith(".") for name in names), f"seed {seed}"
                 recorded.rewind(newest)
-            recorded.newest_good()
+            newest_good(recorded.folder)
             manifest.write_bytes(sealed)
             recorded.rewind(newest)
             assert all(path.parent == recorded.folder for path in recorded.names().values()), f"seed {seed}"

@@ -10,7 +10,7 @@ import torch
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.checkpoint.manifest import NONFINITE, damage, list_checkpoints
+from hookflow.runner.checkpoint.manifest import NONFINITE, damage, list_checkpoints, newest_good
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from hookflow.runner.loop.finite import Losses, advice, why_the_host_looks
 from tests.conftest import TESTS, TOY, NewRun, Trained, messages, reason, records
@@ -89,7 +89,7 @@ def test_a_checkpoint_of_weights_that_are_not_finite_is_kept_apart(trained: Trai
         return
     assert "nonfinite-it00000010, and not as last" in broken[0]
     assert {path.name for path in store.names().values()} == {"it00000005"}
-    assert store.newest_good()[0] == store.names()["last"].resolve()
+    assert newest_good(store.folder)[0] == store.names()["last"].resolve()
     (apart,) = list_checkpoints(run_dir.checkpoints, NONFINITE)
     assert [saved["it"] for saved in records(run_dir, "checkpoint")] == [5], "a resume takes this one"
     assert not damage(apart) and read(apart, torch.device("cpu"))["position"]["iter"] == 10

@@ -53,12 +53,8 @@ class Saving:
     """The writing thread: none on all ranks but the first."""
     outcome: Future[Saved] = field(default_factory=Future)
 
-    @property
-    def ended(self) -> bool:
-        return self.outcome.done()
-
     def ended_within(self, seconds: float) -> bool:
-        """Wait at most so many seconds; return whether the write has ended, if this rank writes at all."""
+        """Wait at most so many seconds; return whether the write has ended. On a rank that does not write it has."""
         return self.thread is None or bool(wait([self.outcome], seconds).done)
 
     def result(self) -> Saved | NotSavedError:
@@ -92,8 +88,7 @@ def begin(saving: Saving, write: Callable[[], Saved], ended: Callable[[], None])
 class HostCopy:
     """Copies a state into the host's memory: pinned where it comes from a GPU, so that it waits for the device once.
 
-    Fresh memory costs more than the copy into it. With `reuse` the next copy overwrites the memory of the last one,
-    tensor by tensor of the same shape and kind; uses of the last copy must be over.
+    With `reuse` the next copy overwrites the memory of the last one, tensor by tensor of the same shape and kind.
     """
 
     def __init__(self, *, reuse: bool) -> None:
@@ -139,22 +134,13 @@ class CheckpointManager:
         self.saved_at: int | None = None
         """The iteration of the newest checkpoint."""
         self.snapshot = snapshot
-        self._plan = context.plan
-        self._state = context.state
-        self._engine = context.engine
-        self._requests = context.requests
-        self._update = update
+        self._context, self._update, self._store = context, update, store
+        self._state, self._engine, self._requests = context.state, context.engine, context.requests
+        self._consensus, self._ranks, self._log = context.consensus, context.consensus.ranks, context.log
         self._unsaved: Unsaved | None = unsaved
-        self._consensus = context.consensus
-        self._ranks = context.consensus.ranks
-        self._timeline = context.timeline
-        self._store = store
-        self._log = context.log
-        self._folder = context.folder
         keeps = (hook.keep for hook in context.parts.hooks.values() if isinstance(hook, Checkpoint))
         self._keep = max(keeps, default=None)
         """How many of the newest checkpoints stay, beside those with a name; None keeps all."""
-        self._keeps_nonfinite = context.parts.section.on_nan == "ignore"
         self._saving: Saving | None = None
         self._warned: set[str] = set()
         given_away = any("checkpoint" in binding.takes for binding in context.plan.at("after_save_checkpoint"))
@@ -163,7 +149,7 @@ class CheckpointManager:
     @property
     def has_written(self) -> bool:
         """Whether a write has ended that has not been reported."""
-        return self._saving is not None and self._saving.ended
+        return self._saving is not None and self._saving.outcome.done()
 
     def save(self) -> None:
         """Copy the state and write it in another thread; an earlier write is waited for first."""
@@ -175,7 +161,7 @@ class CheckpointManager:
         for warning in (*self._update.parameter_warnings(), *changed):
             self._warn_once(warning)
         began = time.perf_counter()
-        with self._state.during("save"), self._timeline.excluded():
+        with self._state.during("save"), self._context.timeline.excluded():
             if not self._ranks.first:
                 self._log.flush(frame=False)  # the first rank brings the logs of all to the disk
             requested: dict[str, int | None] = {}
@@ -187,10 +173,9 @@ class CheckpointManager:
             moved = {name: it for name, it in requested.items() if it is not None}
             names = [LAST, *(name for name in requested if name not in moved and name != LAST)]
             state = self._copied()
-            saving = Saving(state, names, self._facts(state), (time.perf_counter() - began) * 1e3)
+            self._saving = Saving(state, names, self._facts(state), (time.perf_counter() - began) * 1e3)
             if self._ranks.first:
-                begin(saving, partial(self._write, saving, moved, self._keep), self._wake)
-            self._saving = saving
+                begin(self._saving, partial(self._write, self._saving, moved, self._keep), self._wake)
             self.saved_at = self._state.iter
 
     def request_last(self) -> None:
@@ -201,10 +186,9 @@ class CheckpointManager:
 
     def report(self) -> None:
         """Wait for the checkpoint that is being written, if any, and report it."""
-        if self._saving is None:
+        if (saving := self._saving) is None:
             return
-        saving = self._saving
-        with self._state.during("save"), self._timeline.excluded():
+        with self._state.during("save"), self._context.timeline.excluded():
             self._consensus.wait(saving.ended_within)
             saved = self._consensus.broadcast_object(saving.result() if saving.thread else None)
             if saving.thread:
@@ -237,7 +221,7 @@ class CheckpointManager:
                 raise NotSavedError("that takes all ranks, and this one has raised")
             state = self._copied()
             facts = self._facts(state) | {"exception": shortened(masked(f"{type(error).__name__}: {error}"))}
-            path = self._store.save_apart(state, facts, EXCEPTION).path.relative_to(self._folder)
+            path = self._store.save_apart(state, facts, EXCEPTION).path.relative_to(self._context.folder)
             self._log.say(f"the state after {type(error).__name__} was raised is in {path}", "warn")
 
     @contextmanager
@@ -253,7 +237,7 @@ class CheckpointManager:
         self._store.abandon()
         if self._saving is not None and self._saving.thread:
             self._saving.thread.join(GRACE)
-            if self._saving.ended and isinstance(saved := self._saving.result(), Saved):
+            if self._saving.outcome.done() and isinstance(saved := self._saving.result(), Saved):
                 self._record(self._saving, saved)
 
     def _wake(self) -> None:
@@ -282,7 +266,7 @@ class CheckpointManager:
             "ep": self._state.epoch,
             "metrics": position["metrics"],
             "metrics_it": position["metrics_at"],
-            "pipeline": self._plan.pipeline,
+            "pipeline": self._context.plan.pipeline,
             "world": self._ranks.world,
         }
 
@@ -291,35 +275,28 @@ class CheckpointManager:
         self._log.flush(frame=False)  # the log must have what the checkpoint has
         try:
             # and on the disk, before the checkpoint is
-            saving.facts = {**saving.facts, "log": sync_run(RunDir(self._folder))}
+            saving.facts = {**saving.facts, "log": sync_run(RunDir(self._context.folder))}
             if weight := next(self.snapshot.nonfinite_weights(saving.state), None):
-                if not self._keeps_nonfinite:
-                    return self._write_apart(saving, moved, weight)
+                if self._context.parts.section.on_nan != "ignore":
+                    saved = self._store.save_apart(saving.state, saving.facts, NONFINITE)
+                    self._store.move(moved)
+                    where = f'the weights are not finite in iteration {saving.facts["it"]} ("{weight}")'
+                    how = f"the checkpoint is saved as {saved.path.name}, and not as last nor best"
+                    self._log.say(f"{where}: {how}; --resume takes the one before it", "error")
+                    return saved
                 self._warn_once('the weights are not finite, and run.on_nan = "ignore" saves them')
             saved = self._store.save(saving.state, saving.names, saving.facts, moved)
             if keep is not None:
                 self._store.prune(keep)
         except FileNotFoundError:
-            if self._folder.exists():
+            if self._context.folder.exists():
                 raise
             raise FileNotFoundError("the run directory is gone: it was moved or deleted") from None
-        return saved
-
-    def _write_apart(self, saving: Saving, moved: Mapping[str, int], weight: str) -> Saved:
-        """Write a checkpoint whose weights are not finite: no name refers to it, and no run resumes from it."""
-        saving.names = []
-        saved = self._store.save_apart(saving.state, saving.facts, NONFINITE)
-        self._store.move(moved)
-        self._log.say(
-            f'the weights are not finite in iteration {saving.facts["it"]} ("{weight}"): the checkpoint is saved as '
-            f"{saved.path.name}, and not as last nor best; --resume takes the one before it",
-            "error",
-        )
         return saved
 
     def _record(self, saving: Saving, saved: Saved) -> None:
         if saved.path.name.startswith(NONFINITE):
             return  # no run resumes from it; an error names it
-        path = str(saved.path.relative_to(self._folder))
+        path = str(saved.path.relative_to(self._context.folder))
         it, ep = saving.facts["it"], saving.facts["ep"]
         self._log.put("checkpoint", it=it, ep=ep, path=path, names=saving.names, bytes=saved.bytes, ms=saving.ms)

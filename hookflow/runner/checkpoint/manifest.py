@@ -1,7 +1,6 @@
 """The manifest of a checkpoint, and its verification. Imports no torch.
 
-A checkpoint is a directory named after its iteration (`it00000469`; `it00000469.1` if that was taken). No run resumes
-by itself from one that was saved after an error (`exception-it00000470`), in the middle of an iteration.
+A checkpoint is a directory named after its iteration (`it00000469`; `it00000469.1` if that was taken).
 """
 
 from __future__ import annotations
@@ -23,12 +22,9 @@ VERSION = 8
 """The version of the format; no other version is read."""
 MANIFEST = "manifest.json"
 TRAINING = "training.pt"
-EXCEPTION = "exception-"
-NONFINITE = "nonfinite-"
-"""Begins the name of a checkpoint that no run resumes from: its weights are not finite."""
+EXCEPTION, NONFINITE = "exception-", "nonfinite-"
+"""Begin the names of checkpoints that no run resumes from: saved after an error, with weights that are not finite."""
 _NAME = re.compile(rf"(?:{EXCEPTION}|{NONFINITE})?it(\d+)(?:\.(\d+))?")
-
-
 SEAL = "sealed"
 """The last key of a manifest: the checksum of its text, where this key itself is `UNSEALED`."""
 UNSEALED = "0" * 64
@@ -37,12 +33,10 @@ LONGEST_NAME = 240
 
 
 class File(TypedDict):
-    """A file of a checkpoint."""
+    """The size and the checksum of a file."""
 
     bytes: int
-    """Its size."""
     sha256: str
-    """Its checksum."""
 
 
 class Manifest(TypedDict):
@@ -128,12 +122,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 def _is_plain(name: str) -> bool:
     """Return whether a file can have the name, and it leads nowhere but into its folder."""
-    return (
-        Path(name).name == name
-        and not name.startswith(".")
-        and name.isprintable()
-        and 0 < len(name.encode()) <= LONGEST_NAME
-    )
+    fits = name.isprintable() and 0 < len(name.encode()) <= LONGEST_NAME
+    return fits and Path(name).name == name and not name.startswith(".")
 
 
 @cache
@@ -152,8 +142,10 @@ def damage(path: Path, *, thorough: bool = True) -> str:
             size = (path / name).stat().st_size
             if size != entry["bytes"]:
                 return f"{name} has {size} bytes instead of {entry['bytes']}"
-            if thorough and _digest(path / name) != entry["sha256"]:
-                return f"{name} is not what was written"
+            if thorough:
+                with (path / name).open("rb") as file:
+                    if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
+                        return f"{name} is not what was written"
         except FileNotFoundError:
             return f"{name} is missing"
         except OSError as error:
@@ -176,11 +168,6 @@ def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
         hint = f"to start at the beginning, move {folder} away"
         raise UserError([Problem(line.partition(";")[0], hint=hint) for line in passed_over])
     return None, passed_over
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def can_go_by(name: str) -> bool:

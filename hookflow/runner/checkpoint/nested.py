@@ -14,9 +14,6 @@ import torch
 
 PLAIN = (type(None), bool, int, float, str, bytes)
 
-KeyPath = tuple[Any, ...]
-"""The keys and indices that lead to a value in a state."""
-
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return the same dicts, lists and tuples, with `change` of every leaf.
@@ -34,7 +31,7 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
-def leaves(value: Any, place: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yield every value in a state that is no dict, list or tuple, with its place; dict keys are values, too."""
     if type(value) in (dict, OrderedDict):
         for key, item in value.items():

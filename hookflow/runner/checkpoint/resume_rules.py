@@ -26,49 +26,37 @@ class May(Enum):
 
 
 class Rule(NamedTuple):
-    """Keys that are treated alike (`*` is one part of a key, `**` all that follows), and why."""
+    """Keys that are treated alike, in a list with commas (`*` is one part of a key, `**` all that follows), and why."""
 
-    keys: tuple[str, ...]
+    keys: str
     may: May
     why: str
 
 
 RULES = (
-    Rule(("run.max_epochs", "run.max_iters"), May.YES, "the length; what depends on it changes with it"),
-    Rule(("run.val_every", "run.test", "run.sanity", "run.limit_test", "data.test.**"), May.YES, "what is measured"),
+    Rule("run.max_epochs, run.max_iters", May.YES, "the length; what depends on it changes with it"),
+    Rule("run.val_every, run.test, run.sanity, run.limit_test, data.test.**", May.YES, "what is measured"),
     Rule(
-        ("run.device", "run.threads", "run.compile", "run.deterministic", "run.cudnn_benchmark", "run.channels_last"),
+        "run.device, run.threads, run.compile, run.deterministic, run.cudnn_benchmark, run.channels_last",
         May.YES,
         "the machinery; the bits may differ from here on",
     ),
+    Rule("distributed.**, data.*.loader.workers, data.*.loader.multiprocessing_context", May.YES, "the machinery"),
+    Rule("run.on_nan, run.max_skipped_steps, run.detect_anomaly, hooks.*.on_error", May.YES, "what follows an error"),
+    Rule("writers.**", May.YES, "where else the results are written"),
+    Rule("run.dir", May.YES, "where runs are looked for; this one stays in its directory"),
+    Rule("run.default_hooks, hooks.*.default, --shuffle", May.YES, "the hooks and their order are compared themselves"),
     Rule(
-        ("distributed.**", "data.*.loader.workers", "data.*.loader.multiprocessing_context"),
-        May.YES,
-        "the machinery",
-    ),
-    Rule(
-        ("run.on_nan", "run.max_skipped_steps", "run.detect_anomaly", "hooks.*.on_error"),
-        May.YES,
-        "what follows an error",
-    ),
-    Rule(("writers.**",), May.YES, "where else the results are written"),
-    Rule(("run.dir",), May.YES, "where runs are looked for; this one stays in its directory"),
-    Rule(
-        ("run.default_hooks", "hooks.*.default", "--shuffle"),
-        May.YES,
-        "the hooks and their order are compared themselves",
-    ),
-    Rule(
-        tuple(f"hooks.*.{key}" for key in ("every", "from", "until", "when", "requires", "ambiguous_with")),
+        "hooks.*.every, hooks.*.from, hooks.*.until, hooks.*.when, hooks.*.requires, hooks.*.ambiguous_with",
         May.YES,
         "when a hook fires",
     ),
-    Rule(("hooks.**", "points.**"), May.ALLOWED, "which hooks there are, their arguments and order"),
-    Rule(("run.name",), May.NO, "the run's directory is named after it"),
-    Rule(("model.**",), May.NO, "a resumed run has the model of its checkpoint"),
-    Rule(("optimizer.**",), May.NO, "a resumed run has the optimizer of its checkpoint"),
-    Rule(("data.**", "task.**"), May.NO, "the checkpoint was trained on something else"),
-    Rule(("**",), May.NO, "the checkpoint was trained in another way"),
+    Rule("hooks.**, points.**", May.ALLOWED, "which hooks there are, their arguments and order"),
+    Rule("run.name", May.NO, "the run's directory is named after it"),
+    Rule("model.**", May.NO, "a resumed run has the model of its checkpoint"),
+    Rule("optimizer.**", May.NO, "a resumed run has the optimizer of its checkpoint"),
+    Rule("data.**, task.**", May.NO, "the checkpoint was trained on something else"),
+    Rule("**", May.NO, "the checkpoint was trained in another way"),
 )
 """The first rule that a key matches counts. The triggers of single points (`hooks.*.points`) are those of a hook."""
 
@@ -84,11 +72,19 @@ class Changed(NamedTuple):
 
 def rule_of(key: str) -> Rule:
     """Return the rule for a dotted key."""
-    return next(rule for rule in RULES if any(_matches(pattern, key) for pattern in rule.keys))
+    return next(rule for rule in RULES if any(_matches(pattern, key) for pattern in rule.keys.split(", ")))
 
 
 def changes_between(then: tuple[Pipeline, Plan], now: tuple[Pipeline, Plan]) -> Iterator[Changed]:
     """Yield the differences between two pipelines with their plans."""
+    place = attrgetter("point", "half", "method", "modules", "parameters", "stages", "prepend", "always_call")
+
+    def places(hook: str, plan: Plan) -> set[Any]:
+        return {place(binding) for binding in plan.bindings if binding.hook == hook}
+
+    def written(value: Any) -> str:
+        return "not set" if value is None else as_toml(value)
+
     result = difference(then, now)
     for hook in result.hooks_removed:
         yield Changed("", May.ALLOWED, f'the hook "{hook}" is gone, and what it knew with it')
@@ -97,8 +93,8 @@ def changes_between(then: tuple[Pipeline, Plan], now: tuple[Pipeline, Plan]) -> 
     for change in result.keys:
         rule = rule_of(change.key)
         match = re.match(r"hooks\.([^.]+)\.points\b", change.key)
-        may = May.YES if match and _places(match[1], then[1]) == _places(match[1], now[1]) else rule.may
-        text = f"{change.key} was {_written(change.old)}, and is {_written(change.new)}"
+        may = May.YES if match and places(match[1], then[1]) == places(match[1], now[1]) else rule.may
+        text = f"{change.key} was {written(change.old)}, and is {written(change.new)}"
         yield Changed(change.key, may, text, rule.why)
     for hook, points in result.unbound.items():
         yield Changed(f"hooks.{hook}", May.ALLOWED, f'the hook "{hook}" fires no more at {", ".join(points)}')
@@ -109,25 +105,13 @@ def changes_between(then: tuple[Pipeline, Plan], now: tuple[Pipeline, Plan]) -> 
         yield Changed("hooks", May.ALLOWED, f"at {turned.point} the order was {old}, and is {new}")
 
 
-_PLACE = attrgetter("point", "half", "method", "modules", "parameters", "stages", "prepend", "always_call")
-
-
-def _places(hook: str, plan: Plan) -> set[Any]:
-    return {_PLACE(binding) for binding in plan.bindings if binding.hook == hook}
-
-
 def _matches(pattern: str, key: str) -> bool:
     """Return whether a pattern matches a dotted key; `a.**` matches `a`, too."""
     parts = re.escape(pattern).replace(r"\.\*\*", r"(\..*)?").replace(r"\*\*", ".*").replace(r"\*", r"[^.]+")
     return re.fullmatch(parts, key) is not None
 
 
-def _written(value: Any) -> str:
-    return "not set" if value is None else as_toml(value)
-
-
 UNREADABLE = "what its hooks were cannot be read: another version of hookflow has saved it"
-HINT = "to resume with the hooks as they are now: --allow-changed-hooks"
 
 
 def changes_since(checkpoint: Path, pipeline: Pipeline, plan: Plan) -> list[Changed]:
@@ -155,7 +139,7 @@ def recorded(folder: Path) -> tuple[Loaded, Plan]:
 def changed_hooks(changes: Iterable[Changed], since: str, places: SourceMap | None = None) -> list[Problem]:
     """Return a problem for each change that takes `--allow-changed-hooks`; `since` names what it is compared with."""
     result = [change for change in changes if change.may is May.ALLOWED]
-    hints = [*[""] * (len(result) - 1), HINT]
+    hints = [*[""] * (len(result) - 1), "to resume with the hooks as they are now: --allow-changed-hooks"]
     return [
         Problem(f"since {since}: {change.text}", places.of(change.key) if places else None, hint)
         for change, hint in zip(result, hints, strict=False)

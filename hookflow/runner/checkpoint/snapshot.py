@@ -26,11 +26,12 @@ class Snapshot:
     """The state of every part of a run's context that has one."""
 
     def __init__(self, context: Context, update: Update) -> None:
-        self.context = context
-        self.parts = context.parts
-        self.plan = context.plan
-        self.update = update
-        self.data = {split: source for split, source in context.parts.data.items() if split != "test"}
+        self.context, self.parts, self.plan, self.update = context, context.parts, context.plan, update
+        self.data = {
+            split: source
+            for split, source in context.parts.data.items()
+            if split != "test" and hasattr(source, "state_dict")
+        }
         self.say = context.log.say
 
     def capture(self, *, validation_due: bool = False) -> dict[str, Any]:
@@ -52,11 +53,11 @@ class Snapshot:
             "module_hooks": self.context.module_hooks.state_dict(),
             "scalars": self.context.scalars.state_dict(),
             "hooks": {
-                name: each.state_dict() for name, each in self.parts.hooks.items() if hasattr(each, "state_dict")
+                name: hook.state_dict() for name, hook in self.parts.hooks.items() if hasattr(hook, "state_dict")
             },
             "task": self.parts.task.state_dict() if hasattr(self.parts.task, "state_dict") else {},
             "triggers": {self._key(id_): trigger.state_dict() for id_, trigger in self.context.triggers.items()},
-            "data": {split: data.state_dict() for split, data in self.data.items() if hasattr(data, "state_dict")},
+            "data": {split: source.state_dict() for split, source in self.data.items()},
             "random": random_state(self.parts.device),
         }
 

@@ -1,22 +1,8 @@
-"""The checkpoint store: a directory for each checkpoint, written atomically.
-
-    checkpoints/
-        it00000469/
-            model.pt          the model's state_dict, readable by plain PyTorch:
-                              model.load_state_dict(torch.load("model.pt", weights_only=True))
-            model_<hook>.pt   other weights that a hook has added, such as an average
-            optimizer.pt      the optimizer's state_dict
-            training.pt       all else: hooks, triggers, random generators, place in the data
-            pipeline.toml     what was run, and in which order hooks fired
-            plan.json
-            manifest.json     format version, place in the run, and every file's size and SHA-256
-        last -> it00000469
-        best -> it00000469
+"""The checkpoint store: a directory for each checkpoint, as docs/checkpoints.md describes it, written atomically.
 
 A checkpoint is written aside, flushed to disk and renamed; an old one goes only after the new one reads back. Names
-that begin with a dot are not whole; the next process clears them away. Checksums are taken of the bytes handed to the
-system. Reading never executes code (`weights_only=True`). A checkpoint with a type that was not saved before is loaded
-before it counts: a state that could not be resumed is refused when it is saved.
+that begin with a dot are not whole; the next process clears them away. Reading never executes code. A checkpoint with
+a type that was not saved before is loaded before it counts: a state that cannot be resumed is refused when it is saved.
 """
 
 from __future__ import annotations
@@ -26,13 +12,12 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 
@@ -48,7 +33,6 @@ from hookflow.runner.checkpoint.manifest import (
     damage,
     links,
     list_checkpoints,
-    newest_good,
     read_manifest,
     seal,
 )
@@ -77,8 +61,7 @@ class CheckpointStore:
     """The `checkpoints/` directory of a run. `texts` are files that go into every checkpoint, by name."""
 
     def __init__(self, folder: Path, texts: Mapping[str, str] = NOTHING) -> None:
-        self.folder = folder
-        self._texts = texts
+        self.folder, self._texts = folder, texts
         self._latest: Path | None = None
         self._whole: set[Path] = set()
         self._loaded: set[type] = set()
@@ -145,30 +128,29 @@ class CheckpointStore:
         final = self._free(f"it{facts['it']:08d}")
         there = {name: path.name for name, path in self.names().items() if path.exists()}
         named = there | self._standing(moved) | dict.fromkeys(names, final.name)
-        size = self._write(final, state, {**facts, "names": named})
+        saved = self._write(final, state, {**facts, "names": named})
         self._latest = final
         for name, target in named.items():
             if there.get(name) != target:
                 self._link(name, target)
-        return Saved(final, size)
-
-    def _standing(self, moved: Mapping[str, int]) -> dict[str, str]:
-        of = {int(path.name[2:].partition(".")[0]): path.name for path in reversed(self.all())}
-        return {name: of[it] for name, it in moved.items() if it in of}
+        return saved
 
     def move(self, moved: Mapping[str, int]) -> None:
         """Give names to existing checkpoints, by their iteration."""
         for name, target in self._standing(moved).items():
             self._link(name, target)
 
+    def _standing(self, moved: Mapping[str, int]) -> dict[str, str]:
+        of = {int(path.name[2:].partition(".")[0]): path.name for path in reversed(self.all())}
+        return {name: of[it] for name, it in moved.items() if it in of}
+
     def save_apart(self, state: Mapping[str, Any], facts: Mapping[str, Any], prefix: str) -> Saved:
         """Write a state that no run resumes from, under a name with a prefix; it replaces an older one."""
         older = list_checkpoints(self.folder, prefix)
-        final = self._free(f"{prefix}it{facts['it']:08d}")
-        size = self._write(final, state, facts)
+        saved = self._write(self._free(f"{prefix}it{facts['it']:08d}"), state, facts)
         for path in older:
             self._remove(path)
-        return Saved(final, size)
+        return saved
 
     def abandon(self) -> None:
         """Let the write in another thread raise AbandonedError soon; none begins any more."""
@@ -184,18 +166,15 @@ class CheckpointStore:
 
     def rewind(self, path: Path) -> None:
         """Let every name refer to the checkpoint that it referred to when that at `path` had been saved."""
-        then = {
-            name: target for name, target in read_manifest(path)["names"].items() if (self.folder / target).exists()
-        }
-        for name, target in self.names().items():
-            if name not in then:
-                (self.folder / name).unlink()
-            elif target.name == then[name]:
-                del then[name]
-        for name, there in then.items():
+        now = self.names()
+        then = {name: to for name, to in read_manifest(path)["names"].items() if (self.folder / to).exists()}
+        for name in now.keys() - then.keys():
+            (self.folder / name).unlink()
+        for name, target in then.items():
             link = self.folder / name
-            if link.is_symlink() or not link.exists():  # a manifest may say anything, also the name of a folder
-                self._link(name, there)
+            # a manifest may say anything, also the name of a folder
+            if now.get(name) != self.folder / target and (link.is_symlink() or not link.exists()):
+                self._link(name, target)
 
     def prune(self, keep: int) -> None:
         """Remove all but the `keep` newest that are whole, once the latest reads back; those with a name stay."""
@@ -210,28 +189,27 @@ class CheckpointStore:
                 self._whole.add(path)
             return path in self._whole
 
-        whole = filter(is_whole, every)
-        spared = {latest, *islice(whole, keep), *self.names().values()}
+        spared = {latest, *islice(filter(is_whole, every), keep), *self.names().values()}
         for path in every:
             if path not in spared:
                 self._remove(path)
 
-    def newest_good(self) -> tuple[Path | None, list[str]]:
-        """Return the newest checkpoint that is whole, as `manifest.newest_good` does."""
-        return newest_good(self.folder)
-
-    def _write(self, final: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> int:
-        """Write all files aside and rename them to `final`; return how many bytes they have."""
+    def _write(self, final: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> Saved:
+        """Write all files aside and rename their directory to `final`."""
         self.folder.mkdir(exist_ok=True)
         aside = self.folder / f".{final.name}.{os.getpid()}"
         aside.mkdir()
         try:
+            apart = [key for key in state if key.startswith(("model", "optimizer"))]
+            objects = {f"{key}.pt": state[key] for key in apart}
+            objects[TRAINING] = {key: value for key, value in state.items() if key not in apart}
             with naming_unreadable(dict(state)):
-                files = {name: _write(aside / name, write, self._abandoned) for name, write in self._contents(state)}
+                files = {name: self._write_file(aside / name, value) for name, value in objects.items()}
+            files |= {name: self._write_file(aside / name, text.encode()) for name, text in self._texts.items()}
             self._check_loads(aside, state)
             versions = {"hookflow": __version__, "torch": torch.__version__}
             manifest = {"version": VERSION, **facts, "saved": time.time(), **versions, "files": files}
-            _write(aside / MANIFEST, _text(seal(manifest)), self._abandoned)
+            self._write_file(aside / MANIFEST, seal(manifest).encode())
             for name in (*files, MANIFEST):  # now, and not each as it is written: the first brings most of it along
                 fsync(aside / name)
             fsync(aside)
@@ -240,7 +218,7 @@ class CheckpointStore:
             shutil.rmtree(aside, ignore_errors=True)
             raise
         fsync(self.folder)
-        return sum(entry["bytes"] for entry in files.values())
+        return Saved(final, sum(entry["bytes"] for entry in files.values()))
 
     def _check_loads(self, folder: Path, state: Mapping[str, Any]) -> None:
         """Load the written files as a resume does, if the state has types that were not loaded before.
@@ -258,13 +236,15 @@ class CheckpointStore:
                 raise TypeError(f"checkpoint{wrong}") from None
         self._loaded |= kinds & {*PLAIN, torch.Tensor, torch.nn.Parameter}
 
-    def _contents(self, state: Mapping[str, Any]) -> Iterable[tuple[str, Callable[[Any], object]]]:
-        apart = [key for key in state if key.startswith(("model", "optimizer"))]
-        for key in apart:
-            yield f"{key}.pt", partial(torch.save, state[key])
-        yield TRAINING, partial(torch.save, {key: value for key, value in state.items() if key not in apart})
-        for name, text in self._texts.items():
-            yield name, _text(text)
+    def _write_file(self, path: Path, content: Any) -> dict[str, Any]:
+        """Write bytes as they are, anything else by `torch.save`; return the size and the checksum."""
+        with path.open("wb") as file:
+            digesting = _Digesting(file, self._abandoned)
+            if isinstance(content, bytes):
+                digesting.write(content)
+            else:
+                torch.save(content, cast("IO[bytes]", digesting))
+            return {"bytes": file.tell(), "sha256": digesting.digest.hexdigest()}
 
     def _free(self, name: str) -> Path:
         beside = (f"{name}.{n}" for n in count(1))
@@ -320,8 +300,7 @@ class _Digesting:
     """A file that is written from the beginning to the end, with the checksum of its bytes."""
 
     def __init__(self, file: Any, abandoned: threading.Event) -> None:
-        self._file = file
-        self._abandoned = abandoned
+        self._file, self._abandoned = file, abandoned
         self.digest = hashlib.sha256()
 
     def write(self, data: Any) -> int:
@@ -334,25 +313,11 @@ class _Digesting:
         self._file.flush()
 
 
-def _write(path: Path, write: Callable[[Any], object], abandoned: threading.Event) -> dict[str, Any]:
-    with path.open("wb") as file:
-        digesting = _Digesting(file, abandoned)
-        write(digesting)
-        return {"bytes": file.tell(), "sha256": digesting.digest.hexdigest()}
-
-
-def _text(text: str) -> Callable[[Any], object]:
-    return lambda file: file.write(text.encode())
-
-
 def _is_being_written(path: Path) -> bool:
-    """Return whether the process lives that writes a checkpoint aside; its pid is the end of the name.
-
-    A process that began after the directory has been given the pid of another.
-    """
+    """Return whether the process lives that writes a checkpoint aside; its pid is the end of the name."""
     pid = path.name.rpartition(".")[2]
     try:
         began = started_at(int(pid)) if pid != str(os.getpid()) else None
-        return began is not None and began <= path.stat().st_mtime
+        return began is not None and began <= path.stat().st_mtime  # a younger process has been given the pid again
     except (OSError, ValueError):  # it is gone; it is no pid
         return False

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -25,21 +24,15 @@ WRAPPERS = ("module.", "_orig_mod.", "model.", "net.")
 """Prefixes that DDP, `torch.compile` and a LightningModule add to the names of a network."""
 
 FEW = 3
-"""The number of names reported of a kind; of the others, how many there are."""
+"""The number of names reported of a kind."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(NamedTuple):
     """The misfits of weights and a model, by their names; of other shapes, those of the weights and of the model."""
 
+    reshaped: dict[str, tuple[Any, Any]]
     missing: list[str]
     unexpected: list[str]
-    reshaped: dict[str, tuple[Any, Any]]
-
-    @property
-    def all(self) -> list[str]:
-        """The names of all misfits; first those of the model."""
-        return [*self.reshaped, *self.missing, *self.unexpected]
 
     def __str__(self) -> str:
         shapes = [f"{name} {theirs} instead of {ours}" for name, (theirs, ours) in self.reshaped.items()]
@@ -73,7 +66,7 @@ def load_weights(
     excluded = _excluded({**wanted, **result}, section.exclude, place)
     wanted, result = ({key: value for key, value in of.items() if key not in excluded} for of in (wanted, result))
     fit = _compare(wanted, result)
-    misfits = [*_misfits(fit, wanted, result, where)] if fit.all else []
+    misfits = [*_misfits(fit, wanted, result, where)]
     if section.strict and misfits:
         raise UserError(misfits)
     loaded = {key: value for key, value in result.items() if key in wanted and key not in fit.reshaped}
@@ -91,18 +84,18 @@ def load_weights(
 
 def load_changes(model: nn.Module, weights: Mapping[str, Any], offered: Mapping[str, Any], where: Where) -> None:
     """Load what hooks have changed in `offered`, a copy of the initial `weights`. Raises UserError with the misfits."""
-    changed = {name: value for name, value in offered.items() if not _is_same(value, weights.get(name))}
+
+    def is_same(value: Any, other: Any) -> bool:
+        if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
+            return value is other
+        return value.dtype == other.dtype and torch.equal(value, other)
+
+    changed = {name: value for name, value in offered.items() if not is_same(value, weights.get(name))}
     wanted = {name: value for name, value in model.state_dict().items() if name in changed}
-    if (fit := _compare(wanted, changed)).all:
-        raise UserError(_misfits(fit, wanted, changed, where))
+    if misfits := [*_misfits(_compare(wanted, changed), wanted, changed, where)]:
+        raise UserError(misfits)
     if changed:
         load_model(model, changed, strict=False)
-
-
-def _is_same(value: Any, other: Any) -> bool:
-    if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return value is other
-    return value.dtype == other.dtype and torch.equal(value, other)
 
 
 def _state_dict(path: Path, where: Where) -> dict[str, Any]:
@@ -157,12 +150,11 @@ def _excluded(names: Collection[str], globs: Sequence[str], place: Callable[[str
 def _compare(wanted: Mapping[str, Any], result: Mapping[str, Any]) -> Fit:
     reshaped = {}
     for name, tensor in wanted.items():
-        if name not in result or not isinstance(tensor, torch.Tensor):
-            continue  # what a module says of itself beside its tensors
-        shapes = [tuple(tensor.shape), tuple(getattr(result[name], "shape", ()))]
-        if not isinstance(result[name], torch.Tensor) or shapes[0] != shapes[1]:
-            reshaped[name] = (shapes[1], shapes[0])
-    return Fit([n for n in wanted if n not in result], [n for n in result if n not in wanted], reshaped)
+        if name in result and isinstance(tensor, torch.Tensor):  # else it is the extra state of a module
+            theirs, ours = tuple(getattr(result[name], "shape", ())), tuple(tensor.shape)
+            if not isinstance(result[name], torch.Tensor) or theirs != ours:
+                reshaped[name] = (theirs, ours)
+    return Fit(reshaped, [n for n in wanted if n not in result], [n for n in result if n not in wanted])
 
 
 def _misfits(fit: Fit, wanted: Mapping[str, Any], result: Mapping[str, Any], where: Where) -> Iterator[Problem]:
@@ -175,10 +167,11 @@ def _misfits(fit: Fit, wanted: Mapping[str, Any], result: Mapping[str, Any], whe
         yield Problem(f'the weights lack "{name}", which the model has', where, hint)
     for name, (theirs, ours) in islice(fit.reshaped.items(), FEW):
         yield Problem(f'the weights have "{name}" in the shape {theirs}, and the model in {ours}', where)
-    fitting = len(wanted.keys() & result.keys()) - len(fit.reshaped)
-    glob = f"{fit.all[0].rpartition('.')[0]}.*".lstrip(".")
-    hint = f'to leave some out: weights = {{ file = "…", exclude = ["{glob}"] }}; or strict = false'
-    yield Problem(f"{fitting} of {len(wanted)} fit; {fit}", where, hint)
+    if first := next(chain.from_iterable(fit), None):
+        fitting = len(wanted.keys() & result.keys()) - len(fit.reshaped)
+        glob = f"{first.rpartition('.')[0]}.*".lstrip(".")
+        hint = f'to leave some out: weights = {{ file = "…", exclude = ["{glob}"] }}; or strict = false'
+        yield Problem(f"{fitting} of {len(wanted)} fit; {fit}", where, hint)
 
 
 def _few(names: Iterable[str]) -> str:

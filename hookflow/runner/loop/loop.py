@@ -129,7 +129,7 @@ class SafePoint:
                     self._checkpoints.report()
                 if over or state.stage != "paused":
                     break
-        state.enter(before)
+        state.stage = before
         return saves
 
     def _next_commands(self) -> tuple[list[CommandRecord], bool, bool]:
@@ -146,14 +146,14 @@ class SafePoint:
         state, note, saves = self._state, "", False
         match name := command.get("cmd"):
             case "pause":
-                state.enter("paused")
+                state.stage = "paused"
             case "resume":
-                state.enter("train")
+                state.stage = "train"
             case "checkpoint":
                 self._requests.save(["last"])
                 self._checkpoints.save()
             case "stop":
-                state.enter("train")
+                state.stage = "train"
                 saves = self._stop_for(Stop(f"stopped by {command.get('by', 'somebody')}", "stopped", 0, save=True))
             case _:
                 note = f"there is no command {name!r}"
@@ -232,7 +232,7 @@ class Loop:
         engine.fire("after_train")
 
     def _begin(self) -> None:
-        self._state.enter("train")
+        self._state.stage = "train"
         self._engine.fire("before_train")
         self._update.check_parameters()
         if self._sanity:

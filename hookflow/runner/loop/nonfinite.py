@@ -75,7 +75,7 @@ def _of_another_pass(parts: Parts, state: RunState, run: Run, step: Step, batch:
         if not all(map(_is_finite, tree_leaves(offered[-1]))):
             names.append(name)
 
-    state.enter("start")  # in which no hook inside the network fires
+    state.stage = "start"  # in which no hook inside the network fires
     try:
         with unchanged(parts.model, parts.device), eager, torch.enable_grad(), ExitStack() as hooks:
             for name, module in parts.model.named_modules():
@@ -86,7 +86,7 @@ def _of_another_pass(parts: Parts, state: RunState, run: Run, step: Step, batch:
                 hooks.callback(parameter.register_hook(partial(look, bad, name)).remove)  # type: ignore[no-untyped-call]
             torch.autograd.grad(loss, [*trained.values()], allow_unused=True)
     finally:
-        state.enter("train")
+        state.stage = "train"
     if broken:
         yield f"First module with an output that is not finite: {broken[0]}."
     elif _is_finite(loss):

@@ -160,7 +160,7 @@ class Trainer:
             undoing.callback(engine.dispatcher.here.leave)
             undoing.callback(self._context.media.close)
             undoing.callback(self._context.module_hooks.detach)
-            undoing.callback(self.state.enter, "end")
+            undoing.callback(setattr, self.state, "stage", "end")
             undoing.callback(self._checkpoints.abandon)
             self._context.module_hooks.attach(compiled=bool(self._parts.section.compile))
             for model in parts.models.values():
@@ -178,7 +178,7 @@ class Trainer:
                 self._ended_by(error)
                 raise
             else:
-                self.state.enter("end")  # who calls the network from here on does not wake the hooks inside it
+                self.state.stage = "end"  # who calls the network from here on does not wake the hooks inside it
                 try:
                     engine.fire("after_run")
                 except BaseException as error:

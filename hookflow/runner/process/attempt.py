@@ -23,7 +23,7 @@ from hookflow.pipeline.layers import in_python
 from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.builder.build import build
 from hookflow.runner.builder.components import Parts
-from hookflow.runner.checkpoint.manifest import read_manifest
+from hookflow.runner.checkpoint.manifest import newest_good, read_manifest
 from hookflow.runner.checkpoint.resume_rules import May, changed_hooks, changes_since
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
@@ -40,7 +40,6 @@ from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.precision import describe, torch_settings
 from hookflow.runner.process.launch import adopt
 from hookflow.runner.process.signals import Signals, Stop
-from hookflow.runner.process.state import RunState
 from hookflow.user_code import only_showable
 
 TAIL = 1 << 16
@@ -51,7 +50,6 @@ def execute(
     run_dir: RunDir,
     recorder: Recorder,
     signals: Signals,
-    state: RunState,
     ranks: Ranks,
     built: Callable[[], None],
     *,
@@ -84,11 +82,11 @@ def execute(
         kept = partial(_place_checkpoints, store, run_dir, parts.hooks.values())
         consensus.together(kept if ranks.first else _nothing)
         check_comm_hook(plan, parts.strategy, parts.place)
-        begin = read_manifest(checkpoint)["it"] if checkpoint else 0
-        if checkpoint and ranks.first and recorder.log_found < read_manifest(checkpoint).get("log", 0):
-            say(_log_is_behind(run_dir.events, recorder.log_found, begin), "warn")
-        with writing(parts.writers, run_dir, wanted.pipeline, begin, recorder, signals) as start_writers:
-            _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
+        manifest = read_manifest(checkpoint) if checkpoint else {"it": 0, "ep": 0}
+        if ranks.first and recorder.log_found < manifest.get("log", 0):
+            say(_log_is_behind(run_dir.events, recorder.log_found, manifest["it"]), "warn")
+        with writing(parts.writers, run_dir, wanted.pipeline, manifest["it"], recorder, signals) as start_writers:
+            _record_start(recorder, plan, parts, manifest, checkpoint, loaded.pipeline.distributed.strategy)
             for problem in plan.warnings if ranks.first else ():
                 place = f"{problem.where.at_line}: " if problem.where else ""
                 hint = f" ({' '.join(problem.hint.split())})" if problem.hint else ""
@@ -133,7 +131,7 @@ def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> Pa
         say(f"{short(path)} is left alone: a process that lives is writing it", "warn")
     if not resume:
         return None
-    checkpoint, passed_over = store.newest_good()
+    checkpoint, passed_over = newest_good(store.folder)
     for line in passed_over:
         say(line, "warn")
     if checkpoint is None:
@@ -176,16 +174,20 @@ def _place_checkpoints(store: CheckpointStore, run_dir: RunDir, hooks: Iterable[
 
 
 def _record_start(
-    recorder: Recorder, plan: Plan, parts: Parts, checkpoint: Path | None, strategy: Literal["ddp", "fsdp"]
+    recorder: Recorder,
+    plan: Plan,
+    parts: Parts,
+    manifest: Mapping[str, Any],
+    checkpoint: Path | None,
+    strategy: Literal["ddp", "fsdp"],
 ) -> None:
     iters_per_epoch = parts.iters_per_epoch
     monitored = (getattr(hook, "modes", None) for hook in parts.hooks.values())
     modes = {name: mode for each in monitored if isinstance(each, Mapping) for name, mode in each.items()}
-    place = read_manifest(checkpoint) if checkpoint else {"it": 0, "ep": 0}
     recorder.put(
         "run",
-        it=place["it"],
-        ep=place["ep"],
+        it=manifest["it"],
+        ep=manifest["ep"],
         version=VERSION,
         pipeline=plan.pipeline,
         pid=os.getpid(),

@@ -91,15 +91,8 @@ def _record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: An
     written, pipeline = json.dumps(plan.to_json(), indent=1), dump(loaded.public, Where(str(loaded.source)))
     write_whole(run_dir.plan, written)
     write_whole(run_dir.pipeline, pipeline)
-    run_dir.sign(
-        base=str(base.resolve()),
-        source=str(loaded.source),
-        overrides=list(loaded.overrides),
-        in_python=loaded.in_python,
-        hookflow=__version__,
-        version=VERSION,
-        **facts,
-    )
+    source = {"source": str(loaded.source), "overrides": list(loaded.overrides), "in_python": loaded.in_python}
+    run_dir.sign(base=str(base.resolve()), **source, hookflow=__version__, version=VERSION, **facts)
 
 
 def start(
@@ -136,14 +129,9 @@ def _python(module: str, *arguments: str, output: IO[bytes], descriptors: Sequen
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which a child process inherits
     try:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=descriptors,
-        )
+        command = [sys.executable, "-P", "-m", module, *arguments]
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, **streams, start_new_session=True, pass_fds=descriptors)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -167,10 +155,8 @@ class Standby:
         self._socket, theirs = socket.socketpair()
         self._started = False
         with theirs, tempfile.TemporaryFile() as output:
-            descriptors = (theirs.fileno(),)
-            self._process = _python(
-                "hookflow.runner", f"--standby={theirs.fileno()}", output=output, descriptors=descriptors
-            )
+            number = theirs.fileno()
+            self._process = _python("hookflow.runner", f"--standby={number}", output=output, descriptors=(number,))
 
     def train(self, arguments: Sequence[str], output: IO[bytes], locks: Locks) -> subprocess.Popen[bytes]:
         """Send the arguments of `hookflow.runner`, the file for the output, and the locks of the run."""

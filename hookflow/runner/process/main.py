@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -119,8 +119,7 @@ def train(
     ranks = of_environment()
     several = ranks.world > 1
     signs = ranks.first and not agent
-    state = RunState()
-    signals = Signals(state)
+    signals = Signals(RunState())
     try:
         if signs:
             run_dir.sign_process()
@@ -143,14 +142,7 @@ def train(
 
             built = True
             stop = execute(
-                run_dir,
-                recorder,
-                signals,
-                state,
-                ranks,
-                collect,
-                resume=resume,
-                allow_changed_hooks=allow_changed_hooks,
+                run_dir, recorder, signals, ranks, collect, resume=resume, allow_changed_hooks=allow_changed_hooks
             )
             signals.ignored = True
     except BaseException as error:
@@ -161,7 +153,10 @@ def train(
         if built and several:
             stop = agree_on_failure(ranks, own, lost=lost)
             lost = lost and stop is own
-    _warn_of_threads(recorder, threads)
+    for thread in unfinished(threads):
+        text = f"the thread {describe(thread)} is still running: end it in after_run, or make it a daemon thread"
+        recorder.say(text, "warn")
+        print_error(f"hookflow: {text}")
     if refused := recorder.held:
         recorder.discard()
     if (agent and lost) or (restarts_left and stop.exit == 1):
@@ -237,13 +232,6 @@ def _recording_warnings(recorder: Recorder) -> Iterator[None]:
             warnings.showwarning = show
         if logging.getLogRecordFactory() is make_and_record:
             logging.setLogRecordFactory(make)
-
-
-def _warn_of_threads(recorder: Recorder, before: Collection[threading.Thread]) -> None:
-    for thread in unfinished(before):
-        text = f"the thread {describe(thread)} is still running: end it in after_run, or make it a daemon thread"
-        recorder.say(text, "warn")
-        print_error(f"hookflow: {text}")
 
 
 def stand_by(descriptor: int) -> list[str]:

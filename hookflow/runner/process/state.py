@@ -52,22 +52,15 @@ class RunState:
         """How long the run is. Written before it begins."""
         self.seconds: Callable[[], float] = time.monotonic
         """A clock; over ranks one that shows the same on all of them."""
-        self._stage: Stage = "start"
-
-    @property
-    def stage(self) -> Stage:
-        return self._stage
-
-    def enter(self, stage: Stage) -> None:
-        """From here on the run is in this stage."""
-        self._stage = stage
+        self.stage: Stage = "start"
+        """Written by the loops and the trainer."""
 
     @contextmanager
     def during(self, stage: Stage) -> Iterator[None]:
         """Be in a stage, and then in the one before; after an exception the run stays where it was raised."""
-        before, self._stage = self._stage, stage
+        before, self.stage = self.stage, stage
         yield
-        self._stage = before
+        self.stage = before
 
     def set_length(self, max_epochs: int | None, max_iters: int | None, iters_per_epoch: int) -> None:
         """Set how long the run is; the iterations of an epoch are 0 where the training data are not built."""
@@ -97,8 +90,8 @@ class RunState:
     @property
     def place(self) -> str:
         """How far the run is, in words."""
-        evaluating = self._stage in ("val", "test")  # then `batch_idx` counts other batches
-        return f"iteration {self.iter}, {f'in {self._stage}' if evaluating else f'epoch {self.current_epoch}'}"
+        evaluating = self.stage in ("val", "test")  # then `batch_idx` counts other batches
+        return f"iteration {self.iter}, {f'in {self.stage}' if evaluating else f'epoch {self.current_epoch}'}"
 
     @property
     def finished(self) -> bool:

@@ -35,8 +35,8 @@ def unfinished(before: Collection[threading.Thread] = ()) -> list[threading.Thre
 
     until = time.monotonic() + SETTLE
     known = {*before, threading.main_thread(), threading.current_thread()}
-    result = [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]
-    while (left := [*filter(is_busy, result)]) and time.monotonic() < until:
+    others = [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]
+    while (left := [*filter(is_busy, others)]) and time.monotonic() < until:
         time.sleep(0.02)
     return left
 
