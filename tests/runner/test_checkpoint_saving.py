@@ -18,7 +18,6 @@ from torch import nn
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint import manager
-from hookflow.runner.checkpoint import store as checkpoint
 from hookflow.runner.checkpoint.manager import HostCopy
 from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
@@ -38,15 +37,15 @@ def end(run_dir: RunDir) -> tuple[object, object]:
 
 def at_manifest(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) -> None:
     """Do something just before the last file of the checkpoint with this number is written."""
-    written, seen = checkpoint._write, [0]
+    written, seen = CheckpointStore._write_file, [0]
 
-    def act_first(path: Path, *arguments: Any) -> Any:
+    def act_first(store: CheckpointStore, path: Path, *content: Any) -> Any:
         seen[0] += path.name == MANIFEST
         if path.name == MANIFEST and seen[0] == number:
             act()
-        return written(path, *arguments)
+        return written(store, path, *content)
 
-    monkeypatch.setattr(checkpoint, "_write", act_first)
+    monkeypatch.setattr(CheckpointStore, "_write_file", act_first)
 
 
 def test_the_training_does_not_wait_for_the_disk(
