@@ -38,11 +38,12 @@ def _evaluate(
     split: Literal["val", "test"], named: str | None, shown: Format, overrides: Sequence[str], root: Path
 ) -> None:
     """Evaluate a checkpoint and print the metrics; exit with 1 when something raised, with 130 after Ctrl-C."""
-    from hookflow.trials.evaluate import evaluate_checkpoint
+    from hookflow.runner.loop.trainer import Trainer
+    from hookflow.trials.evaluate import with_checkpoint
 
     run_dir, checkpoint = find_checkpoint(named, root)
     with exits_after_traceback(), redirect_stdout(sys.stderr):
-        evaluated = evaluate_checkpoint(run_dir, checkpoint, split, overrides, warn_of)
+        evaluated = with_checkpoint(Trainer.evaluate, run_dir, checkpoint, split, overrides, warn_of)
     rows = columns([(name, number(value)) for name, value in evaluated.result.items()], "  ")
     _print(run_dir, checkpoint, split, evaluated, shown, {"metrics": evaluated.result}, rows)
 
@@ -176,11 +177,12 @@ def predict(
         *others, last = WRITERS
         hint = f"use {', '.join(others)} or {last}"
         raise UserError(Problem(f'unknown format "{out.suffix}"', Where("--out"), hint))
-    from hookflow.trials.evaluate import predict_checkpoint
+    from hookflow.runner.loop.trainer import Trainer
+    from hookflow.trials.evaluate import with_checkpoint
 
     run_dir, path = find_checkpoint(checkpoint, dir)
     with exits_after_traceback(), redirect_stdout(sys.stderr):
-        evaluated = predict_checkpoint(run_dir, path, split.value, set_ or [], warn_of)
+        evaluated = with_checkpoint(Trainer.predict, run_dir, path, split.value, set_ or [], warn_of)
     out.parent.mkdir(parents=True, exist_ok=True)
     WRITERS[out.suffix](out, evaluated.result)
     shapes = {name: list(rows.shape) for name, rows in evaluated.result.items()}

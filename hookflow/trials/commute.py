@@ -18,10 +18,15 @@ from hookflow.runner.observe.tensors import OF_SEVERAL, Leaves
 from hookflow.runner.observe.tensors import Path as Leaf
 from hookflow.trials.trial import SECONDS, TRIALS, EnoughError, Trace, Trials, Visit, trials
 
-PARTS = ("model", "gradients", "modes", "optimizer", "lr", "rng", "metrics", "outputs", "batch", "checkpoint", "logged")
+PARTS = ("model", "grads", "modes", "optimizer", "lr", "rng", "metrics", "outputs", "batch", "checkpoint", "logged")
 """The parts of a trace in the order of reports; hooks, files and the task follow."""
 
-WORDS = {"modes": "training or evaluation mode of modules", "lr": "learning rates", "rng": "random generators"}
+WORDS = {
+    "grads": "gradients",
+    "modes": "training or evaluation mode of modules",
+    "lr": "learning rates",
+    "rng": "random generators",
+}
 """Names of parts in reports, where they are not called so themselves."""
 
 NAMED = 3
@@ -119,7 +124,7 @@ APART = "no order was found in which one follows right upon the other"
 ENOUGH = f"the limit of {TRIALS} trials, or {SECONDS:g} s, was reached"
 """Why a pair has not been tried."""
 
-COMPARED = ("model", "gradients", "optimizer", "lr", "rng")
+COMPARED = ("model", "grads", "optimizer", "lr", "rng")
 """Parts that must be equal in two trials of the same order: else nothing follows from a difference."""
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
-
-from torch import Tensor
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo, Level
@@ -38,35 +36,19 @@ class Evaluated(Generic[Result]):
     result: Result
 
 
-def evaluate_checkpoint(
-    run_dir: RunDir, checkpoint: Path, split: Split, overrides: Sequence[str], say: Say
-) -> Evaluated[dict[str, float]]:
-    """Validate or test a checkpoint of the run, by the pipeline that it was saved with, `overrides` laid over it.
-
-    The result are the metrics. The run's directory is only read: what hooks log goes to a temporary folder. Exceptions
-    propagate; a traceback is printed where a hook raised. Raises UserError when there are no such data.
-    """
-    return _with_checkpoint(run_dir, checkpoint, split, overrides, say, lambda t, path: dict(t.evaluate(path, split)))
-
-
-def predict_checkpoint(
-    run_dir: RunDir, checkpoint: Path, split: Split, overrides: Sequence[str], say: Say
-) -> Evaluated[Mapping[str, Tensor]]:
-    """Let a checkpoint of the run predict a split, which needs no targets; else as `evaluate_checkpoint`.
-
-    The result are tensors by name, each with a row for each example. Raises UserError when the task has no `predict`.
-    """
-    return _with_checkpoint(run_dir, checkpoint, split, overrides, say, lambda t, path: t.predict(path, split))
-
-
-def _with_checkpoint(
+def with_checkpoint(
+    execute: Callable[[Trainer, Path, Split], Result],
     run_dir: RunDir,
     checkpoint: Path,
     split: Split,
     overrides: Sequence[str],
     say: Say,
-    execute: Callable[[Trainer, Path], Result],
 ) -> Evaluated[Result]:
+    """Execute `Trainer.evaluate` or `Trainer.predict` with a checkpoint, and the pipeline that it was saved with.
+
+    `overrides` are laid over the pipeline. The run's directory is only read: what hooks log goes to a temporary folder.
+    Exceptions propagate; a traceback is printed where a hook raised. Raises UserError when there are no such data.
+    """
     recorded = short(checkpoint.absolute() / run_dir.pipeline.name)
     loaded = load(recorded, overrides, recorded=True)
     if getattr(loaded.pipeline.data, split) is None:
@@ -78,7 +60,7 @@ def _with_checkpoint(
         say(text, level)
 
     def with_state(trainer: Trainer, store: CheckpointStore) -> tuple[Result, RunState]:
-        return execute(trainer, checkpoint.absolute()), trainer.state
+        return execute(trainer, checkpoint.absolute(), split), trainer.state
 
     with torch_settings(loaded.pipeline.run, tell):
         parts = build(loaded, plan, base, tell, [split], fresh=False)

@@ -40,7 +40,7 @@ from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.precision import torch_settings
 from hookflow.runner.numerics.random_state import random_state
-from hookflow.runner.observe.tensors import Fingerprints, Leaves, of_bytes, of_tensor
+from hookflow.runner.observe.tensors import Fingerprints, Leaves, of_bytes, trained
 from hookflow.runner.process.main import collected_between
 from hookflow.trials.dry_run import BATCHES, EPOCHS, ITERS, fired_in, in_temporary_run, without_amounts
 
@@ -133,30 +133,15 @@ def with_probe(plan: Plan) -> Plan:
 
 def _of_run(run: Run) -> Iterator[tuple[tuple[str, ...], bytes]]:
     """Yield the fingerprints of weights, gradients, modes, optimizers, learning rates, metrics and generators."""
-    names: dict[int, str] = {}
-    for owner, model in run.models.items():
-        prefix = f"{owner}." * (len(run.models) > 1)
-        for name, weights in model.named_parameters():
-            names[id(weights)] = prefix + name
-            yield ("model", prefix + name), of_tensor(weights)
-            if weights.grad is not None:
-                yield ("gradients", prefix + name), of_tensor(weights.grad)
-        for name, buffer in model.named_buffers():
-            yield ("model", prefix + name), of_tensor(buffer)
-        modes = [name for name, module in model.named_modules() if module.training]
-        yield ("modes", owner), of_bytes(" ".join(modes).encode())
     look = Fingerprints()
-    for owner, optimizer in run.optimizers.items():
-        prefix = f"{owner}." * (len(run.optimizers) > 1)
-        for k, group in enumerate(optimizer.param_groups):
-            for name, value in group.items():
-                if name != "params":
-                    yield from look.of(value, "lr" if name == "lr" else "optimizer", f"{prefix}group {k}", name)
-        for trained, state in optimizer.state.items():
-            yield from look.of(state, "optimizer", names.get(id(trained), prefix))
+    for kind, _, path, value in trained(run.models, run.optimizers):
+        if path[-1] != "params":
+            yield from look.of(value, kind, *path)
+    for owner, model in run.models.items():
+        modes = [name for name, module in model.named_modules() if module.training]
+        yield from look.of(modes, "modes", owner)
     yield from look.of(dict(run.metrics), "metrics")
-    for name, state in random_state(run.device).items():
-        yield from look.of(state, "rng", name)
+    yield from look.of(random_state(run.device), "rng")
 
 
 def _plainly(checkpoint: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from hookflow.errors import UserError, Where
-from hookflow.runner.numerics import compiling
-from hookflow.runner.numerics.compiling import check_compiler
+from hookflow.runner.builder import build
 from hookflow.runner.process.launch import start
 from tests.conftest import NewRun, Trained, messages, records
 from tests.runner.by_hand import Ran, hook, ran
@@ -115,15 +114,15 @@ def test_a_hook_that_is_removed_from_a_compiled_network_is_called_no_more(
     [("cpu", "which", r"p\.toml:3:1.* a C\+\+ compiler.*\n.*install g\+\+"), ("cuda", "find_spec", "Triton")],
 )
 def test_no_compiler_is_the_users_mistake(monkeypatch: pytest.MonkeyPatch, device: str, absent: str, said: str) -> None:
-    monkeypatch.setattr(compiling.shutil if absent == "which" else compiling, absent, lambda name: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(build.shutil if absent == "which" else build, absent, lambda name: None)  # type: ignore[attr-defined]
     with pytest.raises(UserError, match=said):
-        check_compiler(torch.device(device), Where("p.toml", 3, 1))
+        build.check_compiler(torch.device(device), Where("p.toml", 3, 1))
 
 
 def test_the_compiler_is_looked_for_before_anything_is_trained(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(build.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
     assert "run.compile needs a C++ compiler" in str(records(trained(COMPILE, code=2), "end")[0]["reason"])
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from hookflow.events.rundir import RunDir
 from hookflow.runner.builder.components import Parts
-from hookflow.trials.evaluate import evaluate_checkpoint
+from hookflow.runner.loop.trainer import Trainer
+from hookflow.trials.evaluate import with_checkpoint
 from tests.conftest import NewRun, Train, Trained, messages, reason, records, strike
 from tests.runner.same import assert_same_end
 from tests.toy import Net
@@ -115,7 +116,7 @@ def test_a_checkpoint_is_evaluated_with_those_of_its_stage(trained: Trained, tmp
     run_dir = trained(*hooks, notes(tmp_path, "c", modules='["head"]', until=2), "run.max_epochs=1")
     (tmp_path / "notes").unlink()
     (checkpoint,) = run_dir.checkpoints.glob("it*")
-    evaluate_checkpoint(run_dir, checkpoint, split, (), lambda text, level: None)  # type: ignore[arg-type]
+    with_checkpoint(Trainer.evaluate, run_dir, checkpoint, split, (), lambda text, level: None)  # type: ignore[arg-type]
     assert noted(tmp_path) == [f"{'a' if split == 'val' else 'b'} head 5 {split}"] * 2
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -29,7 +32,6 @@ from hookflow.runner.distributed.parallel import choose_strategy, unmatched_unit
 from hookflow.runner.distributed.process_group import device_of
 from hookflow.runner.distributed.rendezvous import ALONE, Ranks
 from hookflow.runner.loop.task import FunctionTask, steps_itself, wrong_task
-from hookflow.runner.numerics.compiling import check_compiler
 from hookflow.runner.numerics.precision import choose_precision
 from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seed_everything
 from hookflow.user_code import explained
@@ -270,3 +272,18 @@ def _taken(make: Maker, offers: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the offered arguments that a class or function takes."""
     takes = {p.name for p in parameters_of(make)}
     return {name: value for name, value in offers.items() if name in takes}
+
+
+COMPILERS = {"c": ("C", "CC", ("gcc", "clang")), "c++": ("C++", "CXX", ("g++", "clang++"))}
+"""The build tools of PyTorch's compilers, on CUDA and elsewhere: language, variable that names one, usual names."""
+
+
+def check_compiler(device: torch.device, where: Where) -> None:
+    """Raise UserError when nothing here could compile for the device; `where` is the place of the request."""
+    without = "take run.compile out"
+    if device.type == "cuda" and find_spec("triton") is None:
+        raise UserError(Problem("run.compile needs Triton on CUDA, which is not installed", where, without))
+    language, variable, known = COMPILERS["c" if device.type == "cuda" else "c++"]
+    if not any(shutil.which(name) for name in (os.environ.get(variable, ""), *known)):
+        message = f"run.compile needs a {language} compiler, and there is none here"
+        raise UserError(Problem(message, where, f"install {known[0]} (or name one in {variable}), or {without}"))

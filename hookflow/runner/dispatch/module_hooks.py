@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
@@ -25,7 +26,6 @@ from hookflow.runner.builder.selectors import Picked
 from hookflow.runner.dispatch.dispatcher import Firing
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.loop.task import Named
-from hookflow.runner.numerics.compiling import hidden
 from hookflow.runner.process.state import RunState
 
 HOOKS = {
@@ -35,6 +35,12 @@ HOOKS = {
     "full_backward": "_backward_hooks",
 }
 """Where a module keeps its hooks, by their point."""
+
+
+def hidden(fire: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that the compiler leaves out, with all that it calls."""
+    called: Callable[..., Any] = torch.compiler.disable(fire)  # type: ignore[no-untyped-call]
+    return called
 
 
 class Stack:

@@ -19,8 +19,8 @@ from hookflow.hooks.tensors import is_sharded
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.dispatch.dispatcher import Dispatcher, Firing
 from hookflow.runner.dispatch.engine import Engine
+from hookflow.runner.dispatch.module_hooks import hidden
 from hookflow.runner.distributed.parallel import Strategy
-from hookflow.runner.numerics.compiling import hidden
 from hookflow.runner.process.state import RunState
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -54,12 +54,8 @@ class NonFiniteLossError(ArithmeticError):
     """A loss was NaN or infinite."""
 
 
-class Origin(NamedTuple):
-    """Where in the training a loss was computed: iterations and epochs that were done, and the batch of the epoch."""
-
-    it: int
-    ep: int
-    batch: int
+Place = tuple[int, int, int]
+"""Where a loss was computed: iterations and epochs that were done, and the batch of the epoch."""
 
 
 class Losses:
@@ -72,7 +68,7 @@ class Losses:
     def __init__(self, device: torch.device, state: RunState, explain: Callable[[Any], str] = lambda batch: "") -> None:
         self._state = state
         self._explain = explain
-        self._sent: AsyncScalarCopy[Origin] = AsyncScalarCopy()
+        self._sent: AsyncScalarCopy[Place] = AsyncScalarCopy()
         self.watch = self._watch_later if device.type == "cuda" else self._watch_now
 
     def _watch_now(self, loss: Tensor, batch: Any) -> None:
@@ -90,12 +86,13 @@ class Losses:
             if not isfinite(value):
                 raise self._error(value, place)
 
-    def _place(self) -> Origin:
-        return Origin(self._state.iter, self._state.epoch, self._state.batch_idx)
+    def _place(self) -> Place:
+        return self._state.iter, self._state.epoch, self._state.batch_idx
 
-    def _error(self, value: float, place: Origin, batch: Any = None) -> NonFiniteLossError:
+    def _error(self, value: float, place: Place, batch: Any = None) -> NonFiniteLossError:
         number = "NaN" if value != value else "infinite"
-        where = f"iteration {place.it + 1} (epoch {place.ep + 1}, batch {place.batch + 1})"
+        it, ep, index = (done + 1 for done in place)
+        where = f"iteration {it} (epoch {ep}, batch {index})"
         return NonFiniteLossError(f"the loss is {number} in {where}. {self._explain(batch)}".rstrip())
 
 

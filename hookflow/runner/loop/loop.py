@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hookflow.events.records import CommandRecord
@@ -162,37 +163,29 @@ class SafePoint:
         return saves
 
 
+@dataclass
 class Loop:
     """Trains until `max_epochs` or `max_iters`, or until a stop."""
 
-    def __init__(
-        self,
-        context: Context,
-        iterate: Iterate,
-        update: Update,
-        evaluate: Evaluation,
-        checkpoints: CheckpointManager,
-        safe_point: SafePoint,
-        *,
-        sanity: bool,
-    ) -> None:
-        self._context = context
-        self._state = context.state
-        self._engine = context.engine
-        self._iterate = iterate
-        self._update = update
-        self._evaluate = evaluate
-        self._checkpoints = checkpoints
-        self._safe_point = safe_point
-        self._timeline = context.timeline
-        self._section = context.parts.section
-        self._data = context.parts.data
-        self._validates = "val" in self._data
-        self._sanity = sanity and self._validates
+    context: Context
+    iterate: Iterate
+    update: Update
+    evaluate: Evaluation
+    checkpoints: CheckpointManager
+    safe_point: SafePoint
+    sanity: bool
+
+    def __post_init__(self) -> None:
+        self.state = self.context.state
+        self.engine = self.context.engine
+        self.timeline = self.context.timeline
+        self.section = self.context.parts.section
+        self.data = self.context.parts.data
+        self.validates = "val" in self.data
 
     def train(self) -> None:
         """Train, from where the run is."""
-        state, safe_point = self._state, self._safe_point
+        state, safe_point = self.state, self.safe_point
         self._begin()
         safe_point.signals.be_graceful()
         safe_point.check_stop()
@@ -201,9 +194,9 @@ class Loop:
             safe_point.process(wait=True)
         while safe_point.stop is None and (state.epoch_is_over or not state.finished):
             self._epoch()
-        self._update.settle()
-        self._engine.fire("after_train")
-        self._checkpoints.request_last()
+        self.update.settle()
+        self.engine.fire("after_train")
+        self.checkpoints.request_last()
         safe_point.process(wait=True)
 
     def train_once(self, epochs: int, iters: int) -> None:
@@ -211,38 +204,38 @@ class Loop:
 
         Between two epochs, what hooks have asked for is saved; a stop that they have asked for is not obeyed.
         """
-        state, engine = self._state, self._engine
+        state, engine = self.state, self.engine
         self._begin()
         for epoch in range(epochs):
             if epoch:
-                self._safe_point.process(wait=True)
+                self.safe_point.process(wait=True)
             engine.fire("before_train_epoch")
             state.batches, state.next_stop = state.batches_per_epoch, min(state.iter + iters, state.max_iters)
-            self._timeline.restart()
-            batches: Iterator[Any] = iter(self._data["train"].epoch(epoch))
+            self.timeline.restart()
+            batches: Iterator[Any] = iter(self.data["train"].epoch(epoch))
             while (done := state.iter) < state.next_stop and not state.epoch_is_over:
-                self._iterate(batches)
+                self.iterate(batches)
                 if state.iter == done:
                     raise too_few(state)
             state.epoch, state.batch_idx, state.epoch_ends = epoch + 1, 0, False
             engine.fire("after_train_epoch")
-            if self._validates:
+            if self.validates:
                 self._validate()
-        self._update.settle()
+        self.update.settle()
         engine.fire("after_train")
 
     def _begin(self) -> None:
-        self._state.stage = "train"
-        self._engine.fire("before_train")
-        self._update.check_parameters()
-        if self._sanity:
-            with self._state.during("start"), self._timeline.excluded():  # hooks inside the network do not fire
-                sanity_check(self._context, self._update)
+        self.state.stage = "train"
+        self.engine.fire("before_train")
+        self.update.check_parameters()
+        if self.sanity and self.validates:
+            with self.state.during("start"), self.timeline.excluded():  # hooks inside the network do not fire
+                sanity_check(self.context, self.update)
 
     def _epoch(self) -> None:
         """Walk over the training data once, from where the run is in it."""
-        state, engine = self._state, self._engine
-        began = time.perf_counter() - self._timeline.excluded_s
+        state, engine = self.state, self.engine
+        began = time.perf_counter() - self.timeline.excluded_s
         entered = len(engine.arounds)
         if state.batch_idx == 0:
             engine.fire("before_train_epoch")
@@ -251,30 +244,30 @@ class Loop:
         state.batches = state.batches_per_epoch
         if not state.epoch_is_over:
             self._iterations()
-        if not state.epoch_is_over or self._checkpoints.before_validation is not None:
+        if not state.epoch_is_over or self.checkpoints.before_validation is not None:
             engine.cut(entered)
             return
         state.epoch += 1
         state.batch_idx = 0
         state.epoch_ends = False
-        self._context.log.put("epoch", seconds=time.perf_counter() - self._timeline.excluded_s - began)
+        self.context.log.put("epoch", seconds=time.perf_counter() - self.timeline.excluded_s - began)
         engine.fire("after_train_epoch")
         if self._validation_due("ep", state.epoch):
             self._validate()
-        self._safe_point.process(wait=True)
+        self.safe_point.process(wait=True)
 
     def _iterations(self) -> None:
         """Train on what is left of the epoch; cut it short when the run is at its end, or is stopped."""
-        state, safe_point = self._state, self._safe_point
-        batches: Iterator[Any] = iter(self._data["train"].epoch(state.epoch, start=state.batch_idx))
-        self._timeline.restart()
+        state, safe_point = self.state, self.safe_point
+        batches: Iterator[Any] = iter(self.data["train"].epoch(state.epoch, start=state.batch_idx))
+        self.timeline.restart()
         while True:
             state.next_stop = self._next_stop()
             before = state.iter
             try:
-                self._iterate(batches)
+                self.iterate(batches)
             except WorkerHangs:
-                if self._section.accumulate > 1 or self._context.parts.ranks.world > 1:
+                if self.section.accumulate > 1 or self.context.parts.ranks.world > 1:
                     raise  # in the middle of an iteration; or the other ranks would wait for this one
             if state.iter < state.next_stop and not state.attention:
                 raise too_few(state)
@@ -287,18 +280,18 @@ class Loop:
 
     def _next_stop(self) -> int:
         """Return the iterations done at which the loop must look up by count."""
-        state, every = self._state, self._section.validates
-        stops = [state.iter + state.iters_left(self._section.accumulate), self._context.consensus.next_iteration]
+        state, every = self.state, self.section.validates
+        stops = [state.iter + state.iters_left(self.section.accumulate), self.context.consensus.next_iteration]
         if state.max_epochs is None:
             stops.append(state.max_iters)
-        if self._validates and every.unit == "it":
+        if self.validates and every.unit == "it":
             stops.append((state.iter // every.value + 1) * every.value)
         return int(min(stops))
 
     def _validation_due(self, unit: str, done: int) -> bool:
         """Return whether validation is due after so many iterations ("it") or epochs ("ep"); never twice in a place."""
-        state, every = self._state, self._section.validates
-        if not self._validates:
+        state, every = self.state, self.section.validates
+        if not self.validates:
             return False
         if every.unit == unit:
             return done % every.value == 0 or state.finished
@@ -311,9 +304,9 @@ class Loop:
         A resumed run validates first, and continues as if nothing had been. To keep that state costs nothing: its
         tensors are the run's own, and a validation leaves them as they were.
         """
-        state = self._state
+        state = self.state
         state.validation_due = False
-        before = self._checkpoints.snapshot.capture(validation_due=True)
+        before = self.checkpoints.snapshot.capture(validation_due=True)
         state.validated_at = state.iter
-        if not self._evaluate("val"):
-            self._checkpoints.before_validation = before
+        if not self.evaluate("val"):
+            self.checkpoints.before_validation = before

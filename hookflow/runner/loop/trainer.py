@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,6 @@ from hookflow.runner.loop.nonfinite import diagnose
 from hookflow.runner.loop.run import Run
 from hookflow.runner.loop.task import prediction_of
 from hookflow.runner.loop.update import Update
-from hookflow.runner.numerics.compiling import compile_networks
 from hookflow.runner.numerics.memory import free_memory, is_oom
 from hookflow.runner.numerics.precision import in_precision
 from hookflow.runner.process.signals import Signals, Stop
@@ -41,6 +40,9 @@ from hookflow.user_code import only_showable
 
 if TYPE_CHECKING:
     from hookflow.runner.observe.observer import Observer
+
+
+COMPILED = "the network is compiled: its first iterations take much longer, here and when a batch has another shape"
 
 
 class Trainer:
@@ -132,7 +134,7 @@ class Trainer:
             if test:
                 self._evaluate("test")
 
-    def evaluate(self, checkpoint: Path, split: Split) -> Mapping[str, float]:
+    def evaluate(self, checkpoint: Path, split: Split) -> dict[str, float]:
         """Validate or test what a checkpoint holds, and return the metrics; nothing is trained, and nothing saved.
 
         Fires the points of a resumed run, without those of training.
@@ -140,7 +142,7 @@ class Trainer:
         with self._running():
             self._load(checkpoint)
             self._evaluate(split)
-        return self.state.metrics
+        return dict(self.state.metrics)
 
     def predict(self, checkpoint: Path, split: Split) -> dict[str, Tensor]:
         """Return what the task predicts for a split with a checkpoint. Raises UserError where it cannot predict."""
@@ -154,8 +156,10 @@ class Trainer:
     def _running(self) -> Iterator[None]:
         """Fire `before_run` and `after_run` around what a run does, and `on_exception` when it raises."""
         parts, engine = self._parts, self._engine
-        if parts.section.compile:
-            compile_networks(parts.models.values(), parts.section.compile, self._log.say)
+        if mode := parts.section.compile:
+            for model in parts.models.values():  # in place: its parameters keep their names
+                model.compile(mode=None if mode is True else mode)
+            self._log.say(COMPILED)
         with ExitStack() as undoing:  # all of it, whatever raises: others may train the network after this
             undoing.callback(engine.dispatcher.here.leave)
             undoing.callback(self._context.media.close)
@@ -233,4 +237,4 @@ class Trainer:
     def _make_loop(self, *, sanity: bool) -> Loop:
         iterate = choose(self._context, self.run, self._update)
         parts = self._update, self._evaluate, self._checkpoints, self._safe_point
-        return Loop(self._context, iterate, *parts, sanity=sanity)
+        return Loop(self._context, iterate, *parts, sanity)

@@ -5,7 +5,7 @@ A firing within a firing (a hook inside the network during another hook) is obse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -21,7 +21,7 @@ from hookflow.graph.slots import OFFERED, Verb
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.base import tensors
 from hookflow.runner.dispatch.dispatcher import Call
-from hookflow.runner.observe.tensors import RunTensors, address, mark, mark_of_random
+from hookflow.runner.observe.tensors import RunTensors, address, held, mark, mark_of_random
 from hookflow.runner.observe.watched import Note, WatchedDict, WatchedRun
 
 OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "set_", "resize_",
@@ -217,8 +217,8 @@ class Observer:
     def _begin(self, frame: Frame) -> None:
         """Learn where everything is, and how it is marked."""
         frame.at, frame.held = {}, []
-        frame.opaque = self._opaque | {address(tensor) for _, _, tensor in self._tensors}
-        for slot, _, tensor in self._tensors:
+        frame.opaque = self._opaque | {address(tensor) for _, tensor in self._tensors}
+        for slot, tensor in self._tensors:
             frame.held.append(tensor)
             frame.at.setdefault(address(tensor), set()).add(slot)
         for slot, tensor in self._given_tensors(frame):
@@ -267,12 +267,8 @@ def _arguments(frame: Frame) -> Iterator[tuple[str, Any]]:
 
 
 def _tensors_in(value: Any, depth: int = 4) -> Iterator[Tensor]:
-    """Yield the tensors in nested mappings, lists and tuples, and in the attributes of other objects."""
     if isinstance(value, Tensor):
         yield value
-        return
-    inner: Iterable[Any] = value if isinstance(value, list | tuple) else getattr(value, "__dict__", {}).values()
-    if isinstance(value, Mapping):
-        inner = value.values()
-    for item in inner if depth else ():
-        yield from _tensors_in(item, depth - 1)
+    elif depth:
+        for _, item in held(value):
+            yield from _tensors_in(item, depth - 1)

@@ -61,15 +61,16 @@ class Fingerprints:
 
     def of(self, thing: Any, *path: str) -> Iterator[tuple[Path, bytes]]:
         """Yield the path and the fingerprint of each value that a thing holds, itself included."""
-        if (plain := _plain(thing)) is not None:
-            yield path, plain
+        if (printed := plain(thing)) is not None:
+            yield path, printed
         elif id(thing) not in self._seen:
             self._seen[id(thing)] = thing  # which also keeps its id from being used again
-            for name, held in _held(thing):
-                yield from self.of(held, *path, name)
+            items = held(thing)
+            for name, item in islice(items, LONGEST) if isinstance(thing, COLLECTIONS) else items:
+                yield from self.of(item, *path, name)
 
 
-def _plain(thing: Any) -> bytes | None:
+def plain(thing: Any) -> bytes | None:
     """Return the fingerprint of what is one value; None of what holds others."""
     match thing:
         case Tensor():
@@ -114,14 +115,19 @@ def _of_text(value: Any) -> bytes:
     return of_bytes(repr(value).encode("utf-8", "replace"))
 
 
-def _held(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a thing holds, each with its name in it; of a long collection its first `LONGEST` items."""
+COLLECTIONS = (Mapping, list, tuple, set, frozenset, deque)
+
+
+def held(thing: Any, *, newest: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield what a thing holds, each with its name in it; of a list with `newest` the last item first."""
     match thing:
         case Mapping():
-            for k, (name, value) in enumerate(islice(thing.items(), LONGEST)):
+            for k, (name, value) in enumerate(dict.items(thing) if isinstance(thing, dict) else thing.items()):
                 yield str(name) if isinstance(name, SCALARS) else f"#{k}", value
+        case list() | deque() if newest:
+            yield from ((str(k), item) for k, item in enumerate(reversed(thing)))
         case list() | tuple() | deque():
-            yield from ((str(k), item) for k, item in enumerate(islice(thing, LONGEST)))
+            yield from ((str(k), item) for k, item in enumerate(thing))
         case nn.Module():
             yield from thing._parameters.items()
             yield from thing._buffers.items()
@@ -139,16 +145,12 @@ BYTES = 8 * 2**20
 DEPTH, VALUES = 6, 10_000
 """How deep attributes are looked into, and at how many values in all."""
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 
 
 def mark_of_tensor(tensor: Tensor, *, content: bool = False) -> Hashable:
     """Return the mark of a tensor, with a checksum of its `content` if asked and if it is in the host's memory."""
-    try:
-        version = tensor._version
-    except RuntimeError:  # of an inference tensor
-        version = -1
+    version = -1 if tensor.is_inference() else tensor._version
     checksum = 0
     if content and tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.numel():
         checksum = zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
@@ -168,32 +170,23 @@ def mark(value: Any, opaque: Set[int] = frozenset(), depth: int = DEPTH, left: I
     Objects beyond that are compared by identity, and so are those whose ids and addresses are in `opaque`.
     """
     left = iter(range(VALUES)) if left is None else left
-    if isinstance(value, PLAIN):
-        return type(value), repr(value) if isinstance(value, float) else value
+    if isinstance(value, SCALARS):
+        return type(value), repr(value)
     if id(value) in opaque or depth == 0 or isinstance(value, OPAQUE) or next(left, None) is None:
         return id(value)
-    inner = partial(mark, opaque=opaque, depth=depth - 1, left=left)
     match value:
         case Tensor():
             return id(value) if address(value) in opaque else mark_of_tensor(value)
-        case np.ndarray():
-            small = not value.dtype.hasobject and value.nbytes <= BYTES
-            return id(value), value.shape, zlib.crc32(np.ascontiguousarray(value).data.cast("B")) if small else 0
-        case torch.Generator():
-            return zlib.crc32(value.get_state().numpy().data)
-        case random.Random():
-            return value.getstate()
-        case nn.Module():
-            tensors = (*value.named_parameters(), *value.named_buffers())
-            return value.training, tuple((name, inner(tensor)) for name, tensor in tensors)
-        case Mapping():
-            items = islice(dict.items(value) if isinstance(value, dict) else value.items(), VALUES)
-            marks = tuple((key if isinstance(key, PLAIN) else id(key), inner(item)) for key, item in items)
-            return type(value), len(value), marks
-        case list() | tuple() | set() | frozenset() | deque():
-            every = reversed(value) if isinstance(value, list | deque) else value
-            return type(value), len(value), tuple(map(inner, islice(every, VALUES)))
-    return id(value), inner(vars(value)) if hasattr(value, "__dict__") else None
+        case np.ndarray() if value.dtype.hasobject or value.nbytes > BYTES:
+            return id(value), value.shape
+        case np.ndarray() | np.generic() | torch.Generator() | random.Random():
+            return id(value), plain(value)
+    is_set = isinstance(value, set | frozenset)
+    items: Iterable[tuple[Any, Any]] = enumerate(value) if is_set else held(value, newest=True)
+    marks = tuple((name, mark(item, opaque, depth - 1, left)) for name, item in islice(items, VALUES))
+    if isinstance(value, COLLECTIONS):
+        return type(value), len(value), marks
+    return id(value), getattr(value, "training", None), marks
 
 
 def mark_of_random(device: torch.device) -> Hashable:
@@ -209,13 +202,40 @@ RATES = (RATE, "initial_lr")
 """The settings of a parameter group that are the slot `lr`."""
 
 
-def slot_of(kind: str, name: str, unnamed: str) -> str:
+def slot_of(kind: str, name: str) -> str:
     """Return the slot of a part of the run; that of the only part, which has no name, is the whole."""
-    return kind if name == unnamed else f"{kind}.{name}"
+    return kind if name in ("model", "optimizer") else f"{kind}.{name}"
+
+
+def trained(
+    models: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]
+) -> Iterator[tuple[str, str, Path, Any]]:
+    """Yield the values that a run trains: kind of slot, name of the model or the optimizer, path, value.
+
+    The kinds are "model", "grads", "optimizer" and "lr". Paths are unique within a kind.
+    """
+    names: dict[int, str] = {}
+    for owner, model in models.items():
+        prefix = f"{owner}." * (len(models) > 1)
+        for name, parameter in model.named_parameters():
+            names[id(parameter)] = prefix + name
+            yield "model", owner, (prefix + name,), parameter
+            if parameter.grad is not None:
+                yield "grads", owner, (prefix + name,), parameter.grad
+        for name, buffer in model.named_buffers():
+            yield "model", owner, (prefix + name,), buffer
+    for owner, optimizer in optimizers.items():
+        prefix = f"{owner}." * (len(optimizers) > 1)
+        for k, group in enumerate(optimizer.param_groups):
+            for key, value in dict.items(group):
+                yield RATE if key in RATES else "optimizer", owner, (f"{prefix}group {k}", key), value
+        for k, (tensor, state) in enumerate(optimizer.state.items()):
+            for key, value in state.items() if isinstance(state, Mapping) else ():
+                yield "optimizer", owner, (names.get(id(tensor), f"{prefix}parameter {k}"), key), value
 
 
 class RunTensors:
-    """The tensors that a run trains, by slot. `noting` receives the accesses of a parameter group."""
+    """The tensors that a run trains, by slot."""
 
     def __init__(self, parts: Parts) -> None:
         self._models = parts.models
@@ -223,41 +243,32 @@ class RunTensors:
         self._model_of = {
             id(parameter): name for name, model in parts.models.items() for parameter in model.parameters()
         }
-        size = sum(tensor.nbytes for _, _, tensor in self)
-        self.by_content = 4 * size <= BYTES
+        self.by_content = 4 * sum(tensor.nbytes for _, tensor in self) <= BYTES
         """Whether contents are compared: with gradients and the optimizers' state it may be four times as much."""
 
-    def __iter__(self) -> Iterator[tuple[str, Hashable, Tensor]]:
-        """Yield each tensor with its slot and its name there."""
-        for name, model in self._models.items():
-            slot, grads = slot_of("model", name, "model"), slot_of("grads", name, "model")
-            for key, parameter in model.named_parameters(remove_duplicate=False):
-                yield slot, key, parameter
-                if parameter.grad is not None:
-                    yield grads, key, parameter.grad
-            for key, buffer in model.named_buffers(remove_duplicate=False):
-                yield slot, key, buffer
-        for name, optimizer in self._optimizers.items():
-            slot = slot_of("optimizer", name, "optimizer")
-            yield from ((slot, key, value) for key, value in _state_of(optimizer) if isinstance(value, Tensor))
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield each tensor with its slot."""
+        for kind, owner, _, value in trained(self._models, self._optimizers):
+            if isinstance(value, Tensor):
+                yield slot_of(kind, owner), value
 
     def grads_of(self, parameter: Tensor) -> str:
         """Return the slot of a parameter's gradient."""
-        return slot_of("grads", self._model_of.get(id(parameter), "model"), "model")
+        return slot_of("grads", self._model_of.get(id(parameter), "model"))
 
     def marks(self) -> Marks:
         """Return the marks of all tensors, and of the settings of the optimizers."""
-        result: Marks = {slot_of(kind, name, "model"): {} for name in self._models for kind in ("model", "grads")}
-        result |= {slot_of(kind, name, "optimizer"): {} for name in self._optimizers for kind in ("optimizer", RATE)}
-        for slot, name, tensor in self:
-            result[slot][name] = mark_of_tensor(tensor, content=self.by_content)
-        for name, optimizer in self._optimizers.items():
-            settings, rates = (result[slot_of(kind, name, "optimizer")] for kind in ("optimizer", RATE))
-            for k, group in enumerate(optimizer.param_groups):
-                for key, value in dict.items(group):
-                    of = tuple(map(id, value)) if key == "params" else mark(value)
-                    (rates if key in RATES else settings)["group", k, key] = of
-            settings |= {key: mark(value) for key, value in _state_of(optimizer) if not isinstance(value, Tensor)}
+        result: Marks = {slot_of(kind, name): {} for name in self._models for kind in ("model", "grads")}
+        result |= {slot_of(kind, name): {} for name in self._optimizers for kind in ("optimizer", RATE)}
+        for kind, owner, path, value in trained(self._models, self._optimizers):
+            if isinstance(value, Tensor):
+                marked = mark_of_tensor(value, content=self.by_content)
+            else:
+                marked = tuple(map(id, value)) if path[-1] == "params" else mark(value)
+            by_id = kind == "optimizer" and isinstance(
+                value, Tensor
+            )  # a parameter may be replaced
+            result[slot_of(kind, owner)][id(value) if by_id else path] = marked
         return result
 
     def watch_groups(self, note: Callable[[Verb, str], None]) -> None:
@@ -276,19 +287,12 @@ class RunTensors:
             ]
 
 
-def _state_of(optimizer: Optimizer) -> Iterator[tuple[Hashable, Any]]:
-    """Yield what an optimizer remembers of each parameter."""
-    for parameter, state in optimizer.state.items():
-        for key, value in state.items() if isinstance(state, Mapping) else ():
-            yield (id(parameter), key), value
-
-
 def _note_key(note: Callable[[Verb, str], None], optimizer: str, verb: Verb, key: str | None) -> None:
     """Note the slots of a key of a parameter group; None stands for all keys."""
     if key in RATES or key is None:
-        note(verb, slot_of(RATE, optimizer, "optimizer"))
+        note(verb, slot_of(RATE, optimizer))
     if key not in RATES and (key != "params" or verb == "writes"):
-        note(verb, slot_of("optimizer", optimizer, "optimizer"))
+        note(verb, slot_of("optimizer", optimizer))
 
 
 def _is_object(thing: Any) -> bool:
