@@ -88,7 +88,7 @@ def test_optimizers_that_decide_by_themselves_decide_alike(new_run: NewRun, trai
 
 def test_a_full_memory_is_told_of_with_the_numbers(trained: Trained) -> None:
     run_dir = trained(CUDA, ON_DEVICE, 'hooks.full={use="./upsets.py:Full", args={kind="cuda"}}', code=1)
-    assert "GiB were in tensors" in reason(run_dir) and "batch_size = 4 (now 8)" in reason(run_dir)
+    assert "GPU 0 has a total capacity" in reason(run_dir) and "batch_size = 4 (now 8)" in reason(run_dir)
 
 
 def test_a_compiled_network_trains(new_run: NewRun, train_here: Train) -> None:

@@ -15,7 +15,7 @@ from math import inf
 from operator import itemgetter
 from threading import get_ident
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from hookflow.events.now import NOWHERE, Shared
 from hookflow.graph.plan import Binding, OnError, Plan
@@ -133,8 +133,6 @@ def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[s
 Report = Callable[[Binding, BaseException, OnError], None]
 """Called after a hook has raised: its binding, the exception, and what becomes of it (raise, disable or ignore)."""
 
-Result = TypeVar("Result")
-
 
 class Here:
     """Which binding is being called, and since when: `binding[0]` for the runner, the others for other processes.
@@ -190,17 +188,21 @@ class Dispatcher:
         if firings := self.at.get(point):
             self.call_all(firings, (self.run, *offered))
 
-    def call_all(self, firings: Sequence[Firing], everything: Sequence[Any]) -> None:
-        """Call those that are due; `everything` is what their point offers, the run first. Hooks may change it."""
-        here, put = self.here, self.books.firings.put
+    def call_all(self, firings: Sequence[Firing], everything: Sequence[Any], *, asked: bool = False) -> Any:
+        """Call those that are due, or all if their triggers were `asked` before; return what the last one returns.
+
+        `everything` is what their point offers, the run first. Hooks may change it.
+        """
+        here, put, result = self.here, self.books.firings.put, None
         began = entered = perf_counter()
         for firing in firings:
-            due = firing.is_due()
+            due = asked or firing.is_due()
             if due:
                 here.set(firing.binding.id, entered)
                 try:
-                    firing.call(everything)
+                    result = firing.call(everything)
                 except BaseException as error:
+                    result = None
                     self.failed(firing.binding, error)
             left = perf_counter()
             put(firing.binding.id, entered, left - entered - self._inner, due)
@@ -209,18 +211,19 @@ class Dispatcher:
         here.set(NOWHERE, entered)
         if not self._nested:
             self.books.spans.put(began, entered)
+        return result
 
     def fire_within(self, point: str, *offered: Any) -> None:
         """Fire a point in the middle of something else: of a hook, or of a phase of the iteration."""
-        if point in self.at:
-            self._within(self.fire, point, *offered)
+        if firings := self.at.get(point):
+            self._within(firings, (self.run, *offered), asked=False)
 
     def call_within(self, firing: Firing, everything: Sequence[Any]) -> Any:
         """Call one binding in the middle of something else, if it is due, and return what it returns."""
-        return self._within(self._call, firing, everything) if firing.is_due() else None
+        return self._within((firing,), everything, asked=True) if firing.is_due() else None
 
-    def _within(self, call: Callable[..., Result], *args: Any) -> Result:
-        """Make a call that fires. Its time is not booked to the hook around it, and to no phase twice."""
+    def _within(self, firings: Sequence[Firing], everything: Sequence[Any], *, asked: bool) -> Any:
+        """Book the time of these calls neither to the hook around them, nor to a phase twice."""
         here = self.here
         binding, since = here.binding[0], here.times[0]
         in_hook = binding != NOWHERE
@@ -229,26 +232,12 @@ class Dispatcher:
         thread, self.thread = self.thread, get_ident()
         began = perf_counter()
         try:
-            return call(*args)
+            return self.call_all(firings, everything, asked=asked)
         finally:
             self.thread = thread
             self._nested -= in_hook
             self._inner = outer + perf_counter() - began if in_hook else 0.0
             here.set(binding, since)
-
-    def _call(self, firing: Firing, everything: Sequence[Any]) -> Any:
-        result = None
-        entered = perf_counter()
-        self.here.set(firing.binding.id, entered)
-        try:
-            result = firing.call(everything)
-        except BaseException as error:
-            self.failed(firing.binding, error)
-        left = perf_counter()
-        self.books.firings.put(firing.binding.id, entered, left - entered - self._inner, 1.0)
-        if not self._nested:
-            self.books.spans.put(entered, left)
-        return result
 
     def failed(self, binding: Binding, error: BaseException) -> None:
         """Report a hook that raised, and propagate the exception if it ends the run. Ctrl-C is no hook's fault."""

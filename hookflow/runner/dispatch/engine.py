@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -22,15 +24,15 @@ from hookflow.runner.process.state import RunState
 def can_be_generated(plan: Plan, point: Point, firings: Sequence[Firing]) -> bool:
     """Return whether these firings of a point are plain enough, in a plan where nothing fires within something else."""
     nested = any(plan.at(other.name) for other in plan.points if other.nested)
-    in_iteration = point.unit == "it" and point.kind in ("standard", "step")
-    return in_iteration and not nested and all(map(_is_plain, firings))
-
-
-def _is_plain(firing: Firing) -> bool:
-    binding, trigger = firing.binding, firing.binding.trigger
-    timed = any(amount and parsed(amount).unit == "s" for amount in (trigger.every, trigger.since, trigger.until))
-    changes = "batch" in binding.writes or "control" in binding.writes
-    return binding.half == "whole" and not timed and trigger.when is None and not changes and firing.announce is None
+    if nested or point.unit != "it" or point.kind not in ("standard", "step"):
+        return False
+    for firing in firings:
+        binding, trigger = firing.binding, firing.binding.trigger
+        timed = any(amount and parsed(amount).unit == "s" for amount in (trigger.every, trigger.since, trigger.until))
+        changes = "batch" in binding.writes or "control" in binding.writes
+        if binding.half != "whole" or timed or trigger.when is not None or changes or firing.announce is not None:
+            return False
+    return True
 
 
 def generate(point: Point, firings: Sequence[Firing], dispatcher: Dispatcher, state: RunState) -> Callable[..., None]:
@@ -95,68 +97,44 @@ def _call(firing: Firing, k: int, indent: str) -> Iterator[str]:
 
 
 class Arounds:
-    """The open `around_X` of a run. `resumed` names the hooks that a resumed run will be inside of."""
+    """The open `around_X` of a run. `resumed` names the hooks that a resumed run will be inside of.
+
+    `error`, as `sys.exc_info` has it, ends the run: it is thrown into each generator that is left from then on.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._open: list[tuple[Binding, Generator[None]]] = []
-        self.error: BaseException | None = None
-        """The exception that ends the run: it is thrown into each generator that is left from here on."""
+        self.open: list[tuple[Binding, AbstractContextManager[None]]] = []
+        self.error: tuple[Any, Any, Any] = (None, None, None)
         self.resumed: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self.open)
 
-    @property
-    def latest(self) -> Binding:
-        return self._open[-1][0]
+    def enter(self, binding: Binding, call: Callable[[Sequence[Any]], Any], offered: Sequence[Any]) -> None:
+        """Run the first half. Raises RuntimeError when the generator does not yield."""
+        around = contextmanager(call)(offered)
+        around.__enter__()
+        self.open.append((binding, around))
 
-    def enter(self, binding: Binding, generator: Any) -> None:
-        """Run the first half. Raises RuntimeError when there is no second one."""
-        try:
-            next(generator)
-        except StopIteration:
-            raise RuntimeError(f'{binding.method} of the hook "{binding.hook}" must yield once, and has not') from None
-        self._open.append((binding, generator))
-
-    def leave(self, binding: Binding) -> None:
+    def leave(self, binding: Binding, offered: Sequence[Any]) -> None:
         """Run the second half of the latest that was entered for this binding. Raises RuntimeError at a third."""
-        for entry in reversed(self._open):
+        for entry in reversed(self.open):
             if key_of(entry[0]) == key_of(binding):
-                self._open.remove(entry)
-                if _yields_again(entry[1], self.error):
-                    message = f'{binding.method} of the hook "{binding.hook}" must yield once, and has yielded again'
-                    raise RuntimeError(message)
+                self.open.remove(entry)
+                entry[1].__exit__(*self.error)
                 return
 
     def is_open(self, binding: Binding) -> bool:
-        return any(key_of(entry) == key_of(binding) for entry, _ in self._open)
+        return any(key_of(entry) == key_of(binding) for entry, _ in self.open)
 
     def is_resumed(self, binding: Binding) -> bool:
         return binding.hook in self.resumed
 
     def at(self, point: str) -> list[str]:
         """Return the hooks that have been entered at `point` and not left; or will be, once a resumed run is there."""
-        entered = {binding.hook for binding, _ in self._open if binding.point == point} | self.resumed
+        entered = {binding.hook for binding, _ in self.open if binding.point == point} | self.resumed
         return [binding.hook for binding in self._plan.at(point) if binding.hook in entered and binding.half == "enter"]
-
-
-def _yields_again(generator: Generator[None], error: BaseException | None) -> bool:
-    """Resume a generator, with an exception if there is one. The generator may catch it, and the run still ends."""
-    if error is None:
-        return next(generator, generator) is None
-    traceback = error.__traceback__
-    try:
-        generator.throw(error)
-    except StopIteration:
-        return False
-    except BaseException as raised:
-        if raised is not error and not (isinstance(error, StopIteration) and raised.__cause__ is error):
-            raise
-        return False
-    finally:
-        error.__traceback__ = traceback
-    return True
 
 
 def key_of(binding: Binding) -> tuple[str, str]:
@@ -200,18 +178,20 @@ class Engine:
     def bind(self, run: object, wrap: Callable[[Binding, Call], Call] | None = None) -> None:
         """Make every binding ready to be called with this run; `wrap` puts something around each call."""
         self.dispatcher.run = run
+        at: dict[str, list[Firing]] = defaultdict(list)
         for binding in self.plan.bindings:
             if self._rank and self.plan.hook(binding.hook).ranks == "zero":
                 continue
             firing = self._firing(binding, run)
             if wrap:
                 firing.call = wrap(binding, firing.call)
-            self._put(binding.point, firing)
+            at[binding.point].append(firing)
             if binding.half == "exit":
                 self._closings[key_of(binding)] = firing
             elif binding.half == "enter":
                 again = Firing(binding, firing.method, firing.call, partial(self.arounds.is_resumed, binding))
-                self._put(f"again {binding.point}", again)
+                at[f"again {binding.point}"].append(again)
+        self.dispatcher.at = {name: tuple(firings) for name, firings in at.items()}
         for name, firings in self.dispatcher.at.items():
             self._calls[name] = partial(self.dispatcher.fire, name)
             if self._generates and not wrap and name in self.plan.points:
@@ -228,20 +208,14 @@ class Engine:
         if gate is None and planned.on_error == "disable":
             gate = Switch()
         due: Due | None = partial(self.arounds.is_open, binding) if binding.half == "exit" else gate
-        call = self._halved(binding, adapt(method, binding.takes, self.plan.points[binding.point].offers, run))
+        call = adapt(method, binding.takes, self.plan.points[binding.point].offers, run)
+        if binding.half == "enter":
+            call = partial(self.arounds.enter, binding, call)
+        elif binding.half == "exit":
+            call = partial(self.arounds.leave, binding)
         asks = planned.ranks != "zero" and not {"control", "checkpoint"}.isdisjoint(binding.writes)
         announce = self.on_request if asks and self.plan.points.in_iteration(binding.point) else None
         return Firing(binding, method, call, due, gate, announce)
-
-    def _halved(self, binding: Binding, call: Call) -> Call:
-        if binding.half == "enter":
-            return lambda offered: self.arounds.enter(binding, call(offered))
-        if binding.half == "exit":
-            return lambda offered: self.arounds.leave(binding)
-        return call
-
-    def _put(self, point: str, firing: Firing) -> None:
-        self.dispatcher.at[point] = (*self.dispatcher.at.get(point, ()), firing)
 
     def call(self, point: str) -> Callable[..., None] | None:
         """Return the function that fires a point, of what it offers after the run; None where nothing is bound."""
@@ -284,7 +258,7 @@ class Engine:
     def leave(self, entered: int) -> None:
         """Run the second halves of all but the first `entered` open arounds, the latest first."""
         while len(self.arounds) > entered:
-            closing = self._closings[key_of(self.arounds.latest)]
+            closing = self._closings[key_of(self.arounds.open[-1][0])]
             self.dispatcher.call_within(closing, ())
 
     def state_dict(self) -> dict[str, list[str]]:
@@ -308,5 +282,5 @@ class Engine:
     def unwind(self, error: BaseException) -> None:
         """Throw an exception into all open arounds, the latest first, and ignore those of hooks from here on."""
         self.dispatcher.end()
-        self.arounds.error = error
+        self.arounds.error = type(error), error, error.__traceback__
         self.leave(0)

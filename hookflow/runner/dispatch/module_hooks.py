@@ -12,6 +12,7 @@ time, it stays registered and is skipped.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -94,50 +95,43 @@ class Registration:
         """Register it, unless it has been removed for good."""
         if self.handle is None and not self.removed:
             binding, how = self.firing.binding, {}
-            if binding.point in ("forward_pre", "forward"):
-                how["with_kwargs"] = "kwargs" in binding.takes
-            if binding.point == "forward":
-                how["always_call"] = binding.always_call
+            if binding.point == "forward_pre":
+                how = {"with_kwargs": "kwargs" in binding.takes}
+            elif binding.point == "forward":
+                how = {"with_kwargs": True, "always_call": binding.always_call}
             self.handle = getattr(self.module, f"register_{binding.point}_hook")(self._hook, **how)
             self._stack.arrange(self.handle.id)
 
-    def drop(self) -> None:
+    def drop(self, *, for_good: bool = False) -> None:
         """Take it off the module."""
+        self.removed |= for_good
         if self.handle is not None:
             self.handle.remove()
             self.handle = None
 
-    def remove(self) -> None:
-        """Take it off the module for good."""
-        self.removed = True
-        self.drop()
-
     def _callback(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `call` as PyTorch calls it at the point; without `kwargs` unless the hook takes them.
+        """Return `call` as PyTorch calls it at the point.
 
         It is a function: a copy of the network keeps the hooks, and of anything else it would have a copy.
         """
-        with_kwargs = "kwargs" in self.firing.binding.takes
         match self.firing.binding.point:
-            case "forward_pre" if with_kwargs:
+            case "forward_pre" if "kwargs" in self.firing.binding.takes:
                 return lambda module, args, kwargs: call(self, module, args, args, kwargs)
             case "forward_pre":
                 return lambda module, args: call(self, module, args, args, None)
-            case "forward" if with_kwargs:
-                return lambda module, args, kwargs, output: call(self, module, args, args, kwargs, output)
             case "forward":
-                return lambda module, args, output: call(self, module, args, args, None, output)
+                return lambda module, args, kwargs, output: call(self, module, args, args, kwargs, output)
         return lambda module, *gradients: call(self, module, *gradients)
 
 
 Step = Callable[[Any, Any], Any]
 
 
+@dataclass(frozen=True)
 class Handle:
     """Takes a hook off modules for good: a resumed run will not register it again."""
 
-    def __init__(self, remove: Callable[[], None]) -> None:
-        self.remove = remove
+    remove: Callable[[], None]
 
 
 class ModuleHooks:
@@ -212,7 +206,7 @@ class ModuleHooks:
         removed = {tuple(key) for key in state["removed"]}
         gone = [each for each in self._registrations if each.key in removed]
         for each in gone:
-            each.remove()
+            each.drop(for_good=True)
         for idling in self._idling:
             if idling.key in state["settled"]:
                 idling.load_state_dict(state["settled"][idling.key])
@@ -232,7 +226,7 @@ class ModuleHooks:
         """Remove a hook from its modules for good, or one registration of it alone."""
         for each in self._registrations:
             if each.firing.binding.hook == hook and only in (None, each) and not each.removed:
-                each.remove()
+                each.drop(for_good=True)
 
 
 class Idling:

@@ -29,11 +29,6 @@ def differentiable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in named_parameters(model).items() if p.is_floating_point() or p.is_complex()}
 
 
-def picked_parameters(binding: Binding, model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that a binding fires at."""
-    return matching(differentiable(model), binding.parameters)
-
-
 def wrong_parameters(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]) -> Iterator[Problem]:
     """Yield a problem for each glob that picks no parameter, and for each tensor hook that FSDP would never call.
 
@@ -45,7 +40,7 @@ def wrong_parameters(plan: Plan, model: nn.Module, place: Callable[[Binding, str
             if wrong := no_match(glob, names, "parameter of the network"):
                 message, hint = wrong
                 yield Problem(f'hook "{binding.hook}" at {binding.point}: {message}', place(binding, glob), hint)
-        if binding.point == "parameter_grad" and any(map(is_sharded, picked_parameters(binding, model).values())):
+        if binding.point == "parameter_grad" and any(map(is_sharded, matching(names, binding.parameters).values())):
             message = f'hook "{binding.hook}": parameter_grad never fires with FSDP, whose gradients are sharded'
             hint = 'use post_accumulate_grad, or strategy = "ddp"'
             yield Problem(message, place(binding, binding.parameters[0]), hint)
@@ -88,8 +83,8 @@ def _caller(firing: Firing, dispatcher: Dispatcher, fires: Callable[[], bool], *
 
 
 def _on_parameters(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: RunState) -> Handles:
-    """Register a binding on its parameters. A frozen one takes its hooks, too, for when it is trained again."""
-    for name, parameter in picked_parameters(firing.binding, parts.model).items():
+    """Register a binding on its parameters, also on frozen ones, for when they are trained again."""
+    for name, parameter in matching(differentiable(parts.model), firing.binding.parameters).items():
         known = (name, parameter) if firing.binding.point == "parameter_grad" else (name,)
         call = _caller(firing, dispatcher, lambda: state.stage == "train", *known)
         trains = parameter.requires_grad
@@ -97,15 +92,12 @@ def _on_parameters(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: 
         if firing.binding.point == "parameter_grad":
             yield parameter.register_hook(call)  # type: ignore[no-untyped-call]
         else:
-            yield parameter.register_post_accumulate_grad_hook(_returning_nothing(call))  # type: ignore[no-untyped-call]
+
+            def accumulated(parameter: Tensor, call: Callable[..., Any] = call) -> None:
+                call(parameter)
+
+            yield parameter.register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
         parameter.requires_grad_(trains)
-
-
-def _returning_nothing(call: Callable[[Tensor], Any]) -> Callable[[Tensor], None]:
-    def accumulated(parameter: Tensor) -> None:
-        call(parameter)
-
-    return accumulated
 
 
 def _on_all_modules(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: RunState) -> Handles:

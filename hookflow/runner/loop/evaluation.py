@@ -67,13 +67,10 @@ class Evaluation:
         self._context = context
         self._state = context.state
         self._engine = context.engine
-        self._consensus = context.consensus
         self._run = run
-        self._model = parts.model
-        self._task = parts.task
+        self._parts = parts
         evaluate = in_precision(evaluation_of(parts.task), parts.device, parts.precision)
         self._evaluate = context.module_hooks.settled(evaluate)
-        self._own_steps = steps_itself(parts.task)
         self._should_abort = should_abort
 
     @torch.no_grad()
@@ -87,9 +84,9 @@ class Evaluation:
         began = time.perf_counter()
         batch_idx, batches = state.batch_idx, state.batches
         entered = len(self._engine.arounds)
-        with self._context.timeline.excluded(), state.during(split), self._consensus.evaluation():
+        with self._context.timeline.excluded(), state.during(split), self._context.consensus.evaluation():
             fire(f"before_{split}")
-            with evaluating(self._model):
+            with evaluating(self._parts.model):
                 fire(f"before_{split}_epoch")
                 means = self._means(split)
                 if means is None:
@@ -101,8 +98,8 @@ class Evaluation:
 
     def _conclude(self, split: Split, means: dict[str, float], began: float) -> None:
         state = self._state
-        made = self._task.metrics(means) if hasattr(self._task, "metrics") else {}
-        metrics: dict[str, Any] = {**means, **made}
+        task = self._parts.task
+        metrics: dict[str, Any] = {**means, **(task.metrics(means) if hasattr(task, "metrics") else {})}
         state.metrics, state.metrics_at = metrics, state.iter
         self._engine.fire(f"after_{split}_epoch", metrics)
         metrics.update({name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()})
@@ -112,25 +109,25 @@ class Evaluation:
 
     def _means(self, split: Split) -> dict[str, float] | None:
         """Evaluate every batch; return the means over the examples of all ranks, or None when a signal has come."""
-        means = Means(self._context.sizes[split].exact)
+        means, own_steps = Means(self._context.sizes[split].exact), steps_itself(self._parts.task)
         try:
             for index, batch in self._batches(split):
                 outputs = self._evaluate(self._run, batch)
-                check_outputs(outputs, "evaluate", self._own_steps)
+                check_outputs(outputs, "evaluate", own_steps)
                 means.add(single_numbers(outputs), self._state.batch_size or None)
                 self._engine.fire(f"after_{split}_iter", batch, index, outputs)
                 if self._should_abort(index + 1):
                     return None
         except WorkerHangs:
-            if self._consensus.ranks.world > 1:
+            if self._context.consensus.ranks.world > 1:
                 raise  # the other ranks would wait for this one
             self._should_abort(self._state.batch_idx)
             return None
-        return means.over_ranks(self._consensus.all_gather_object)
+        return means.over_ranks(self._context.consensus.all_gather_object)
 
     def _batches(self, split: Split) -> Iterator[tuple[int, Any]]:
         """Yield the batches of a split as hooks have left them, with their indices, but for those that are skipped."""
-        state, sizes, data = self._state, self._context.sizes[split], self._context.parts.data[split]
+        state, sizes, data = self._state, self._context.sizes[split], self._parts.data[split]
         state.batches = len(data)
         for index, provided in enumerate(data.epoch(0)):
             state.batch_idx, state.batch_size = index, sizes.local(index, provided) or 0
@@ -152,7 +149,7 @@ class Evaluation:
         rows = Predictions("the task's predict has returned")
         with self._state.during(split):
             self._engine.fire(f"before_{split}")
-            with evaluating(self._model):
+            with evaluating(self._parts.model):
                 self._engine.fire(f"before_{split}_epoch")
                 inside = len(self._engine.arounds)
                 for _, batch in self._batches(split):

@@ -24,35 +24,36 @@ POLL = 0.05
 """Seconds between looks for what ends a pause."""
 
 
+@dataclass
 class SafePoint:
     """Does at safe points what has been asked for. `stop` says why the run ends, once it does; all ranks agree."""
 
-    def __init__(self, context: Context, signals: Signals, checkpoints: CheckpointManager) -> None:
-        self.stop: Stop | None = None
-        self.signals = signals
-        self._state = context.state
-        self._requests = context.requests
-        self._consensus = context.consensus
-        self._checkpoints = checkpoints
-        self._timeline = context.timeline
-        self._record = context.log.put
-        self._heard: Stop | None = None
-        self._synchronizes = False
+    context: Context
+    signals: Signals
+    checkpoints: CheckpointManager
+    stop: Stop | None = None
+    heard: Stop | None = None
+    synchronizes: bool = False
+
+    def __post_init__(self) -> None:
+        self.state = self.context.state
+        self.requests = self.context.requests
+        self.consensus = self.context.consensus
 
     def synchronize(self) -> None:
-        """Let all ranks agree at the next safe point: a hook that may ask for something fires on all of them alike."""
-        self._synchronizes = self._state.attention = True
+        """Let all ranks agree at the next safe point: a hook that may make a request fires on all of them."""
+        self.synchronizes = self.state.attention = True
 
     def process(self, *, wait: bool = False) -> None:
         """Do what has been asked for since the last safe point: commands first, then a stop, then a checkpoint.
 
         `wait` is for several ranks: it says that they wait for one another here anyway.
         """
-        state, requests = self._state, self._requests
+        state, requests = self.state, self.requests
         state.attention = False  # before looking: what comes from here on sets it again
-        synchronizes, self._synchronizes = self._synchronizes, False
+        synchronizes, self.synchronizes = self.synchronizes, False
         wishes = self._wants()
-        agreed = self._consensus.settle(wishes) if wait or synchronizes else self._consensus.step(state.iter, wishes)
+        agreed = self.consensus.settle(wishes) if wait or synchronizes else self.consensus.step(state.iter, wishes)
         if not agreed:
             return
         saves = bool(agreed & SAVE)
@@ -63,55 +64,55 @@ class SafePoint:
         if agreed & END_EPOCH:
             requests.end_epoch()
         if agreed & TELL:
-            self._checkpoints.report()
+            self.checkpoints.report()
         if saves:
-            self._checkpoints.save()
+            self.checkpoints.save()
 
     def check_stop(self) -> None:
         """Look, before the training begins, whether a hook has asked to stop already."""
-        if self._consensus.settle(self._wants() & STOP) & STOP:
+        if self.consensus.settle(self._wants() & STOP) & STOP:
             self._stop_as_agreed()
 
     def should_abort(self, batches: int) -> bool:
         """Return whether a signal ends the current evaluation, of which so many batches are done."""
         wishes = STOP if self._signal else 0
-        if self._consensus.step(batches, wishes) & STOP:
+        if self.consensus.step(batches, wishes) & STOP:
             self._stop_as_agreed()
             return True
         return False
 
     @property
     def _signal(self) -> Stop | None:
-        return None if self.signals.stop is self._heard else self.signals.stop
+        return None if self.signals.stop is self.heard else self.signals.stop
 
     def _wants(self) -> int:
-        requests = self._requests
+        requests = self.requests
         wishes = OBEY if self.signals.commands else 0
         if requests.stop_reason is not None or self._signal is not None:
             wishes |= STOP
         if requests.saves:
             wishes |= SAVE
-        if self._checkpoints.has_written:
+        if self.checkpoints.has_written:
             wishes |= TELL
         return wishes | END_EPOCH if requests.epoch_end_reason is not None else wishes
 
     def _stop_as_agreed(self) -> bool:
         """Let the run end, for the gravest reason that any rank has; return whether its state is to be saved first."""
-        signal, requests = self._signal, self._requests
+        signal, requests = self._signal, self.requests
         reason = requests.stop_reason
         requests.stop_reason = requests.lasting_stop_reason = None
-        self._heard = self.signals.stop
+        self.heard = self.signals.stop
         if signal is not None:
-            text = f"{signal.reason}: stopping after iteration {self._state.iter}"
-            self._record("message", level="warn", source="hookflow", text=text)
+            text = f"{signal.reason}: stopping after iteration {self.state.iter}"
+            self.context.log.put("message", level="warn", source="hookflow", text=text)
         requested = Stop(reason, "finished", 0, save=False) if reason is not None else None
-        return self._stop_for(*self._consensus.all_gather_object(signal or requested))
+        return self._stop_for(*self.consensus.all_gather_object(signal or requested))
 
     def _stop_for(self, *reasons: Stop | None) -> bool:
         before = self.stop
         self.stop = max(filter(None, (before, *reasons)), key=lambda stop: GRAVITY.index(stop.status))
         if saves := self.stop.save and self.stop != before:
-            self._requests.save(["last"])
+            self.requests.save(["last"])
         return saves
 
     def _execute_commands(self) -> bool:
@@ -119,15 +120,15 @@ class SafePoint:
 
         A pause lasts until a command or a signal ends it. Rank 0 hears commands for all.
         """
-        state, saves = self._state, False
+        state, saves = self.state, False
         before = state.stage
-        with self._timeline.excluded():
+        with self.context.timeline.excluded():
             while True:
-                commands, written, over = self._consensus.broadcast_object(self._next_commands())
+                commands, written, over = self.consensus.broadcast_object(self._next_commands())
                 for command in commands:
                     saves |= self._execute(command)
                 if written:
-                    self._checkpoints.report()
+                    self.checkpoints.report()
                 if over or state.stage != "paused":
                     break
         state.stage = before
@@ -135,8 +136,8 @@ class SafePoint:
 
     def _next_commands(self) -> tuple[list[CommandRecord], bool, bool]:
         """Return new commands, whether a checkpoint was written, and whether a pause, in which it waits, is over."""
-        signals, checkpoints = self.signals, self._checkpoints
-        if self._state.stage == "paused" and self._consensus.ranks.first:
+        signals, checkpoints = self.signals, self.checkpoints
+        if self.state.stage == "paused" and self.consensus.ranks.first:
             until = time.monotonic() + 0.5
             while time.monotonic() < until and not (signals.commands or signals.stop or checkpoints.has_written):
                 time.sleep(POLL)
@@ -144,22 +145,22 @@ class SafePoint:
         return commands, checkpoints.has_written, signals.stop is not None
 
     def _execute(self, command: Mapping[str, Any]) -> bool:
-        state, note, saves = self._state, "", False
+        state, note, saves = self.state, "", False
         match name := command.get("cmd"):
             case "pause":
                 state.stage = "paused"
             case "resume":
                 state.stage = "train"
             case "checkpoint":
-                self._requests.save(["last"])
-                self._checkpoints.save()
+                self.requests.save(["last"])
+                self.checkpoints.save()
             case "stop":
                 state.stage = "train"
                 saves = self._stop_for(Stop(f"stopped by {command.get('by', 'somebody')}", "stopped", 0, save=True))
             case _:
                 note = f"there is no command {name!r}"
         id_, sent = command.get("id", ""), command.get("t", 0.0)
-        self._record("ack", id=id_, cmd=str(name), asked=sent, ok=not note, note=note)
+        self.context.log.put("ack", id=id_, cmd=str(name), asked=sent, ok=not note, note=note)
         return saves
 
 

@@ -34,7 +34,7 @@ TOO_LATE_TO_STOP = ("on_exception", "after_run")
 
 
 class Requests:
-    """The pending requests of a run; of several ranks, those of this one.
+    """The pending requests of a run; of several ranks, those of this one. `hookflow.hooks.run.Run` documents the calls.
 
     `offered` is what the current point offers, where the batch may be replaced: the run, the batch, its index.
     """
@@ -82,7 +82,6 @@ class Requests:
         self._state.attention = True
 
     def stop_epoch(self, reason: str) -> None:
-        """End the epoch after this iteration, as if the data were at their end."""
         self.check("stop_epoch", [p.name for p in self._points if self._points.in_iteration(p.name)])
         if not self._state.epoch_ends and self.epoch_end_reason is None:
             self._say(f"epoch {self._state.epoch + 1} ends early: {reason}")
@@ -98,22 +97,18 @@ class Requests:
         self.epoch_end_reason = None
 
     def skip_step(self) -> None:
-        """Leave the weights as they are: the optimizer takes no step in this iteration, or not the current one."""
         self.check("skip_step", BEFORE_THE_STEP)
         self.skips_step = True
 
     def accumulate(self, batches: int, *, step: bool) -> None:
-        """Let the loss be one of so many whose gradients add up; without `step`, those of the next are added."""
         self.check("accumulate", BEFORE_THE_GRADIENTS)
         self.accumulates, self.keeps_gradients = batches, not step
 
     def skip_batch(self) -> None:
-        """Compute nothing of the current batch, and go on with the next one."""
         self.check("skip_batch", WITH_A_BATCH)
         self.skips_batch = True
 
     def replace_batch(self, batch: Any) -> None:
-        """Let the task, and the hooks that fire after this one, have another batch."""
         self.check("replace_batch", WITH_A_BATCH)
         state = self._state
         self.offered[1] = batch

@@ -30,6 +30,8 @@ class Task(Protocol):
     A task may have a method `batch_size(batch)` that returns how many examples a batch has; it counts before what the
     source or the tensors of the batch say.
 
+    A task may have a method `metrics(means)` that returns further metrics, from the means over a whole evaluation.
+
     A task with `state_dict()` and `load_state_dict(state)` has its state in every checkpoint.
 
     A task that steps its optimizers itself says `steps_itself = True`; its `step` calls `run.backward` and
@@ -41,13 +43,6 @@ class Task(Protocol):
 
     def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
         """Return those of a validation or test batch, with the model in evaluation and gradients off."""
-
-
-class Measuring(Protocol):
-    """A task that makes more of an evaluation than means."""
-
-    def metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
-        """Return further metrics, from the means over the whole pass."""
 
 
 class FunctionTask:
@@ -84,9 +79,8 @@ def prediction_of(task: Any) -> Callable[[Any, Any], Any]:
     """Return how a task predicts. Raises UserError where it does not say."""
     predict: Callable[[Any, Any], Any] | None = getattr(task, "predict", None)
     if predict is None:
-        message = "the task is a function, and defines no predict()"
-        if not isinstance(task, FunctionTask):
-            message = f"the task {type(task).__name__} defines no predict()"
+        name = "is a function, and" if isinstance(task, FunctionTask) else type(task).__name__
+        message = f"the task {name} defines no predict()"
         hint = "give it a method predict(run, batch) that returns a dict of tensors, with a row for each example"
         raise UserError(Problem(message, hint=hint))
     return predict

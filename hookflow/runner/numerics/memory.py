@@ -51,17 +51,9 @@ def advice(pipeline: Pipeline, error: BaseException, *, saved: bool) -> str:
     if loader is not None and loader.on_device:
         less.append("on_device = false, which leaves the data set in this machine's memory")
     less.append("torch.utils.checkpoint in the model, which computes activations again instead of keeping them")
-    requested = str(error).split(". GPU")[0].rstrip(".") or "no more could be had"
+    requested = str(error).split(" If reserved")[0].rstrip(".") or "no more could be had"
     kept = " Existing checkpoints are not affected; --resume continues from the newest." if saved else ""
-    used = ""
-    if cuda:
-        total = torch.cuda.mem_get_info()[1]
-        held, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-        used = (
-            f"; of the device's {total / 2**30:.2f} GiB at most {held / 2**30:.2f} GiB were in tensors, "
-            f"{reserved / 2**30:.2f} GiB reserved by PyTorch"
-        )
-    return f"out of memory: {requested}{used}. To reduce it: {'; '.join(less)}.{kept}"
+    return f"out of memory: {requested}. To reduce it: {'; '.join(less)}.{kept}"
 
 
 def free_memory(error: BaseException, drop_gradients: Callable[[], None], device: torch.device) -> None:

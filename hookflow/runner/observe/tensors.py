@@ -265,9 +265,7 @@ class RunTensors:
                 marked = mark_of_tensor(value, content=self.by_content)
             else:
                 marked = tuple(map(id, value)) if path[-1] == "params" else mark(value)
-            by_id = kind == "optimizer" and isinstance(
-                value, Tensor
-            )  # a parameter may be replaced
+            by_id = kind == "optimizer" and isinstance(value, Tensor)  # a parameter may be replaced
             result[slot_of(kind, owner)][id(value) if by_id else path] = marked
         return result
 
