@@ -50,8 +50,8 @@ DERIVED = {
     "Unsaved": "the attributes that each process began with",
     "CheckpointManager.saved_at": "which checkpoint stands: another one where the run was interrupted",
     "CheckpointManager._saving": "a write that is under way",
-    "SafePoint._heard": "what has come to this process",
-    "Arounds._open": "generators, which are entered again",
+    "SafePoint.heard": "what has come to this process",
+    "Arounds.open": "generators, which are entered again",
 }
 """What a checkpoint need not hold, and why; a class, or one attribute of it."""
 

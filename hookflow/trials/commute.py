@@ -71,13 +71,11 @@ def changing(a: Trace, b: Trace) -> frozenset[Leaf]:
 
 def unit_of(leaf: Leaf) -> Leaf:
     """Return the unit that is noise or not: all values of a hook, which may depend on one another, or one value."""
-    if leaf[:2] == ("checkpoint", "hooks"):
-        leaf = leaf[1:]
-    return leaf[:2] if leaf[0] == "hooks" else leaf
+    own = leaf[1:] if leaf[:2] == ("checkpoint", "hooks") else leaf
+    return own[:2] if own[0] == "hooks" else leaf
 
 
 def _part(leaf: Leaf) -> str:
-    """Return the name of the part that a value belongs to."""
     names = {"hooks": f"`{leaf[1]}`", "files": f"the file {leaf[1]}"} if len(leaf) > 1 else {}
     return names.get(leaf[0]) or WORDS.get(leaf[0], leaf[0])
 
@@ -206,13 +204,10 @@ class _Search:
         own = [hook for hook in hooks if not {hook.use}.intersection((*BUILT_IN, *BUILT_IN.values()))]
         return any(("hooks", hook.name) in self._noise for hook in own)
 
-    def differ(self, a: Plan, b: Plan) -> str:
-        return difference(self._made.of(a), self._made.of(b), self._noise)
-
     def _steps(self, begin: Plan, swaps: Sequence[Pair], low: int, high: int) -> Iterator[Step]:
         """Yield the smallest steps that differ between the orders after `low` and `high` swaps, by halving."""
         a, b = (self._made.compiled(swapped(begin, swaps[:done])) for done in (low, high))
-        if not self.differ(a, b):
+        if not difference(self._made.of(a), self._made.of(b), self._noise):
             return
         if high - low > 1:
             half = (low + high) // 2
@@ -226,7 +221,7 @@ class _Search:
         if turned(a, b)[0] not in turned(self._plan, b):  # it has been turned before, and this turns it back
             a, b = b, a
         self._noise |= changing(self._made.of(a), self._made.again(a)) | changing(self._made.of(b), self._made.again(b))
-        result = self.differ(a, b)
+        result = difference(self._made.of(a), self._made.of(b), self._noise)
         return Step(tuple(turned(a, b)), result) if result else None
 
     def all(self, pairs: Sequence[Pair]) -> tuple[list[Step], list[Pair], list[tuple[Pair, str]]]:

@@ -48,24 +48,23 @@ def fired_in(recorded: Sequence[Record]) -> Counter[int]:
     result: Counter[int] = Counter()
     for record in recorded:
         if record["k"] == "frame":
-            for binding, (times, *_) in record["hooks"].items():
-                result[int(binding)] += times
+            result.update({int(binding): times for binding, (times, *_) in record["hooks"].items()})
     return result
 
 
 def silent_in(parts: Parts, plan: Plan, fired: Counter[int], recorded: Sequence[Record]) -> Iterator[Silent]:
     """Yield each binding that has not fired, and each that has raised, with the reason."""
     raised = {(r["hook"], r["point"]): f"raised {r['type']}: {r['text']}" for r in recorded if r["k"] == "error"}
+    off = {hook for hook, _ in raised}
     for binding in plan.bindings:
-        if why := raised.get((binding.hook, binding.point)):
+        why = raised.get((binding.hook, binding.point), "")
+        if not why and not fired[binding.id]:
+            why = "switched off: it has raised" if binding.hook in off else _why_silent(parts, plan, binding)
+        if why:
             yield Silent(binding.hook, binding.point, why)
-        elif not fired[binding.id]:
-            off = any(hook == binding.hook for hook, _ in raised)
-            yield Silent(
-                binding.hook, binding.point, "switched off: it has raised" if off else _why(parts, plan, binding)
-            )
 
 
+NO_VAL, NO_TEST = "there is no [data.val]", "run.test is off"
 WHYS = {
     "own": "nobody has fired this point in the first iteration",
     "log": "nothing has been logged in the first iteration",
@@ -76,18 +75,17 @@ WHYS = {
 """Why a binding has not fired, by the kind of its point."""
 
 
-def _why(parts: Parts, plan: Plan, binding: Binding) -> str:
-    point = plan.points[binding.point]
+def _why_silent(parts: Parts, plan: Plan, binding: Binding) -> str:
     evaluates = () if "train" in binding.stages else binding.stages
     if evaluates and parts.data.keys().isdisjoint(evaluates):
-        return "there is no [data.val]" if "val" in evaluates else "run.test is off"
-    if point.name == "on_exception":
+        return NO_VAL if "val" in evaluates else NO_TEST
+    if "_test" in binding.point:
+        return "the test was not reached" if "test" in parts.data else NO_TEST
+    if "_val" in binding.point and "val" not in parts.data:
+        return NO_VAL
+    if binding.point == "on_exception":
         return "nothing has raised"
-    if "_test" in point.name:
-        return "the test was not reached" if "test" in parts.data else "run.test is off"
-    if "_val" in point.name and "val" not in parts.data:
-        return "there is no [data.val]"
-    return WHYS.get(point.kind, "the first iteration did not come to it")
+    return WHYS.get(plan.points[binding.point].kind, "the first iteration did not come to it")
 
 
 EPOCHS = ITERS = BATCHES = 2
@@ -99,34 +97,30 @@ def without_amounts(plan: Plan, *, keep_when: bool = False) -> Plan:
 
     With `keep_when`, only where its `when` holds, as in the run itself.
     """
-    return replace(
-        plan,
-        bindings=tuple(
-            replace(binding, trigger=Trigger(when=binding.trigger.when) if keep_when else Trigger())
-            for binding in plan.bindings
-        ),
-    )
+    whens = (binding.trigger.when if keep_when else None for binding in plan.bindings)
+    bindings = (replace(b, trigger=Trigger(when=when)) for b, when in zip(plan.bindings, whens, strict=True))
+    return replace(plan, bindings=tuple(bindings))
 
 
 def shortened(parts: Parts, batches: int, option: str) -> Parts:
     """Return the parts with so many batches for a validation and a test; `option` has limited them."""
-    evaluated = parts.data.keys() - {"train"}
-    few = {split: Limited(parts.data[split], min(batches, len(parts.data[split])), option) for split in evaluated}
+    evaluated = {split: source for split, source in parts.data.items() if split != "train"}
+    few = {split: Limited(source, min(batches, len(source)), option) for split, source in evaluated.items()}
     return replace(parts, data={**parts.data, **few})
 
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 def in_temporary_run(
     parts: Parts,
     plan: Plan,
-    execute: Callable[[Trainer, CheckpointStore], Found],
+    execute: Callable[[Trainer, CheckpointStore], Result],
     say: Callable[[str, Level], None],
     *,
     observer: Observer | None = None,
     prints_failure: bool = True,
-) -> tuple[Found, list[Record]]:
+) -> tuple[Result, list[Record]]:
     """Let `execute` use a trainer and the store of its checkpoints; return what comes of it, and what was recorded.
 
     `say` is given the messages; `observer`, if any, watches the hooks. The sources are closed. Exceptions propagate; a

@@ -22,9 +22,6 @@ from hookflow.trials.dry_run import in_temporary_run
 
 Result = TypeVar("Result")
 
-Say = Callable[[str, Level], None]
-"""Takes a line for people, and its level: "info", "warn" or "error"."""
-
 
 @dataclass(frozen=True, slots=True)
 class Evaluated(Generic[Result]):
@@ -42,7 +39,7 @@ def with_checkpoint(
     checkpoint: Path,
     split: Split,
     overrides: Sequence[str],
-    say: Say,
+    say: Callable[[str, Level], None],
 ) -> Evaluated[Result]:
     """Execute `Trainer.evaluate` or `Trainer.predict` with a checkpoint, and the pipeline that it was saved with.
 

@@ -74,21 +74,21 @@ class Probe:
 
     def _look(self, point: str, names: Sequence[str], run: Run, *offered: Any) -> None:
         leaves = dict(_of_run(run))
-        known = [run, run.task, *run.models.values(), *run.optimizers.values(), *run.data.values()]
-        known += [module for model in run.models.values() for module in model.modules()]
-        known += [weights for model in run.models.values() for weights in (*model.parameters(), *model.buffers())]
-        hooks = {name: hook for name, hook in run.hooks.items() if hook is not self}
-        look = Fingerprints([*known, *hooks.values()])
+        known = [run, run.task, *run.optimizers.values(), *run.data.values()]
+        for model in run.models.values():
+            known += [*model.modules(), *model.parameters(), *model.buffers()]
+        owners: dict[tuple[str, ...], Any] = {
+            ("hooks", name): hook for name, hook in run.hooks.items() if hook is not self
+        }
+        look = Fingerprints([*known, *owners.values()])
         for name, value in zip(names, offered, strict=True):
             leaves.update(look.of(_plainly(value) if name == "checkpoint" else value, name))
-        for name, hook in hooks.items():
-            for attribute, value in vars(hook).items() if hasattr(hook, "__dict__") else ():
-                leaves.update(look.of(value, "hooks", name, attribute))
-        for attribute, value in vars(run.task).items() if hasattr(run.task, "__dict__") else ():
-            leaves.update(look.of(value, "task", attribute))
+        for path, owner in {**owners, ("task",): run.task}.items():
+            for attribute, value in getattr(owner, "__dict__", {}).items():
+                leaves.update(look.of(value, *path, attribute))
         leaves.update(_of_files(run.dir))
-        for path, saved in self._saved.items():
-            leaves.update({} if path.is_relative_to(run.dir) else saved)
+        for file, saved in self._saved.items():
+            leaves.update({} if file.is_relative_to(run.dir) else saved)
         self.visits.append(Visit(point, run.iter, leaves))
 
     @contextmanager
@@ -108,27 +108,12 @@ class Probe:
 def probed(plan: Plan) -> list[Binding]:
     """Return the probe's bindings, with the numbers that follow those of the plan: it fires last at each point."""
     points = [p for p in plan.points if p.kind in KINDS and (plan.at(p.name) or p.name in ALWAYS)]
-    result: list[Binding] = []
-    for point in points:
+    result = []
+    for id_, point in enumerate(points, len(plan.bindings)):
         takes = [name for name in point.offers if name in OFFERED and point.name != "after_save_checkpoint"]
-        binding = Binding(
-            id=len(plan.bindings) + len(result),
-            hook=NAME,
-            point=point.name,
-            method=f"at_{point.name}",
-            half="whole",
-            takes=("run", *takes),
-            trigger=Trigger(),
-            phase="last",
-        )
-        result.append(binding)
+        method = f"at_{point.name}"
+        result.append(Binding(id_, NAME, point.name, method, "whole", ("run", *takes), Trigger(), phase="last"))
     return result
-
-
-def with_probe(plan: Plan) -> Plan:
-    """Return a plan in which the probe fires, too."""
-    hook = PlannedHook(NAME, "", {}, "last", "", "", "raise")
-    return replace(plan, hooks=(*plan.hooks, hook), bindings=(*plan.bindings, *probed(plan)))
 
 
 def _of_run(run: Run) -> Iterator[tuple[tuple[str, ...], bytes]]:
@@ -236,7 +221,8 @@ class Trials:
         began = time.perf_counter()
         run = self.loaded.pipeline.run
         plan = without_amounts(plan, keep_when=True)
-        probe = Probe(plan)
+        probe, planned = Probe(plan), PlannedHook(NAME, "", {}, "last", "", "", "raise")
+        probing = replace(plan, hooks=(*plan.hooks, planned), bindings=(*plan.bindings, *probed(plan)))
         first = not self.count
         say = self.say if first else lambda *message: None
         self.count += 1
@@ -249,7 +235,7 @@ class Trials:
             execute = partial(Trainer.train_once, test=run.test, epochs=EPOCHS, iters=ITERS)
             quiet = nullcontext() if first else redirect_stderr(io.StringIO())
             with redirect_stdout(io.StringIO()), quiet, probe.watching_saves():
-                _, recorded = in_temporary_run(parts, with_probe(plan), execute, say, prints_failure=not may_raise)
+                _, recorded = in_temporary_run(parts, probing, execute, say, prints_failure=not may_raise)
         except Exception as error:
             if not may_raise:
                 raise

@@ -282,5 +282,7 @@ class Engine:
     def unwind(self, error: BaseException) -> None:
         """Throw an exception into all open arounds, the latest first, and ignore those of hooks from here on."""
         self.dispatcher.end()
-        self.arounds.error = type(error), error, error.__traceback__
+        traceback = error.__traceback__
+        self.arounds.error = type(error), error, traceback
         self.leave(0)
+        error.__traceback__ = traceback  # without the frames of the generators

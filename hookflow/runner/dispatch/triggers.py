@@ -61,12 +61,10 @@ class Trigger:
 
         Before that nothing is done, and any totals will do.
         """
-        run = self._run
-        totals = Totals(iters=run.max_iters or 1, iters_per_epoch=run.iters_per_epoch or 1)
+        totals = Totals(iters=self._run.max_iters or 1, iters_per_epoch=self._run.iters_per_epoch or 1)
         return Schedule.of(self._written, self._point, totals)
 
     def _is_due(self, schedule: Schedule) -> bool:
-        """Say whether all but `when` lets the binding fire at this visit."""
         if schedule.opens:
             if self._count(schedule.opens.counter) < schedule.opens.at:
                 self._wait_for(*schedule.opens)
@@ -87,15 +85,11 @@ class Trigger:
         return entered != self._last
 
     def _count(self, counter: Counter) -> float:
-        match counter:
-            case "it":
-                return self._run.iter
-            case "ep":
-                return self._run.epoch
-            case "s":
-                return self._run.seconds() - self._began
-            case "firing":
-                return self._visits - self._point.ahead
+        if counter == "firing":
+            return self._visits - self._point.ahead
+        if counter == "s":
+            return self._run.seconds() - self._began
+        return self._run.iter if counter == "it" else self._run.epoch
 
     def _wait_for(self, counter: Counter, count: float) -> None:
         if counter == "it" and not self._counts_visits:
@@ -132,13 +126,12 @@ def make_triggers(plan: Plan, run: RunState, condition: Callable[[Binding], Hold
 
     An around that was entered is left, so the second half of an `around_X` has no trigger.
     """
-    return {
-        binding.id: Trigger(
-            binding, plan.points[binding.point], run, condition(binding) if binding.trigger.when else None
-        )
-        for binding in plan.bindings
-        if binding.half != "exit" and str(binding.trigger)
-    }
+    result = {}
+    for binding in plan.bindings:
+        if binding.half != "exit" and str(binding.trigger):
+            holds = condition(binding) if binding.trigger.when else None
+            result[binding.id] = Trigger(binding, plan.points[binding.point], run, holds)
+    return result
 
 
 class Scalars:
@@ -200,11 +193,11 @@ class Scalars:
 
     def _value(self, name: str, numbers: Mapping[str, float | Tensor]) -> float | None:
         run = self._state
+        if name == "rank":
+            return float(self._rank)
+        if name == "max_epochs" and run.max_epochs is None:
+            return run.max_iters / run.iters_per_epoch
         if name in FACTS:
-            if name == "rank":
-                return float(self._rank)
-            if name == "max_epochs" and run.max_epochs is None:
-                return run.max_iters / run.iters_per_epoch
             return float(getattr(run, name))
         value = numbers.get(name, run.metrics.get(name.removeprefix(METRICS)))
         return None if value is None else _number(value, name)

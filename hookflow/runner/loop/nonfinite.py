@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map
 
 from hookflow.errors import first_few
@@ -30,11 +30,14 @@ def diagnose(parts: Parts, state: RunState, run: Run, step: Step, batch: Any) ->
     The model is not called again over several ranks, nor in a task that steps its optimizers itself. A part that raises
     becomes a sentence.
     """
-    looks: list[Callable[[], Iterator[str]]] = [lambda: _of_parameters(parts.model)]
+    looks: list[Callable[[], Iterator[str]]] = [
+        lambda: _not_finite("Parameters that are", dict(parts.model.named_parameters()))
+    ]
     if batch is None:
         looks.append(lambda: iter(["The batch is not saved: the device reported the loss after a later batch."]))
     else:
-        looks += [lambda: _of_batch(batch), lambda: _save(batch, run.dir, state, parts.ranks.rank)]
+        leaves = {f"batch{keystr(path)}": leaf for path, leaf in tree_flatten_with_path(batch)[0]}
+        looks += [lambda: _not_finite("Input that is", leaves), lambda: _save(batch, run.dir, state, parts.ranks.rank)]
         if not parts.strategy.several and not steps_itself(parts.task):
             looks.append(lambda: _of_another_pass(parts, state, run, step, batch))
     for look in looks:
@@ -44,16 +47,9 @@ def diagnose(parts: Parts, state: RunState, run: Run, step: Step, batch: Any) ->
             yield f"The diagnosis raised {type(error).__name__}: {error}."
 
 
-def _of_parameters(model: nn.Module) -> Iterator[str]:
-    names = [name for name, parameter in model.named_parameters() if not _is_finite(parameter)]
-    if names:
-        yield f"Parameters that are not finite: {first_few(names)}."
-
-
-def _of_batch(batch: Any) -> Iterator[str]:
-    leaves, _ = tree_flatten_with_path(batch)
-    if names := [f"batch{keystr(path)}" for path, leaf in leaves if not _is_finite(leaf)]:
-        yield f"Input that is not finite: {first_few(names)}."
+def _not_finite(what: str, values: Mapping[str, Any]) -> Iterator[str]:
+    if names := [name for name, value in values.items() if not _is_finite(value)]:
+        yield f"{what} not finite: {first_few(names)}."
 
 
 def _save(batch: Any, folder: Path, state: RunState, rank: int) -> Iterator[str]:

@@ -30,10 +30,9 @@ from hookflow.runner.process.state import RunState
 from hookflow.user_code import explained, only_showable
 
 BATCHES = 2
-PLACES = (bool, int, float, str, list, tuple, dict)
-"""Types of attributes in which a dataset keeps its place."""
-
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+PLACES = (bool, int, float, str, list, tuple, dict, *GENERATORS)
+"""Types of attributes in which a dataset keeps its place."""
 
 OFF = "run.sanity = false leaves the sanity check out"
 BEFORE = ("before_val", "before_val_epoch", "before_val_iter")
@@ -85,7 +84,7 @@ def _metrics(context: Context, update: Update) -> set[str] | None:
 
 
 def _copied(parts: Parts) -> Any:
-    """Return a copy of the task, which shares its networks: what it counts and collects stays as it is."""
+    """Return a copy of the task, which shares its networks."""
     own = [value for value in getattr(parts.task, "__dict__", {}).values() if isinstance(value, nn.Module)]
     networks = [model for model in own if next(model.parameters(), None) is not None]  # a metric has no parameters
     return copy.deepcopy(parts.task, {id(model): model for model in (parts.model, *parts.models.values(), *networks)})
@@ -95,18 +94,16 @@ def _copied(parts: Parts) -> Any:
 def _same_place(source: Any) -> Iterator[None]:
     """Restore the attributes of a dataset and its samplers afterwards, but for tensors and arrays; and generators."""
     loader = getattr(source, "loader", None)
-    parts = [getattr(loader, name, None) for name in ("dataset", "sampler", "batch_sampler")]
-    parts.append(getattr(parts[0], "data", None))  # the dataset of a stream
-    undo: list[Callable[[], object]] = []
-    for owner in (loader, *parts):
+    dataset = getattr(loader, "dataset", None)
+    stream = getattr(dataset, "data", None)
+    undo: list[Callable[[], object]] = [partial(setattr, source, "info", source.info)]
+    for owner in (loader, dataset, stream, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
         for name, value in list(getattr(owner, "__dict__", {}).items()):
             if isinstance(value, torch.Generator):
                 undo.append(partial(value.set_state, value.get_state()))
-            elif isinstance(value, GENERATORS) and owner is not loader:
-                undo.append(partial(setattr, owner, name, copy.deepcopy(value)))
             elif isinstance(value, PLACES) and owner is not loader:
-                undo.append(partial(setattr, owner, name, copy.copy(value)))  # not its items: they may be millions
-    undo.append(partial(setattr, source, "info", source.info))
+                copied = copy.deepcopy(value) if isinstance(value, GENERATORS) else copy.copy(value)
+                undo.append(partial(setattr, owner, name, copied))  # not the items of a list: they may be millions
     if hasattr(source, "load_state_dict"):
         undo.append(partial(source.load_state_dict, source.state_dict()))
     try:
@@ -150,26 +147,24 @@ def _check_names(context: Context, names: set[str]) -> None:
 
     Where a hook adds metrics without naming them, an unknown name is a warning.
     """
-    parts, plan, say = context.parts, context.plan, context.log.say
-    known, unnamed = set(names), []
+    parts, plan = context.parts, context.plan
+    known, unnamed, problems = set(names), [], []
     for binding in plan.at("after_val_epoch"):
         made = getattr(parts.hooks[binding.hook], "makes_metrics", None)
         if made is not None:
             known.update(_names(made))
         elif "metrics" in (*binding.takes, *map(root, binding.writes)):
             unnamed.append(binding.hook)
-    problems = []
     for hook, name, key in _read(parts, plan):
         if name in known:
             continue
         message = f'hook "{hook.name}" reads the metric "{name}", which the validation does not give'
         hint = nearest_or_all(name, sorted(known))
-        if unnamed:
-            say(f'{message}, unless the hook "{min(unnamed)}" makes it; {hint}', "warn")
-        elif hook.on_error != "raise":
-            say(f"{message}; {hint}", "warn")
-        else:
+        if not unnamed and hook.on_error == "raise":
             problems.append(Problem(message, parts.place(key), hint))
+        else:
+            unless = f', unless the hook "{min(unnamed)}" makes it' if unnamed else ""
+            context.log.say(f"{message}{unless}; {hint}", "warn")
     if problems:
         raise UserError(sorted(problems, key=by_place))
 

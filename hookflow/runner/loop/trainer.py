@@ -106,7 +106,7 @@ class Trainer:
             self._offer_weights()
             if self._update.guard:
                 self._update.guard.announce()
-            self._make_loop(sanity=resume is None and self._parts.section.sanity).train()
+            self._make_loop(resume is None and self._parts.section.sanity).train()
             if test and self._safe_point.stop is None:
                 self._evaluate("test")
                 self._safe_point.process(wait=True)
@@ -127,7 +127,7 @@ class Trainer:
         """
         with self._running():
             self._offer_weights()
-            self._make_loop(sanity=sanity).train_once(epochs, iters)
+            self._make_loop(sanity).train_once(epochs, iters)
             self._context.requests.save(["last"])
             self._checkpoints.save_the_rest()
             self._load(store.names()["last"])
@@ -166,7 +166,7 @@ class Trainer:
             undoing.callback(self._context.module_hooks.detach)
             undoing.callback(setattr, self.state, "stage", "end")
             undoing.callback(self._checkpoints.abandon)
-            self._context.module_hooks.attach(compiled=bool(self._parts.section.compile))
+            self._context.module_hooks.attach(compiled=bool(mode))
             for model in parts.models.values():
                 if not model.training:
                     model.train()  # a model that comes in evaluation as a whole; what is frozen in it is another matter
@@ -234,7 +234,6 @@ class Trainer:
         ways = advice(parts.precision, clips=clips, saved=bool(self._store.all()))
         return " ".join([*diagnose(parts, self.state, self.run, step, batch), ways])
 
-    def _make_loop(self, *, sanity: bool) -> Loop:
+    def _make_loop(self, sanity: bool) -> Loop:
         iterate = choose(self._context, self.run, self._update)
-        parts = self._update, self._evaluate, self._checkpoints, self._safe_point
-        return Loop(self._context, iterate, *parts, sanity)
+        return Loop(self._context, iterate, self._update, self._evaluate, self._checkpoints, self._safe_point, sanity)
