@@ -38,36 +38,24 @@ def kept(overhead: Any, *ratios: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "code", "said"),
+    ("before", "now", "busy", "code", "said"),
     [
-        ((1.06, 1.05, 1.04), 0, "of 1 rows 1 were compared, none slower"),
-        ((1.10, 1.09, 1.08), 1, "no hooks: 1.050 -> 1.090 (+0.040, noise 0.020): slower"),
-        ((1.01, 1.02, 1.00), 0, "no hooks: 1.050 -> 1.010 (-0.040, noise 0.020): faster"),
-        ((1.20, 1.09, 1.00), 0, "of 1 rows 1 were compared, none slower"),
+        ((1.04, 1.05, 1.06), (1.06, 1.05, 1.04), set(), 0, "of 1 rows 1 were compared, none slower"),
+        ((1.04, 1.05, 1.06), (1.10, 1.09, 1.08), set(), 1, "no hooks: 1.050 -> 1.090 (+0.040, noise 0.020): slower"),
+        ((1.04, 1.05, 1.06), (1.01, 1.02, 1.00), set(), 0, "no hooks: 1.050 -> 1.010 (-0.040, noise 0.020): faster"),
+        ((1.04, 1.05, 1.06), (1.20, 1.09, 1.00), set(), 0, "of 1 rows 1 were compared, none slower"),
+        ((1.04, 1.05, 1.06), (1.5, 1.51), {ROW}, 0, "not judged"),
+        ((), (1.0,), set(), 2, "make bench ARGS=--write"),
     ],
-    ids=["same", "slower", "faster", "wavering"],
+    ids=["same", "slower", "faster", "wavering", "busy", "nothing kept"],
 )
 def test_a_ratio_has_moved_when_it_did_by_more_than_the_noise(
-    overhead: Any, capsys: pytest.CaptureFixture[str], now: tuple[float, ...], code: int, said: str
+    overhead: Any, capsys: pytest.CaptureFixture[str], before: Any, now: Any, busy: set[str], code: int, said: str
 ) -> None:
-    kept(overhead, 1.04, 1.05, 1.06)
-    assert overhead.check(table(overhead, *now), set()) == code
+    if before:
+        kept(overhead, *before)
+    assert overhead.check(table(overhead, *now), busy) == code
     assert said in capsys.readouterr().out
-
-
-def test_what_was_measured_on_a_busy_machine_is_not_judged(overhead: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    kept(overhead, 1.04, 1.05, 1.06)
-    assert overhead.check(table(overhead, 1.5, 1.51), {ROW}) == 0
-    said = capsys.readouterr().out
-    assert "not judged" in said
-    assert "of 1 rows 0 were compared" in said
-
-
-def test_without_ratios_that_are_kept_it_says_how_to_keep_some(
-    overhead: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert overhead.check(table(overhead, 1.0), set()) == 2
-    assert "make bench ARGS=--write" in capsys.readouterr().out
 
 
 def test_ratios_of_another_machine_are_told(overhead: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +15,8 @@ import pytest
 
 from hookflow.events.now import NOWHERE
 from hookflow.events.rundir import RunDir
+from hookflow.monitor import health
 from hookflow.monitor.feed import Live
-from hookflow.monitor.health import examine
 from hookflow.monitor.machine import Gpu, Machine
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.view import Scene, View
@@ -41,6 +42,15 @@ def whole(tmp_path: Path) -> RunDir:
     return make(tmp_path / "runs")
 
 
+@pytest.fixture
+def going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    """A run that goes on: this process has signed for it. It does not count as stalled, however long a test takes."""
+    monkeypatch.setattr(health, "PATIENCE", math.inf)
+    run = make(tmp_path / "runs", upto=100, began=time.time())
+    run.sign_process()
+    return run
+
+
 def read(run: RunDir) -> Live:
     """Return what has been folded at the present end of the logs of a run."""
     live = Live(run)
@@ -64,7 +74,7 @@ def scene() -> At:
         late = tuple(made.get("late", {}).items())
         name, state, plan = pickle.loads(_folded(upto, made.get("synthetic", True), made.get("world", 1), late))  # noqa: S301
         clock = state.now + still
-        health = examine(state, "alive", clock, plan, {0: (inside, still)})
-        return Scene(state, plan, health, View(), Path("runs/cifar", name), clock=clock, machine=MACHINE)
+        judged = health.examine(state, "alive", clock, plan, {0: (inside, still)})
+        return Scene(state, plan, judged, View(), Path("runs/cifar", name), clock=clock, machine=MACHINE)
 
     return at

@@ -23,7 +23,7 @@ from hookflow.png import decode_png, encode_png
 from tests.conftest import hookflow_here
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At
-from tests.monitor.fake_run import BEGAN, append, end, make
+from tests.monitor.fake_run import BEGAN, append, end
 from tests.monitor.test_keys import pressed, walk
 from tests.monitor.test_screens import SIZES, drawn
 
@@ -57,13 +57,6 @@ def ring(width: int = 24, height: int = 16) -> NDArray[np.uint8]:
     distance = np.hypot(x, y)
     colours = np.stack([x / 2 + 0.5, y / 2 + 0.5, 1 - distance / 1.5], axis=-1)
     return np.where(abs(distance - 0.6)[..., None] < 0.25, colours * 255, 12).clip(0, 255).astype(np.uint8)
-
-
-def write(folder: Path, record: dict[str, Any]) -> None:
-    """Write the file that a record of an image names."""
-    path = folder / record["path"]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(encode_png(ring(record["width"], record["height"])))
 
 
 PIXELS = Pixels(ring())
@@ -215,15 +208,15 @@ def test_keys_go_through_names_and_iterations_and_back(scene: At) -> None:
 
 
 @pytest.fixture
-def logging(tmp_path: Path) -> RunDir:
+def logging(going: RunDir) -> RunDir:
     """A run that goes on and has logged something."""
-    run = make(tmp_path / "runs", upto=100, began=time.time())
-    run.sign_process()
     records = [image(100), image(200, caption="later"), text(200), histogram(200)]
-    append(run, [{**record, "t": time.time()} for record in records])
+    append(going, [{**record, "t": time.time()} for record in records])
     for record in records[:2]:
-        write(run.path, record)
-    return run
+        path = going.path / record["path"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_png(ring(record["width"], record["height"])))
+    return going
 
 
 def test_the_app_reads_images_and_says_where_a_file_is_gone(logging: RunDir) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from textual.pilot import Pilot
 
 from hookflow.cli.run import _dashboard
 from hookflow.events.rundir import RunDir
-from hookflow.monitor import health
 from hookflow.monitor.app import MonitorApp, Outcome
 from hookflow.monitor.keys import KEYS, press
 from hookflow.monitor.layout import visible
@@ -171,15 +169,6 @@ def walk(run: RunDir, *steps: tuple[str, ...], **options: Any) -> MonitorApp:
 
 def commands(run: RunDir) -> list[str]:
     return [json.loads(line)["cmd"] for line in run.commands.read_text().splitlines()] if run.commands.exists() else []
-
-
-@pytest.fixture
-def going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
-    """A run that goes on: this process has signed for it. It does not count as stalled, however long a test takes."""
-    monkeypatch.setattr(health, "PATIENCE", math.inf)
-    run = make(tmp_path / "runs", upto=100, began=time.time())
-    run.sign_process()
-    return run
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.cells import cell_len
 from rich.console import Console
 
 from hookflow.events.rundir import RunDir
@@ -311,12 +310,6 @@ def test_the_bars(scene: At, width: int) -> None:
     check_golden(f"monitor/bars-{width}.txt", shown)
 
 
-def test_they_fit_into_every_terminal(scene: At) -> None:
-    for _, at in stages(scene):
-        for width in range(30, 200, 9):
-            assert max(map(cell_len, lines(at, width).splitlines())) <= width
-
-
 def test_an_epoch_that_is_over_is_whole_until_the_next_begins(scene: At) -> None:
     def epoch(it: int, ep: int, stage: str) -> Bar:
         seen.state.apply({**FRAME, "k": "frame", "t": seen.state.now, "it": it, "ep": ep, "stage": stage})  # type: ignore[arg-type]
@@ -328,14 +321,6 @@ def test_an_epoch_that_is_over_is_whole_until_the_next_begins(scene: At) -> None
     assert epoch(783, 7, "train").done == 97
     seen.state.apply({"k": "epoch", "t": seen.state.now, "it": 784, "ep": 8, "seconds": 1.0})
     assert epoch(784, 8, "train") == Bar("epoch 8/8", 98, 98), "none comes after the last"
-
-
-@pytest.fixture
-def going(tmp_path: Path) -> RunDir:
-    """A run that goes on: this process has signed for it."""
-    run = make(tmp_path / "runs", upto=100, began=time.time())
-    run.sign_process()
-    return run
 
 
 @pytest.fixture

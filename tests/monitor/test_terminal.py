@@ -12,7 +12,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -58,17 +58,11 @@ class Terminal:
 
     def wait_for(self, text: str) -> None:
         """Read until the screen shows the text."""
-        until = time.monotonic() + LIMIT
-        while text not in "\n".join(self.screen.display):
-            assert time.monotonic() < until, "\n".join(self.screen.display)
-            self._read(0.1)
+        self._until(lambda: text in "\n".join(self.screen.display))
 
     def wait_for_bytes(self, data: bytes, since: int) -> None:
         """Read until these bytes have come."""
-        until = time.monotonic() + LIMIT
-        while data not in self.output[since:]:
-            assert time.monotonic() < until, self.output[since:]
-            self._read(0.1)
+        self._until(lambda: data in self.output[since:])
 
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
@@ -80,12 +74,15 @@ class Terminal:
 
     def finish(self) -> int:
         """Read to the end of the child and return its exit code."""
-        until = time.monotonic() + LIMIT
-        while self.child.poll() is None:
-            assert time.monotonic() < until
-            self._read(0.1)
+        self._until(lambda: self.child.poll() is not None)
         self._read(0.1)
         return self.child.returncode
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        until = time.monotonic() + LIMIT
+        while not condition():
+            assert time.monotonic() < until, "\n".join(self.screen.display)
+            self._read(0.1)
 
     def _read(self, patience: float) -> None:
         while self._readable.poll(patience * 1000):
