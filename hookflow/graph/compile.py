@@ -8,7 +8,7 @@ from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.order import Cycle, Order, Places
 from hookflow.graph.plan import Binding, EdgeSpec, Node, Nodes, Plan
 from hookflow.graph.points import POINTS, Points
-from hookflow.graph.slots import doubtful_keys, doubtful_slots, drifting_slots, with_own_state
+from hookflow.graph.slots import doubtful_slots, drifting_slots, with_own_state
 
 
 def compile_plan(
@@ -42,7 +42,7 @@ def compile_plan(
         edges=tuple(edge for point, order in at for edge in order.edges(point)),
         own=tuple(point for point in points if point.kind == "own"),
         given_way=tuple(overruled for point, order in at for overruled in order.given_way(point)),
-        warnings=(*_idle(nodes), *doubtful_slots(nodes), *doubtful_keys(nodes, disabled), *drifting_slots(nodes)),
+        warnings=(*_idle(nodes), *doubtful_slots(nodes, disabled), *drifting_slots(nodes)),
         shuffle=shuffle,
     )
 

@@ -6,9 +6,8 @@ A hook may name slots of its own; these are the ones that the runner and the bui
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Literal
 
 from hookflow.errors import Problem, misspelt, nearest
@@ -80,65 +79,55 @@ def commutes(slot: str, point: Point) -> bool:
 
 
 MANY = 50
-"""Where so many slots are touched by one hook alone, that is how the pipeline is made, and no slip of the pen."""
+"""Where so many slots have one user alone, that is how the pipeline is made, and no slip of the pen."""
 
 
-def doubtful_slots(nodes: Nodes) -> Iterator[Problem]:
-    """Yield a warning for each slot that is probably misspelt, and each that is read and that no hook writes.
+def doubtful_slots(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
+    """Yield a warning for each slot that is probably misspelt, and each that hooks read and no hook writes.
 
-    Slots of the runner itself (`SLOTS`) need no hook that writes them.
+    Slots of the runner itself (`SLOTS`) need no hook that writes them; what conditions name is looked at elsewhere.
     """
     readers, writers = _users(nodes, "reads"), _users(nodes, "writes")
-    lone: dict[str, str] = {}  # the slots that one hook alone touches
-    for slot in {**readers, **writers}:
-        touching = {*readers.get(slot, ()), *writers.get(slot, ())}
-        if slot not in SLOTS and len(touching) == 1:
-            lone[slot] = touching.pop()
-    common = {*SLOTS, *readers, *writers} - lone.keys()
-    for slot, name in lone.items() if len(lone) < MANY else ():
-        if hint := nearest(slot, common):
-            yield Problem(f'hook "{name}" alone touches a slot "{slot}"', nodes[name].where, hint)
-        elif slot in readers and slot not in writers:
-            yield _unwritten(slot, [name], nodes, writers)
-        elif other := next(
-            (item for item in takewhile(slot.__ne__, lone) if item in writers and misspelt(slot, item)), ""
-        ):
-            hint = f'did you mean "{other}", as "{lone[other]}" has it?'
-            yield Problem(f'hook "{name}" alone touches a slot "{slot}"', nodes[name].where, hint)
-    for slot, several in readers.items():
-        if slot not in lone and slot not in writers and slot not in SLOTS:
-            yield _unwritten(slot, [*several], nodes, writers)
-
-
-def doubtful_keys(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
-    """Yield a warning for each part of a slot that is read and is probably misspelt, and for "hook" without one.
-
-    It is nearly one that hooks write, or the state (`hook.ema`) of a hook that is not there.
-    """
-    written = {slot for node in nodes.values() for bound in node.bound for slot in bound.writes}
+    written = {part for slot in writers for part in (slot, *wider(slot))}
     siblings: dict[str, list[str]] = {}
-    for slot in sorted(written):
+    for slot in sorted(writers):
         siblings.setdefault(slot.rpartition(".")[0], []).append(slot)
-    for name, node in nodes.items():
-        if any("hook" in (*bound.reads, *bound.writes) for bound in node.bound):
-            message = f'hook "{name}" names a slot "hook", which is the state of no hook'
-            yield Problem(message, node.where, 'name one: "hook.ema"')
-    read = ((name, slot) for name, node in nodes.items() for bound in node.bound for slot in bound.reads)
-    for name, slot in dict.fromkeys(read):
-        if "." not in slot or root(slot) == "scalars":  # what conditions name is looked at elsewhere
-            continue
-        where = nodes[name].where
+    unwritten: dict[str, list[str]] = {}
+    for slot, names in readers.items():
         near = siblings.get(slot.rpartition(".")[0], [])
-        if owner := owner_of(slot):
+        if slot == "hook":
+            message = f'hook "{names[0]}" names a slot "hook", which is the state of no hook'
+            yield Problem(message, nodes[names[0]].where, 'name one: "hook.ema"')
+        elif owner := owner_of(slot):
             if owner not in nodes and owner not in disabled:
-                text = f'hook "{name}" reads the state of a hook "{owner}", which is not in this pipeline'
-                yield Problem(text, where, nearest(owner, nodes))
-        elif len(near) < MANY and not written.intersection((slot, *wider(slot))):
-            suggestion = next((other for other in near if misspelt(slot, other)), None)
-            if suggestion:
-                yield Problem(
-                    f'hook "{name}" reads "{slot}", which no hook writes', where, f'did you mean "{suggestion}"?'
-                )
+                message = f'hook "{names[0]}" reads the state of a hook "{owner}", which is not in this pipeline'
+                yield Problem(message, nodes[names[0]].where, nearest(owner, nodes))
+        elif slot not in written and writers.keys().isdisjoint(wider(slot)) and root(slot) != "scalars":
+            misspelt_one = len(near) < MANY and any(misspelt(slot, other) for other in near)
+            if misspelt_one or (root(slot) not in SLOTS and root(slot) not in written):
+                unwritten[slot] = names
+    for slot, names in unwritten.items() if len(unwritten) < MANY else ():
+        verb = "reads" if len(names) == 1 else "read"
+        hooks = " and ".join(f'"{name}"' for name in names)
+        message = f'{hooks} {verb} the slot "{slot}", which no hook writes'
+        near = siblings.get(slot.rpartition(".")[0], [])
+        yield Problem(message, nodes[names[0]].where, nearest(slot, near if "." in slot else {*SLOTS, *near}))
+    yield from _misspelt_writes(readers, writers, nodes)
+
+
+def _misspelt_writes(
+    readers: Mapping[str, list[str]], writers: Mapping[str, list[str]], nodes: Nodes
+) -> Iterator[Problem]:
+    """Yield a warning for each slot that one hook alone touches, and whose name is nearly that of another slot."""
+    names: dict[str, set[str]] = {}
+    for slot, hooks in (*writers.items(), *readers.items()):
+        names.setdefault(root(slot), set()).update(hooks)
+    lone = [slot for slot in dict.fromkeys(map(root, writers)) if slot not in SLOTS and len(names[slot]) == 1]
+    for k, slot in enumerate(lone) if len(lone) < MANY else ():
+        others = (*SLOTS, *lone[:k], *(name for name in names if len(names[name]) > 1))
+        if other := next((name for name in others if misspelt(slot, name)), ""):
+            (hook,) = names[slot]
+            yield Problem(f'hook "{hook}" alone touches a slot "{slot}"', nodes[hook].where, f'did you mean "{other}"?')
 
 
 def with_own_state(nodes: Nodes) -> Nodes:
@@ -157,21 +146,14 @@ def owner_of(slot: str) -> str | None:
     return rest.partition(".")[0] if kind == "hook" and rest else None
 
 
-def _users(nodes: Nodes, verb: str) -> dict[str, dict[str, None]]:
-    """Return who reads, or writes, each slot or a part of it, by the slots' first names."""
+def _users(nodes: Nodes, verb: Verb) -> dict[str, list[str]]:
+    """Return the hooks that read, or write, each slot."""
     users: dict[str, dict[str, None]] = {}
     for name, node in nodes.items():
         for bound in node.bound:
             for slot in getattr(bound, verb):
-                users.setdefault(root(slot), {})[name] = None
-    return users
-
-
-def _unwritten(slot: str, names: Sequence[str], nodes: Nodes, written: Iterable[str]) -> Problem:
-    readers = " and ".join(f'"{name}"' for name in names)
-    verb = "reads" if len(names) == 1 else "read"
-    message = f'{readers} {verb} the slot "{slot}", which no hook writes'
-    return Problem(message, nodes[names[0]].where, nearest(slot, written))
+                users.setdefault(slot, {})[name] = None
+    return {slot: [*names] for slot, names in users.items()}
 
 
 def drifting_slots(nodes: Nodes) -> Iterator[Problem]:

@@ -38,14 +38,17 @@ DOUBTFUL: dict[str, tuple[list[Node], list[tuple[str, str]]]] = {
         [],
     ),
     "nearly one of the runner's": (
-        [node("a", reads=["modle"])],
-        [('hook "a" alone touches a slot "modle"', 'did you mean "model"?')],
+        [node("a", reads=["modle"]), node("b", writes=["grdas"])],
+        [
+            ('"a" reads the slot "modle", which no hook writes', 'did you mean "model"?'),
+            ('hook "b" alone touches a slot "grdas"', 'did you mean "grads"?'),
+        ],
     ),
     "one of its own": ([node("a", writes=["temperature"])], []),
     "one of its own, read and written": ([node("a", reads=["mine"], writes=["mine"])], []),
     "nearly one of another hook": (
         [AVERAGE, node("b", writes=["avrage"])],
-        [('hook "b" alone touches a slot "avrage"', 'did you mean "average", as "a" has it?')],
+        [('hook "b" alone touches a slot "avrage"', 'did you mean "average"?')],
     ),
     "with another number": ([node("a", writes=["top1"]), node("b", writes=["top5"])], []),
     "read and not written": (
@@ -55,7 +58,7 @@ DOUBTFUL: dict[str, tuple[list[Node], list[tuple[str, str]]]] = {
     "read, and a part is written": ([node("a", writes=["heat.of_a"]), node("b", reads=["heat"])], []),
     "a part that is nearly another": (
         [ACCURACY, node("b", reads=["metrics.acuracy"])],
-        [('hook "b" reads "metrics.acuracy", which no hook writes', 'did you mean "metrics.accuracy"?')],
+        [('"b" reads the slot "metrics.acuracy", which no hook writes', 'did you mean "metrics.accuracy"?')],
     ),
     "a part that is another": ([ACCURACY, node("b", reads=["metrics.loss"])], []),
     "a part of what is written whole": (
