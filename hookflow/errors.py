@@ -190,11 +190,8 @@ def misspelt(name: str, other: str, shortest: int = 4) -> bool:
     apart = [pair for pair in zip(words, others, strict=False) if pair[0] != pair[1]]
     if len(words) != len(others) or len(apart) != 1:
         return False
-    if not all(len(word) >= shortest and word.isalpha() for word in apart[0]):
-        return False
     first, second = apart[0]
-    while first and second and first[0] == second[0]:
-        first, second = first[1:], second[1:]
-    while first and second and first[-1] == second[-1]:
-        first, second = first[:-1], second[:-1]
-    return max(len(first), len(second)) == 1 or (len(first) == 2 and first == second[::-1])
+    if min(len(first), len(second)) < shortest or not (first + second).isalpha():
+        return False
+    matching = difflib.SequenceMatcher(None, first, second).get_matching_blocks()
+    return sum(block.size for block in matching) >= max(len(first), len(second)) - 1

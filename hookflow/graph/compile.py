@@ -76,27 +76,21 @@ def _refused(cycles: Iterable[Cycle]) -> Iterator[Problem]:
 
 def _unknown(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
     for name, node in nodes.items():
-        stated = {(spec.hook, spec.where): spec for spec in (*node.after, *node.before)}  # both halves have the same
-        for spec in stated.values():
-            if spec.hook == name:
-                yield _at(f'hook "{name}" cannot stand before or after itself', spec, node)
-            elif spec.hook not in nodes and spec.hook not in disabled and not spec.optional:
-                hint = nearest(spec.hook, nodes) or f'write "{spec.hook}?" if it may be missing'
-                yield _at(
-                    f'hook "{name}" has an edge to "{spec.hook}", which is not in this pipeline', spec, node, hint
-                )
-        for spec in node.requires:
-            if spec.optional:
-                message = f'hook "{name}" requires "{spec.hook}?", and what is required cannot be optional'
-                yield _at(message, spec, node, f'write "{spec.hook}", or an edge: after = ["{spec.hook}?"]')
-            elif spec.hook not in nodes:
-                gone = "is switched off" if spec.hook in disabled else "is not in this pipeline"
-                message = f'hook "{name}" requires the hook "{spec.hook}", which {gone}'
-                yield _at(message, spec, node, nearest(spec.hook, nodes))
-        for spec in node.ambiguous_with:
-            if spec.hook not in nodes and spec.hook not in disabled and not spec.optional:
-                message = f'hook "{name}" is ambiguous with "{spec.hook}", which is not in this pipeline'
-                yield _at(message, spec, node, nearest(spec.hook, nodes))
+        edges = {(spec.hook, spec.where): spec for spec in (*node.after, *node.before)}  # both halves have the same
+        stated = [("has an edge to", edges.values()), ("is ambiguous with", node.ambiguous_with)]
+        for verb, specs in (*stated, ("requires the hook", node.requires)):
+            for spec in specs:
+                required = verb.startswith("requires")
+                if required and spec.optional:
+                    message = f'hook "{name}" requires "{spec.hook}?", and what is required cannot be optional'
+                    yield _at(message, spec, node, f'write "{spec.hook}", or an edge: after = ["{spec.hook}?"]')
+                elif spec.hook == name and specs is not node.ambiguous_with:
+                    yield _at(f'hook "{name}" cannot stand before or after itself', spec, node)
+                elif spec.hook not in nodes and not spec.optional and (required or spec.hook not in disabled):
+                    gone = "is switched off" if spec.hook in disabled else "is not in this pipeline"
+                    hint = nearest(spec.hook, nodes)
+                    hint = hint or (f'write "{spec.hook}?" if it may be missing' if not required else "")
+                    yield _at(f'hook "{name}" {verb} "{spec.hook}", which {gone}', spec, node, hint)
 
 
 def _at(message: str, spec: EdgeSpec, node: Node, hint: str = "") -> Problem:

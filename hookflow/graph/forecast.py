@@ -173,22 +173,6 @@ _VALIDATIONS = {
     "after_val_epoch": "in validation",
     "after_val": "after validation",
 }
-_WHENEVER = {
-    "after_load_checkpoint": "when a run is resumed, or begins with weights",
-    "before_save_checkpoint": "before a checkpoint is saved",
-    "after_copy_checkpoint": "after the state of a checkpoint is copied",
-    "after_save_checkpoint": "after a checkpoint is saved",
-    "on_exception": "when something raises",
-    "on_log": "when a number is logged",
-    "before_val_iter": "before a validation batch",
-    "after_val_iter": "after a validation batch",
-    "before_test_iter": "before a test batch",
-    "after_test_iter": "after a test batch",
-    "state_dict_pre": "when a state is asked for",
-    "state_dict_post": "when a state is asked for",
-    "load_state_dict_pre": "when a state is loaded",
-    "load_state_dict_post": "when a state is loaded",
-}
 _AT_EACH: dict[Kind, str] = {
     "module": "module",
     "global": "module",
@@ -285,7 +269,7 @@ def _place(point: Point, visit: int | None) -> str:
     if name in _VALIDATIONS:
         return f"{_VALIDATIONS[name]} {visit + 1}" if visit is not None else _VALIDATIONS[name]
     if point.unit not in ("it", "ep"):
-        return _WHENEVER.get(name, f"when {name} is fired")
+        return f"at {name}"
     word = {"before_train_iter": "before", "after_train_iter": "after"}.get(name, "in")
     if point.unit == "ep":
         word = "before" if name == "before_train_epoch" else "after"

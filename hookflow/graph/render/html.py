@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hookflow.errors import Problem
 from hookflow.graph.plan import Plan
@@ -62,39 +62,14 @@ def as_html(plan: Plan, title: str = "") -> str:
     """Draw every point that has bindings, and list hooks, firings and edges."""
     title = title or title_of(plan)
     hooks = (
-        (
-            {"hook": hook.name},
-            (
-                hook.name,
-                plain(hook.about),
-                f"{plain(hook.use)}({plain(hook.written_args)})",
-                hook.phase,
-                hook.on_error,
-                plain(hook.where),
-            ),
-        )
+        [hook.name, hook.about, f"{hook.use}({hook.written_args})", hook.phase, hook.on_error, hook.where]
         for hook in plan.hooks
     )
     firings = (
-        (
-            {"hook": binding.hook},
-            (
-                binding.point,
-                binding.hook,
-                f"{binding.method}({', '.join(binding.takes)})",
-                ", ".join(marks(plan, binding)),
-                ", ".join(slots(binding)),
-            ),
-        )
-        for binding in plan.bindings
+        [b.point, b.hook, f"{b.method}({', '.join(b.takes)})", ", ".join(marks(plan, b)), ", ".join(slots(b))]
+        for b in plan.bindings
     )
-    edges = (
-        (
-            {"first": edge.first, "then": edge.then},
-            (edge.point, edge.first, edge.then, KINDS[edge.kind], place_of(edge)),
-        )
-        for edge in plan.edges
-    )
+    edges = ([edge.point, edge.first, edge.then, KINDS[edge.kind], place_of(edge)] for edge in plan.edges)
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en">',
@@ -102,9 +77,9 @@ def as_html(plan: Plan, title: str = "") -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1"/>',
             f"<style>\n{_STYLE}\n</style></head>",
             f'<body>\n<figure class="picture">\n{as_svg(plan, title)}\n</figure>',
-            *_table("Hooks", ("hook", "what it is", "made of", "phase", "on error", "declared"), hooks),
-            *_table("Firings, in their order", ("point", "hook", "method", "when", "slots"), firings),
-            *_table("Edges", ("point", "first", "then", "why", "source"), edges),
+            *_table("Hooks", "hook, what it is, made of, phase, on error, declared", {"hook": 0}, hooks),
+            *_table("Firings, in their order", "point, hook, method, when, slots", {"hook": 1}, firings),
+            *_table("Edges", "point, first, then, why, source", {"first": 1, "then": 2}, edges),
             *_list("Edges that gave way", edges_that_gave_way(plan)),
             *_list("Warnings", map(_warning, plan.warnings)),
             *_list("Notes", map(_warning, plan.notes)),
@@ -118,15 +93,15 @@ def _warning(warning: Problem) -> str:
     return plain(" ".join(parts))
 
 
-def _table(name: str, heads: Iterable[str], rows: Iterable[tuple[dict[str, str], Iterable[str]]]) -> Iterator[str]:
-    """Yield a table, if it has rows: each is its `data-` attributes and its cells."""
+def _table(name: str, heads: str, data: Mapping[str, int], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield a table, if it has rows; `data` are the columns that are attributes of a row, too, by their names."""
     body = []
-    for data, cells in rows:
-        facts = "".join(f' data-{key}="{escape(value)}"' for key, value in data.items())
-        body.append(f"<tr{facts}>{''.join(f'<td>{escape(text)}</td>' for text in cells)}</tr>")
+    for row in rows:
+        facts = "".join(f' data-{key}="{escape(row[column])}"' for key, column in data.items())
+        body.append(f"<tr{facts}>{''.join(f'<td>{escape(plain(cell))}</td>' for cell in row)}</tr>")
     if body:
         yield f"<h2>{name}</h2>"
-        yield f"<table><thead><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr></thead>"
+        yield f"<table><thead><tr>{''.join(f'<th>{head}</th>' for head in heads.split(', '))}</tr></thead>"
         yield from ("<tbody>", *body, "</tbody></table>")
 
 
