@@ -20,7 +20,6 @@ def skips(prefix: str, sep: str = ":", run: Any = None) -> None:
 
 
 def named(prefix: str, *, times: int = 1, run: Any) -> None:
-    """Take the run by name alone."""
     run.say(f"{prefix * times} at {run.iter}")
 
 
@@ -42,8 +41,6 @@ twice = partial(tell, "twice", 2)
 
 
 class Teller:
-    """Is called itself."""
-
     def __call__(self, run: Any, prefix: str = "call") -> None:
         run.say(f"{prefix} {run.iter}")
 
@@ -90,15 +87,11 @@ class SaysName:
 
 
 class HasName(SaysName):
-    """Has a name of its own."""
-
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class HasSlots:
-    """Has no room for a name."""
-
     __slots__ = ("said",)
 
     def __init__(self) -> None:
@@ -109,7 +102,6 @@ class HasSlots:
 
 
 def says_from_a_thread(run: Any) -> None:
-    """Say something in a thread of its own."""
     thread = Thread(target=run.say, args=("from a thread",))
     thread.start()
     thread.join()

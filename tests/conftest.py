@@ -134,13 +134,10 @@ def _nothing_masked() -> Iterator[None]:
 def train_here() -> Iterator[Callable[..., int]]:
     """Train a run in this process and return its exit code; signal handlers are put back afterwards."""
 
-    def run(run_dir: RunDir, *, resume: bool = False, allow_changed_hooks: bool = False) -> int:
-        from hookflow.runner.process.main import train
-
-        return train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks)
+    from hookflow.runner.process.main import train
 
     with handlers_put_back():
-        yield run
+        yield train
 
 
 def strikes(tmp_path: Path, number: int, *places: tuple[str, int], times: int = 1) -> list[str]:
@@ -215,12 +212,7 @@ def hookflow_begun(*arguments: str, cwd: Path, **streams: Any) -> Spawned:
     return Spawned(command, cwd=cwd, env=environment, **(streams or pipes))
 
 
-def build_commands_once(patch: pytest.MonkeyPatch) -> None:
-    """Let the command line be built once in this process: to build it takes longer than most of its commands."""
-    patch.setattr(typer.main, "get_command", _command_of)
-
-
-_command_of = cache(typer.main.get_command)
+_command_of = cache(typer.main.get_command)  # to build the command line takes longer than most of its commands
 
 
 def hookflow_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -234,7 +226,7 @@ def hookflow_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str
         patch.setenv("COLUMNS", "100")
         patch.setenv("NO_COLOR", "1")
         patch.setattr(sys, "argv", ["hookflow", *arguments])
-        build_commands_once(patch)
+        patch.setattr(typer.main, "get_command", _command_of)
         try:
             main()
         except SystemExit as ended:

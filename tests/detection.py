@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 INFO = {"name": "images", "synthetic": True, "note": ""}
 
@@ -26,17 +26,6 @@ class Images(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.images[index], self.boxes[index]
-
-
-class ImageStream(IterableDataset[Any]):
-    def __init__(self, examples: int = 40) -> None:
-        self.images = Images(examples)
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self.images[index] for index in range(len(self.images)))
 
 
 def collate(examples: list[Any]) -> tuple[list[Tensor], list[Tensor]]:

@@ -59,8 +59,6 @@ def both(run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
 
 
 class Clumsy(Adversarial):
-    """Makes one mistake."""
-
     def __init__(self, mistake: str) -> None:
         self.mistake = mistake
 

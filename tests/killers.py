@@ -92,7 +92,6 @@ class KillsRankOneAtTheCheckpoint:
 
 
 def each(run: Any) -> None:
-    """Log something at each iteration."""
     run.log("each", run.iter)
 
 

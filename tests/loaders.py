@@ -87,8 +87,6 @@ class Says:
 
 
 class Half:
-    """Has an epoch, and says nothing of itself."""
-
     def __init__(self) -> None:
         self.info = {"name": "half"}
 
@@ -104,8 +102,6 @@ def splits() -> dict[str, Any]:
 
 
 class FromDicts:
-    """A task for batches that are dicts."""
-
     def step(self, run: Any, batch: dict[str, Any]) -> dict[str, Any]:
         return {"loss": torch.nn.functional.cross_entropy(run.model(batch["inputs"]), batch["target"])}
 
@@ -221,8 +217,6 @@ class Every:
 
 
 class Fewer(Every):
-    """Loses an example in every epoch."""
-
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self.data) - self.epoch))
 
@@ -264,8 +258,6 @@ class Endless(IterableDataset[Any]):
 
 
 class Numbers(Endless):
-    """The same, with a length in examples."""
-
     def __len__(self) -> int:
         return self.examples
 
@@ -330,15 +322,6 @@ class Walking:
         inputs, target = self.of.plain[self.order[self.of.given]]
         self.of.given += 1
         return inputs + random.random() + self.order[self.of.given - 1], target
-
-
-class ShuffledOnce(Numbers):
-    """Shuffles in `__iter__` and has no state at all."""
-
-    def __iter__(self) -> Iterator[Any]:
-        of, own = share()
-        order = torch.randperm(self.examples).tolist()[own::of]
-        return ((self.plain[k][0] + torch.randn(4) + k, self.plain[k][1]) for k in order)
 
 
 class Empty(Endless):

@@ -57,8 +57,6 @@ class LogsOnce:
 
 
 class LogsWrongly:
-    """Logs what is none."""
-
     def __init__(self, what: str) -> None:
         self.what = what
 

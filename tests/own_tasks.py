@@ -122,8 +122,6 @@ class Forgets:
 
 
 class Remembers(Forgets):
-    """The same, with a state."""
-
     def state_dict(self) -> dict[str, Any]:
         held = {"buffer": list(self.buffer), "draws": self.draws.get_state(), "steps": self.steps}
         return held | {"target": self.target.state_dict()}

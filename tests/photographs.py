@@ -84,8 +84,6 @@ def photograph(thing: Any, seen: set[int] | None = None) -> Any:
 
 
 class Photographs:
-    """Writes down what the runner holds, once an iteration is done."""
-
     def __init__(self, file: str, at: int) -> None:
         self.file, self.at = Path(file), at
 
@@ -108,8 +106,6 @@ class StepsEveryThird(Classification):
 
 
 class SkipsOne:
-    """Asks in one iteration that the next step, whenever that is, be skipped."""
-
     writes = ("control",)
 
     def __init__(self, at: int) -> None:

@@ -69,8 +69,6 @@ class Tracks:
 
 
 class Raises:
-    """A task that has a mistake in its evaluation."""
-
     def __init__(self, split: str = "evaluate") -> None:
         self.split = split
 

@@ -121,16 +121,12 @@ def endless(mark: str) -> Points:
 
 
 class Unlabelled(Points):
-    """The inputs of the points alone."""
-
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         for inputs, _ in super().epoch(epoch, start):
             yield (inputs,)
 
 
 class Curriculum:
-    """A dataset that remembers how often it was asked."""
-
     def __init__(self) -> None:
         self.harder = 0
 

@@ -32,8 +32,6 @@ class SwappedAverage:
 
 
 class Saver:
-    """Saves the weights after each validation, and is none of the runner's business."""
-
     def after_val(self, run: Any) -> None:
         torch.save(run.model.state_dict(), run.dir / "weights.pt")
 
@@ -51,30 +49,17 @@ class Plateau:
 
 
 class SaverOfStates:
-    """Saves what the hook "plateau" has counted, and the optimizer with its rates."""
-
     def after_val(self, run: Any) -> None:
         states = {"halved": run.hooks["plateau"].halved, "optimizer": run.optimizer.state_dict()}
         torch.save(states, run.dir / "states.pt")
 
 
 class Score:
-    """Makes a metric of what the validation has found."""
-
     def after_val_epoch(self, metrics: dict[str, Any]) -> None:
         metrics["score"] = -metrics["loss"]
 
 
-class Resets:
-    """Forgets what the hook "plateau" has counted."""
-
-    def after_val(self, run: Any) -> None:
-        run.hooks["plateau"].halved = 0
-
-
 class FillsQueue:
-    """Keeps a queue on the task."""
-
     def before_train(self, run: Any) -> None:
         run.task.queue = []
 
@@ -84,21 +69,16 @@ class FillsQueue:
 
 
 class CountsQueue:
-    """Counts what another hook has put into the task's queue."""
-
     def after_train_iter(self, run: Any) -> None:
         self.count = len(run.task.queue)
 
 
 class Judge:
-    """Looks at the metric "score" in the same place."""
-
     def after_val_epoch(self, metrics: dict[str, Any]) -> None:
         assert metrics["score"] < 10
 
 
 def clips_by_numpy(run: Any) -> None:
-    """Write gradients past PyTorch."""
     for parameter in run.model.parameters():
         array = parameter.grad.numpy()
         np.clip(array, -0.01, 0.01, out=array)
@@ -229,8 +209,6 @@ def reads_checkpoint(checkpoint: dict[str, Any]) -> None:
 
 
 class Teacher:
-    """Changes another hook's attribute."""
-
     def after_train_iter(self, run: Any) -> None:
         run.hooks["plateau"].halved = 7
 

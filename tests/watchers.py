@@ -360,8 +360,3 @@ class WaitsFor:
 def slow(run: Any) -> None:
 
     time.sleep(0.02)
-
-
-class LogsIter:
-    def after_train_iter(self, run: Any) -> None:
-        run.log("n", run.iter)

@@ -18,7 +18,7 @@ from hookflow.runner.data.batch_size import BatchSizes, size_of
 from hookflow.runner.data.source import Batches, as_source
 from hookflow.runner.data.workers import no_loader_warnings
 from hookflow.runner.loop.evaluation import Means
-from tests.conftest import TESTS, Trained, messages, reason, records
+from tests.conftest import TESTS, Trained, messages, records
 from tests.detection import EveryNth, Images, collate
 from tests.loaders import context
 from tests.runner.same import curve
@@ -115,13 +115,6 @@ def test_where_it_must_be_known_and_nobody_does_that_is_an_error(options: dict[s
     assert sizes(**options).local(0, FIVE) == 5
 
 
-def test_where_it_need_not_be_known_that_is_told_once() -> None:
-    told: list[str] = []
-    found = BatchSizes(None, None, "val", say=lambda text, level: told.append(f"{level}: {text}"))
-    assert [found.local(k, IMAGES) for k in range(3)] == [None] * 3
-    assert [line.partition(": ")[0] for line in told] == ["warn"]
-
-
 def test_a_method_that_cannot_be_called_as_it_will_be_is_told_before_the_training() -> None:
     class Own:
         def batch_size(self) -> int:
@@ -200,18 +193,12 @@ def test_lists_are_counted_by_who_knows(detected: Trained, kind: str) -> None:
     assert not [text for text in messages(run_dir) if "how many examples" in text]
 
 
-@pytest.mark.parametrize("kind", ["a loader", "a source that says both", "a task"])
+@pytest.mark.parametrize("kind", ["a loader", "a task"])
 def test_accumulated_lists_are_one_big_batch(detected: Trained, kind: str) -> None:
     """Of the smaller last batch, too."""
     accumulated, big = detected(*KNOWN[kind], "run.accumulate=3"), detected("data.train.loader.batch_size=30")
     assert sizes_told(accumulated) == [30, 13] * 2
     alike(big, accumulated, "loss", "grad_norm")
-
-
-def test_accumulation_needs_to_know(detected: Trained) -> None:
-    run_dir = detected(BY_HAND % ("train", "Silent"), "run.accumulate=2", code=2)
-    assert "nothing says how many examples a batch of the train data has" in reason(run_dir)
-    assert records(run_dir, "end")[0]["it"] == 0
 
 
 def test_a_mean_over_lists_is_one_over_examples(detected: Trained) -> None:

@@ -73,13 +73,9 @@ def test_workers_are_gone_when_the_run_is_stopped_in_mid_epoch(
     assert capfd.readouterr().err == ""
 
 
-def test_workers_are_gone_when_a_hook_raises(trained: Trained) -> None:
-    trained(over("Clouds", workers=2), 'hooks.bad={use="./watchers.py:Raises"}', code=1)
-    assert not multiprocessing.active_children()
-
-
 def test_an_error_in_a_data_set_is_shown_whole(trained: Trained) -> None:
     run_dir = trained(over("Breaks", workers=1), code=1)
+    assert not multiprocessing.active_children()
     (error,) = records(run_dir, "error")
     assert "    raise error\nLookupError: no example 7\na note" in str(error["traceback"])
     assert records(run_dir, "run")[0]["data"]["train"]["note"] == "fetched by 1 worker"  # type: ignore[index]
@@ -89,11 +85,7 @@ def test_an_error_in_a_data_set_is_shown_whole(trained: Trained) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "remedy"),
-    [
-        (signal.SIGKILL, ": .+ use fewer workers, or smaller batches"),
-        (signal.SIGUSR2, ""),
-    ],
+    ("number", "remedy"), [(signal.SIGKILL, ": .+ use fewer workers, or smaller batches"), (signal.SIGUSR2, "")]
 )
 # PyTorch raises when SIGCHLD arrives, be it in the middle of a temporary file of its own, or of a finalizer.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -105,21 +97,8 @@ def test_a_worker_that_died_of_a_signal_is_told_as_that(trained: Trained, number
     assert re.fullmatch(f"WorkerError: {said}{remedy}", str(end["reason"]))
 
 
-def test_of_the_signal_that_killed_a_worker_its_name_and_number_are_told() -> None:
-    def dies(text: str) -> Callable[[], None]:
-        def train() -> None:
-            raise RuntimeError(f"DataLoader worker (pid 17) is killed by signal: {text}")
-
-        return train
-
-    with pytest.raises(WorkerError, match=r"killed by SIGBUS \(signal \d+\): .+ /dev/shm"):
-        explaining_worker_errors(dies("Bus error. It is possible that …"))
-    with pytest.raises(WorkerError, match=r"\(pid 17\) died of a signal: Odd"):
-        explaining_worker_errors(dies("Odd. "))
-
-
 class Fetching:
-    """A loader's iterator whose worker breaks off; of what it died is known when it has been asked for three times."""
+    """A loader's iterator whose worker breaks off; its exit code is known at the third query."""
 
     def __init__(self, message: str, code: int) -> None:
         self._message = message
@@ -134,39 +113,45 @@ class Fetching:
     def _try_get_data(self) -> None:
         raise ConnectionResetError(self._message)
 
-    def pinned(self) -> None:
-        raise ConnectionResetError(self._message)
+    def killed(self) -> None:
+        raise RuntimeError(f"DataLoader worker (pid 17) is killed by signal: {self._message}")
+
+
+CUT_OFF = ("[Errno 104] reset", "Caught ConnectionResetError in pin memory thread for device 0")
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("train", "message"),
     [
-        (-11, r"was killed by SIGSEGV \(signal 11\): .+ with workers = 0"),
-        (-signal.SIGRTMIN - 1, r"died of a signal: "),  # which has no name
-        (3, r"ended with exit code 3$"),
+        (Fetching("Bus error. It is possible that …", 0).killed, r"was killed by SIGBUS \(signal \d+\): .+ /dev/shm"),
+        (Fetching("Odd. ", 0).killed, "died of a signal: Odd$"),
+        *(
+            (Fetching(cut_off, code)._try_get_data, message)
+            for cut_off in CUT_OFF
+            for code, message in (
+                (-11, r"was killed by SIGSEGV \(signal 11\): .+ with workers = 0"),
+                (-signal.SIGRTMIN - 1, r"died of a signal: "),  # which has no name
+                (3, r"ended with exit code 3$"),
+            )
+        ),
     ],
 )
-@pytest.mark.parametrize(
-    "message", ["[Errno 104] reset", "Caught ConnectionResetError in pin memory thread for device 0"]
-)
-def test_what_a_worker_died_of_is_asked_for_where_only_its_socket_was_seen_to_break(
-    message: str, code: int, said: str
+def test_the_death_of_a_worker_is_explained(train: Callable[[], None], message: str) -> None:
+    with pytest.raises(WorkerError, match=rf"^a DataLoader worker \(pid 17\) {message}"):
+        explaining_worker_errors(train)
+
+
+def test_a_connection_error_of_the_user_is_not_explained_and_a_lost_worker_has_no_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loader = Fetching(message, code)
-    with pytest.raises(WorkerError, match=rf"^a DataLoader worker \(pid 17\) {said}"):
-        explaining_worker_errors(loader.pinned if "pin" in message else loader._try_get_data)
+    def of_the_user() -> None:
+        raise ConnectionResetError("the user's own")
+
     with pytest.raises(ConnectionResetError):
-        explaining_worker_errors(_of_the_user)
-
-
-def test_of_a_worker_that_never_has_an_exit_code_it_is_told_that_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+        explaining_worker_errors(of_the_user)
     monkeypatch.setattr(workers, "PATIENCE", 0.0)
     with pytest.raises(WorkerError, match=r"a DataLoader worker died without an exception: .+ out of memory"):
         explaining_worker_errors(Fetching("reset", -9)._try_get_data)
-
-
-def _of_the_user() -> None:
-    raise ConnectionResetError("the user's own")
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
-"""Batches are pure functions of seed, epoch and index; augmentation shifts and flips, and does nothing else."""
+"""Batches are pure functions of seed, epoch and index; augmentation shifts and flips; synthetic images are learnt."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
-from hookflow.zoo.images import MEAN, STD, Batch, Images, Options
+from hookflow.zoo.images import MEAN, STD, Batch, Images, Options, synthetic
+from tests.conftest import records
+from tests.zoo.conftest import begin
 
 CPU = torch.device("cpu")
 
@@ -115,3 +119,30 @@ def test_pictures_grow_epoch_by_epoch_and_stay_what_they_are():
             assert torch.equal(small.classes, large.classes)
             assert torch.allclose(small.images.mean((2, 3)), large.images.mean((2, 3)), atol=0.1)
     assert torch.equal(small.images, large.images)
+
+
+def drawn(split, seed=0, say=lambda text: None, limit=None):
+    return synthetic(Options(split, 256, False, (), seed, CPU, 0, 1), limit, say)
+
+
+def test_synthetic_images_say_so_and_depend_on_their_split_alone():
+    lines = []
+    few = drawn("val", say=lines.append, limit=7)
+    assert few.info["synthetic"]
+    assert "says nothing about CIFAR-10" in few.info["note"]
+    assert lines == ["SYNTHETIC val: generating 7 images"]
+    sources = drawn("val"), drawn("val", seed=5), drawn("test")
+    for source in sources:
+        assert torch.cat([batch.classes for batch in source.epoch(0)]).bincount().tolist() == [100] * 10
+    one, other_seed, other_split = (source.sample(100) for source in sources)
+    assert torch.equal(one, other_seed)
+    assert not torch.equal(one, other_split)
+
+
+@pytest.mark.long
+def test_synthetic_images_can_be_learnt(tmp_path, train_here):
+    pipeline = Path(__file__).parents[2] / "pipelines" / "cifar.toml"
+    offline = [f"data.{split}.args.download=false" for split in ("train", "val", "test")]
+    run_dir = begin(pipeline, tmp_path, "run.device=cpu", "run.max_epochs=4", *offline)
+    assert train_here(run_dir) == 0, records(run_dir, "error")
+    assert records(run_dir, "metrics")[-1]["v"]["accuracy"] > 0.7

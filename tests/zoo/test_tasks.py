@@ -33,12 +33,13 @@ def test_a_step_gives_loss_logits_and_target(batch):
     assert torch.equal(outputs["target"], batch[1])
     wanted = torch.stack([row.logsumexp(0) - row[c] for row, c in zip(logits, batch[1], strict=True)]).mean()
     assert outputs["loss"].item() == pytest.approx(wanted.item(), rel=1e-5)
-
-
-def test_label_smoothing_spreads_its_share_over_all_classes():
     sure = torch.tensor([[100.0, 0.0, 0.0, 0.0]])
-    outputs = Classification(label_smoothing=0.2).step(trained(nn.Identity()), (sure, torch.tensor([0])))
-    assert outputs["loss"].item() == pytest.approx(0.2 * 3 / 4 * 100, rel=1e-5)
+    smoothed = Classification(label_smoothing=0.2).step(trained(nn.Identity()), (sure, torch.tensor([0])))
+    assert smoothed["loss"].item() == pytest.approx(0.2 * 3 / 4 * 100, rel=1e-5), "spread over all classes"
+    half = torch.zeros(2, 10, dtype=torch.bfloat16)
+    loss = Classification().step(trained(nn.Identity()), (half, torch.tensor([1, 2])))["loss"]
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(math.log(10), rel=1e-6)
 
 
 class SameMemory(LeftColumn):
@@ -61,19 +62,12 @@ def test_flip_at_test_averages_an_image_with_its_mirror_and_leaves_training_alon
     assert torch.allclose(there["logits"], sum(training) / 2)
 
 
-def test_the_loss_is_float32_whatever_the_logits_are():
-    logits = torch.zeros(2, 10, dtype=torch.bfloat16)
-    loss = Classification().step(trained(nn.Identity()), (logits, torch.tensor([1, 2])))["loss"]
-    assert loss.dtype == torch.float32
-    assert loss.item() == pytest.approx(math.log(10), rel=1e-6)
-
-
 @pytest.mark.parametrize(("loss", "wanted"), [("mse", (1 + 9) / 2), ("mae", (1 + 3) / 2), ("huber", (0.5 + 2.5) / 2)])
 def test_regression_is_the_distance_to_the_target(loss, wanted):
     task, batch = Regression(loss), (torch.tensor([1.0, 3.0]), torch.zeros(2))
     assert task.step(trained(nn.Identity()), batch)["loss"].item() == pytest.approx(wanted)
-    found = task.evaluate(trained(nn.Identity()), batch)
-    assert (found["mse"].item(), found["mae"].item()) == (5.0, 2.0)
+    outputs = task.evaluate(trained(nn.Identity()), batch)
+    assert (outputs["mse"].item(), outputs["mae"].item()) == (5.0, 2.0)
     assert task.metrics({"mse": 9.0}) == {"rmse": 3.0}
 
 
