@@ -9,7 +9,7 @@ from markdown_tables import code, doc, rows_of_fields, slug, table
 
 from hookflow.cli.explain import arguments
 from hookflow.graph.points import POINTS
-from hookflow.hooks.describe import Description, describe
+from hookflow.hooks.describe import Description
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import DEFAULT_HOOKS
 from hookflow.pipeline.use import refer
@@ -40,7 +40,7 @@ def _first_line(name: str) -> str:
 
 
 def _points(name: str) -> str:
-    return ", ".join(map(code, describe(_hook(name), POINTS).bound))
+    return ", ".join(map(code, Description(_hook(name), POINTS).bound))
 
 
 def _hook(name: str) -> Any:
@@ -49,7 +49,7 @@ def _hook(name: str) -> Any:
 
 def _one_hook(name: str) -> str:
     hook = _hook(name)
-    described = describe(hook, POINTS)
+    described = Description(hook, POINTS)
     rows = (
         (
             code(method.name),
@@ -66,10 +66,7 @@ def _one_hook(name: str) -> str:
 
 def _place(described: Description) -> str:
     """Return how the class places itself among others, where it does."""
-    phase = described.phase if described.phase != "normal" else ""
-    stated = {"phase": phase, "ranks": described.ranks if described.ranks != "all" else ""}
-    stated |= {key: ", ".join(getattr(described, key)) for key in ("after", "before", "requires", "modules")}
-    places = "; ".join(f"{key} {code(value)}" for key, value in stated.items() if value)
+    places = "; ".join(f"{key} {code(value)}" for key, value in described.place.items())
     return f"{places[:1].upper()}{places[1:]}.\n\n" if places else ""
 
 

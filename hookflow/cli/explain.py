@@ -274,7 +274,7 @@ class _Hooks:
     def describe(self, hook: str) -> Description:
         """Return the description of a built-in hook, or of one of the pipeline. Raises UserError for any other."""
         from hookflow.graph.points import POINTS
-        from hookflow.hooks.describe import describe
+        from hookflow.hooks.describe import Description
         from hookflow.hooks.registry import NotImported
 
         uses = {name: node.use for name, node in self.target.loaded.pipeline.hooks.items()} if self.target else {}
@@ -285,13 +285,13 @@ class _Hooks:
         made = self._find(known[hook], self._base, None)
         if made is NotImported:
             raise UserError(Problem(f'the arguments of "{hook}" are unknown: {known[hook]} is not imported'))
-        return describe(made, POINTS)
+        return Description(made, POINTS)
 
     def described(self, name: str, width: int) -> Iterator[str]:
         """Yield the page of a hook: its summary, methods, slots, place, arguments, and an example."""
         from hookflow.graph.points import POINTS
         from hookflow.hooks.compile import looking_at
-        from hookflow.hooks.describe import describe
+        from hookflow.hooks.describe import Description
         from hookflow.hooks.inspect import about
         from hookflow.hooks.registry import NotImported
         from hookflow.pipeline.load import DEFAULT_HOOKS
@@ -303,18 +303,14 @@ class _Hooks:
             if hook is NotImported:
                 yield from (use, about(hook))
                 return
-            description = describe(hook, self.target.plan.points if self.target else POINTS)
+            description = Description(hook, self.target.plan.points if self.target else POINTS)
         yield use if ":" in use else f"{use}  ({hook.__module__}:{hook.__qualname__})"
         yield from _wrap(description.about, width)
         yield ""
         yield from (f"wrong: {message}{f'; {hint}' * bool(hint)}\n" for message, hint in description.issues)
         yield from (*_methods(description), "")
-        order = [(key, getattr(description, key)) for key in ("phase", "ranks")]
-        order += [
-            (k, ", ".join(getattr(description, k))) for k in ("after", "before", "requires", "modules", "parameters")
-        ]
-        if stated := [(key, value) for key, value in order if value not in ("normal", "all", "")]:
-            yield from (*(f"{key:<8}  {value}" for key, value in stated), "")
+        if description.place:
+            yield from (*(f"{key:<8}  {value}" for key, value in description.place.items()), "")
         if name in DEFAULT_HOOKS and name == use:
             off = f"run.default_hooks = false, or [hooks.{name}] enabled = false"
             yield from (*_wrap(f"default: there unless the pipeline declares one, or says {off}", width), "")

@@ -6,15 +6,19 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from hookflow.errors import Problem, Where, nearest
+from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.problems import wrong_value
 from hookflow.pipeline.references import environment_keys
+from hookflow.pipeline.schema import Component
+from hookflow.pipeline.use import refer
 
 
 def first_names(function: Callable[..., Any], count: int, offered: Collection[str] = ()) -> list[str]:
@@ -94,6 +98,28 @@ def wrong_arguments(
     missing = [n for n, p in named.items() if p.default is p.empty and n not in provided and n not in filled]
     if missing:
         yield Problem(f"{called} needs the argument " + ", ".join(f'"{name}"' for name in missing), place(""))
+
+
+def find_class(
+    component: Component, base: type, modules: Sequence[ModuleType], called: str = "", filled: Collection[str] = ()
+) -> Any:
+    """Return the class that a component names: "package.module:Name", or the name of a subclass of `base` in `modules`.
+
+    Raises UserError when there is none, or its arguments are wrong; `filled` names those that the file does not give.
+    """
+    short = {
+        name: f"{module.__name__}:{name}"
+        for module in modules
+        for name, kind in vars(module).items()
+        if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not name.startswith("_")
+    }
+    kind = refer(component.use, Path(), None, short)
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        raise UserError(Problem(f'"{component.use}" must be a subclass of {base.__qualname__}'))
+    wrong = wrong_arguments(kind, component.args, called or kind.__name__, lambda _: Where(""), filled)
+    if problems := [replace(problem, where=None) for problem in wrong]:
+        raise UserError(problems)
+    return kind
 
 
 def _wrong_value(

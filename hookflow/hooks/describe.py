@@ -17,7 +17,7 @@ from hookflow.graph.points import Points
 from hookflow.hooks.arguments import argument_type, parameters_of
 from hookflow.hooks.base import Hook
 from hookflow.hooks.foreign import foreign_arguments
-from hookflow.hooks.inspect import Inspection, Issue, Method, points_for
+from hookflow.hooks.inspect import Inspection, points_for
 from hookflow.pipeline.problems import type_words
 from hookflow.pipeline.source_map import as_toml
 
@@ -44,85 +44,49 @@ class Argument:
     shown: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """A hook's class, or a plain function; `issues` are what is wrong with it.
+class Description(Inspection):
+    """A hook's class, or a plain function, as `hookflow explain` shows it. Raises UserError when it can be no hook.
 
     `methods` are in the order of a run, an `around` at its first half; `bound` names those that fire unless the file
-    says otherwise, `elsewhere` says where the others do. `reads` and `writes` are slots by the method's name. `fits` is
-    a point whose arguments are enough for a function; `needs` are the keys that the file must give, for what it fires
-    on: "modules", "parameters".
+    says otherwise, `elsewhere` says where the others do. `reads` and `writes` are slots by the method's name. `place`
+    holds what it states of its place among others. `fits` is a point whose arguments are enough for a function.
     """
 
-    about: str
-    methods: tuple[Method, ...]
-    bound: tuple[str, ...]
-    elsewhere: str
-    reads: Mapping[str, tuple[str, ...]]
-    writes: Mapping[str, tuple[str, ...]]
-    phase: str
-    ranks: str
-    after: tuple[str, ...]
-    before: tuple[str, ...]
-    requires: tuple[str, ...]
-    modules: tuple[str, ...]
-    parameters: tuple[str, ...]
-    arguments: tuple[Argument, ...]
-    fits: str
-    needs: tuple[str, ...]
-    issues: tuple[Issue, ...]
+    def __init__(self, hook: Callable[..., Any], points: Points) -> None:
+        super().__init__(hook, points)
+        is_class = isinstance(hook, type)
+        if is_class and not self.methods:
+            raise UserError(Problem(message, hint=hint) for message, hint in self.issues)
+        order = {point.name: k for k, point in enumerate(points)}
+        once = [method for method in self.methods if method.half != "exit"]
+        self.methods = sorted(once, key=lambda method: order[method.point])
+        wanted = points_for(hook, {})
+        bound = [method for method in self.methods if wanted is None or {method.point, method.name} & set(wanted)]
+        self.bound = [method.name for method in bound]
+        bases = hook.__mro__ if isinstance(hook, type) else ()
+        of_arguments = any("points_for" in vars(base) for base in bases if base is not Hook)
+        self.elsewhere = "where an argument or `points` says" if of_arguments else "where `points` says"
+        self.fits = "" if is_class else fitting_point(hook, points) or ""
+        at = [points[name] for name in ([self.fits] if self.fits else [method.point for method in bound])]
+        picks = {key: self.names(key) for key in dict.fromkeys(point.picks for point in at) if key}
+        self._needs = [key for key, globs in picks.items() if not globs]
+        (self.reads, wrong_reads), (self.writes, wrong_writes) = self.slots("reads"), self.slots("writes")
+        stated = {key: str(getattr(hook, key, usual)) for key, usual in (("phase", "normal"), ("ranks", "all"))}
+        stated |= {key: ", ".join(self.names(key)) for key in ("after", "before", "requires", *picks)}
+        self.place = {key: value for key, value in stated.items() if value not in ("normal", "all", "")}
+        offered = set() if is_class else {name for point in points for name in point.offers}
+        self.arguments = list(_arguments(hook, offered))
+        function = [] if is_class else foreign_arguments(hook, getattr(hook, "__name__", repr(hook)), required=True)
+        self.issues = [*function, *self.issues, *wrong_reads, *wrong_writes]
 
     def as_toml(self, name: str, use: str) -> str:
         """Return a table for a pipeline file: with all that must be given, and what has an example."""
         lines = [f"[hooks.{name}]", f"use = {as_toml(use)}"]
         if self.fits:
             lines.append(f"points = [{as_toml(self.fits)}]")
-        lines += (f'{key} = ["*"]' for key in self.needs)
+        lines += (f'{key} = ["*"]' for key in self._needs)
         provided = [f"{argument.name} = {argument.example}" for argument in self.arguments if argument.shown]
         return "\n".join(lines + ([f"args = {{ {', '.join(provided)} }}"] if provided else []))
-
-
-def describe(hook: Callable[..., Any], points: Points) -> Description:
-    """Describe a hook's class or function. Raises UserError when it can be no hook."""
-    inspection = Inspection(hook, points)
-    is_class = isinstance(hook, type)
-    if is_class and not inspection.methods:
-        raise UserError(Problem(message, hint=hint) for message, hint in inspection.issues)
-    order = {point.name: k for k, point in enumerate(points)}
-    once = sorted((method for method in inspection.methods if method.half != "exit"), key=lambda m: order[m.point])
-    wanted = points_for(hook, {})
-    bound = [method for method in once if wanted is None or {method.point, method.name} & set(wanted)]
-    bases = hook.__mro__ if isinstance(hook, type) else ()
-    of_arguments = any("points_for" in vars(base) for base in bases if base is not Hook)
-    fits = "" if is_class else fitting_point(hook, points) or ""
-    at = [points[name] for name in ([fits] if fits else [method.point for method in bound])]
-    picks = {key: inspection.names(key) for key in dict.fromkeys(point.picks for point in at) if key}
-    (reads, wrong_reads), (writes, wrong_writes) = inspection.slots("reads"), inspection.slots("writes")
-    called = getattr(hook, "__name__", repr(hook))
-    return Description(
-        about=inspection.about,
-        methods=tuple(once),
-        bound=tuple(method.name for method in bound),
-        elsewhere="where an argument or `points` says" if of_arguments else "where `points` says",
-        reads=reads,
-        writes=writes,
-        phase=str(getattr(hook, "phase", "normal")),
-        ranks=str(getattr(hook, "ranks", "all")),
-        after=inspection.names("after"),
-        before=inspection.names("before"),
-        requires=inspection.names("requires"),
-        modules=picks.get("modules", ()),
-        parameters=picks.get("parameters", ()),
-        arguments=tuple(_arguments(hook, set() if is_class else {name for point in points for name in point.offers})),
-        fits=fits,
-        needs=tuple(key for key, globs in picks.items() if not globs),
-        issues=(
-            *([] if is_class else foreign_arguments(hook, called, required=True)),
-            *inspection.issues,
-            *wrong_reads,
-            *wrong_writes,
-        ),
-    )
 
 
 def fitting_point(function: Callable[..., Any], points: Points) -> str | None:

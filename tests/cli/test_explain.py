@@ -12,7 +12,7 @@ import tomli
 from hookflow.errors import UserError
 from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.describe import describe
+from hookflow.hooks.describe import Description
 from hookflow.hooks.registry import BUILT_IN, find_hook
 from hookflow.pipeline.json_schema import all_keys, find_key
 from hookflow.pipeline.load import parse
@@ -201,7 +201,7 @@ def test_built_in_hooks_are_listed_and_described() -> None:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_what_is_to_be_pasted_compiles(name: str, here: Path) -> None:
-    table = describe(find_hook(name, here, None), POINTS).as_toml(name, name)
+    table = Description(find_hook(name, here, None), POINTS).as_toml(name, name)
     assert [hook.name for hook in compile_pipeline(parse(f"{SMALL}{table}", here / "p.toml")).hooks] == [name]
 
 

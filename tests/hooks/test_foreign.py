@@ -10,7 +10,7 @@ import pytest
 from hookflow.errors import Problem, UserError
 from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.describe import describe
+from hookflow.hooks.describe import Description
 from hookflow.hooks.foreign import FRAMEWORKS
 from hookflow.pipeline.load import load
 from hookflow.pipeline.use import refer
@@ -112,4 +112,4 @@ def test_no_hook_of_ours_has_names_of_others() -> None:
     from hookflow.hooks.registry import BUILT_IN
 
     for use in BUILT_IN.values():
-        assert describe(refer(use, Path(), None), POINTS).issues == ()
+        assert not Description(refer(use, Path(), None), POINTS).issues

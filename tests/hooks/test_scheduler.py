@@ -296,7 +296,7 @@ def test_what_is_wrong_with_a_chain_is_told_without_torch(args: dict[str, Any], 
     [
         ({"chain": [{"use": "LinerLR"}]}, 'there is nothing called "LinerLR"', 'did you mean "LinearLR"?'),
         ({"chain": [{"use": "torch.optim.lr_scheduler:StpLR"}]}, 'there is no "StpLR"', 'did you mean "StepLR"?'),
-        ({"chain": [{"use": "torch.nn:Linear"}]}, "is no scheduler", ""),
+        ({"chain": [{"use": "torch.nn:Linear"}]}, "must be a subclass of LRScheduler", ""),
         (
             {"chain": [{"use": "StepLR", "args": {"stepsize": 3, "step_size": 3}}]},
             'no argument "stepsize"',

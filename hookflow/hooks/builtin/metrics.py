@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from hookflow.errors import Problem, UserError, Where
-from hookflow.hooks.arguments import wrong_arguments
+from hookflow.errors import Problem, UserError
+from hookflow.hooks.arguments import find_class
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.tensors import output
 from hookflow.pipeline.registry import missing_package
 from hookflow.pipeline.schema import Component
-from hookflow.pipeline.use import refer
 from hookflow.user_code import causes
 
 if TYPE_CHECKING:
@@ -218,22 +216,13 @@ def made(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str, Any]:
     """Return the metrics of torchmetrics by name. Raises UserError with all metrics that cannot be constructed."""
     import torchmetrics
 
-    short = {
-        name: f"{module.__name__}:{name}"
-        for module in (torchmetrics.regression, torchmetrics.classification, torchmetrics)
-        for name, kind in vars(module).items()
-        if isinstance(kind, type) and issubclass(kind, torchmetrics.Metric) and kind is not torchmetrics.Metric
-    }
+    modules = torchmetrics.regression, torchmetrics.classification, torchmetrics
     result: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, stated in metrics.items():
         metric, called = Metric.model_validate(stated), f'the metric "{name}"'
         try:
-            kind = refer(metric.use, Path(), None, short)
-            wrong = [replace(p, where=None) for p in wrong_arguments(kind, metric.args, called, lambda _: Where(""))]
-            problems += wrong
-            if not wrong:
-                result[name] = kind(**metric.args)
+            result[name] = find_class(metric, torchmetrics.Metric, modules, called)(**metric.args)
         except UserError as error:
             problems += error.problems
         except (TypeError, ValueError) as error:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from hookflow.errors import Problem, UserError, Where
-from hookflow.hooks.arguments import wrong_arguments
+from hookflow.errors import Problem, UserError
+from hookflow.hooks.arguments import find_class
 from hookflow.hooks.base import Hook
 from hookflow.hooks.builtin.schedules import PROGRESS
 from hookflow.metric_mode import Mode, mode_of
 from hookflow.pipeline.schema import Component
-from hookflow.pipeline.use import refer
 from hookflow.pipeline.values import AmountField, parse_amount
 from hookflow.user_code import causes
 
@@ -63,29 +61,16 @@ def find_schedulers(chain: Sequence[Link], per: Per) -> list[type]:
     """Return the scheduler classes. Raises UserError with all schedulers that do not exist or cannot be constructed."""
     from torch.optim import lr_scheduler
 
-    base = lr_scheduler.LRScheduler
-    short = {
-        name: f"{lr_scheduler.__name__}:{name}"
-        for name, kind in vars(lr_scheduler).items()
-        if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not name.startswith("_")
-    }
     kinds: list[type] = []
     problems: list[Problem] = []
     for link in chain:
         try:
-            kind = refer(link.use, Path(), None, short)
+            filled = ("optimizer", *DERIVED)
+            kinds.append(find_class(link, lr_scheduler.LRScheduler, [lr_scheduler], filled=filled))
         except UserError as error:
             problems += error.problems
-            continue
-        if not (isinstance(kind, type) and issubclass(kind, base)):
-            problems.append(Problem(f'"{link.use}" is no scheduler: it must be a subclass of {base.__qualname__}'))
-            continue
-        kinds.append(kind)
-        args = {name: value for name, value in link.args.items() if name != "optimizer"}
-        wrong = wrong_arguments(kind, args, kind.__name__, lambda _: Where(""), {"optimizer", *DERIVED})
-        problems += (replace(problem, where=None) for problem in wrong)
         if per == "epoch" and link.length is not None and parse_amount(link.length).unit == "it":
-            message = f'{kind.__name__} has a length in iterations, "{link.length}", and the schedule goes by epochs'
+            message = f'{link.use} has a length in iterations, "{link.length}", and the schedule goes by epochs'
             problems.append(Problem(message, hint='write its length in epochs, or per = "iter"'))
     if problems:
         raise UserError(problems)

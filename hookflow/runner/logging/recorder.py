@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import OnError
 from hookflow.runner.distributed.failures import explain_timeout, is_peer_lost, is_timeout
 from hookflow.runner.distributed.rendezvous import ALONE, Ranks
-from hookflow.runner.logging.timing import Books, Cell
+from hookflow.runner.logging.timing import Books
 from hookflow.runner.process.state import RunState
 from hookflow.text import masked, print_error
 from hookflow.user_code import causes, innermost
@@ -88,7 +88,8 @@ class Recorder:
         self._scalars: deque[tuple[int, int, float, str, float | torch.Tensor]] = deque()
         self._unread: set[str] = set()
         self._progress: RunState | None = None
-        self._frames: _Frames | None = None
+        self._books: Books | None = None
+        self._samples = 0
         self._cost = 0
         self._lost = 0
         self._why = ""
@@ -107,13 +108,12 @@ class Recorder:
         with self._one_at_a_time:
             self._queue.clear()
             self._scalars.clear()
-            self._frames = None
+            self._books = None
             self.held = False
 
     def watch(self, books: Books, progress: RunState) -> None:
         """Write frames of these from now on, and stamp records with the iteration and the epoch of `progress`."""
-        self._progress = progress
-        self._frames = _Frames(books, progress)
+        self._progress, self._books = progress, books
 
     def _put(self, kind: str, **fields: Any) -> None:
         """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
@@ -231,10 +231,31 @@ class Recorder:
 
     def _news(self, framed: bool) -> list[Record]:
         """Return a record for everything since the last time, in the order in which it came."""
-        frame = [self._frames.next(self._cost, time.monotonic() - self._run_began)] if self._frames and framed else []
+        frame = [self._frame(self._books, self._progress)] if framed and self._books and self._progress else []
         came = len(self._queue)  # before the numbers are taken: those that came before an event are then among them
         numbers = self._read_scalars()
         return [*sorted([*numbers, *_take(self._queue, came)], key=itemgetter("t")), *frame]
+
+    def _frame(self, books: Books, run: RunState) -> Frame:
+        stage = run.stage  # first: the training goes on meanwhile, and no iteration is older than its stage
+        books.update()
+        before, self._samples = self._samples, books.timeline.samples
+        phases, books.phases = books.phases, dict.fromkeys(books.phases, 0)
+        return Frame(
+            k="frame",
+            t=time.time(),
+            it=run.iter,
+            ep=run.epoch,
+            stage=stage,
+            bi=run.batch_idx,
+            bn=run.batches,
+            samples=self._samples - before,
+            phases=phases,
+            iters=books.iterations.take() or [0, 0, 0, 0, {}],
+            hooks={str(k): fired for k, cell in enumerate(books.cells) if (fired := cell.take())},
+            cost=self._cost,
+            elapsed=time.monotonic() - self._run_began,
+        )
 
     def _anew(self, news: Sequence[Record]) -> list[Record]:
         """Return the first records of a log that replaces a removed one: the attempt's first record, and a warning."""
@@ -301,48 +322,3 @@ def _fetched(values: list[float | torch.Tensor]) -> list[float | Exception]:
                 for k in places:
                     (numbers[k],) = _fetched([values[k]])
     return numbers
-
-
-class _Frames:
-    """Turns sums that only grow into frames: the differences to the frame before."""
-
-    def __init__(self, books: Books, progress: RunState) -> None:
-        self._books = books
-        self._progress = progress
-        self._samples = 0
-        self._phases: Mapping[str, int] = dict(books.phases)
-        self._seen: dict[int, tuple[int, int, dict[int, int]]] = {}
-
-    def next(self, cost: int, elapsed: float) -> Frame:
-        books, run = self._books, self._progress
-        stage = run.stage  # first: the training goes on meanwhile, and no iteration is older than its stage
-        books.update()
-        samples, phases = books.timeline.samples, dict(books.phases)
-        frame = Frame(
-            k="frame",
-            t=time.time(),
-            it=run.iter,
-            ep=run.epoch,
-            stage=stage,
-            bi=run.batch_idx,
-            bn=run.batches,
-            samples=samples - self._samples,
-            phases={name: ns - self._phases[name] for name, ns in phases.items()},
-            iters=self._since(-1, books.iterations) or [0, 0, 0, 0, {}],
-            hooks={str(k): fired for k, cell in enumerate(books.cells) if (fired := self._since(k, cell))},
-            cost=cost,
-            elapsed=elapsed,
-        )
-        self._samples, self._phases = samples, phases
-        return frame
-
-    def _since(self, key: int, cell: Cell) -> list[Any] | None:
-        """Return [n, total, longest, last, bins] since the last time; None when nothing has been added."""
-        n, total, bins = cell.n, cell.total, dict(cell.bins)
-        was_n, was_total, was_bins = self._seen.get(key, (0, 0, {}))
-        if (n, total) == (was_n, was_total):
-            return None
-        longest, cell.longest = cell.longest, 0
-        self._seen[key] = (n, total, bins)
-        grown = {str(index): count - was_bins.get(index, 0) for index, count in bins.items()}
-        return [n - was_n, total - was_total, longest, cell.last, {b: c for b, c in grown.items() if c}]

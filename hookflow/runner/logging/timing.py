@@ -154,12 +154,16 @@ class Timeline:
 
 
 class Cell:
-    """The durations of one thing, in ns: number, sum, last, longest since the reader reset it, and a histogram."""
+    """The durations of one thing since the last frame, in ns: number, sum, last, longest, and a histogram."""
 
     __slots__ = ("bins", "last", "longest", "n", "total")
 
     def __init__(self) -> None:
-        self.n = self.total = self.last = self.longest = 0
+        self.last = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self.n = self.total = self.longest = 0
         self.bins: dict[int, int] = {}
 
     def add(self, ns: Array) -> None:
@@ -174,6 +178,15 @@ class Cell:
         for index in counts.nonzero()[0].tolist():
             self.bins[index] = self.bins.get(index, 0) + int(counts[index])
 
+    def take(self) -> list[Any] | None:
+        """Return [n, total, longest, last, bins] and begin anew; None when nothing has been added."""
+        if not (self.n or self.total):
+            return None
+        bins = {str(index): count for index, count in self.bins.items()}
+        result = [self.n, self.total, self.longest, self.last, bins]
+        self._reset()
+        return result
+
 
 def bins_of(ns: Array) -> Array:
     """Return the bin of each duration: `hookflow.events.percentiles.bin_of` for many at once."""
@@ -183,7 +196,7 @@ def bins_of(ns: Array) -> Array:
 
 
 class Books:
-    """The cost of everything so far: a cell for each binding, one for iterations, and the nanoseconds of each phase.
+    """The cost of everything since the last frame: a cell for each binding, one for iterations, and ns of each phase.
 
     Only the recorder's thread calls `update`.
     """
