@@ -39,14 +39,9 @@ class Average(Hook):
     Until there is an average, the weights themselves are validated and tested.
     """
 
-    begin: Annotated[
-        Progress, Field(description='when the average starts: 0, 1000, "1000it", "5ep" or "10%" of the run')
-    ] = 0
+    begin: Annotated[Progress, Field(description='when the average starts: 0, 1000, "5ep", "10%" of the run')] = 0
     model: Annotated[str | None, Field(description="which of several models; all of them if left out")] = None
-    monitor: Annotated[
-        str | None,
-        Field(description="the validation metric by which the average's best checkpoint is saved: best-<name>"),
-    ] = None
+    monitor: Annotated[str | None, Field(description="the validation metric for the checkpoint best-<name>")] = None
     mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
 
     def __post_init__(self) -> None:
@@ -172,9 +167,7 @@ class EMA(Average):
 
     decay: Annotated[float, Field(gt=0, lt=1, description="share of the average that a step keeps")] = 0.999
     every: Annotated[int, Field(ge=1, description="iterations between two updates")] = 1
-    gamma: Annotated[
-        float, Field(ge=0, description="how slowly the momentum reaches 1 - decay, in steps; 0: at once")
-    ] = 1.0
+    gamma: Annotated[float, Field(ge=0, description="how slowly the momentum reaches 1 - decay; 0: at once")] = 1.0
 
     def before_train(self, run: Run) -> None:
         super().before_train(run)
@@ -207,18 +200,10 @@ class SWA(Average):
     }
     writes: ClassVar[Slots] = {**WRITES, "before_train_iter": ("lr",)}
 
-    begin: Annotated[
-        Progress, Field(description='when sampling begins: 0, 1000, "1000it", "5ep" or "75%" of the run')
-    ] = "75%"
-    every: Annotated[
-        Progress, Field(description='how often the weights are sampled: 100, "100it", "1ep" or "1%" of the run')
-    ] = "1ep"
-    lr: Annotated[
-        float | None, Field(ge=0, description="the learning rate while sampling; that of the schedule if left out")
-    ] = None
-    anneal: Annotated[Progress, Field(description="how long the learning rates take to get there: 0 for at once")] = (
-        "5%"
-    )
+    begin: Annotated[Progress, Field(description='when sampling begins: 0, 1000, "5ep", "75%" of the run')] = "75%"
+    every: Annotated[Progress, Field(description='how often it samples: 100, "1ep", "1%" of the run')] = "1ep"
+    lr: Annotated[float | None, Field(ge=0, description="the rate while sampling; the schedule's if left out")] = None
+    anneal: Annotated[Progress, Field(description="how long the way to that rate takes; 0: none")] = "5%"
     shape: Annotated[Ease, Field(description="the way there")] = "cosine"
 
     def __post_init__(self) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -36,12 +37,13 @@ class PreciseBN(Hook):
     reads: ClassVar[Slots] = {"before_val": ("model",)}
     writes: ClassVar[Slots] = {"before_val": ("model",)}
 
-    batches: Annotated[
-        int | None, Field(ge=1, description="training batches to take; those of a whole epoch if left out")
-    ] = 200
+    batches: Annotated[int | None, Field(ge=1, description="training batches; a whole epoch if left out")] = 200
 
     def before_val(self, run: Run) -> None:
-        norms = training_norms(run.model)
+        from torch.nn.modules.batchnorm import _BatchNorm
+
+        every: list[Any] = [module for module in run.model.modules() if isinstance(module, _BatchNorm)]
+        norms = [norm for norm in every if norm.training and norm.running_mean is not None]
         if not norms or "train" not in run.data:  # `hookflow val` has those that the checkpoint holds
             return
         source = run.data["train"]
@@ -60,14 +62,6 @@ class PreciseBN(Hook):
             norm.running_var.copy_(variance)
 
 
-def training_norms(model: nn.Module) -> list[Any]:
-    """Return the batch norms that keep running statistics and are in training mode."""
-    from torch.nn.modules.batchnorm import _BatchNorm
-
-    norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
-    return [norm for norm in norms if norm.training and norm.running_mean is not None]
-
-
 @contextmanager
 def measured(model: nn.Module, norms: list[Any]) -> Iterator[list[list[Tensor]]]:
     """Sum up what the norms are given, while the rest of the network is in eval mode.
@@ -82,7 +76,7 @@ def measured(model: nn.Module, norms: list[Any]) -> Iterator[list[list[Tensor]]]
     handles = []
     for norm, of_norm in zip(norms, sums, strict=True):
         norm.train()
-        handles.append(norm.register_forward_pre_hook(_summing(of_norm)))
+        handles.append(norm.register_forward_pre_hook(partial(_add, of_norm)))
     try:
         yield sums
     finally:
@@ -97,15 +91,10 @@ def measured(model: nn.Module, norms: list[Any]) -> Iterator[list[list[Tensor]]]
         raise UserError(Problem(message, hint="it is not used, or a compiled network hides it: run.compile = false"))
 
 
-def _summing(sums: list[Tensor]) -> Callable[[nn.Module, Any], None]:
-    def add(module: nn.Module, args: Any) -> None:
-        provided = args[0].detach()
-        values = provided.to(sum_dtype(provided.device)).transpose(0, 1).flatten(1)
-        sums[0] = sums[0] + values.shape[1]
-        sums[1] = sums[1] + values.sum(1)
-        sums[2] = sums[2] + values.square().sum(1)
-
-    return add
+def _add(sums: list[Tensor], norm: nn.Module, args: Any) -> None:
+    provided = args[0].detach()
+    values = provided.to(sum_dtype(provided.device)).transpose(0, 1).flatten(1)
+    sums[:] = sums[0] + values.shape[1], sums[1] + values.sum(1), sums[2] + values.square().sum(1)
 
 
 def moments(count: Tensor, total: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:

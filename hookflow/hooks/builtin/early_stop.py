@@ -33,12 +33,8 @@ class EarlyStop(Hook):
     mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
     patience: Annotated[int, Field(ge=1, description="validations without improvement before the stop")] = 5
     min_delta: Annotated[float, Field(ge=0, description="the least change that counts as improvement")] = 0.0
-    stopping_threshold: Annotated[
-        float | None, Field(description="stop at once when the metric is as good as this")
-    ] = None
-    divergence_threshold: Annotated[
-        float | None, Field(description="stop at once when the metric is worse than this")
-    ] = None
+    stopping_threshold: Annotated[float | None, Field(description="stop when the metric is as good as this")] = None
+    divergence_threshold: Annotated[float | None, Field(description="stop when the metric is worse than this")] = None
     check_finite: Annotated[bool, Field(description="stop at once when the metric is NaN or infinite")] = False
 
     def __post_init__(self) -> None:

@@ -53,9 +53,7 @@ class Export(Hook):
     formats: Annotated[tuple[Format, ...], Field(min_length=1, description="the formats to write")] = ("state_dict",)
     checkpoint: Annotated[str, Field(description="the checkpoint by its name: last, best, …")] = "last"
     weights: Annotated[str, Field(description="which weights of the checkpoint: model, model_ema, …")] = "model"
-    out_dir: Annotated[
-        str | None, Field(description="the folder to write to; export/ in the run directory if left out")
-    ] = None
+    out_dir: Annotated[str | None, Field(description="the folder; export/ in the run directory if left out")] = None
 
     def __post_init__(self) -> None:
         self.trains = False
@@ -74,6 +72,8 @@ class Export(Hook):
         make_out_dir(self._folder(run))
 
     def after_run(self, run: Run) -> None:
+        import torch
+
         source = run.dir / "checkpoints" / self.checkpoint
         if not self.trains:
             return
@@ -87,8 +87,11 @@ class Export(Hook):
             if format_ == "torch_export":
                 model = run.models.get(self.weights.removeprefix("model_"), run.model)
                 write_exported(model, example(run), weights, written)
+            elif format_ == "safetensors":
+                write_safetensors(weights, written)
             else:
-                (write_state_dict if format_ == "state_dict" else write_safetensors)(weights, written)
+                with written.open("wb") as file:  # the same weights give the same bytes, whatever the file's name
+                    torch.save(weights, file)
             with written.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
             path = written.replace(folder / f"{written.stem[1:]}-{digest}{SUFFIX[format_]}")
@@ -107,14 +110,6 @@ def read_weights(checkpoint: Path, name: str) -> dict[str, Tensor]:
         message = f'the checkpoint {checkpoint.name} has no weights "{name}"'
         raise UserError(Problem(message, hint=nearest_or_all(name, there)))
     return dict(torch.load(checkpoint / f"{name}.pt", map_location="cpu", weights_only=True))
-
-
-def write_state_dict(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write weights as PyTorch does; the same weights give the same bytes, whatever the name of the file."""
-    import torch
-
-    with path.open("wb") as file:
-        torch.save(dict(weights), file)
 
 
 def write_safetensors(weights: Mapping[str, Tensor], path: Path) -> None:

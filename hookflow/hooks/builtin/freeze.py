@@ -37,17 +37,10 @@ class Freeze(Hook):
     phase = "early"
     reads: ClassVar[Slots] = {"after_backward": ("grads",)}
 
-    params: Annotated[
-        list[str],
-        Field(min_length=1, description="globs over the names of parameters", examples=[["body.*"]]),
-    ]
+    params: Annotated[list[str], Field(min_length=1, description="globs over parameters", examples=[["body.*"]])]
     begin: Annotated[Progress, Field(description='when they freeze: 0, 100, "100it", "2ep", "30%" of the run')] = 0
-    end: Annotated[Progress | None, Field(description="when they train again; never if left out", examples=["2ep"])] = (
-        None
-    )
-    norms: Annotated[
-        bool, Field(description="whether frozen norms are in eval mode: they keep their running statistics")
-    ] = True
+    end: Annotated[Progress | None, Field(description="when they train again, if ever", examples=["2ep"])] = None
+    norms: Annotated[bool, Field(description="whether frozen norms keep their running statistics, in eval mode")] = True
 
     def __post_init__(self) -> None:
         self.first = self.last = 0

@@ -29,9 +29,7 @@ class GradNorm(Hook):
 
     reads = ("grads",)
 
-    per: Annotated[
-        Literal["layer", "parameter"], Field(description="what has a norm of its own: a layer, or each parameter")
-    ] = "layer"
+    per: Annotated[Literal["layer", "parameter"], Field(description="what has a norm of its own")] = "layer"
     model: Annotated[str | None, Field(description="which of several models; each if left out")] = None
 
     def before_optimizer_step(self, run: Run) -> None:

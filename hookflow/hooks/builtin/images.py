@@ -37,10 +37,7 @@ class Images(Hook):
     count: Annotated[int, Field(ge=1, description="how many images at most")] = 16
     columns: Annotated[int, Field(ge=1, description="images in a row")] = 8
     output: Annotated[str | None, Field(description="the output to show; the inputs if left out")] = None
-    rescale: Annotated[
-        bool,
-        Field(description="scale each floating-point image to its own minimum and maximum; otherwise 0…1 is shown"),
-    ] = True
+    rescale: Annotated[bool, Field(description="scale floating-point images to 0…1, each by its own range")] = True
 
     def after_val_iter(self, run: Run, batch: Any, batch_idx: int, outputs: dict[str, Any]) -> None:
         if batch_idx == 0:

@@ -43,13 +43,8 @@ class Log(Hook):
     reads: ClassVar[Slots] = {"after_train_iter": ("batch", "outputs", "lr")}
 
     only: Annotated[list[str] | None, Field(description="the outputs to log; all single numbers if left out")] = None
-    window: Annotated[
-        int | None,
-        Field(ge=1, description="log the mean over the last so many iterations, in place of the newest value"),
-    ] = None
-    mean: Annotated[
-        Literal["epoch"] | None, Field(description='"epoch" logs the mean over each epoch too, at its end')
-    ] = None
+    window: Annotated[int | None, Field(ge=1, description="log the mean over so many iterations instead")] = None
+    mean: Annotated[Literal["epoch"] | None, Field(description='"epoch" also logs the mean over each epoch')] = None
 
     def __post_init__(self) -> None:
         self.latest = Window(self.window) if self.window else None
@@ -182,8 +177,7 @@ def packages() -> dict[str, str]:
     """Return the versions of the installed packages by name."""
     from importlib.metadata import distributions
 
-    result = {each.name: each.version for each in distributions()}
-    return dict(sorted(result.items(), key=lambda item: item[0].lower()))
+    return {each.name: each.version for each in sorted(distributions(), key=lambda each: each.name.lower())}
 
 
 def machine() -> dict[str, Any]:
@@ -218,14 +212,8 @@ class Throughput(Hook):
 
     window: Annotated[int, Field(ge=1, description="iterations that a figure covers at least")] = 20
     tokens_per_sample: Annotated[int | None, Field(ge=1, description="how many tokens an example has")] = None
-    flops_per_sample: Annotated[
-        float | None,
-        Field(gt=0, description="floating-point operations of the forward and backward pass of one example"),
-    ] = None
-    peak_flops: Annotated[
-        float | None,
-        Field(gt=0, description="floating-point operations a second that one device can do in the run's precision"),
-    ] = None
+    flops_per_sample: Annotated[float | None, Field(gt=0, description="floating-point operations of an example")] = None
+    peak_flops: Annotated[float | None, Field(gt=0, description="operations a second that a device can do")] = None
 
     def __post_init__(self) -> None:
         self.watches = {"after_train_iter": self.add}

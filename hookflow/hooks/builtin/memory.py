@@ -82,10 +82,7 @@ class ActivationCheckpoint(Hook):
 
     writes: ClassVar[Slots] = {"before_run": ("model",), "after_run": ("model",)}
 
-    match: Annotated[
-        list[str],
-        Field(min_length=1, description="globs over the names of modules", examples=[["blocks.*"]]),
-    ]
+    match: Annotated[list[str], Field(min_length=1, description="globs over modules", examples=[["blocks.*"]])]
 
     def __post_init__(self) -> None:
         self.wrapped: list[nn.Module] = []

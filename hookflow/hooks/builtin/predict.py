@@ -106,10 +106,7 @@ class Predict(Hook):
 
     reads: ClassVar[Slots] = {"after_test_iter": ("outputs",)}
 
-    outputs: Annotated[
-        list[str],
-        Field(min_length=1, description="the outputs to write, by name", examples=[["logits", "target"]]),
-    ]
+    outputs: Annotated[list[str], Field(min_length=1, description="outputs to write", examples=[["logits", "target"]])]
     file: Annotated[
         str,
         AfterValidator(_known_ending),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -14,9 +13,6 @@ from hookflow.hooks.base import Hook
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
-
-
-FOLDER = "profile"
 
 
 @dataclass(eq=False)
@@ -42,19 +38,13 @@ class Profiler(Hook):
     with_stack: Annotated[bool, Field(description="record Python call stacks")] = False
 
     def __post_init__(self) -> None:
-        self.schedule = {"wait": self.wait, "warmup": self.warmup, "active": self.active, "repeat": self.repeat}
-        self.keeps: dict[str, Any] = {
-            "record_shapes": self.record_shapes,
-            "profile_memory": self.profile_memory,
-            "with_stack": self.with_stack,
-        }
         self.profile: Any = None
 
     def before_train(self, run: Run) -> None:
         from torch import profiler
 
         def keep(profile: Any) -> None:
-            path = trace_path(run.dir, run.iter, run.rank)
+            path = of_rank(run.dir / "profile" / f"it{run.iter:08d}.json", run.rank)
             path.parent.mkdir(exist_ok=True)
             profile.export_chrome_trace(str(path))
             where = path.relative_to(run.dir)
@@ -63,8 +53,14 @@ class Profiler(Hook):
         kinds = [profiler.ProfilerActivity.CPU]
         if run.device.type == "cuda":
             kinds.append(profiler.ProfilerActivity.CUDA)
-        schedule = profiler.schedule(**self.schedule)
-        self.profile = profiler.profile(activities=kinds, schedule=schedule, on_trace_ready=keep, **self.keeps)
+        self.profile = profiler.profile(
+            activities=kinds,
+            schedule=profiler.schedule(wait=self.wait, warmup=self.warmup, active=self.active, repeat=self.repeat),
+            on_trace_ready=keep,
+            record_shapes=self.record_shapes,
+            profile_memory=self.profile_memory,
+            with_stack=self.with_stack,
+        )
         self.profile.start()
 
     def after_train_iter(self) -> None:
@@ -81,8 +77,3 @@ class Profiler(Hook):
             profile.stop()
 
     on_exception = after_train
-
-
-def trace_path(folder: Path, iteration: int, rank: int) -> Path:
-    """Return the file of the trace that ends with an iteration, in the run directory `folder`."""
-    return of_rank(folder / FOLDER / f"it{iteration:08d}.json", rank)

@@ -106,10 +106,7 @@ class LRSchedule(Hook):
     ] = 0.0
     start: Annotated[float, Field(ge=0, description="factor of the first iteration of the warm-up")] = 0.0
     end: Annotated[float, Field(ge=0, description="factor of the end of the run")] = 0.0
-    groups: Annotated[
-        list[str] | None,
-        Field(min_length=1, description="the `name` of the parameter groups that it sets; all if left out"),
-    ] = None
+    groups: Annotated[list[str] | None, Field(min_length=1, description="the groups by `name`; all if left out")] = None
 
     def __post_init__(self) -> None:
         self.share: float | None = None
@@ -149,14 +146,9 @@ class LRSchedule(Hook):
         if done < share:
             return self.start + (1 - self.start) * done / share
         path = min((done - share) / (1 - share), 1.0)
-        match self.shape:
-            case "linear":
-                return 1 + (self.end - 1) * path
-            case "exponential":
-                return float(self.end**path)
-            case "cosine":
-                return self.end + (1 - self.end) * (1 + math.cos(math.pi * path)) / 2
-        return 1.0
+        if self.shape == "exponential":
+            return float(self.end**path)
+        return 1.0 if self.shape == "constant" else 1 + (self.end - 1) * eased(path, self.shape)
 
 
 Curve = Literal["linear", "cosine", "constant"]
@@ -196,14 +188,10 @@ class ParamSchedule(Hook):
 
     def before_run(self, run: Run) -> None:
         for name, group in self._groups(run):
-            if self.momentum is not None and not ("momentum" in group or "betas" in group):
-                setting = "momentum"
-            elif self.weight_decay is not None and "weight_decay" not in group:
-                setting = "weight decay"
-            else:
-                continue
-            message = f'the optimizer "{name}" has no {setting}'
-            raise UserError(Problem(message, hint='name one that has: args = { optimizer = "…" }'))
+            lacks_momentum = self.momentum is not None and "momentum" not in group and "betas" not in group
+            if lacks_momentum or (self.weight_decay is not None and "weight_decay" not in group):
+                message = f'the optimizer "{name}" has no {"momentum" if lacks_momentum else "weight decay"}'
+                raise UserError(Problem(message, hint='name one that has: args = { optimizer = "…" }'))
 
     def before_train(self, run: Run) -> None:
         settings = {"momentum": self.momentum, "weight_decay": self.weight_decay}
@@ -257,10 +245,7 @@ class AccumulationSchedule(Hook):
 
     writes: ClassVar[Slots] = {"before_backward": ("control",)}
 
-    batches: Annotated[
-        Batches,
-        Field(description="the batches of a step, each number at its place", examples=[[["10%", 2], ["50%", 4]]]),
-    ]
+    batches: Annotated[Batches, Field(description="batches of a step by place", examples=[[["10%", 2], ["50%", 4]]])]
 
     def __post_init__(self) -> None:
         self.places: list[tuple[int, int]] = []

@@ -92,8 +92,12 @@ class SpikeGuard(Hook):
 
     def before_save_checkpoint(self, run: Run, checkpoint: Mapping[str, Any]) -> None:
         if self.rollback:
-            own = checkpoint["hooks"].get(self.name, {"losses": []})
-            self.kept = {name: _on_host(checkpoint[name]) for name in parts(run)} | {"losses": own["losses"]}
+            from torch import Tensor
+            from torch.utils._pytree import tree_map_only
+
+            states = {name: checkpoint[name] for name in parts(run)}
+            self.kept = tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), states)
+            self.kept["losses"] = checkpoint["hooks"].get(self.name, {"losses": []})["losses"]
 
     def after_load_checkpoint(self, run: Run, checkpoint: Mapping[str, Any]) -> None:
         if "hooks" in checkpoint:  # else it is only weights, to begin with
@@ -130,10 +134,3 @@ def parts(run: Run) -> dict[str, Any]:
     models = {name if name == "model" else f"model_{name}": model for name, model in run.models.items()}
     optimizers = {name if name == "optimizer" else f"optimizer_{name}": each for name, each in run.optimizers.items()}
     return {**models, **optimizers}
-
-
-def _on_host(state: Any) -> Any:
-    from torch import Tensor
-    from torch.utils._pytree import tree_map_only
-
-    return tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), state)

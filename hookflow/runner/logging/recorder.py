@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -175,8 +175,11 @@ class Recorder:
 
     def _work(self) -> None:
         while not self._closing.wait(min(max((time.monotonic() - self._began) / 2400, QUICKEST), SLOWEST)):
-            if self._ranks.first:  # it receives the commands of all
-                self._read_commands()
+            passed_over = self._commands.passed_over
+            for command in self._commands.read() if self._ranks.first else ():  # it receives the commands of all
+                self._on_command(command)
+            if self._commands.passed_over > passed_over:
+                self.say("the command log has a line that is no command; it is passed over", "warn")
             self._check_clock()
             self.flush()
         self.flush()
@@ -193,13 +196,6 @@ class Recorder:
             which = f"back by {-step:.0f} s" if step < 0 else f"forward by {step:.0f} s, or the machine slept"
             self.say(f"the clock was set {which}: times before and after that cannot be compared", "warn")
 
-    def _read_commands(self) -> None:
-        passed_over = self._commands.passed_over
-        for command in self._commands.read():
-            self._on_command(command)
-        if self._commands.passed_over > passed_over:
-            self.say("the command log has a line that is no command; it is passed over", "warn")
-
     def flush(self, *, frame: bool = True, patience: float = -1) -> None:
         """Append everything there is, with or without a frame; any thread may call it.
 
@@ -215,7 +211,7 @@ class Recorder:
             try:
                 news = self._news(frame)
                 try:
-                    self._log.append([*self._anew(news), *self._loss(), *news])
+                    self._log.append([*self._preface(news), *news])
                 finally:  # only now, so that a writer never has what a killed run's log does not have
                     if self.listener is not None:
                         self.listener(news)
@@ -257,17 +253,16 @@ class Recorder:
             elapsed=time.monotonic() - self._run_began,
         )
 
-    def _anew(self, news: Sequence[Record]) -> list[Record]:
-        """Return the first records of a log that replaces a removed one: the attempt's first record, and a warning."""
-        if not self._log.reopen_if_removed():
-            return []
-        begun = [self._beginning] if self._beginning is not None and self._beginning not in news else []
-        text = "the event log was removed while the run went on: what stood in it is lost"
-        return [*begun, _warning(text, time.time(), *self._place())]
-
-    def _loss(self) -> list[Record]:
-        text = f"the event log could not be written ({self._why}): some {self._lost} records are lost"
-        return [_warning(text, time.time(), *self._place())] if self._lost else []
+    def _preface(self, news: Sequence[Record]) -> Iterator[Record]:
+        """Yield warnings of what is lost; in a log that replaces a removed one, the attempt's first record as well."""
+        if self._log.reopen_if_removed():
+            if self._beginning is not None and self._beginning not in news:
+                yield self._beginning
+            text = "the event log was removed while the run went on: what stood in it is lost"
+            yield _warning(text, time.time(), *self._place())
+        if self._lost:
+            text = f"the event log could not be written ({self._why}): some {self._lost} records are lost"
+            yield _warning(text, time.time(), *self._place())
 
     def _read_scalars(self) -> list[Record]:
         """Return a record of the newly logged numbers for each iteration and epoch; this waits for the device.

@@ -218,12 +218,6 @@ class Books:
     def update(self) -> None:
         """Take what has been stamped since the last time."""
         marks = self.timeline.rows.take()  # first: a span that belongs to one of them has been put before it
-        self._take_points()
-        self._take_firings()
-        if len(marks):
-            self._take_marks(marks)
-
-    def _take_points(self) -> None:
         for bindings, rows in self.points:
             stamps = rows.take()
             if not len(stamps):
@@ -233,18 +227,16 @@ class Books:
                 used = durations[:, column]
                 self.cells[binding].add(used[used > 0])  # a binding that was not due has both stamps alike
             self._waiting.append(stamps[:, [0, -1]])
-
-    def _take_firings(self) -> None:
         if len(spans := self.spans.take()):
             self._waiting.append(spans)
         firings = self.firings.take()
-        if not len(firings):
-            return
         of, durations, fired = firings[:, 0].astype(np.int64), _nanoseconds(firings[:, 2]), firings[:, 3] > 0
         for binding in np.unique(of).tolist():
             mine = of == binding
             self.cells[binding].add(durations[mine & fired])
             self.cells[binding].total += int(durations[mine & ~fired].sum())
+        if len(marks):
+            self._take_marks(marks)
 
     def _take_marks(self, marks: Array) -> None:
         """Book the time between marks to phases, and take out of each what hooks have had of it."""

@@ -27,6 +27,7 @@ from hookflow.runner.process.signals import Signals
 from hookflow.user_code import showable
 from hookflow.writers.base import Writer
 
+FRAME = b'{"k":"frame"'
 HEAD = struct.Struct("<QQ")
 GAP = struct.Struct("<QQq")
 
@@ -175,15 +176,11 @@ class History:
                 yield number, call
 
     def _records(self) -> Iterator[Record]:
-        log = Tail[Record](self._run_dir.events, _but_frames)
+        # Frames are most of a log, and are left out.
+        log = Tail[Record](self._run_dir.events, lambda line: None if line.startswith(FRAME) else read_record(line))
         log.grew = True
         while log.grew:
             yield from log.read()
-
-
-def _but_frames(line: bytes) -> Record | None:
-    """Return what a line of an event log says; frames, which are most of it, are left out."""
-    return None if line.startswith(b'{"k":"frame"') else read_record(line)
 
 
 PLACES = 10_000
