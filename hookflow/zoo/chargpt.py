@@ -52,7 +52,6 @@ class Text(BatchSharding):
         self.info = self.describe(path, f"{len(self._text):,} bytes of {counted(files, 'file')}", synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Tensor]:
-        """Yield the batches of an epoch (counted from 0), from batch `start` on."""
         first = torch.arange(self.examples) * self._length
         if self._training:
             generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)

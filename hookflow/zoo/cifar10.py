@@ -23,8 +23,7 @@ from hookflow.zoo.images import Images, Options, Split, synthetic
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
-FOLDER = "cifar-10-batches-bin"
-"""The archive's only folder."""
+FOLDER = "cifar-10-batches-bin"  # the archive's only folder
 
 PATIENCE_S = 10.0
 """How long to wait for a connection, or for the next bytes on one."""
@@ -68,12 +67,11 @@ def cifar10(
 
     The files of the binary version are looked for in `root` and in `root/cifar-10-batches-bin`. If they are in
     neither, the official archive is fetched into `root` (unless `download` is false). If that fails, `on_missing`
-    decides between an error and the synthetic images of `hookflow.zoo.images`, as `info` then says.
-    A folder that is there but incomplete is always an error.
+    decides between an error and the synthetic images of `hookflow.zoo.images`. An incomplete folder is always an error.
 
-    `limit` takes the first examples of the split; they are in random order already, so the classes stay balanced.
-    `augment` (flips and shifts) is on for `train` unless said otherwise. `sizes` are the sides in pixels that the
-    images are scaled to, epoch by epoch, the last for all that follow; if there are none they keep their 32.
+    `limit` takes the first examples of the split, which are in random order. `augment` (flips and shifts) is on for
+    `train` if left out. `sizes` are the sides in pixels that images are scaled to, epoch by epoch, the last for all
+    that follow.
 
     Raises UserError when the images are not there or not whole.
     """

@@ -43,7 +43,6 @@ class Circle(BatchSharding):
         self.info = self.describe("circle", "points drawn at random, in or out of a circle", synthetic=True)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches of an epoch (counted from 0), from batch `start` on."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
         order = torch.randperm(len(self._points), generator=generator).to(self._points.device)
         for index in range(start, len(self)):

@@ -78,7 +78,6 @@ class Images(BatchSharding):
         self._offset = (-mean / std).view(3, 1, 1)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch (counted from 0), from batch `start` on."""
         device = self._classes.device
         examples = len(self._classes)
         generator = self._generator(epoch)

@@ -27,17 +27,10 @@ def landscape(height: int, width: int) -> Tensor:
     shore = 0.62
     mirrored = torch.where(y > shore, 2 * shore - y + 0.02 * (110 * y + 4 * x).sin() * (y - shore), y)
     image = _sky(x, mirrored)
-    for peaks, height_, colour in (
-        ((3.1, 0.4, 0.14), 0.50, (0.36, 0.30, 0.46)),
-        ((5.3, 1.9, 0.09), 0.59, (0.20, 0.22, 0.33)),
-    ):
-        image = _over(image, mirrored - _ridge(x, *peaks) - height_, colour, soft)
+    image = _over(image, mirrored - _ridge(x, 3.1, 0.4, 0.14) - 0.50, (0.36, 0.30, 0.46), soft)
+    image = _over(image, mirrored - _ridge(x, 5.3, 1.9, 0.09) - 0.59, (0.20, 0.22, 0.33), soft)
     water = (y - shore) / (1 - shore)
     image = torch.where((y > shore)[..., None], image * (0.82 - 0.35 * water.clamp(min=0))[..., None], image)
-    bank = y - 0.93 + 0.05 * (4 * x + 0.5).sin()
-    image = _over(image, bank, (0.10, 0.12, 0.09), soft)
-    for place, size in ((0.18, 0.34), (0.30, 0.24), (1.33, 0.42)):
-        image = _over(image, _tree(x - place, y, size), (0.06, 0.10, 0.08), soft)
     return image.clamp(0, 1)
 
 
@@ -56,13 +49,6 @@ def _ridge(x: Tensor, waves: float, shift: float, height: float) -> Tensor:
     """Return the outline of mountains: a few waves, each half as high and about twice as short as the one before."""
     octaves = (height / 2**k * (1 - (waves * 2.3**k * x + shift * (k + 1)).sin().abs()) for k in range(4))
     return -sum(octaves, torch.zeros_like(x))
-
-
-def _tree(x: Tensor, y: Tensor, size: float) -> Tensor:
-    """Return how far inside a fir of this height a point is, which stands on the bank at `x` = 0."""
-    up = (0.95 - y) / size  # from 0 at its foot to 1 at its tip
-    boughs = 0.16 * size * (1 - up) * (1 + 0.35 * (up * 7 % 1))
-    return torch.where((up > 0) & (up < 1), boughs - x.abs(), -torch.ones_like(x))
 
 
 def _over(image: Tensor, inside: Tensor, colour: tuple[float, float, float], soft: float) -> Tensor:
@@ -100,7 +86,6 @@ class Picture(BatchSharding):
         self.info = self.describe(Path(path).name or "landscape", f"{width} × {height} pixels", synthetic=not path)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches of an epoch (counted from 0), from batch `start` on."""
         for index in range(start, len(self)):
             if self._training:
                 generator = torch.Generator().manual_seed((self._seed * 1_000_003 + epoch) * len(self) + index)

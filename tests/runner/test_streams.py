@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -14,7 +13,7 @@ import torch
 from hookflow.errors import UserError
 from hookflow.runner.data.source import close
 from hookflow.runner.data.stream import Stateful
-from tests.loaders import Endless, Numbers, NumbersWithPlace, ShuffledInIter, ShuffledWithFirst, context
+from tests.loaders import Endless, Numbers, NumbersWithPlace, ShuffledInIter, ShuffledWithFirst
 from tests.runner.same import assert_same
 from tests.runner.test_loader import source
 
@@ -88,21 +87,6 @@ def test_it_goes_on_from_wherever_it_was_left(kind: type[Endless], section: dict
         torch.rand(cut)  # the training has drawn what it likes
         assert_same(all_batches(again, 3, (epoch, index)), expected[cut:])
         close(again)
-
-
-def test_a_generator_of_its_own_that_no_state_holds_is_named_at_the_resume(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    data = Numbers(40)
-    data.rng = random.Random(0)  # type: ignore[attr-defined]
-    first, again = stream(data), stream(data)
-    monkeypatch.setattr(again, "_context", context(say=lambda text, level: said.append(text)))
-    next(first.epoch(0))
-    again.load_state_dict(first.state_dict())
-    next(again.epoch(0, 1))
-    assert said[-1] == (
-        "Numbers keeps random generators that no checkpoint holds (rng): "
-        "the resumed run may not be bit-identical, and may repeat or miss examples"
-    )
 
 
 def test_its_state_is_a_copy() -> None:

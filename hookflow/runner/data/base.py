@@ -46,7 +46,6 @@ class Sized:
     info: DataInfo
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
         return self.info["batches"]
 
 

@@ -68,7 +68,6 @@ class Limited(Sized):
         return getattr(self._source, name)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
         if start < self.info["batches"]:
             yield from islice(self._source.epoch(epoch, start), self.info["batches"] - start)
 

@@ -48,7 +48,6 @@ class Loader(Sized):
         self.info = sampler.describe(type(data).__name__, parts.worker_note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
         self._keys.epoch, self._keys.start = epoch, start
         with no_loader_warnings():
             self._batches = self._fetched() if self._loader is None else iter(self._loader)
@@ -57,7 +56,6 @@ class Loader(Sized):
         yield from self._parts.augmented(prefetch(fetched, self._parts.context), epoch, start)
 
     def close(self) -> None:
-        """End the workers, wherever they are."""
         if self._parts.section.workers and self._batches is not None:
             end_workers(self._batches, self.info["name"], self._parts.context.say)
             self._batches = self._loader._iterator = None  # its pipes close at once, not at a garbage collection
@@ -135,7 +133,6 @@ class OnDevice(Sized):
         self.info = self._sampler.describe(type(data).__name__, note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
         indices = self._sampler.indices(epoch).to(self._parts.context.device)
         shards = (self._sampler.shard(indices, index) for index in range(start, len(self)))
         yield from self._parts.augmented((_rows(self._full, shard) for shard in shards), epoch, start)

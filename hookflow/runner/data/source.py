@@ -155,7 +155,6 @@ class Batches(Sized):
         self.info = data_info(data, examples, len(batches), size)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
         for name in ("sampler", "batch_sampler"):
             set_epoch = getattr(getattr(self.loader, name, None), "set_epoch", None)
             if set_epoch is not None:
@@ -191,7 +190,6 @@ class Batches(Sized):
         return {"began": self._began, "own": self._random()["own"]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         self._began = state["began"]
         if self._generator is not None and state["own"] is not None:
             self._generator.set_state(state["own"])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from copy import deepcopy
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -27,8 +25,6 @@ from hookflow.runner.numerics.random_state import (
     set_random_state,
 )
 
-GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-
 STATES = ("data", "examples")
 """The keys of a pass's state that hold the dataset's own state, and its iterator's."""
 
@@ -36,10 +32,10 @@ STATES = ("data", "examples")
 class SeededIterable(Shipped, IterableDataset[Any]):
     """An iterable dataset that gives batches, and seeds the generators for each of them.
 
-    The dataset's `__iter__` runs within the first batch, under its seed. A pass gives the same batches after a resume,
-    and finds its place though the dataset has no state: then by loading what lies before it.
+    The dataset's `__iter__` runs within the first batch, under its seed. A pass gives the same batches after a resume;
+    if the dataset has no state, it loads what lies before its place.
 
-    Of `world` ranks each goes through all of it, and takes every `world`-th example from its `rank` on. A last group of
+    Each of `world` ranks iterates over all examples, and takes every `world`-th one from its `rank` on. A last group of
     fewer than `world` examples is left out. A dataset that `shards_itself` gives this rank's examples already.
     """
 
@@ -58,12 +54,6 @@ class SeededIterable(Shipped, IterableDataset[Any]):
         self.pass_ = pass_
         if set_epoch := getattr(self.data, "set_epoch", None):
             set_epoch(pass_)
-
-    def own_generators(self) -> list[str]:
-        """Return the dataset's attributes that are random generators, where no state of the dataset can hold them."""
-        if hasattr(self.data, "state_dict"):
-            return []
-        return [name for name, value in getattr(self.data, "__dict__", {}).items() if isinstance(value, GENERATORS)]
 
     def __iter__(self) -> SeededIterator:
         return SeededIterator(self)
@@ -130,7 +120,6 @@ class SeededIterator:
         return {**place, **(self._earlier if early else self._states())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to where `state_dict` was called."""
         if "data" in state:
             self._of.data.load_state_dict(deepcopy(state["data"]))
         if state["over"]:
@@ -220,12 +209,9 @@ class Stateful(Sized):
 
     def _resumed(self, saved: dict[str, Any]) -> Iterator[Any]:
         """Return the stream where it was. The states of the training's generators are restored afterwards."""
-        name, say = self.info["name"], self._context.say
         if count := examples_to_reload(saved["loader"]):
-            say(f"{name}: loading {count} examples again to find the place in the stream", "warn")
-        if names := ", ".join(getattr(self.loader.dataset, "own_generators", list)()):
-            text = f"{name} keeps random generators that no checkpoint holds ({names})"
-            say(f"{text}: the resumed run may not be bit-identical, and may repeat or miss examples", "warn")
+            text = f"{self.info['name']}: loading {count} examples again to find the place in the stream"
+            self._context.say(text, "warn")
         before = random_state(self._context.device)
         stream = self._started(saved["loader"])
         if self._generator is not None:
@@ -261,7 +247,6 @@ class Stateful(Sized):
         self._stream = self.loader._iterator = None
 
     def close(self) -> None:
-        """End the workers, wherever they are."""
         if hasattr(self._stream, "_shutdown_workers"):
             end_workers(self._stream, self.info["name"], self._context.say)
             self._stream = self.loader._iterator = None  # its pipes close at once, not at a garbage collection
