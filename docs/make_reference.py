@@ -13,10 +13,9 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterator
-from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 from declared_tables import TABLES, fields, offered_by_run
@@ -235,14 +234,11 @@ def _parameters(command: Any) -> Iterator[tuple[str, str, str]]:
         if parameter.param_type_name != "argument":
             names = ", ".join((*parameter.opts, *parameter.secondary_opts))
             written = names if parameter.is_flag else f"{names} {written}"
-        choices = [code(choice) for kind in _enums(hints[parameter.name]) for choice in kind]
+        hint = hints[parameter.name]  # a choice may also be left out
+        kinds = (kind for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal)
+        choices = [code(choice) for kind in kinds for choice in get_args(kind)]
         sentence = " ".join((parameter.help or "").split()) + (f" One of {', '.join(choices)}." if choices else "")
         yield code(written), "**required**" if parameter.required else _default(parameter.default), sentence
-
-
-def _enums(hint: Any) -> list[type[Enum]]:
-    """Return the choices of an option, which may also be left out."""
-    return [kind for kind in (hint, *get_args(hint)) if isinstance(kind, type) and issubclass(kind, Enum)]
 
 
 def _default(value: Any) -> str:

@@ -21,14 +21,14 @@ from hookflow.cli.evaluate import predict, test, val
 from hookflow.cli.explain import explain
 from hookflow.cli.graph import graph
 from hookflow.cli.new import new
-from hookflow.cli.output import echo, echo_error, warn
+from hookflow.cli.output import echo, echo_error
 from hookflow.cli.run import run
 from hookflow.cli.runs import runs, show
 from hookflow.cli.stored import checkpoints, export
 from hookflow.cli.watch import stop, watch
 from hookflow.cli.why import why
 from hookflow.errors import Problem, UserError, Where
-from hookflow.text import drop_unprinted, printable
+from hookflow.text import drop_unprinted, print_error, printable
 from hookflow.version import __version__
 
 
@@ -120,7 +120,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would fail once more, at the exit
         if error.errno == errno.EPIPE:  # the reader has gone, as after `| head`
             raise SystemExit(1) from None
-        warn(f"cannot be written: {error.strerror}")
+        print_error(f"cannot be written: {error.strerror}")
         raise SystemExit(2) from None
     finally:
         drop_unprinted()

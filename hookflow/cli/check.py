@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hookflow.cli.options import Format, NoImport, Only, Overrides, PipelineFile, Shuffle, Without
+from hookflow.cli.options import FormatOption, NoImport, Only, Overrides, PipelineFile, Shuffle, Without
 from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn_of
 from hookflow.errors import Problem, UserError
 
@@ -33,9 +33,7 @@ def check(
             help="Fire every pair of hooks that nothing orders both ways, in short runs: does their order matter?",
         ),
     ] = False,
-    format_: Annotated[
-        Format, typer.Option("--format", "-f", help="Text for people, or JSON for editors.")
-    ] = Format.text,
+    format_: FormatOption = "text",
     set_: Overrides = None,
     without: Without = None,
     only: Only = None,
@@ -63,7 +61,7 @@ def check(
     """
     if write and not observe:
         raise UserError(Problem("--write needs --observe: what is missing is what was seen"))
-    if format_ is Format.json and (observe or commute):
+    if format_ == "json" and (observe or commute):
         raise UserError(Problem("--format json is for editors, and --observe and --commute report in text"))
     if no_import and (observe or commute):
         raise UserError(Problem("--no-import runs nothing, --observe and --commute do"))
@@ -88,11 +86,11 @@ def check(
                 commuted = fire_both_ways(loaded, plan, loaded.source.parent, warn_of)
             findings = replace(findings, commuted=commuted)
     except UserError as error:
-        if format_ is Format.text:
+        if format_ == "text":
             raise
         echo_json({"file": str(pipeline), "valid": False, "problems": error.to_json()})
         raise typer.Exit(2) from None
-    if format_ is Format.json:
+    if format_ == "json":
         echo_json(findings.to_json())
     else:
         width = shutil.get_terminal_size().columns

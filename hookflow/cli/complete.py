@@ -7,6 +7,7 @@ completions, since a shell has no place for a message.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,60 +19,64 @@ Offer = tuple[str, str]
 """A word, and in a few words what it means (or nothing); zsh and fish show both."""
 
 
-def hooks(ctx: typer.Context, incomplete: str) -> list[Offer]:
+def _offering(offers: Callable[[typer.Context], Iterable[Offer]]) -> Callable[[typer.Context, str], list[Offer]]:
+    """Return a completion: those of the offers that go on from what is typed, and that a terminal can show."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[Offer]:
+        fitting = []
+        with suppress(Exception):  # a file that is no TOML yet, a folder that may not be read
+            for word, meaning in offers(ctx):
+                if word.startswith(incomplete) and printable(word) == word:
+                    fitting.append((word, printable(meaning)))
+        return fitting
+
+    return complete
+
+
+@_offering
+def hooks(ctx: typer.Context) -> Iterator[Offer]:
     """Offer the hooks of the pipeline that the command line names."""
-    return _fitting(
-        incomplete, lambda: ((name, str(hook.get("use", ""))) for name, hook in _tables(ctx, "hooks").items())
-    )
+    yield from ((name, str(hook.get("use", ""))) for name, hook in _tables(ctx, "hooks").items())
 
 
-def points(ctx: typer.Context, incomplete: str) -> list[Offer]:
+@_offering
+def points(ctx: typer.Context) -> Iterator[Offer]:
     """Offer the points of every run, and the pipeline's own."""
     from hookflow.graph.points import STANDARD
 
-    own = _fitting(
-        incomplete, lambda: ((name, str(point.get("about", ""))) for name, point in _tables(ctx, "points").items())
-    )
-    return [*_fitting(incomplete, lambda: ((point.name, point.about) for point in STANDARD)), *own]
+    yield from ((point.name, point.about) for point in STANDARD)
+    yield from ((name, str(point.get("about", ""))) for name, point in _tables(ctx, "points").items())
 
 
-def runs(ctx: typer.Context, incomplete: str) -> list[Offer]:
+@_offering
+def runs(ctx: typer.Context) -> Iterator[Offer]:
     """Offer the ids of all runs, the newest first, and their names."""
-    return _fitting(incomplete, lambda: _runs(Path(ctx.params.get("dir") or "runs")))
+    return _runs(Path(ctx.params.get("dir") or "runs"))
 
 
-def files_and_runs(incomplete: str) -> list[Offer]:
+@_offering
+def files_and_runs(ctx: typer.Context) -> Iterator[Offer]:
     """Offer pipeline files and runs; where none of them fits, the shell goes on with files."""
-    files = (path for folder in (Path(), Path("pipelines")) for path in sorted(folder.glob("*.toml")))
-    return [
-        *_fitting(incomplete, lambda: ((str(path), "") for path in files)),
-        *_fitting(incomplete, lambda: _runs(Path("runs"))),
-    ]
+    yield from ((str(path), "") for folder in (Path(), Path("pipelines")) for path in sorted(folder.glob("*.toml")))
+    yield from _runs(Path("runs"))
 
 
-def keys(ctx: typer.Context, incomplete: str) -> list[Offer]:
+@_offering
+def keys(ctx: typer.Context) -> Iterator[Offer]:
     """Offer the keys of the pipeline, ready for a value."""
     from hookflow.pipeline.values import flat
 
-    return _fitting(incomplete, lambda: ((f"{key}=", f"now {value!r}") for key, value in flat(_pipeline(ctx))))
+    yield from ((f"{key}=", f"now {value!r}") for key, value in flat(_pipeline(ctx)))
 
 
-def explained(incomplete: str) -> list[Offer]:
+@_offering
+def explained(ctx: typer.Context) -> Iterator[Offer]:
     """Offer what `hookflow explain` explains: keys, hooks and lists."""
     from hookflow.hooks.registry import HOOKS
     from hookflow.pipeline.json_schema import all_keys
 
-    lists = [("points", "where hooks can fire"), ("hooks", "the available hooks"), ("schema", "for editors")]
-    return _fitting(incomplete, lambda: [*lists, *((name, "") for name in (*HOOKS.names(), *all_keys()))])
-
-
-def _fitting(incomplete: str, offers: Callable[[], Iterable[Offer]]) -> list[Offer]:
-    """Return those of the offers that go on from what is typed, and that a terminal can show."""
-    try:
-        fitting = [(word, printable(meaning)) for word, meaning in offers() if word.startswith(incomplete)]
-        return [offer for offer in fitting if printable(offer[0]) == offer[0]]
-    except Exception:  # a file that is no TOML yet, a folder that may not be read
-        return []
+    yield from [("points", "where hooks can fire"), ("hooks", "the available hooks"), ("schema", "for editors")]
+    yield from ((name, "") for name in (*HOOKS.names(), *all_keys()))
 
 
 def _runs(root: Path) -> Iterator[Offer]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import Format, FormatOption, RunsFolder
+from hookflow.cli.options import FormatOption, RunsFolder
 from hookflow.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def diff(
         ),
     ],
     b: Annotated[str, typer.Argument(metavar="B", help="The other one.", autocompletion=complete.files_and_runs)],
-    format_: FormatOption = Format.text,
+    format_: FormatOption = "text",
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Show what differs between two pipelines, or two runs.
@@ -45,7 +45,7 @@ def diff(
 
     old, new = open_target(a, runs=dir), open_target(b, runs=dir)
     result = difference((old.loaded.public, old.plan), (new.loaded.public, new.plan))
-    if format_ is Format.json:
+    if format_ == "json":
         echo_json(result.to_json())
     else:
         echo("\n".join(difference_lines(old, new, result)))

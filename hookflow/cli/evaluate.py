@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from hookflow.trials.evaluate import Evaluated
 
 
+Split = Literal["val", "test"]
+
 CheckpointArgument = Annotated[
     str | None,
     typer.Argument(
@@ -34,43 +35,36 @@ CheckpointArgument = Annotated[
 ]
 
 
-def _evaluate(
-    split: Literal["val", "test"], named: str | None, shown: Format, overrides: Sequence[str], root: Path
-) -> None:
+def _evaluate(split: Split, named: str | None, shown: Format, overrides: Sequence[str] | None, root: Path) -> None:
     """Evaluate a checkpoint and print the metrics; exit with 1 when something raised, with 130 after Ctrl-C."""
     from hookflow.runner.loop.trainer import Trainer
     from hookflow.trials.evaluate import with_checkpoint
 
     run_dir, checkpoint = find_checkpoint(named, root)
     with exits_after_traceback(), redirect_stdout(sys.stderr):
-        evaluated = with_checkpoint(Trainer.evaluate, run_dir, checkpoint, split, overrides, warn_of)
+        evaluated = with_checkpoint(Trainer.evaluate, run_dir, checkpoint, split, overrides or (), warn_of)
     rows = columns([(name, number(value)) for name, value in evaluated.result.items()], "  ")
-    _print(run_dir, checkpoint, split, evaluated, shown, {"metrics": evaluated.result}, rows)
+    more = {"metrics": evaluated.result} if shown == "json" else rows
+    _print(run_dir, checkpoint, split, evaluated, more)
 
 
 def _print(
-    run_dir: RunDir,
-    checkpoint: Path,
-    split: str,
-    evaluated: Evaluated[Any],
-    shown: Format,
-    more: Mapping[str, Any],
-    lines: Sequence[str],
+    run_dir: RunDir, checkpoint: Path, split: Split, evaluated: Evaluated[Any], more: Mapping[str, Any] | Sequence[str]
 ) -> None:
-    """Print the checkpoint of a run and its data, with `more` in JSON, or with `lines` below it."""
+    """Print the checkpoint of a run and its data, as JSON with `more` in it, or as text with these lines below it."""
     from hookflow.events.rundir import short
     from hookflow.monitor.summary import read_overview
 
     data = evaluated.data
-    if shown is Format.json:
+    if isinstance(more, Mapping):
         place = {"run": run_dir.id, "checkpoint": str(short(checkpoint)), "split": split}
         echo_json(place | {"it": evaluated.it, "ep": evaluated.ep, "data": data, **more})
         return
     epoch = read_overview(run_dir, time.time()).state.epoch_of(evaluated.it, evaluated.ep)
     where = f"{run_dir.path.parent.name} {run_dir.id}, {checkpoint.name}"
-    head = f"{split} of {where} (iteration {evaluated.it:,}, epoch {epoch:,})"
+    echo(f"{split} of {where} (iteration {evaluated.it:,}, epoch {epoch:,})")
     synthetic = "SYNTHETIC " * data["synthetic"]
-    echo("\n".join([head, f"on {counted(data['examples'], 'example')} of {synthetic}{data['name']}", *lines]))
+    echo("\n".join([f"on {counted(data['examples'], 'example')} of {synthetic}{data['name']}", *more]))
 
 
 def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
@@ -92,9 +86,6 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
             raise UserError(Problem(f"{named} is a checkpoint without its run", Where("CHECKPOINT"), hint))
         return run_dir, folder
     run, colon, name = (named or "").partition(":")
-    folder = Path(named or ".")
-    if folder.parent.name == "checkpoints" and (folder.parent.parent / "run.json").is_file():
-        run, colon, name = str(folder.parent.parent), "/", folder.name  # it is not there, but its run is
     run_dir = find_run(run or None, root, having=has_checkpoint)
     store = CheckpointStore(run_dir.checkpoints)
     if colon:
@@ -113,7 +104,7 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
 
 def val(
     checkpoint: CheckpointArgument = None,
-    format_: FormatOption = Format.text,
+    format_: FormatOption = "text",
     set_: Overrides = None,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
@@ -125,12 +116,12 @@ def val(
 
     Example: `hookflow val cifar:best`
     """
-    _evaluate("val", checkpoint, format_, set_ or [], dir)
+    _evaluate("val", checkpoint, format_, set_, dir)
 
 
 def test(
     checkpoint: CheckpointArgument = None,
-    format_: FormatOption = Format.text,
+    format_: FormatOption = "text",
     set_: Overrides = None,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
@@ -142,23 +133,16 @@ def test(
 
     Example: `hookflow test cifar:best`
     """
-    _evaluate("test", checkpoint, format_, set_ or [], dir)
-
-
-class Split(StrEnum):
-    """The data that may be predicted."""
-
-    val = "val"
-    test = "test"
+    _evaluate("test", checkpoint, format_, set_, dir)
 
 
 def predict(
     checkpoint: CheckpointArgument = None,
-    split: Annotated[Split, typer.Option(help="Which of the pipeline's data to predict.")] = Split.test,
+    split: Annotated[Split, typer.Option(help="Which of the pipeline's data to predict.")] = "test",
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="The file to write: .npz, .jsonl (one line per example) or .pt.")
     ] = Path("predictions.npz"),
-    format_: FormatOption = Format.text,
+    format_: FormatOption = "text",
     set_: Overrides = None,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
@@ -182,10 +166,10 @@ def predict(
 
     run_dir, path = find_checkpoint(checkpoint, dir)
     with exits_after_traceback(), redirect_stdout(sys.stderr):
-        evaluated = with_checkpoint(Trainer.predict, run_dir, path, split.value, set_ or [], warn_of)
+        evaluated = with_checkpoint(Trainer.predict, run_dir, path, split, set_ or (), warn_of)
     out.parent.mkdir(parents=True, exist_ok=True)
     WRITERS[out.suffix](out, evaluated.result)
     shapes = {name: list(rows.shape) for name, rows in evaluated.result.items()}
     written = ", ".join(f"{name} {' × '.join(map(str, shape))}" for name, shape in shapes.items())
-    more = {"file": str(out), "shapes": shapes}
-    _print(run_dir, path, split.value, evaluated, format_, more, [f"  {out}: {written}"])
+    more = {"file": str(out), "shapes": shapes} if format_ == "json" else [f"  {out}: {written}"]
+    _print(run_dir, path, split, evaluated, more)

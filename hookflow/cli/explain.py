@@ -17,6 +17,7 @@ from hookflow.cli import complete
 from hookflow.cli.options import NoImport, PipelineArgument, RunsFolder
 from hookflow.cli.output import columns, echo, echo_json
 from hookflow.errors import Problem, UserError, nearest, nearest_or_all
+from hookflow.graph.points import POINTS
 from hookflow.hooks.registry import BUILT_IN, HOOKS
 from hookflow.pipeline.registry import COMPONENTS
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from hookflow.graph.plan import Binding
-    from hookflow.graph.points import Point
     from hookflow.hooks.describe import Argument, Description
     from hookflow.pipeline.json_schema import Declared
     from hookflow.service.pipelines import Target
@@ -107,15 +107,9 @@ def _argument(key: str, hook: str, name: str, hooks: _Hooks) -> Declared:
         hint = nearest_or_all(name, by_name, "it takes")
         raise UserError(Problem(f'the hook "{hook}" has no argument "{name}"', hint=hint))
     argument = by_name[name]
-    about = argument.about
-    return Declared(
-        key=key,
-        about=f"{about[:1].upper()}{about[1:]}{'' if about.endswith('.') else '.'}" if about else "",
-        type=argument.kind,
-        required=argument.default is None,
-        default=argument.default or "",
-        example=_example(hook, [argument]),
-    )
+    about = f"{argument.about[:1].upper()}{argument.about[1:].removesuffix('.')}." if argument.about else ""
+    default, example = argument.default or "", _example(hook, [argument])
+    return Declared(key, about, argument.kind, argument.default is None, default, example)
 
 
 def _example(hook: str, arguments: Sequence[Argument]) -> str:
@@ -158,7 +152,6 @@ Every point offers run; what it offers beside that stands in brackets."""
 
 def _points(target: Target | None, width: int) -> Iterator[str]:
     """Yield each point below its label, with what it offers, and the hooks of a pipeline in their order."""
-    from hookflow.graph.points import POINTS
     from hookflow.service.pipelines import warn_unknown
 
     points = target.plan.points if target else POINTS
@@ -168,8 +161,9 @@ def _points(target: Target | None, width: int) -> Iterator[str]:
     left = max(map(len, labels.values())) + 2
     right = max(width - left, 30)
     for point in points:
-        about = f"{point.about}  {_offers(point)}"
-        sentences = [about] if len(about) <= right else [point.about, _offers(point)]
+        offers = f"[{', '.join(point.offers[1:])}]" if point.offers[1:] else ""
+        about = f"{point.about}  {offers}"
+        sentences = [about] if len(about) <= right else [point.about, offers]
         lines = [part for text in sentences for part in textwrap.wrap(text, right)]
         if target:
             hooks = " → ".join(map(_name, target.plan.at(point.name)))
@@ -181,10 +175,6 @@ def _points(target: Target | None, width: int) -> Iterator[str]:
     yield textwrap.fill(f"A generator that yields once can stand around a pair: {pairs}.", 80)
 
 
-def _offers(point: Point) -> str:
-    return f"[{', '.join(point.offers[1:])}]" if point.offers[1:] else ""
-
-
 def _name(binding: Binding) -> str:
     half = "" if binding.half == "whole" else f"{binding.half} "
     trigger = f" ({binding.trigger})" if str(binding.trigger) else ""
@@ -193,7 +183,6 @@ def _name(binding: Binding) -> str:
 
 def schema_of_pipelines() -> dict[str, Any]:
     """Return the JSON Schema of a pipeline file, with the points and the arguments of the built-in hooks."""
-    from hookflow.graph.points import POINTS
     from hookflow.pipeline.json_schema import json_schema
     from hookflow.pipeline.use import refer
 
@@ -273,7 +262,6 @@ class _Hooks:
 
     def describe(self, hook: str) -> Description:
         """Return the description of a built-in hook, or of one of the pipeline. Raises UserError for any other."""
-        from hookflow.graph.points import POINTS
         from hookflow.hooks.describe import Description
         from hookflow.hooks.registry import NotImported
 
@@ -289,7 +277,6 @@ class _Hooks:
 
     def described(self, name: str, width: int) -> Iterator[str]:
         """Yield the page of a hook: its summary, methods, slots, place, arguments, and an example."""
-        from hookflow.graph.points import POINTS
         from hookflow.hooks.compile import looking_at
         from hookflow.hooks.describe import Description
         from hookflow.hooks.inspect import about

@@ -7,9 +7,8 @@ import shutil
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -44,19 +43,11 @@ def part_of(plan: Plan, points: Collection[str] = (), hook: str | None = None) -
     )
 
 
-class Format(StrEnum):
-    """How a plan is drawn."""
+Format = Literal["text", "mermaid", "dot", "svg", "html", "json"]
+"""How a plan is drawn."""
 
-    text = "text"
-    mermaid = "mermaid"
-    dot = "dot"
-    svg = "svg"
-    html = "html"
-    json = "json"
-
-
-BY_SUFFIX = {f".{format_}": format_ for format_ in Format}
-BY_SUFFIX |= {".txt": Format.text, ".mmd": Format.mermaid, ".gv": Format.dot}
+BY_SUFFIX: dict[str, Format] = {f".{format_}": format_ for format_ in get_args(Format)}
+BY_SUFFIX |= {".txt": "text", ".mmd": "mermaid", ".gv": "dot"}
 
 
 def graph(
@@ -108,7 +99,7 @@ def graph(
 
 def _by_suffix(out: Path | None) -> Format:
     if out is None:
-        return Format.text
+        return "text"
     if (chosen := BY_SUFFIX.get(out.suffix.lower())) is None:
         hint = f"name a format with --format, or end the file's name in one of {', '.join(BY_SUFFIX)}"
         raise UserError(Problem("the name of the file does not say in which format to draw", Where(str(out)), hint))
@@ -121,11 +112,11 @@ def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
     from hookflow.graph.render.svg import as_svg
     from hookflow.graph.render.text import as_text
 
-    if chosen is Format.json:
+    if chosen == "json":
         return as_json(plan.to_json())
-    if chosen is Format.text:
+    if chosen == "text":
         return as_text(plan, title, max(40, shutil.get_terminal_size().columns), colour)
-    draw = {Format.mermaid: as_mermaid, Format.dot: as_dot, Format.svg: as_svg, Format.html: as_html}
+    draw = {"mermaid": as_mermaid, "dot": as_dot, "svg": as_svg, "html": as_html}
     return draw[chosen](plan, title)
 
 

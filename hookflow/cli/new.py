@@ -5,11 +5,10 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Collection
-from enum import StrEnum
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,22 +16,14 @@ from hookflow.cli.output import echo
 from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.registry import BUILT_IN
 
-
-class Kind(StrEnum):
-    """The kinds of files."""
-
-    pipeline = "pipeline"
-    hook = "hook"
-
-
 TEMPLATES = files("hookflow.cli") / "templates"
 """A folder for each kind: its files, in which NAME and CLASS are placeholders."""
 NEXT = {
-    Kind.pipeline: (
+    "pipeline": (
         "train it with `hookflow run {name}.toml`;",
         "the model and the data in {name}.py are examples: put your own in their place",
     ),
-    Kind.hook: (
+    "hook": (
         "try it with `hookflow run {name}.toml`, test it with `pytest test_{name}.py`;",
         'in a pipeline of yours: [hooks.{name}] with use = "./{name}.py:{type_name}"',
     ),
@@ -40,7 +31,9 @@ NEXT = {
 
 
 def new(
-    kind: Annotated[Kind, typer.Argument(metavar="pipeline|hook", help="What to make.", show_default=False)],
+    kind: Annotated[
+        Literal["pipeline", "hook"], typer.Argument(metavar="pipeline|hook", help="What to make.", show_default=False)
+    ],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, and that of its files.", show_default=False)],
 ) -> None:
     """Make a pipeline or a hook to begin with.
@@ -66,7 +59,7 @@ def new(
         echo(line.format(name=name, type_name=type_name))
 
 
-def _refuse(kind: Kind, name: str, files: Collection[Path]) -> None:
+def _refuse(kind: str, name: str, files: Collection[Path]) -> None:
     """Raise UserError where the name cannot be that of a Python module, means another one, or a file is there."""
     where = Where("NAME")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
@@ -74,7 +67,7 @@ def _refuse(kind: Kind, name: str, files: Collection[Path]) -> None:
         raise UserError(Problem(f'"{name}" cannot be a name', where, hint))
     if there := [path for path in files if path.exists() or path.is_symlink()]:
         raise UserError([Problem("is there already, and is not overwritten", Where(str(path))) for path in there])
-    if kind is Kind.hook and name in BUILT_IN:
+    if kind == "hook" and name in BUILT_IN:
         raise UserError(Problem(f'"{name}" is a built-in hook', where, "choose another name"))
     if (module := find_spec(name)) is not None and module.origin is not None:  # a mere folder hides nothing
         message = f'"{name}" is the name of a Python module: a file {name}.py here would hide it'

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -14,60 +13,27 @@ SELECTION = "Which hooks, in what order"
 """The panel of `--help` for what changes a pipeline from outside."""
 
 
-class Format(StrEnum):
-    """How a command shows what it has found."""
+Format = Literal["text", "json"]
+"""How a command shows what it has found."""
 
-    text = "text"
-    json = "json"
+UI = Literal["auto", "tui", "plain", "json", "none"]
+"""How a run is shown."""
 
 
-class UI(StrEnum):
-    """How a run is shown."""
-
-    auto = "auto"
-    tui = "tui"
-    plain = "plain"
-    json = "json"
-    none = "none"
+def _hooks_option(sentence: str) -> Any:
+    return typer.Option(metavar="HOOK", help=sentence, rich_help_panel=SELECTION, autocompletion=complete.hooks)
 
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to show it.")]
 PipelineFile = Annotated[Path, typer.Argument(help="A pipeline file.", metavar="FILE", show_default=False)]
+_overrides = "Override a key, e.g. run.seed=1. Repeatable."
 Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override a key, e.g. run.seed=1. Repeatable.",
-        autocompletion=complete.keys,
-    ),
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_overrides, autocompletion=complete.keys)
 ]
-Without = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="HOOK",
-        help="Switch a hook off. Repeatable.",
-        rich_help_panel=SELECTION,
-        autocompletion=complete.hooks,
-    ),
-]
-Only = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="HOOK",
-        help="Switch every other hook off. Repeatable.",
-        rich_help_panel=SELECTION,
-        autocompletion=complete.hooks,
-    ),
-]
-Shuffle = Annotated[
-    int | None,
-    typer.Option(
-        metavar="SEED",
-        help="Take another order that edges and phases allow, to find a forgotten edge.",
-        rich_help_panel=SELECTION,
-    ),
-]
+Without = Annotated[list[str] | None, _hooks_option("Switch a hook off. Repeatable.")]
+Only = Annotated[list[str] | None, _hooks_option("Switch every other hook off. Repeatable.")]
+_shuffle = "Take another order that edges and phases allow, to find a forgotten edge."
+Shuffle = Annotated[int | None, typer.Option(metavar="SEED", help=_shuffle, rich_help_panel=SELECTION)]
 _file_or_run = typer.Argument(
     metavar="FILE|RUN",
     help="A pipeline file, or a run (its id, name or folder).",
@@ -76,10 +42,8 @@ _file_or_run = typer.Argument(
 )
 PipelineOrRun = Annotated[str, _file_or_run]
 PipelineArgument = Annotated[str | None, _file_or_run]
-NoImport = Annotated[
-    bool,
-    typer.Option("--no-import", help="Read the source of hooks and run none of it: for a file that you do not trust."),
-]
+_no_import = "Read the source of hooks and run none of it: for a file that you do not trust."
+NoImport = Annotated[bool, typer.Option("--no-import", help=_no_import)]
 RunArgument = Annotated[
     str | None,
     typer.Argument(

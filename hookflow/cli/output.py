@@ -41,15 +41,10 @@ def as_json(value: Any) -> str:
     return strict_json(value, indent=1).replace("\x7f", r"\u007f")
 
 
-def warn(text: str) -> None:
-    """Print a text for people beside the output: to stderr, if that takes any."""
-    print_error(text)
-
-
 def warn_of(text: str, level: str = "info") -> None:
     """Print a message of a run that leaves nothing behind, unless it is mere information."""
     if level != "info":
-        warn(f"{level}: {text}")
+        print_error(f"{level}: {text}")
 
 
 def has_terminal() -> bool:

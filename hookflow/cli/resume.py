@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hookflow.cli.output import warn
 from hookflow.errors import Problem, UserError, by_place
+from hookflow.text import print_error
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -79,7 +79,7 @@ def resumed(
         now = _wanted(run_dir, file, hooks, changes) if changed else then
         _accept(run_dir, then, now, allow_changed_hooks=allow_changed_hooks)
         if not even_if_done and (done := _nothing_left(run_dir, then, now)):
-            warn(done)
+            print_error(done)
             raise typer.Exit(0)
         if changed:
             propose(now.loaded, now.plan, run_dir, now.base)
@@ -113,7 +113,7 @@ def _wanted(run_dir: RunDir, file: Path | None, hooks: Collection[str] | None, c
     off = [match[1] for override in kept if (match := SWITCH.fullmatch(override))]
     kept = [override for override in kept if not SWITCH.fullmatch(override)]
     if options := [*(f"--set {override}" for override in kept), *(f"--without {hook}" for hook in off)]:
-        warn(f"kept from the start of the run: {' '.join(options)}")
+        print_error(f"kept from the start of the run: {' '.join(options)}")
     loaded = read_pipeline(file, (*kept, *changes.overrides), without=(*off, *without), only=only)
     return Target(str(file), loaded, valid_plan(loaded, shuffle=shuffle), file.parent)
 
@@ -150,7 +150,7 @@ def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: 
     if now is then:
         return
     if result := difference((then.loaded.public, then.plan), (now.loaded.public, now.plan)):
-        warn("\n".join([*difference_lines(then, now, result), ""]))
+        print_error("\n".join([*difference_lines(then, now, result), ""]))
     if (checkpoint := _newest(run_dir)) is None:
         return  # the run begins anew, and may begin as it likes
     changes = changes_since(checkpoint, now.loaded.public, now.plan)

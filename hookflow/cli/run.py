@@ -17,12 +17,12 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import UI, Only, Overrides, Shuffle, Without
-from hookflow.cli.output import echo, exits_after_traceback, has_terminal, warn, warn_of
+from hookflow.cli.output import echo, exits_after_traceback, has_terminal, warn_of
 from hookflow.cli.resume import Changes, resumed
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.run_lock import exit_code
 from hookflow.numbers import counted
-from hookflow.text import drop_unprinted
+from hookflow.text import drop_unprinted, print_error
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -64,7 +64,7 @@ def run(
             help="How to show it; auto: the dashboard on a terminal, else plain lines. On a terminal, plain has "
             "progress bars below the lines."
         ),
-    ] = UI.auto,
+    ] = "auto",
     test: Annotated[bool, typer.Option("--test", help="Run the test after training.")] = False,
     overfit: Annotated[
         int | None,
@@ -106,7 +106,7 @@ def run(
 
     def find() -> RunDir:
         if torchrun:
-            _refuse("torchrun has started this process", passed | {"--ui=tui": ui is UI.tui, "--dry-run": dry_run})
+            _refuse("torchrun has started this process", passed | {"--ui=tui": ui == "tui", "--dry-run": dry_run})
         if resume:
             return resumed(target, changes, allow_changed_hooks=allow_changed_hooks, even_if_done=torchrun)
         return new_run(*_compiled(target, changes, warns=detach and not torchrun))
@@ -114,7 +114,7 @@ def run(
     if torchrun:
         from hookflow.cli.torchrun import train_as_rank
 
-        shown = UI.plain if ui is UI.auto else ui
+        shown = "plain" if ui == "auto" else ui
         raise typer.Exit(train_as_rank(find, shown, resume=resume, allow_changed_hooks=allow_changed_hooks))
     if dry_run:
         _refuse("--dry-run does everything once, in this process", passed | {"--resume": resume})
@@ -131,7 +131,7 @@ def run(
         if (code := train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks)) == 2:
             from hookflow.service.runs import failure_report
 
-            warn(failure_report(run_dir))
+            print_error(failure_report(run_dir))
         drop_unprinted()
         raise typer.Exit(code)
     from hookflow.runner.distributed.failures import ChildExit
@@ -142,7 +142,7 @@ def run(
 
     def begin() -> subprocess.Popen[bytes]:
         child = start(run_dir, *passed_on, nproc=ranks, max_restarts=max_restarts, standby=standby)
-        if not detach and _chosen(ui) is not UI.tui:
+        if not detach and _chosen(ui) != "tui":
             hand_on_signals(child, pressed)
         return child
 
@@ -155,8 +155,8 @@ def run(
     if code == 2:
         from hookflow.service.runs import failure_report
 
-        warn(failure_report(run_dir))
-    elif code and ui is UI.none:  # it shows nothing of the run, but not a failure in silence
+        print_error(failure_report(run_dir))
+    elif code and ui == "none":  # it shows nothing of the run, but not a failure in silence
         from hookflow.monitor.summary import print_summary
 
         with suppress(OSError):  # the exit code is the run's own
@@ -174,7 +174,7 @@ def _compiled(target: str | None, changes: Changes, *, warns: bool = False) -> t
     loaded = changes.load(Path(target))
     plan = valid_plan(loaded, shuffle=changes.shuffle)
     for problem in plan.warnings if warns else ():
-        warn(f"warning: {problem}")
+        print_error(f"warning: {problem}")
     return loaded, plan
 
 
@@ -229,22 +229,22 @@ def _dry_run(loaded: Loaded, plan: Plan) -> None:
 
 
 def _chosen(ui: UI) -> UI:
-    if ui is not UI.auto:
+    if ui != "auto":
         return ui
-    return UI.tui if has_terminal() and not os.environ.get("CI") else UI.plain
+    return "tui" if has_terminal() and not os.environ.get("CI") else "plain"
 
 
 def _echo(run_dir: RunDir, child_exit: ChildExit, ui: UI, pressed: Sized) -> int:
     """Train and show the run until it ends, or the dashboard is left; return its exit code."""
-    if ui is UI.tui:
+    if ui == "tui":
         return _dashboard(run_dir, child_exit)
-    if ui is UI.none:
+    if ui == "none":
         return child_exit.wait()
     from hookflow.monitor import plain
     from hookflow.monitor.plain import can_show_bars
 
     try:
-        if ui is UI.json:
+        if ui == "json":
             return plain.follow_json(run_dir, sys.stdout, child_exit=child_exit)
         bars = can_show_bars(sys.stdout)
         interrupts = partial(len, pressed)
@@ -253,7 +253,7 @@ def _echo(run_dir: RunDir, child_exit: ChildExit, ui: UI, pressed: Sized) -> int
         if error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise
         if error.errno == errno.ENOSPC:  # else the reader has gone, as after `| head`
-            warn(f"the lines of the run cannot be written: {error.strerror}; the training goes on")
+            print_error(f"the lines of the run cannot be written: {error.strerror}; the training goes on")
         drop_unprinted()
         return child_exit.wait()
 
@@ -269,7 +269,7 @@ def _dashboard(run_dir: RunDir, child_exit: ChildExit) -> int:
     outcome = app.run()
     crashed = bool(app.return_code)
     if crashed and child_exit() is None:
-        warn(f"the dashboard has crashed; the training goes on: hookflow watch {run_argument(run_dir)}")
+        print_error(f"the dashboard has crashed; the training goes on: hookflow watch {run_argument(run_dir)}")
     if not app.state.failed_to_start:
         print_summary(app.run_dir, sys.stdout)
     if outcome is Outcome.ENDED and (end := app.state.refused or app.state.end):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookflow.cli.options import Format, FormatOption, RunArgument, RunsFolder
+from hookflow.cli.options import FormatOption, RunArgument, RunsFolder
 from hookflow.cli.output import columns, echo, echo_json
 from hookflow.numbers import age, clock, counted, ms, number, out_of, percent, size, span
 
@@ -27,7 +27,7 @@ HEADS = ("id", "name", "state", "epoch", "iter", "best", "age", "data")
 
 
 def runs(
-    format_: FormatOption = Format.text,
+    format_: FormatOption = "text",
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """List the runs, the newest first."""
@@ -37,7 +37,7 @@ def runs(
     unreadable: list[str] = []
     now = time.time()
     every = [read_overview(run, now) for run in all_runs(dir, unreadable.append)]
-    if format_ is Format.json:
+    if format_ == "json":
         echo_json([_summary(seen.run, seen.state, seen.health) for seen in every])
         return
     echo("\n".join(columns([HEADS, *(_row(seen, now) for seen in every)])) if every else f"no runs in {dir}")
@@ -99,7 +99,7 @@ TEXTS = 20
 
 def show(
     run: RunArgument = None,
-    format_: FormatOption = Format.text,
+    format_: FormatOption = "text",
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Show one page on a run.
@@ -119,7 +119,7 @@ def show(
     live = Live(result)
     live.read_all()
     page = _Page(result, live.state, live.plan or NO_PLAN, judge(result, live.state, time.time()), saved(result))
-    if format_ is Format.json:
+    if format_ == "json":
         echo_json(page.to_json())
     else:
         echo("\n".join(page.lines()))

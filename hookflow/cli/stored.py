@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import time
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hookflow.cli.options import Format, FormatOption, RunArgument, RunsFolder
+from hookflow.cli.options import FormatOption, RunArgument, RunsFolder
 from hookflow.cli.output import columns, echo, echo_json, write_file
 from hookflow.numbers import age, number, size, strict_json
 
@@ -26,7 +25,7 @@ HEADS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "stat
 def checkpoints(
     run: RunArgument = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read every file and hold it against its checksum.")] = False,
-    format_: FormatOption = Format.text,
+    format_: FormatOption = "text",
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """List a run's checkpoints, and whether they are whole.
@@ -46,14 +45,14 @@ def checkpoints(
     run_dir = find_run(run, dir, having=has_checkpoint)
     folder = run_dir.checkpoints
     result = saved(run_dir, verify=verify)
-    if format_ is Format.json:
+    if format_ == "json":
         echo_json(result)
     elif result:
         state, whole = read_overview(run_dir, time.time()).state, "verified" if verify else "whole"
         echo("\n".join(columns([HEADS, *(_row(item, state, whole) for item in result)])))
     else:
         echo(f"no checkpoints in {short(folder)}")
-    if format_ is Format.text and (unfinished := [*folder.glob(f".{EXCEPTION}*"), *folder.glob(".it*")]):
+    if format_ == "text" and (unfinished := [*folder.glob(f".{EXCEPTION}*"), *folder.glob(".it*")]):
         echo(f"{len(unfinished)} more not finished: being written now, or cleared away when the run goes on")
     raise typer.Exit(1 if any(item["damage"] for item in result) else 0)
 
@@ -109,18 +108,12 @@ def _row(item: dict[str, Any], state: RunState, whole: str) -> tuple[str, ...]:
     )
 
 
-class ExportFormat(StrEnum):
-    """How the rows are written."""
-
-    csv = "csv"
-    jsonl = "jsonl"
-
-
 def export(
     run: RunArgument = None,
     format_: Annotated[
-        ExportFormat, typer.Option("--format", "-f", help="Comma-separated values, or a JSON object a line.")
-    ] = ExportFormat.csv,
+        Literal["csv", "jsonl"],
+        typer.Option("--format", "-f", help="Comma-separated values, or a JSON object a line."),
+    ] = "csv",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
@@ -136,7 +129,7 @@ def export(
 
     rows = scalars(find_run(run, dir))
     text = io.StringIO()
-    if format_ is ExportFormat.csv:
+    if format_ == "csv":
         writer = csv.writer(text, lineterminator="\n")
         writer.writerows([("iteration", "epoch", "time", "name", "value"), *rows])
     else:

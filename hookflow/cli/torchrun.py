@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hookflow.cli.options import UI
-from hookflow.cli.output import warn
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.failures import appending
@@ -22,6 +21,7 @@ from hookflow.runner.distributed.rendezvous import Ranks, of_environment, rendez
 from hookflow.runner.process.launch import claim
 from hookflow.runner.process.threads import leave
 from hookflow.service.runs import failure_report
+from hookflow.text import print_error
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -31,7 +31,7 @@ def _main() -> None:
     from hookflow.monitor import plain
 
     path, shown = sys.argv[1:]
-    follow = plain.follow_json if shown == UI.json else plain.follow
+    follow = plain.follow_json if shown == "json" else plain.follow
 
     def over() -> int | None:
         readable, _, _ = select.select([sys.stdin], [], [], 0)
@@ -91,7 +91,7 @@ def train_as_rank(
             run_dir, resume=resume or again, allow_changed_hooks=allow_changed_hooks, restarts_left=most - done
         )
     if code == MISTAKEN and ranks.first:
-        warn(failure_report(run_dir))
+        print_error(failure_report(run_dir))
     leave(code, several=ranks.world > 1)
     return code
 
@@ -135,7 +135,7 @@ def _printing_to_the_run(run_dir: RunDir, ranks: Ranks, shown: UI) -> Iterator[N
     """
 
     printer = None
-    if ranks.first and shown is not UI.none:  # it prints until its `stdin` is closed, and hears no signals
+    if ranks.first and shown != "none":  # it prints until its `stdin` is closed, and hears no signals
         command = [sys.executable, "-P", "-m", "hookflow.cli.torchrun", str(run_dir.path), shown]
         printer = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     streams = (sys.stdout, sys.stderr) if ranks.first else (sys.stdout,)

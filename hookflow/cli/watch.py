@@ -12,8 +12,9 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import UI, RunArgument, RunsFolder
-from hookflow.cli.output import echo, has_terminal, warn
+from hookflow.cli.output import echo, has_terminal
 from hookflow.errors import Problem, UserError, Where
+from hookflow.text import print_error
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -23,7 +24,7 @@ def watch(
     run: RunArgument = None,
     ui: Annotated[
         UI, typer.Option(help="How to show it; auto: the dashboard on a terminal, else plain lines.")
-    ] = UI.auto,
+    ] = "auto",
     replay: Annotated[
         bool, typer.Option("--replay", help="Play the recording in the dashboard; keys pause it, and go back and on.")
     ] = False,
@@ -45,9 +46,9 @@ def watch(
     if replay and not has_terminal():
         hint = f"its lines, without one: hookflow watch {run_dir.id} --ui plain"
         raise UserError(Problem("a replay needs a terminal", hint=hint))
-    if ui is UI.none:
+    if ui == "none":
         raise UserError(Problem("nothing is shown of the run: --ui none is for hookflow run", Where("--ui")))
-    if replay or ui is UI.tui or (ui is UI.auto and has_terminal()):
+    if replay or ui == "tui" or (ui == "auto" and has_terminal()):
         from hookflow.monitor.app import MonitorApp
         from hookflow.monitor.summary import print_summary
 
@@ -57,7 +58,7 @@ def watch(
         raise typer.Exit(app.return_code or 0)
     from hookflow.monitor import plain
 
-    if ui is UI.json:
+    if ui == "json":
         raise typer.Exit(plain.follow_json(run_dir, sys.stdout))
     raise typer.Exit(plain.follow(run_dir, sys.stdout, bars=plain.can_show_bars(sys.stdout)))
 
@@ -114,7 +115,7 @@ def _end_now(run: RunDir) -> None:
     if run.life() == "remote":
         message = f"the run {run.id} is on {run.describe()['host']}, and --now ends processes of this machine"
         raise UserError(Problem(message, Where("--now"), "use it there, or leave out --now"))
-    if not stop_now(run, warn):
+    if not stop_now(run, print_error):
         raise typer.Exit(1)
     _print_end(run)
 
@@ -141,7 +142,7 @@ def _request_stop(run: RunDir) -> None:
         echo(f"it has not reached one within {PATIENCE:.0f} s: see where it is with `hookflow watch {name}`,")
         echo(f"or end it at once with `hookflow stop {name} --now`")
     elif any(answers):
-        warn(f"refused: {answers[0]}")
+        print_error(f"refused: {answers[0]}")
         raise typer.Exit(1)
     elif _wait_for(lambda: _is_over(run), ENDING):
         _print_end(run)
