@@ -20,15 +20,16 @@ import math
 import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from hookflow.errors import nearest_or_all
 
-LONGEST, DEEPEST = 500, 30
-"""Characters of a condition, and how deep it may be nested."""
+LONGEST = 300
+"""Characters of a condition, at most; a deep one needs a frame of Python's stack for each."""
 
 FACTS = ("epoch", "iter", "max_epochs", "max_iters", "rank")
 """Names that every run has a number for; every other name is that of a scalar."""
@@ -85,7 +86,7 @@ def parse_condition(text: str) -> Condition:
     except (ValueError, MemoryError, RecursionError):  # a null character; too many brackets for Python's own parser
         raise ConditionError("this cannot be read", 1) from None
     reader = _Reader(text)
-    truth = reader.truth(tree, 0)
+    truth = reader.truth(tree)
     doubt: tuple[str, str] | tuple[()] = ()
     if not reader.names | reader.bare:
         doubt = f"{'always' if truth(lambda name: None) else 'never'} holds", "the condition is constant"
@@ -136,6 +137,7 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[float, float], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
+_SIGNS: Mapping[type[ast.unaryop], Callable[[float], float]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
 _FUNCTIONS: Mapping[str, tuple[Callable[..., float], int, int]] = {
     "abs": (abs, 1, 1),
     "min": (min, 2, LONGEST),
@@ -155,64 +157,50 @@ class _Reader:
         self._text = text.strip()
         self._blank = len(text) - len(text.lstrip())
 
-    def truth(self, node: ast.expr, depth: int) -> Truth:
+    def truth(self, node: ast.expr) -> Truth:
         """Return what holds or does not."""
-        inner = self._deeper(node, depth)
         match node:
             case ast.BoolOp(op=connective, values=values):
-                by = isinstance(connective, ast.Or)
-                return partial(_decided, by, [self.truth(value, inner) for value in values])
+                return partial(_decided, isinstance(connective, ast.Or), [self.truth(value) for value in values])
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return partial(_applied, operator.not_, [self.truth(operand, inner)])
+                return partial(_applied, operator.not_, [self.truth(operand)])
             case ast.Compare(left=left, ops=ops, comparators=others):
                 for op, other in zip(ops, others, strict=True):
                     if type(op) not in _COMPARISONS:
                         raise self._refused("numbers are compared with < <= > >= == !=", other)
-                numbers = [self.number(other, inner) for other in (left, *others)]
-                links = zip(ops, numbers, numbers[1:], strict=False)
-                return partial(
-                    _decided, False, [partial(_applied, _COMPARISONS[type(op)], [a, b]) for op, a, b in links]
-                )
+                numbers = [self.number(other) for other in (left, *others)]
+                links = zip(ops, pairwise(numbers), strict=True)
+                return partial(_decided, False, [partial(_applied, _COMPARISONS[type(op)], ends) for op, ends in links])
             case ast.Call(func=ast.Name(id="isnan")):
-                return partial(_applied, math.isnan, self._arguments(node, "isnan", inner))
-        self.number(node, depth)  # which refuses what is no number either
+                return partial(_applied, math.isnan, self._arguments(node, "isnan"))
+        self.number(node)  # which refuses what is no number either
         raise self._refused("this is a number, and neither holds nor does not", node, "compare it, as in loss > 10")
 
-    def number(self, node: ast.expr, depth: int) -> Number:
+    def number(self, node: ast.expr) -> Number:
         """Return what has a value."""
-        inner = self._deeper(node, depth)
+        hint = ""
         match node:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
                 constant = _total(float)(value)
                 return lambda look: constant
             case ast.Name() | ast.Attribute():
                 name = self._dotted(node)
-                if name in _FUNCTIONS:
-                    raise self._refused(f"{name} is a function", node, f"write {name}(…)")
                 self.bare.add(name)
                 return self._scalar(name) if name not in FACTS else lambda look: look(name)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return partial(_applied, operator.neg, [self.number(operand, inner)])
-            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-                return self.number(operand, inner)
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in _SIGNS:
+                return partial(_applied, _SIGNS[type(op)], [self.number(operand)])
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-                return partial(_applied, _ARITHMETIC[type(op)], [self.number(left, inner), self.number(right, inner)])
+                return partial(_applied, _ARITHMETIC[type(op)], [self.number(left), self.number(right)])
             case ast.Call(func=ast.Name(id="value"), args=[ast.Constant(value=str() as name)], keywords=[]):
                 return self._scalar(name)
             case ast.Call(func=ast.Name(id=name)) if name not in ("isnan", "value"):
-                numbers = self._arguments(node, name, inner)
+                numbers = self._arguments(node, name)
                 return partial(_applied, _FUNCTIONS[name][0], numbers)
-            case ast.Call(func=ast.Name(id="value")):
-                raise self._refused(
-                    "value takes the name of one scalar, in quotes", node, 'e.g. value("train/loss") > 10'
-                )
+            case ast.Constant(value=str()) | ast.Call(func=ast.Name(id="value")):
+                hint = 'for a scalar write value("train/loss")'
             case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()) | ast.Call(func=ast.Name(id="isnan")):
-                raise self._refused(
-                    "this holds or does not, and is no number", node, 'combine such by "and", "or" and "not"'
-                )
-            case ast.Constant(value=str()):
-                raise self._refused("a string is not a number", node, 'for the scalar of that name write value("…")')
-        raise self._refused("this is neither a number, a name, a comparison nor a function that conditions know", node)
+                hint = 'this holds or does not: combine such by "and", "or" and "not"'
+        raise self._refused("this is no number, name or function that conditions know", node, hint)
 
     def _scalar(self, name: str) -> Number:
         self.names.add(name)
@@ -226,26 +214,21 @@ class _Reader:
                 return f"{self._dotted(value)}.{name}"
         raise self._refused("only names may have dots", node)
 
-    def _arguments(self, call: ast.Call, name: str, depth: int) -> list[Number]:
+    def _arguments(self, call: ast.Call, name: str) -> list[Number]:
         if name not in _FUNCTIONS:
             raise self._refused(f'there is no function "{name}"', call, nearest_or_all(name, _FUNCTIONS))
         _, fewest, most = _FUNCTIONS[name]
         if call.keywords or not fewest <= len(call.args) <= most:
             wanted = "one number" if most == 1 else f"{fewest} numbers or more"
             raise self._refused(f"{name} takes {wanted}", call)
-        return [self.number(argument, depth) for argument in call.args]
-
-    def _deeper(self, node: ast.expr, depth: int) -> int:
-        if depth > DEEPEST:
-            raise self._refused(f"this is nested more than {DEEPEST} deep", node)
-        return depth + 1
+        return [self.number(argument) for argument in call.args]
 
     def _refused(self, message: str, node: ast.expr, hint: str = "") -> ConditionError:
         before = self._text.encode()[: node.col_offset].decode()  # Python counts bytes
         return ConditionError(message, self._blank + len(before) + 1, hint)
 
 
-def _applied(operation: Callable[..., Any], parts: list[Callable[[Look], Any]], look: Look) -> Any:
+def _applied(operation: Callable[..., Any], parts: Iterable[Callable[[Look], Any]], look: Look) -> Any:
     """Return the result of an operation; None where one of its numbers has no value."""
     values = [part(look) for part in parts]
     return None if None in values else operation(*values)

@@ -257,24 +257,15 @@ def _nearest(parts: list[str], k: int, beside: list[str]) -> str:
 
 
 def _example(schema: Schema) -> Any:
-    """Return a value that may be written, and that says more than the default; None where a table has keys."""
-    if examples := schema.get("examples"):
-        return examples[0]
+    """Return a value that may be written; None where a table has keys of its own, or none is declared."""
     default = schema.get("default")
-    for shape in _shapes(schema):
-        if examples := shape.get("examples"):
-            return examples[0]
-        match shape:
-            case {"enum": list(values)}:
-                return next((value for value in values if value != default), values[0])
-            case {"type": "boolean"}:
-                return not default
-            case {"type": "integer" | "number"}:
-                return default if default else max(shape.get("minimum", 1), 1)
-            case {"type": "string"}:
-                return default or "…"
-            case {"type": "array"}:
-                return default or ["…"]
+    for shape in (schema, *_shapes(schema)):
+        if values := shape.get("examples") or shape.get("enum"):
+            return next((value for value in values if value != default), default)
+        least = default or max(shape.get("minimum", 1), 1)
+        plain = {"boolean": not default, "integer": least, "number": least, "string": "…", "array": ["…"]}
+        if (kind := str(shape.get("type"))) in plain:
+            return default or plain[kind]
     return None
 
 
@@ -288,9 +279,11 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
     arguments = {name: declared(model) for name, model in hooks.items()}
     hook = _part(schema["properties"]["hooks"])
     binding = hook["properties"]["points"]["items"]
-    _offer(hook["properties"]["use"], {name: table.pop("description", "") for name, table in arguments.items()})
-    for point in (binding, binding["properties"]["at"], _part(schema["properties"]["points"])["properties"]["follows"]):
-        _offer(point, points)
+    use = hook["properties"]["use"]
+    use.update(suggested({name: table.pop("description", "") for name, table in arguments.items()}, use["description"]))
+    follows = _part(schema["properties"]["points"])["properties"]["follows"]
+    for point in (binding, binding["properties"]["at"], follows):
+        point.update(suggested(points, point.get("description", "")))
     schema["properties"]["run"]["not"] = {"required": [*OTHER_LENGTH]}
     _drop_required(schema)
     cases = []
@@ -311,10 +304,6 @@ def _part(table: Schema) -> Schema:
     """Return the schema of every value of a table whose keys the user chooses."""
     (schema,) = table.get("patternProperties", {"": table.get("additionalProperties")}).values()
     return schema  # type: ignore[no-any-return]
-
-
-def _offer(schema: Schema, values: Mapping[str, str]) -> None:
-    schema.update(suggested(values, schema.get("description", "")))
 
 
 def _drop_required(schema: Schema) -> None:

@@ -7,7 +7,7 @@ directory; `"./file.py:Name"` in `use` and `modules`, and files of `weights`, to
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -65,6 +65,13 @@ def _list_or_table(value: Any) -> str:
 
 def _table_or_list(value: Any) -> str:
     return "<table>" if isinstance(value, dict) else "<list>"
+
+
+Short = TypeVar("Short")
+Long = TypeVar("Long")
+
+NameOr = Annotated[Annotated[Short, Tag("<name>")] | Annotated[Long, Tag("<table>")], Discriminator(_shape)]
+"""A name, or a table that says more."""
 
 
 def _excludes(field: str, other: str, message: str) -> Any:
@@ -189,10 +196,7 @@ class WeightsSection(Section):
     """Globs over the model's names that are neither loaded nor missed: ["head.*"] for a new head."""
 
 
-Weights = Annotated[
-    Annotated[WeightsFile, Tag("<name>")] | Annotated[WeightsSection, Tag("<table>")],
-    Discriminator(_shape),
-]
+Weights = NameOr[WeightsFile, WeightsSection]
 """Weights to begin with; their file alone, where there is nothing else to say."""
 
 
@@ -254,21 +258,13 @@ def _one_or_several(table: Any) -> str:
     return "<several>" if all(isinstance(inner, dict | Component) for inner in table.values()) else "<one>"
 
 
-Models = Annotated[
-    Annotated[ModelSection, Tag("<one>")] | Annotated[dict[PartName, ModelSection], Tag("<several>")],
-    Discriminator(_one_or_several),
-]
-Optimizers = Annotated[
-    Annotated[OptimizerSection, Tag("<one>")] | Annotated[dict[PartName, OptimizerSection], Tag("<several>")],
-    Discriminator(_one_or_several),
+OneOrSeveral = Annotated[
+    Annotated[Long, Tag("<one>")] | Annotated[dict[PartName, Long], Tag("<several>")], Discriminator(_one_or_several)
 ]
 """One, as `[optimizer]`, or several by name: `[optimizer.generator]`, `[optimizer.discriminator]`."""
 
 
-Named = Annotated[
-    Annotated[Use, Tag("<name>")] | Annotated[Component, Tag("<table>")],
-    Discriminator(_shape),
-]
+Named = NameOr[Use, Component]
 """A component of which the name alone may be written, where it takes no arguments: "./file.py:Name"."""
 
 
@@ -415,10 +411,7 @@ class BindingSpec(Firing, _At):
     """Hooks that fire later at this point; "name?" if it may be missing."""
 
 
-PointItem = Annotated[
-    Annotated[str, Tag("<name>")] | Annotated[BindingSpec, Tag("<table>")],
-    Discriminator(_shape),
-]
+PointItem = NameOr[str, BindingSpec]
 
 
 class OwnPoint(Section):
@@ -443,7 +436,8 @@ class _Node(Section):
     use: Use = Field(examples=["ema"])
     """The hook: a registered name, "package.module:Name" or "./file.py:Name"."""
     args: Annotated[
-        Annotated[Args, Tag("<table>")] | Annotated[ArgList, Tag("<list>")], Discriminator(_list_or_table)
+        Annotated[Args, Tag("<table>")] | Annotated[ArgList, Tag("<list>")],
+        Discriminator(_list_or_table),
     ] = {}
     """The arguments: by name, or in a list, which fills the first ones."""
     phase: Literal["first", "early", "normal", "late", "last"] | None = None
@@ -484,9 +478,9 @@ class Pipeline(Section):
     """Another pipeline file that this one is built on, relative to this one; keys given here override it."""
     run: RunSection
     """How long, where and how."""
-    model: Models
+    model: OneOrSeveral[ModelSection]
     """The network: called with `args`, it returns a `torch.nn.Module`. Several have names: `[model.generator]`."""
-    optimizer: Optimizers
+    optimizer: OneOrSeveral[OptimizerSection]
     """The optimizer: called with the parameters and `args`. Several have names: `[optimizer.generator]`."""
     task: Component = Component(use="hookflow.zoo.tasks:Classification")
     """The task, by which a batch becomes a loss: a class, or a function of the run and the batch."""

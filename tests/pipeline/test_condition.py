@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookflow.pipeline.condition import DEEPEST, LONGEST, ConditionError, parse_condition
+from hookflow.pipeline.condition import LONGEST, ConditionError, parse_condition
 
 VALUES = {"loss": 2.0, "lr": 0.5, "nan": math.nan, "epoch": 3.0, "iter": 7.0, "train/loss": 9.0, "metrics.loss": 4.0}
 
@@ -37,8 +37,9 @@ VALUES = {"loss": 2.0, "lr": 0.5, "nan": math.nan, "epoch": 3.0, "iter": 7.0, "t
         ("not (unheard < 5 < loss)", True),
         ("isnan(1 / 0) and isnan(1 % 0) and isnan(1 // 0)", True),
         ("2 ** 1e9 > 1e300 and isnan((-8) ** 0.5)", True),
-        ("9" * 400 + " > 1e308", True),
+        ("0x" + "f" * 280 + " > 1e308", True),
         ("\n  loss\n  > 1\n", True),
+        ("-" * (LONGEST - 9) + "loss > -2", False),
     ],
 )
 def test_what_it_means(text: str, holds: bool) -> None:
@@ -63,9 +64,8 @@ def test_it_names_what_it_looks_at() -> None:
         ("lr > 1 or isnam(loss)", 'no function "isnam"', 11, 'did you mean "isnan"?'),
         ("é > 1 or isnam(loss)", 'no function "isnam"', 10, 'did you mean "isnan"?'),
         ("  eval(loss) > 1", 'no function "eval"', 3, ""),
-        ("loss > 'high'", "a string is not a number", 8, "value("),
-        ("value(loss) > 1", "value takes the name", 1, "value("),
-        ("abs > 1", "abs is a function", 1, "abs("),
+        ("loss > 'high'", "this is no number", 8, "value("),
+        ("value(loss) > 1", "this is no number", 1, "value("),
         ("min(1, b=2) > 1", "min takes", 1, ""),
         ("loss in (1, 2)", "numbers are compared with", 9, ""),
         ("True", "conditions know", 1, ""),
@@ -74,7 +74,6 @@ def test_it_names_what_it_looks_at() -> None:
         ("__import__('os').getcwd() > 1", "conditions know", 1, ""),
         ("loss[0] > 1", "conditions know", 1, ""),
         ("min(*loss, 2) > 1", "conditions know", 5, ""),
-        ("-" * (DEEPEST + 1) + "loss > 1", "nested", DEEPEST + 1, ""),
     ],
 )
 def test_what_is_refused(text: str, said: str, column: int, hint: str) -> None:
