@@ -72,32 +72,23 @@ class Disk:
                 (left / name).write_bytes(self.bytes.get(inner, b""))
 
 
-@pytest.fixture
-def cut(
-    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[RunDir, Collection[int]], Disk]:
-    """Train a run whose disk is looked at after so many operations."""
-
-    def train(run: RunDir, moments: Collection[int]) -> Disk:
-        with monkeypatch.context() as patch:
-            disk = Disk(run.path.parents[1], tmp_path / "cuts", patch, moments)
+@pytest.mark.parametrize(("seed", "moments"), [(1, 5), pytest.param(2, 40, marks=pytest.mark.long)])
+def test_what_stands_after_a_power_cut_is_resumed_with_its_whole_log(
+    new_run: NewRun, train_here: Train, tmp_path: Path, seed: int, moments: int
+) -> None:
+    def operations(run: RunDir, cuts: Collection[int]) -> int:
+        """Train a run whose disk is looked at after so many operations; return how many there were."""
+        with pytest.MonkeyPatch.context() as patch:
+            disk = Disk(run.path.parents[1], tmp_path / "cuts", patch, cuts)
             assert train_here(run) == 0
         for descriptor in disk.kept:
             os.close(descriptor)
-        return disk
+        return disk.count
 
-    return train
-
-
-@pytest.mark.parametrize(("seed", "moments"), [(1, 5), pytest.param(2, 40, marks=pytest.mark.long)])
-def test_what_stands_after_a_power_cut_is_resumed_with_its_whole_log(
-    new_run: NewRun, train_here: Train, cut: Callable[..., Disk], tmp_path: Path, seed: int, moments: int
-) -> None:
-    whole = new_run(*EACH)
-    operations = cut(whole, ()).count
-    assert operations > 100
-    run_dir = new_run(*EACH)
-    cut(run_dir, Random(seed).sample(range(1, operations - 20), moments))
+    whole, run_dir = new_run(*EACH), new_run(*EACH)
+    count = operations(whole, ())
+    assert count > 100
+    operations(run_dir, Random(seed).sample(range(1, count - 20), moments))
     resumed = 0
     for left in (tmp_path / "cuts").glob(f"*/{run_dir.path.parent.name}/{run_dir.id}"):
         run = RunDir(left)

@@ -10,7 +10,6 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -52,16 +51,11 @@ class Watched:
         self.handles.append((self._process.num_fds(), self._process.num_threads()))
 
     def check(self) -> str:
-        """Return what it took, once that is held to: no growth of memory, files or threads after the first third.
-
-        Of files and threads the least in a third counts: what a checkpoint takes for a moment does not.
-        """
+        """Return what it took: memory, files and threads do not grow after the first third (at their least there)."""
         third = len(self.rss) // 3
         slope = statistics.linear_regression(self.hours[third:], self.rss[third:]).slope
-        early, late = (
-            [min(kind) for kind in zip(*part, strict=True)]
-            for part in (self.handles[:third], self.handles[2 * third :])
-        )
+        parts = self.handles[:third], self.handles[2 * third :]
+        early, late = ([min(kind) for kind in zip(*part, strict=True)] for part in parts)
         taken = f"{self.rss[third]:.1f} to {self.rss[-1]:.1f} MB, {slope:+.1f} MB/h; files, threads {early} to {late}"
         assert slope * (self.hours[-1] - self.hours[third]) < GROWTH, taken
         assert all(count <= before for count, before in zip(late, early, strict=True)), taken
@@ -84,7 +78,10 @@ def test_a_long_run_and_a_dashboard_over_it(new_run: NewRun) -> None:
         screen.wait_for("LIVE")
         assert training.process.pid is not None
         trainer, viewer = Watched(training.process.pid), Watched(screen.child.pid)
-        for _ in ticks():
+        began = time.monotonic()
+        for k in range(SAMPLES):
+            while time.monotonic() < began + SECONDS * (k + 1) / SAMPLES:
+                time.sleep(0.2)
             assert not training.over
             assert screen.child.poll() is None
             screen.drain()
@@ -98,18 +95,8 @@ def test_a_long_run_and_a_dashboard_over_it(new_run: NewRun) -> None:
     print(f"trainer: {trainer.check()}\nviewer: {viewer.check()}\n{log_of(run)}")
 
 
-def ticks() -> Iterator[None]:
-    """Yield SAMPLES times, evenly over the whole time."""
-    began = time.monotonic()
-    for k in range(SAMPLES):
-        while time.monotonic() < began + SECONDS * (k + 1) / SAMPLES:
-            time.sleep(0.2)
-        yield
-
-
 def log_of(run: RunDir) -> str:
     """Return how large the log is, having looked whether that keeps to the promise, and whether a frame is missing."""
-    lines = run.events.read_bytes().splitlines()
     (end,) = records(run, "end")
     frames = records(run, "frame")
     live = Live(run)
@@ -119,7 +106,7 @@ def log_of(run: RunDir) -> str:
     assert live.state.frames == len(frames)
     seconds = float(str(end["seconds"]))
     assert len(frames) <= most_frames(seconds)
-    written = [line for line in lines if line.startswith(b'{"k":"frame"')]
+    written = [line for line in run.events.read_bytes().splitlines() if line.startswith(b'{"k":"frame"')]
     assert len(written) == len(frames)
     size = sum(map(len, written))
     assert size <= sum(FRAME + BOUND * len(frame["hooks"]) for frame in frames)  # type: ignore[arg-type]

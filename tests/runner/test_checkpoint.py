@@ -48,15 +48,6 @@ def test_what_is_saved_is_counted_and_closed(store: CheckpointStore) -> None:
     assert read(save(store, 7), CPU) == {"model": {"w": pytest.approx(torch.tensor([7.0, 7.0]))}, "more": [7]}
 
 
-def test_the_newest_and_the_named_stay(store: CheckpointStore) -> None:
-    for it in (1, 2, 3):
-        save(store, it, *(["last"] if it != 2 else ["last", "best"]))
-    store.prune(keep=1)
-    assert [path.name for path in store.all()] == ["it00000003", "it00000002"]
-    assert names(store) == {"last": "it00000003", "best": "it00000002"}
-    assert not list(store.folder.glob(".*"))
-
-
 def test_nothing_is_removed_while_the_latest_does_not_read_back(store: CheckpointStore) -> None:
     paths = [save(store, it) for it in (1, 2, 3)]
     (paths[-1] / "manifest.json").unlink()

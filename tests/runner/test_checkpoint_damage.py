@@ -119,10 +119,10 @@ def test_a_file_that_would_run_code_is_refused_though_its_checksum_is_right(
     assert not Path("pwned").exists()
 
 
-@pytest.mark.parametrize("name", ["x", "x" * 240, "ü" * 120])
-def test_a_name_may_be_short_or_as_long_as_a_file_can_bear(store: CheckpointStore, name: str) -> None:
-    assert damage(save(store, 1, name)) == ""
-    assert names(store) == {name: "it00000001"}
+def test_a_name_may_be_short_or_as_long_as_a_file_can_bear(store: CheckpointStore) -> None:
+    known = ("x", "x" * 240, "ü" * 120)
+    assert damage(save(store, 1, *known)) == ""
+    assert names(store) == dict.fromkeys(known, "it00000001")
 
 
 def test_a_name_that_a_checkpoint_has_is_no_link(store: CheckpointStore) -> None:
@@ -140,7 +140,8 @@ def test_a_rank_that_moves_down_takes_its_name_along(store: CheckpointStore) -> 
     save(store, 3, "best-2")
     assert names(store) == {"last": "it00000002", "best": "it00000002", "best-2": "it00000003"}
     store.prune(keep=1)
-    assert [path.name for path in store.all()] == ["it00000003", "it00000002"]
+    assert [path.name for path in store.all()] == ["it00000003", "it00000002"], "the newest and the named stay"
+    assert not list(store.folder.glob(".*"))
 
 
 def test_names_go_back_to_what_they_stood_for(store: CheckpointStore) -> None:

@@ -21,18 +21,13 @@ from hookflow.runner.checkpoint import manager
 from hookflow.runner.checkpoint.manager import HostCopy
 from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
-from tests.conftest import NewRun, Train, Trained, messages, records, wait_for
+from tests.conftest import NewRun, Train, Trained, messages, reason, records, wait_for
 from tests.distributed.actors import asked_to_stop
 from tests.limits import LIMIT
 from tests.runner.same import assert_same, assert_same_end
 from tests.runner.test_resume import EVERY_3, strikes
 
 TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
-
-
-def end(run_dir: RunDir) -> tuple[object, object]:
-    record = records(run_dir, "end")[-1]
-    return record["exit"], record["reason"]
 
 
 def at_manifest(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) -> None:
@@ -67,22 +62,15 @@ def test_what_is_written_is_reported_at_the_next_safe_point(
     assert next(line.split()[1] for line in lines if line.startswith("after_save_checkpoint")) == "iter=6"
 
 
-def test_it_is_told_for_how_many_milliseconds_the_training_waited(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = count(step=0.25)
-    monkeypatch.setattr(manager, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    run_dir = trained()
-    assert {record["ms"] for record in records(run_dir, "checkpoint")} == {250.0}
-
-
 def test_a_write_under_way_when_the_run_fails_is_reported(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace = tmp_path / "trace"
+    """With the milliseconds for which the training has waited."""
+    trace, clock = tmp_path / "trace", count(step=0.25)
+    monkeypatch.setattr(manager, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     at_manifest(monkeypatch, 1, lambda: wait_for(lambda: "after_forward iter=5 " in trace.read_text()))
     run_dir = trained(TRACER % trace, 'hooks.raises={use="./watchers.py:Raises", args={at=5}}', code=1)
-    assert [record["it"] for record in records(run_dir, "checkpoint")] == [5]
+    assert [(record["it"], record["ms"]) for record in records(run_dir, "checkpoint")] == [(5, 250.0)]
 
 
 def interrupt_twice(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
@@ -113,7 +101,7 @@ def test_a_second_signal_calls_the_write_off(
     broken = new_run()
     at_manifest(monkeypatch, 2, interrupt_twice(monkeypatch))
     assert train_here(broken) == 143
-    assert "twice" in str(end(broken)[1])
+    assert "twice" in reason(broken)
     assert [path.name for path in CheckpointStore(broken.checkpoints).all()] == ["it00000005"]
     assert not list(broken.checkpoints.glob(".*"))
     monkeypatch.undo()
@@ -163,7 +151,7 @@ def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(tra
     raises = 'hooks.raises={use="./watchers.py:Raises", args={at=2}}'
     unstorable = 'hooks.fails={use="./watchers.py:Fails", args={place="state_dict"}}'
     run_dir = trained("hooks.checkpoint.points=['on_exception']", raises, unstorable, code=1)
-    assert "as told" in str(end(run_dir)[1])
+    assert "as told" in reason(run_dir)
     (failure,) = [text for text in messages(run_dir) if "no checkpoint could be saved after the error" in text]
     assert "['fails']['kinds'] is a builtins.frozenset" in failure
 
@@ -226,20 +214,20 @@ def last(run_dir: RunDir) -> int:
     [
         ("max_iters = 5", [SHORT], 5),
         ("max_iters = 2", [], 2),
+        ("max_iters = 8", ["run.val_every=4", 'hooks.checkpoint.points=["after_val"]'], 8),
         ("max_epochs = 3", [SHORT, 'hooks.checkpoint.points=[{at="after_train_epoch", every="2ep"}]'], 9),
         ("max_epochs = 3", ["hooks.checkpoint.points=['after_val']", "hooks.checkpoint.args={keep=1}"], 15),
         ("max_epochs = 3", [STOPS], 4),
         ("max_epochs = 2", ["hooks.checkpoint.points=['on_exception']"], 10),
         ("max_iters = 1", ["hooks.checkpoint.points=['on_exception']"], 1),
     ],
-    ids=["a cut epoch", "less than one", "every other one", "never otherwise", "stopped", "on exception alone", "one"],
 )
 def test_a_run_that_ends_in_order_has_its_last_iteration(
     trained: Trained, train_here: Train, length: str, overrides: list[str], its: int
 ) -> None:
     run_dir = trained(*overrides, swap=("max_epochs = 3", length))
     assert records(run_dir, "end")[-1]["it"] == last(run_dir) == its
-    assert records(run_dir, "checkpoint")[-1]["names"].count("last") == 1  # type: ignore[attr-defined]
+    assert all(record["names"].count("last") == 1 for record in records(run_dir, "checkpoint"))  # type: ignore[attr-defined]
     assert train_here(run_dir, resume=True) == 0
     assert f"resumed from it{its:08d}: iteration {its}" in " ".join(messages(run_dir))
     if its != 4:  # one that a hook has stopped may go on
@@ -247,25 +235,22 @@ def test_a_run_that_ends_in_order_has_its_last_iteration(
     assert records(run_dir, "end")[-1]["it"] == (15 if its == 4 else its)
 
 
-def test_nothing_is_saved_where_nobody_saves(trained: Trained) -> None:
-    assert not trained("hooks.checkpoint.enabled=false", "run.max_epochs=1").checkpoints.exists()
-
-
-def test_nothing_is_saved_before_the_first_iteration(trained: Trained) -> None:
-    run_dir = trained(STOPS.replace('point="after_backward", at=3', 'point="before_train", at=0'))
-    assert records(run_dir, "end")[-1]["it"] == 0
+@pytest.mark.parametrize(
+    ("override", "its"),
+    [
+        ("hooks.checkpoint.enabled=false", 5),
+        (STOPS.replace('point="after_backward", at=3', 'point="before_train", at=0'), 0),
+    ],
+)
+def test_nothing_is_saved_where_nobody_saves_nor_before_the_first_iteration(
+    trained: Trained, train_here: Train, override: str, its: int
+) -> None:
+    run_dir = trained(override, "run.max_epochs=1")
+    assert records(run_dir, "end")[-1]["it"] == its
     assert not run_dir.checkpoints.exists()
-
-
-def test_last_is_never_older_than_another_one(trained: Trained) -> None:
-    """The last validation is the best, and what it saves is newer than what the epoch had saved."""
-    run_dir = trained(
-        "run.val_every=4", 'hooks.checkpoint.points=["after_val"]', swap=("max_epochs = 3", "max_iters = 8")
-    )
-    names = CheckpointStore(run_dir.checkpoints).names()
-    assert names["last"].name >= names["best"].name
-    for record in records(run_dir, "checkpoint"):
-        assert record["names"].count("last") == 1  # type: ignore[attr-defined]
+    assert train_here(run_dir, resume=True) == 0
+    assert any("starting at the beginning" in text for text in messages(run_dir))
+    assert records(run_dir, "end")[-1]["it"] == its
 
 
 @pytest.mark.parametrize(
