@@ -1,7 +1,4 @@
-"""Whether less or more of a metric is better: its mode. It follows from the name, where that is plain.
-
-This is the only definition; hooks that keep the best and the monitor that shows it both ask here.
-"""
+"""Whether less or more of a metric is better: its mode, which follows from the name where that is plain."""
 
 from __future__ import annotations
 
@@ -38,10 +35,7 @@ _MODES: dict[str, Mode] = {word: mode for mode, words in WORDS.items() for word 
 
 
 def mode_by_name(metric: str) -> Mode | None:
-    """Return the mode that the words of a name say (`val/loss`, `loss_cls`, `accuracy@5`); None where it is not plain.
-
-    A word may end in a number (`map50`).
-    """
+    """Return the mode that the words of a name say (`val/loss`, `accuracy@5`, `map50`); None where it is not plain."""
     words = set(re.findall(r"[a-z0-9]+", metric.lower().replace("_", " ")))
     modes: set[Mode] = set()
     for word in words:

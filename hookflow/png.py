@@ -1,7 +1,4 @@
-"""PNG files as a run writes and shows them: 8 bits a channel, not interlaced; with zlib alone, which is two functions.
-
-NumPy is imported where it is needed: a dashboard without images starts without it.
-"""
+"""PNG files as a run writes and shows them: 8 bits a channel, not interlaced. NumPy is imported where it is needed."""
 
 from __future__ import annotations
 

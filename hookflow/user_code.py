@@ -61,10 +61,7 @@ def is_ours(error: BaseException) -> bool:
 
 
 def is_ctrl_c(error: BaseException) -> bool:
-    """Say whether a signal raised it, which no `raise` of the user's code has.
-
-    Python raises KeyboardInterrupt between two instructions, and handlers of signals in hookflow have a `raise`.
-    """
+    """Say whether a signal raised it, between two instructions or in hookflow, and no `raise` of the user's code."""
     if not isinstance(error, KeyboardInterrupt):
         return False
     origin = _origin(error)

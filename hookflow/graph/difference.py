@@ -40,10 +40,7 @@ class Turned:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """All that differs. Consequences of an added or removed hook are not listed again.
-
-    `bound` and `unbound` are the points at which a hook fires in one of the plans alone, by the hook.
-    """
+    """All that differs; `bound` and `unbound` are the points at which a hook fires in one of the plans alone."""
 
     keys: tuple[Change, ...]
     hooks_added: tuple[str, ...]

@@ -41,11 +41,7 @@ def ordered(before: Sequence[Collection[int]], key: Callable[[int], Any] = int) 
 
 
 def closure(before: Sequence[Collection[int]], order: Iterable[int]) -> list[int]:
-    """Return, for each row, all those that lead to it; `order` is a topological one.
-
-    A set of rows is one whole number, a bit a row: the closure of 2,000 rows with 20,000 edges takes 0.01 s, where
-    networkx's takes 1.9 s and 170 MB, and grows with the square.
-    """
+    """Return, for each row, all those that lead to it, as one number with a bit a row; `order` is a topological one."""
     ancestors = [0] * len(before)
     for row in order:
         result = 0

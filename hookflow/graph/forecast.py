@@ -1,7 +1,4 @@
-"""Forecast of a plan: the first firing of each binding, and the number of its firings in a whole run.
-
-The triggers are those of `hookflow.graph.schedule`, by which the run goes, too; here are the visits of each point.
-"""
+"""Forecast of a plan: the first firing of each binding, and the number of its firings, by `hookflow.graph.schedule`."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ EACH_EPOCH = Interval(1, "ep")
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How long a run is: in epochs or in iterations, as the pipeline says; the other where it can be known.
-
-    Validation comes every `val_every`, and at the end.
-    """
+    """How long a run is, in epochs or in iterations, as the pipeline says; and when it validates."""
 
     max_epochs: int | None
     max_iters: int | None
@@ -109,10 +103,7 @@ class _Counts:
 
 @dataclass(frozen=True, slots=True)
 class _Visits:
-    """How often the run comes to a point (None: unknown), and the known counters at that time.
-
-    Without any, the visits are unknown.
-    """
+    """How often the run comes to a point (None: unknown), and the counters that are known there."""
 
     count: int | None
     counts: Mapping[Counter, _Counts] = field(default_factory=dict)
@@ -223,10 +214,7 @@ def _window(schedule: Schedule, visits: _Visits) -> tuple[float, float]:
 
 
 def _firings(every: Measure, counts: _Counts, low: int, high: int) -> int:
-    """Return how many multiples are entered from the visit `low`, which fires, to the visit `high`.
-
-    The step to the last visit of all may be a shorter one.
-    """
+    """Return how many multiples are entered from the visit `low` to `high`; the step to the last one may be shorter."""
     entered = [every.multiple(counts.at(visit)) for visit in (low, max(high - 1, low), high)]
     regular = high - 1 - low if every.multiple(counts.step) else entered[1] - entered[0]
     return 1 + max(regular, 0) + (entered[2] > entered[1])

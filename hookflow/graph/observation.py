@@ -102,10 +102,7 @@ def never_seen(observed: Sequence[Seen]) -> dict[str, Slots]:
 
 
 def with_observed(plan: Plan, observed: Sequence[Seen]) -> Plan:
-    """Return the plan as it is, order and all, with what was seen beside what is declared.
-
-    No edge follows from that: so a pair that the declarations would order is reported until they are there.
-    """
+    """Return the plan with what was seen beside what is declared. No edge follows from that."""
     more = missing(plan, observed)
     bindings = []
     for binding in plan.bindings:
@@ -116,10 +113,7 @@ def with_observed(plan: Plan, observed: Sequence[Seen]) -> Plan:
 
 
 def turned(observed: Plan, declared: Plan) -> Iterator[Ambiguity]:
-    """Yield each pair that clashes by what was seen, and fires the other way round once that is declared.
-
-    `observed` is the plan as it is with what was seen, `declared` the one that the declarations make.
-    """
+    """Yield each pair that clashes by what was seen, and fires the other way round once that is declared."""
     for point in observed.order:
         places = {_who(binding): k for k, binding in enumerate(declared.at(point))}
         bound = observed.at(point)
@@ -177,10 +171,7 @@ def _met(slot: str, touched: Collection[str]) -> bool:
 
 
 def _shared(observed: Iterable[Seen]) -> set[str]:
-    """Return the slots of hooks' own state that other hooks touch, of the task's, and of what is logged and read.
-
-    An attribute of the task is shared if one hook writes it and another one touches it.
-    """
+    """Return the slots of hooks and of the task that other hooks touch, and the logged numbers that hooks read."""
     result: set[str] = set()
     users: dict[str, set[str]] = {}
     written: set[str] = set()

@@ -75,10 +75,7 @@ class Cycle:
 
 
 class Order:
-    """The order of one point, or of the two points of an around, with its reasons.
-
-    A row is a binding by its place among `bound`. If there are `cycles`, there is no order.
-    """
+    """The order of one point, or of the two points of an around; where there are `cycles`, there is none."""
 
     def __init__(
         self,
@@ -180,10 +177,7 @@ class Order:
         return rows
 
     def _sort(self, point: str) -> list[int]:
-        """Return the rows of a point in order: by edges, then phase, the second halves last, then the tie.
-
-        A wanted order holds against phases. The caller has asked `Decided.is_open` which of them count.
-        """
+        """Return the rows of a point in order: by edges, then phase unless an order is wanted, second halves last, the tie."""
         at = self._at[point]
         by_phase = self._wanted is None
         keys = [(by_phase * self._phase(row), by_phase and row in self._leaving, self._tie(row)) for row in at]
@@ -204,10 +198,7 @@ class Order:
             yield Statement(outer, inner, "pair", Where(message))
 
     def _left_as_entered(self, entries: Sequence[int]) -> Iterator[Statement]:
-        """Yield who is left before whom because of how they were entered.
-
-        An edge is loose where nothing but the file says that the one was entered before the other.
-        """
+        """Yield who is left before whom by how they were entered; loose where the file alone says that."""
         opening, closing = self.points
         firm = list(islice(self._halves(opening), MOST + 1))
         if len(firm) > MOST:

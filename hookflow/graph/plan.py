@@ -41,10 +41,7 @@ RANKS: tuple[Ranks, ...] = ("zero", "all")
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When a binding fires, as written (amounts such as "100", "2ep", "30s", "10%"); None leaves a side open.
-
-    Written amounts are read by `hookflow.pipeline.values.parse_amount`.
-    """
+    """When a binding fires, as written (amounts such as "100", "2ep", "30s", "10%"); None leaves a side open."""
 
     every: str | None = None
     since: str | None = None
@@ -219,10 +216,7 @@ class Plan:
         return Counter(overruled.edge.point for overruled in self.given_way if not overruled.against)
 
     def circle(self, given_way: GivenWay) -> tuple[Edge, ...]:
-        """Return the cycle of flows that an edge gave way to, from its first name on; () where a kept edge did it.
-
-        Of such a cycle no edge is kept, since none is the stronger.
-        """
+        """Return the cycle of flows that an edge gave way to, from its first name on; () where a kept edge did it."""
         if not given_way.against or not self._dropped.issuperset(given_way.against):
             return ()
         edges = (given_way.edge, *given_way.against)
@@ -295,10 +289,7 @@ def _by_point(items: Iterable[Placed]) -> dict[str, tuple[Placed, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class EdgeSpec:
-    """The name of another hook, as an edge or a requirement states it. An `optional` one may be missing.
-
-    `at` is the point and the half of the one binding that it holds for; None for all bindings of its hook.
-    """
+    """The name of another hook, as an edge states it. `at` is the point and half that it holds for; None: all."""
 
     hook: str
     optional: bool

@@ -184,10 +184,7 @@ STANDARD: tuple[Point, ...] = (
 
 
 class Points:
-    """The points of a pipeline by name, in the order of a full run: those of every run, and `own` ones among them.
-
-    A custom point follows a point of every run, or an earlier custom point in `own`.
-    """
+    """The points of a pipeline by name, in the order of a full run; `own` ones stand behind those that they follow."""
 
     def __init__(self, own: Iterable[Point] = ()) -> None:
         ordered = list(STANDARD)
@@ -249,10 +246,7 @@ ROUNDS = {
 
 
 class Loop:
-    """Where in a round of the loop each point fires. A validation that is due after iterations has no one place.
-
-    Points of the pipeline's own are in the rounds of those that they follow.
-    """
+    """Where in a round of the loop each point fires. A validation that is due after iterations has no one place."""
 
     def __init__(self, points: Points, validates_in_epoch: bool) -> None:
         row = {point.name: k for k, point in enumerate(points)}

@@ -29,10 +29,7 @@ Counter = Literal["it", "ep", "firing", "s"]
 
 
 class Totals(NamedTuple):
-    """How many iterations and epochs a run has, and iterations an epoch; None where it is not known yet.
-
-    Either `iters` or `epochs` is known; with `iters_per_epoch`, `iters` is.
-    """
+    """How many iterations and epochs a run has, and iterations an epoch; None where it is not known yet."""
 
     iters: int | None = None
     epochs: int | None = None

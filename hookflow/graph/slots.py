@@ -1,8 +1,4 @@
-"""Slots: named pieces of run state that hooks read and write. At one point, writers fire before readers.
-
-A slot may have parts, `metrics.accuracy` (`hookflow.graph.slots`).
-A hook may name slots of its own; these are the ones that the runner and the built-in hooks speak of.
-"""
+"""Slots: named pieces of run state that hooks read and write, and their parts, such as `metrics.accuracy`."""
 
 from __future__ import annotations
 
@@ -218,11 +214,7 @@ class Lifetimes:
                     self._first[part] = place, point, writer
 
     def stale(self) -> Iterator[Stale]:
-        """Yield who reads what the round before has left.
-
-        A class may declare its slots for all of its methods: then the best of their points counts. A condition is
-        evaluated at each.
-        """
+        """Yield who reads what the round before has left, at the best of the points that share a declaration."""
         fresh: set[tuple[str, str]] = set()
         late: dict[tuple[str, str], Stale] = {}
         for binding in self._plan.bindings:

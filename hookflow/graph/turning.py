@@ -1,8 +1,4 @@
-"""Pairs of hooks that nothing orders, and orders in which some of them are turned.
-
-An order is given as the place of each binding (`hookflow.graph.order.Places`), and made a plan by compiling: so what is
-stated, what follows from data flow, and how arounds nest, holds in each of them.
-"""
+"""Pairs of hooks that nothing orders, and orders in which some of them are turned."""
 
 from __future__ import annotations
 
@@ -36,10 +32,7 @@ class Pair:
 
 
 def unordered(plan: Plan) -> Iterator[Pair]:
-    """Yield each pair of two hooks that nothing orders, and that no `ambiguous_with` lets fire either way.
-
-    How two arounds are left follows from how they are entered: they are a pair where they are entered.
-    """
+    """Yield each pair of two hooks that nothing orders, but for arounds as they are left."""
     allowed = {frozenset((hook.name, other)) for hook in plan.hooks for other in hook.ambiguous_with}
     for point in plan.order:
         decided = Decided(plan, point)
@@ -127,10 +120,7 @@ def brought_together(plan: Plan, pairs: Iterable[Pair], free: Collection[Pair]) 
 
 
 def swaps_between(plan: Plan, other: Plan) -> list[Pair]:
-    """Return which neighbours change places, one pair after the other, from the order of one plan to that of another.
-
-    If both orders are allowed, no swap breaks an ordered pair, and no pair is swapped twice.
-    """
+    """Return which neighbours change places, one pair after the other, from one plan's order to another's."""
     swaps = []
     for point in plan.order:
         there = [*map(key, plan.at(point))]

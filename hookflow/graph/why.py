@@ -85,11 +85,7 @@ class Decided:
                 self._later[k] |= self._later[first]
 
     def is_open(self, first: Binding, then: Binding) -> bool:
-        """Say whether nothing that anybody has said of two bindings puts `first` first.
-
-        Neither that second halves come last, nor a phase into which edges to other hooks have moved one of them, was
-        said of the two.
-        """
+        """Say whether nothing that is stated of the two bindings themselves puts `first` first."""
         upper, lower = self._row[first.id], self._row[then.id]
         if self.ancestors[lower] >> upper & 1:
             return False
@@ -105,11 +101,7 @@ class Decided:
 
 
 def precedence(plan: Plan, a: str, b: str) -> list[Answer]:
-    """Return an answer for each point at which both hooks are bound, in the order of a run; none if they never meet.
-
-    A hook with two bindings at a point (a method and half of an `around`) has an answer for each;
-    so a hook may be asked of itself.
-    """
+    """Return an answer for each pair of bindings of two hooks at one point, in the order of a run."""
     answers = []
     for point in plan.order:
         both = [binding for binding in plan.at(point) if binding.hook in (a, b)]
@@ -149,10 +141,7 @@ class Ambiguity:
 
 
 def ambiguities(plan: Plan) -> Iterator[Ambiguity]:
-    """Yield each ambiguous pair that the pipeline does not allow by `ambiguous_with`, point by point in firing order.
-
-    It is lazy: where thousands of hooks write one slot, so are the pairs.
-    """
+    """Yield each ambiguous pair that no `ambiguous_with` allows, in firing order."""
     allowed = {frozenset((hook.name, other)) for hook in plan.hooks for other in hook.ambiguous_with}
     for point in plan.order:
         for first, then in _clashing(plan, point):
@@ -161,10 +150,7 @@ def ambiguities(plan: Plan) -> Iterator[Ambiguity]:
 
 
 def ways_to_state(first: str, then: str) -> tuple[str, str, str]:
-    """Return how a file says in which order two hooks must fire, either way, or that it does not matter.
-
-    Only the author knows which order is right: that `first` fires first today may be the mistake.
-    """
+    """Return how a file says in which order two hooks must fire, either way, or that it does not matter."""
     return (
         f'{first} first, as now: after = ["{first}"] in [hooks.{then}]',
         f'{then} first: after = ["{then}"] in [hooks.{first}]',
@@ -173,10 +159,7 @@ def ways_to_state(first: str, then: str) -> tuple[str, str, str]:
 
 
 def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
-    """Yield the pairs of one point that clash over a slot, and that nothing that was said of them orders.
-
-    The exit order of two arounds follows from their entry order, so the entry decides.
-    """
+    """Yield the pairs of one point that clash over a slot and that nothing orders, but for arounds as they are left."""
     bound = plan.at(point)
     parts = Parts(slot for binding in bound for slot in (*binding.reads, *binding.writes))
     decided = Decided(plan, point)

@@ -1,8 +1,4 @@
-"""Check whether `use` names something that exists, without importing it.
-
-`hookflow check` must not import torch to say that a model's file is missing. So files are parsed, not run; where a
-module makes up its names as it goes (a star import, a `__getattr__`), it has the benefit of the doubt.
-"""
+"""Check whether `use` names something that exists, by parsing its file and without importing it."""
 
 from __future__ import annotations
 
@@ -17,10 +13,7 @@ from hookflow.pipeline.use import bindings_in, is_object, locate, maker_of, modu
 
 
 def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
-    """Return a problem for each model, task, optimizer, data source and part of its loader that is not there.
-
-    Also for models and optimizers that do not go together.
-    """
+    """Return a problem for each component that is not there, and for models and optimizers that do not go together."""
     places, components = loaded.places, _components(loaded.pipeline)
     result = [missing(part.use, base, places.of(f"{key}.use"), registry_of(key)) for key, part in components.items()]
     return [*filter(None, result), *wrong_parts(loaded)]

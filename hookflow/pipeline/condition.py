@@ -55,10 +55,7 @@ class ConditionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that can be evaluated. `names` are the scalars and metrics in it.
-
-    `doubt` is empty, or says why this is hardly what is meant, and what may be: "always holds", a hint.
-    """
+    """A condition that can be evaluated; `names` are its scalars and metrics, `doubt` says what is odd, with a hint."""
 
     text: str
     names: frozenset[str]

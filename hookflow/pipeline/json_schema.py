@@ -136,10 +136,7 @@ NAMES = {"hooks": "ema", "points": "after_densify", "model": "generator", "optim
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A key: its sentence, its type in words, whether it must be given, its default, and an example.
-
-    Undeclared parts are empty. `keys` are those of a table.
-    """
+    """A key as it is declared; undeclared parts are empty, and `keys` are those of a table."""
 
     key: str
     about: str
@@ -151,10 +148,7 @@ class Declared:
 
 
 def find_key(key: str) -> Declared:
-    """Return what is declared of a key such as `run.precision`, `hooks.*.every`, `model.weights`; "" is the file.
-
-    Raises UserError, with the nearest right key, when there is none.
-    """
+    """Return what is declared of a key such as `hooks.*.every`; "" is the file. Raises UserError if it is none."""
     parts = key.split(".") if key else []
     place = _KeySchema(_whole())
     for k, part in enumerate(parts):

@@ -31,10 +31,7 @@ _TOO_MANY_DIGITS = re.compile(r"\d[\d_]{4300,}")
 
 
 def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> str:
-    """Return the text of a file; `named` is the place of another file that names it. Raises UserError.
-
-    A file that is named, or `recorded` in a run, is no pipe: a pipe is not read.
-    """
+    """Return the text of a file; `named` is the place of another file that names it. Raises UserError."""
     where = named or Where(str(path))
     file = f'the file "{path}" ' if named else ""
     try:
@@ -117,10 +114,7 @@ def _subscript(name: str) -> str:
 
 
 def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap) -> Iterator[Problem]:
-    """Lay each `key=value` over `tree`, in place, and note where the value comes from. Yields those that cannot be.
-
-    `key=null` takes the key away, for TOML has no null.
-    """
+    """Lay each `key=value` over `tree`, in place; `null` takes the key away. Yields those that cannot be."""
     laid: set[Key] = set()
     for override, where, of_python in overrides:
         try:

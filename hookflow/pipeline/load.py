@@ -148,10 +148,7 @@ class Options(TypedDict, total=False):
 
 
 def load(source: PipelineSource, overrides: Sequence[Said] = (), **options: Unpack[Options]) -> Loaded:
-    """Read a pipeline file, lay `key=value` overrides over it, fill in its `${…}`, and check it.
-
-    Raises UserError with everything that is wrong, each with its line.
-    """
+    """Read a pipeline file, lay `key=value` overrides over it, fill in its `${…}`, and check it. Raises UserError."""
     if isinstance(source, Path):
         return parse(read(source, recorded=options.get("recorded", False)), source, overrides, **options)
     places = SourceMap.in_tables(source, str(TABLES))
@@ -160,10 +157,7 @@ def load(source: PipelineSource, overrides: Sequence[Said] = (), **options: Unpa
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Collect no garbage in this block, or in the function that this decorates: its objects stay.
-
-    To look through them takes as long as to make a large plan.
-    """
+    """Collect no garbage in this block: to look through the objects of a large plan takes as long as to make it."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -235,10 +229,7 @@ def _resolve(
 
 
 def dump(public: Pipeline, where: Where | None = None) -> str:
-    """Return a pipeline, as it is recorded, as TOML that parses to an equal one; it extends no other.
-
-    Raises UserError, at `where`, when it could not be read back: it is longer than a pipeline file may be.
-    """
+    """Return a recorded pipeline as TOML that parses to an equal one. Raises UserError when it is too long."""
     written = tomli_w.dumps(as_tables(public))
     if len(written.encode("utf-8", "replace")) > MOST_BYTES:
         message = f"once its references and lists are written out, this is {TOO_LONG}"

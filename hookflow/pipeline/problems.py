@@ -20,10 +20,7 @@ _SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiv
 
 
 def type_words(schema: Mapping[str, Any], definitions: Definitions | None = None) -> str:
-    """Return the type that a JSON Schema describes, but for null: TOML has none, one leaves the key out.
-
-    `definitions` are what its references stand for.
-    """
+    """Return the type that a JSON Schema describes, but for null; `definitions` are what its references stand for."""
     definitions = definitions or schema.get("$defs", {})
     match schema:
         case {"$ref": str(reference)}:
@@ -115,10 +112,7 @@ def key_of(details: ErrorDetails) -> Key:
 
 
 def wrong_value(details: ErrorDetails, name: str, written: str = "") -> tuple[str, str]:
-    """Return what is wrong with the value of `name`, and a hint (or an empty one).
-
-    `written` replaces a value of the environment, which is not shown.
-    """
+    """Return what is wrong with the value of `name`, and a hint; `written` replaces a value of the environment."""
     value, context = details["input"], details.get("ctx", {})
     shown = f"the value of {written}" if written else _shown(value)
     match details["type"]:

@@ -163,10 +163,7 @@ class _Resolver:
 
 
 def public(resolved: dict[str, Any], written: dict[str, Any]) -> Pipeline:
-    """Return the valid pipeline of `resolved` with what stands in `written` for the environment's values.
-
-    `written` is the same tables interpolated without an environment, and is changed.
-    """
+    """Return the valid pipeline of `resolved` with the references to the environment that `written` has."""
     left = dict(environment_keys(written))
     while True:
         try:

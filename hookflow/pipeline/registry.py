@@ -1,8 +1,4 @@
-"""Registries of short names: built-in names, and names from entry points of installed packages.
-
-A pipeline may also name any class or function by where it stands. The short names of hooks are in
-`hookflow.hooks.registry`.
-"""
+"""Registries of short names: built-in names, and names from entry points of installed packages."""
 
 from __future__ import annotations
 
@@ -19,10 +15,7 @@ from hookflow.errors import Problem, UserError, Where
 def missing_package(
     what: str, package: str, extra: str, where: Where | None = None, *, module: str = ""
 ) -> Problem | None:
-    """Return the problem that `what` needs a package which is not installed, without importing it; None if it is.
-
-    `module` is what it is imported as, if that is not the package's name.
-    """
+    """Return the problem that `what` needs a package (imported as `module`) that is not installed; None if it is."""
     if getattr(find_spec(module or package), "origin", None):  # a mere folder of that name has none
         return None
     message = f"{what} needs the package {package}, which is not installed"
@@ -53,11 +46,7 @@ def installed(group: str) -> dict[str, tuple[Offered, ...]]:
 
 @dataclass(frozen=True)
 class Registry:
-    """The short names of one kind of thing.
-
-    A built-in name takes precedence over one that a package offers. A name that several packages offer means none of
-    them.
-    """
+    """The short names of one kind of thing; built-in names come first, and a name of several packages means none."""
 
     kind: str
     """The word for one of them in messages: "hook"."""

@@ -1,7 +1,4 @@
-"""Source positions of the keys of a TOML file, which TOML parsers do not report.
-
-The text must be valid TOML, as a parser has found it to be; only its outline is read here.
-"""
+"""Source positions of the keys of a valid TOML text, which TOML parsers do not report."""
 
 from __future__ import annotations
 

@@ -33,10 +33,7 @@ LARGEST = 1 << 20
 
 
 def module_file(module: str) -> Path | None:
-    """Return the source of a module without importing its parents; None when it has none that can be read.
-
-    Raises ModuleNotFoundError, with the first part that is missing as its name.
-    """
+    """Return the source of a module, or None, without importing its parents. Raises ModuleNotFoundError."""
     top, *rest = module.split(".")
     try:
         spec = find_spec(top)  # a top-level name has no parents that this would import
@@ -88,10 +85,7 @@ _suspended: dict[Path, dict[str, ModuleType]] = {}
 
 @contextmanager
 def neighbours_of(file: Path) -> Iterator[None]:
-    """Let what is imported meanwhile be found beside `file` first, and from then on as a last resort.
-
-    Two pipelines in one process may have neighbours of one name: each file gets those of its own folder.
-    """
+    """Let imports find what lies beside `file` first; files of two folders each get neighbours of their own."""
     folder = file.parent
     for top, module in [(name, module) for name, module in sys.modules.items() if "." not in name]:
         home = _home(module)
@@ -131,10 +125,7 @@ class Objects:
         self._kept: list[Any] = []  # so that no other object gets the id of one of them
 
     def replace(self, tables: Any, key: Key = ()) -> Any:
-        """Return a copy of the tables at `key` with a string for each object at a `use`.
-
-        Raises UserError with every value that no file could hold.
-        """
+        """Return a copy of the tables with a string for each object at a `use`. Raises UserError for other objects."""
         problems: list[Problem] = []
         replaced = self._replaced(tables, key, problems)
         if problems:

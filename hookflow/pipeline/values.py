@@ -109,10 +109,7 @@ def _as_written(check: Callable[..., object], *args: object) -> PlainValidator:
 
 
 def limited_batches(limit: int | float | str, batches: int) -> int:
-    """Return how many of so many batches a limit leaves: at least one, and never more than there are.
-
-    Raises ValueError, in words for the user, when it is none.
-    """
+    """Return how many of so many batches a limit leaves: at least one, at most all. Raises ValueError."""
     if isinstance(limit, float):
         if not 0 < limit <= 1:
             raise ValueError(f'{limit} is no share of the batches; write 10 for ten batches, 0.1 or "10%" for a tenth')

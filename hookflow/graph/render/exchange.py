@@ -79,9 +79,6 @@ def _boxes(plan: Plan) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Return a text escaped for a label: what Mermaid, its Markdown or HTML would read otherwise, by number.
-
-    A space of no width follows a backslash: before an n, it would break the line however it is written.
-    """
+    """Return a text escaped for Mermaid by numbers; a space of no width parts a backslash from an n."""
     numbered = re.sub(r"[^\w\s.,:()/?=+-]", lambda sign: f"#{ord(sign[0])};", text)
     return numbered.replace("#92;", "#92;#8203;")

@@ -38,10 +38,7 @@ def title_of(plan: Plan, shown: str = "") -> str:
 
 
 def marks(plan: Plan, binding: Binding) -> list[str]:
-    """Return what is out of the ordinary about a binding.
-
-    These are the half of an `around`, phase, trigger, its condition, ranks, and a mark for default hooks.
-    """
+    """Return what is out of the ordinary about a binding: half of an around, phase, trigger, ranks, default."""
     hook = plan.hook(binding.hook)
     verb = {"whole": "", "enter": "enters", "exit": "leaves"}[binding.half]
     own = PHASES[-1 - PHASES.index(hook.phase)] if binding.half == "exit" else hook.phase  # the mirrored one
@@ -78,10 +75,7 @@ def in_words(edge: Edge) -> str:
 
 
 def edges_that_gave_way(plan: Plan) -> Iterator[str]:
-    """Yield the edges of a plan that are not kept, with those that overruled them; a cycle of flows is one sentence.
-
-    Those of which the reason is not known are counted.
-    """
+    """Yield the edges that are not kept, with those that overruled them; a cycle of flows is one sentence."""
     sentences: dict[str, None] = {}
     for overruled in plan.given_way:
         at = f"at {overruled.edge.point}"
@@ -218,10 +212,7 @@ def as_text(plan: Plan, title: str = "", width: int = 80, colour: bool = False) 
 
 
 class _Drawing:
-    """Knows how wide each column is, and what is to be said of each binding.
-
-    Where the points would take the room of the notes, they stand above their hooks.
-    """
+    """Knows the width of each column. Points stand above their hooks where they would take the room of the notes."""
 
     def __init__(self, plan: Plan, width: int, colour: bool) -> None:
         self.plan = plan
