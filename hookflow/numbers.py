@@ -32,7 +32,7 @@ def plural(count: float, thing: str) -> str:
 
 
 def strict_json(value: Any, instead: Callable[[float], str | None] = lambda number: None, **form: Any) -> str:
-    """Return a value as JSON; `instead` gives what stands for NaN and infinity, `form` are arguments of `json.dumps`."""
+    """Return a value as JSON; `instead` gives what stands for NaN and infinity, `form` is for `json.dumps`."""
     try:
         return json.dumps(value, allow_nan=False, **form)
     except ValueError:

@@ -177,7 +177,7 @@ class Order:
         return rows
 
     def _sort(self, point: str) -> list[int]:
-        """Return the rows of a point in order: by edges, then phase unless an order is wanted, second halves last, the tie."""
+        """Return the rows of a point in order: by edges, then phase (unless an order is wanted), then the tie."""
         at = self._at[point]
         by_phase = self._wanted is None
         keys = [(by_phase * self._phase(row), by_phase and row in self._leaving, self._tie(row)) for row in at]
