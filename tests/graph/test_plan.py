@@ -27,14 +27,6 @@ def test_as_a_string_it_is_a_line_for_each_point_with_the_triggers() -> None:
     assert str(plan()) == ""
 
 
-@pytest.mark.parametrize(
-    ("args", "expected"),
-    [({}, ""), ({"decay": 0.9, "name": "x"}, "decay = 0.9, name = 'x'"), ([0.9, "x"], "0.9, 'x'")],
-)
-def test_arguments_as_one_would_write_them(args: dict[str, object] | list[object], expected: str) -> None:
-    assert replace(node("a").hook, args=args).written_args == expected
-
-
 def test_its_own_points_may_follow_one_another() -> None:
     points = [Point(name, 1, ("run",), "it", "", "own", to) for name, to in (("x", "after_run"), ("y", "x"))]
     compiled = compile_plan("p", {"a": node("a", points=[("y", "whole")])}, points=Points(points))

@@ -36,30 +36,18 @@ def test_points_of_its_own_are_listed_behind_those_that_they_follow() -> None:
         assert names[start : start + len(behind) + 1] == [first, *behind]
 
 
-@pytest.mark.parametrize("name", ["after_train_iter", "forward", "b", "after_tuning"])
-def test_which_lie_inside_an_iteration(name: str) -> None:
-    """Those of its own do where the one does that they follow."""
-    assert mine().in_iteration(name)
-    assert not any(map(mine().in_iteration, ("after_val_iter", "before_alone")))
-
-
 @pytest.mark.parametrize(
     ("name", "ahead", "nested", "picks", "of_batches"),
     [
         ("before_run", True, False, "", False),
         ("before_train_iter", True, False, "", True),
-        ("after_forward", True, False, "", True),
         ("after_train_iter", False, False, "", True),
         ("after_train_epoch", False, False, "", False),
         ("after_val_iter", False, False, "", True),
         ("forward", True, True, "modules", True),
-        ("global_forward", True, True, "", True),
         ("parameter_grad", True, True, "parameters", True),
-        ("optimizer_step_post", True, True, "", True),
-        ("ddp_comm", True, True, "", True),
         ("state_dict_post", False, True, "modules", False),
         ("on_log", False, True, "", False),
-        ("a", False, True, "", False),
     ],
 )
 def test_what_a_point_is_by_its_kind(name: str, ahead: bool, nested: bool, picks: str, of_batches: bool) -> None:
@@ -75,3 +63,5 @@ def test_an_around_is_left_at_the_after_of_its_before() -> None:
     assert {"load_checkpoint", "alone", "forward"}.isdisjoint(points.pairs), "these have no before, or no after"
     assert points.names == (*(point.name for point in points), *(f"around_{pair}" for pair in points.pairs))
     assert "around_val" not in points
+    inside = ("after_train_iter", "forward", "b", "after_tuning", "after_val_iter", "before_alone")
+    assert list(map(points.in_iteration, inside)) == [True] * 4 + [False] * 2, "own ones where those are they follow"

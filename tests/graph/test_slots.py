@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations
 
 import pytest
 
@@ -44,7 +43,6 @@ DOUBTFUL: dict[str, tuple[list[Node], list[tuple[str, str]]]] = {
             ('hook "b" alone touches a slot "grdas"', 'did you mean "grads"?'),
         ],
     ),
-    "one of its own": ([node("a", writes=["temperature"])], []),
     "one of its own, read and written": ([node("a", reads=["mine"], writes=["mine"])], []),
     "nearly one of another hook": (
         [AVERAGE, node("b", writes=["avrage"])],
@@ -60,7 +58,6 @@ DOUBTFUL: dict[str, tuple[list[Node], list[tuple[str, str]]]] = {
         [ACCURACY, node("b", reads=["metrics.acuracy"])],
         [('"b" reads the slot "metrics.acuracy", which no hook writes', 'did you mean "metrics.accuracy"?')],
     ),
-    "a part that is another": ([ACCURACY, node("b", reads=["metrics.loss"])], []),
     "a part of what is written whole": (
         [ACCURACY, node("b", reads=["metrics.acuracy"]), node("c", writes=["metrics"])],
         [],
@@ -74,7 +71,6 @@ DOUBTFUL: dict[str, tuple[list[Node], list[tuple[str, str]]]] = {
             )
         ],
     ),
-    "the state of a hook": ([node("average"), node("b", reads=["hook.average"])], []),
     "the state of a hook that is off": ([node("b", reads=["hook.off"])], []),
     "the state of no hook": (
         [node("b", reads=["hook"])],
@@ -88,13 +84,6 @@ def test_what_is_doubtful(name: str) -> None:
     nodes, expected = DOUBTFUL[name]
     warnings = plan(*nodes, disabled=["off"]).warnings
     assert [(problem.message, problem.hint) for problem in warnings] == expected
-
-
-def test_a_misspelt_reader_is_doubtful_in_whatever_order() -> None:
-    for hooks in permutations([AVERAGE, node("b", reads=["avrage"])]):
-        (warning,) = plan(*hooks).warnings
-        assert warning.message == '"b" reads the slot "avrage", which no hook writes'
-        assert warning.hint == 'did you mean "average"?'
 
 
 @pytest.mark.parametrize(
@@ -144,19 +133,7 @@ class TestWhatTheRoundBeforeHasLeft:
                 [reader("scalars.n", "after_backward"), writer("scalars.n", "after_train_iter")],
                 'first written at after_train_iter by "w": what it reads is the last iteration\'s',
             ),
-            (
-                [
-                    reader("scalars.n", "after_backward"),
-                    writer("scalars.n", "after_train_iter"),
-                    writer("scalars.n", "after_train_iter", "v"),
-                ],
-                'by "w": what it reads is the last iteration\'s',
-            ),
             ([reader("metrics", "before_run")], "there is nothing to read yet"),
-            (
-                [reader("average", "before_train"), writer("average", "after_optimizer_step")],
-                'first written at after_optimizer_step by "w": there is nothing to read yet',
-            ),
         ],
     )
     def test_is_warned_of(self, nodes: list[Node], end: str) -> None:
@@ -168,7 +145,6 @@ class TestWhatTheRoundBeforeHasLeft:
         "nodes",
         [
             [reader("metrics", "before_train_epoch")],
-            [reader("metrics", "after_train_iter")],
             [reader("average", "after_backward"), writer("average", "after_train_iter")],
         ],
     )
@@ -194,12 +170,9 @@ class TestWhatTheRoundBeforeHasLeft:
     [
         *([reader(slot, "before_train_iter"), writer(slot, "after_train_iter")] for slot in ("model", "rng", "hook.w")),
         [reader("outputs", "after_forward")],
-        [reader("metrics.x", "after_val")],
         [reader("average", "before_train_iter"), writer("average", "before_train after_train_iter")],
-        [reader("average", "after_train_iter"), writer("average", "after_train_iter")],
         [reader("average", "on_exception"), writer("average", "after_train")],
         [reader("average", "before_train"), writer("average", "before_save_checkpoint")],
-        [reader("average", "before_train"), writer("average", "on_log")],
         [reader("average.a", "after_train_iter"), writer("average", "after_forward")],
         [
             reader("average", "after_backward"),
@@ -207,8 +180,6 @@ class TestWhatTheRoundBeforeHasLeft:
             writer("average.b", "after_train_iter", "v"),
         ],
         [writer("grads", "after_optimizer_step"), reader("grads", "after_train_iter")],
-        [writer("grads", "after_optimizer_step"), reader("grads", "after_backward after_train_iter")],
-        [writer("grads", "after_optimizer_step"), reader("grads", "after_optimizer_step")],
         [writer("grads", "before_optimizer_step after_train_iter")],
     ],
 )

@@ -39,14 +39,11 @@ def test_a_problem_shows_the_line_that_the_user_wrote(tmp_path: Path) -> None:
     ("line", "column", "shown", "mark"),
     [
         ('after = ["ema", "clip"]', 17, 'after = ["ema", "clip"]', "                ^^^^^^"),
-        ("[a-b.c]", 2, "[a-b.c]", " ^^^"),
         ("k = [1.5e-3, 2]", 6, "k = [1.5e-3, 2]", "     ^^^^^^"),
-        ("\tuse = 1", 2, "    use = 1", "    ^^^"),
         ('k = ["\ttab", x]', 6, 'k = ["    tab", x]', "     ^^^^^^^^^"),
         ('"名前" = "é"', 1, '"名前" = "é"', "^^^^^^"),
         ('"e\u0301" = { x = 1 }', 9, '"e\u0301" = { x = 1 }', "       ^"),
         ('use = "open', 12, 'use = "open', "           ^"),
-        ('use = "open', 99, 'use = "open', "           ^"),
         ("x = \x1b[31m", 5, "x = ·[31m", "    ^"),
         ("  indented", 0, "indented", ""),
     ],
@@ -57,7 +54,7 @@ def test_the_place_is_marked_cell_by_cell(line: str, column: int, shown: str, ma
     assert " " * excerpt.indent + "^" * excerpt.width == mark
 
 
-@pytest.mark.parametrize("column", [0, 1, 95, 150, 206])
+@pytest.mark.parametrize("column", [0, 95, 206])
 def test_a_long_line_is_cut_around_the_place(column: int) -> None:
     line = "x = { " + ", ".join(f"k{n} = {n}" for n in range(10, 40)) + " }"
     excerpt = Excerpt.around(line, column)
@@ -73,7 +70,6 @@ def test_the_nearest_name_is_found_whatever_its_case_and_where_none_is_near_all_
     assert nearest("xyz", ["EMA", "swa"]) == ""
     assert nearest_or_all("ema", ["EMA", "swa"], "it has") == 'did you mean "EMA"?'
     assert nearest_or_all("xyz", iter(["EMA", "swa"]), "it has") == "it has EMA, swa"
-    assert nearest_or_all("xyz", [], none="none yet") == "there are none yet"
     assert first_few("abcd", 3) == "a, b, c, …"
 
 
@@ -83,11 +79,6 @@ def test_wrapped_lines_keep_every_character_within_their_width(texts: list[str],
     for lines in (wrapped(" ".join(phrases), width), wrapped_phrases(phrases, width)):
         assert all(cell_len(line) <= width for line in lines)
         assert "".join(lines).replace(" ", "") == "".join(phrases).replace(" ", "")
-
-
-def test_lines_are_broken_between_phrases_then_words() -> None:
-    assert wrapped_phrases(["ab cd,", "e f"], 8) == ["ab cd,", "e f"]
-    assert wrapped("  ab  損失が減る e", 6) == ["  ab", "損失が", "減る e"]
 
 
 def test_of_what_pytorch_raises_the_line_that_called_it_is_named() -> None:

@@ -84,6 +84,8 @@ def test_a_base_of_a_base_and_a_link_on_the_way(built_on: Load, tmp_path: Path) 
     middle = 'extends = "../../shared/base.toml"\n[run]\nseed = 3\n[model.args]\ndepth = 5\n'
     loaded = built_on('extends = "far/middle.toml"', **{"own/far/middle.toml": middle})
     assert loaded.pipeline.run.seed == 3
+    run = built_on(ON_BASE + "[run]\nmax_iters = 100\n").pipeline.run
+    assert (run.max_epochs, run.max_iters) == (None, 100), "the length of the child takes the place of the base's"
     assert loaded.pipeline.model.use == "far/../../shared/net.py:Net"
     assert loaded.places.of("model.args.depth") == Where("own/far/middle.toml", 5, 1)
     assert loaded.places.of("model.args.width") == Where("shared/base.toml", 7, 10)
@@ -113,11 +115,6 @@ def test_every_key_keeps_where_it_came_from(built_on: Load) -> None:
         "task": Where(child),
     }
     assert {key: loaded.places.of(key) for key in said} == said
-
-
-def test_the_length_of_the_child_takes_the_place_of_the_bases(built_on: Load) -> None:
-    run = built_on(ON_BASE + "[run]\nmax_iters = 100\n").pipeline.run
-    assert (run.max_epochs, run.max_iters) == (None, 100)
 
 
 @pytest.mark.parametrize(

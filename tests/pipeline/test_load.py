@@ -130,15 +130,11 @@ def test_null_takes_a_key_away() -> None:
     ("override", "said"),
     [
         ("run.sed=1", 'did you mean "seed"?'),
-        ("hooks.emma.args.decay=0.9", 'did you mean "ema"?'),
         ("seed", "this is not KEY=VALUE"),
         ("run.name.x=1", '"run.name" is a plain value'),
         ("hooks.log.points.2=x", "its 2 entries are counted from 0"),
         ("hooks.ema.after=[ema", "unterminated value [ema"),
-        ("run.seed=x", 'run.seed must be an integer, not the string "x"'),
-        ("run.sed=null", 'there is no "run.sed" to take away'),
         ("hooks.emma.use=null", 'there is no "hooks.emma.use" to take away'),
-        ("run.max_iters=2 run.max_epochs=3", "the length is given twice"),
         ("run.test=true", "run.test is on, but there is no [data.test]"),
     ],
 )
@@ -175,11 +171,9 @@ def test_the_environment_is_read_like_an_override_and_an_empty_variable_takes_th
     [
         ({"a": "${b}"}, '${b}: the pipeline sets no key "b"'),
         ({"a": "${env:A}"}, 'the environment variable "A" is not set'),
-        ({"a": "x${a}"}, "a → a refers to itself"),
         ({"a": "${b.c}", "b": {"c": "${d}"}, "d": ["${a}"]}, "a → b.c → d.0 → a refers to itself"),
         ({"a": {}, "b": "x${a}"}, "${a} is a table and cannot stand within a string"),
         ({"a": "${b"}, "${b is no reference"),
-        ({"a": "${}"}, "${} is no reference"),
     ],
 )
 def test_a_reference_without_a_value_is_told_once(tree: dict[str, Any], said: str) -> None:

@@ -109,11 +109,8 @@ match = "b"
 @pytest.mark.parametrize(
     ("key", "line", "column"),
     [
-        ("hooks.log", 1, 8),
-        ("hooks.log.points.0", 3, 3),
         ("hooks.log.points.1.at", 4, 5),
         ("hooks.log.points.1.after.0", 5, 14),
-        ("optimizer.groups.1", 11, 13),
         ("optimizer.groups.1.match", 12, 1),
         ("optimizer.groups.1.args.lr", 11, 13),
         ("hooks.log.every", 1, 8),

@@ -67,11 +67,3 @@ def test_graphviz_takes_the_dot_and_draws_points_from_above_and_hooks_from_the_l
         bound = [row for row in rows if row]
         assert all(x < right for row in bound for (x, _), (right, _) in pairwise(row))
         assert [row[0][1] for row in bound] == sorted((row[0][1] for row in bound), reverse=True)
-
-
-@needs_graphviz
-def test_graphviz_reads_nothing_into_a_name() -> None:
-    said = subprocess.run(["dot", "-Tsvg"], input=as_dot(HOSTILE), capture_output=True, text=True, check=True)
-    assert not said.stderr
-    assert "&quot;p&quot; &amp; &lt;q&gt;" in said.stdout
-    assert "損失" in said.stdout
