@@ -44,9 +44,7 @@ def with_scalars(nodes: Mapping[str, Node], sources: Sources) -> tuple[dict[str,
         if not writes and not requested:
             return bound
         return replace(
-            bound,
-            reads=tuple(sorted({*bound.reads, *requested})),
-            writes=tuple(sorted({*bound.writes, *writes})),
+            bound, reads=tuple(sorted({*bound.reads, *requested})), writes=tuple(sorted({*bound.writes, *writes}))
         )
 
     result = {name: replace(node, bound=tuple(flowing(name, b) for b in node.bound)) for name, node in nodes.items()}

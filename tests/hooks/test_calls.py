@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import load, parse
-from tests.hooks.test_inspect_troubles import HEAD
+from tests.hooks.sources import USE, pipeline_with
 from tests.hooks.test_troubles import plan
 
 POINT = 'points = ["after_val"]'
@@ -21,10 +21,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def warnings(folder: Path, code: str, table: str = "") -> list[str]:
     """Return what is warned of the hook `It` of a file of this code."""
-    file = f"h{len(list(folder.iterdir()))}.py"  # a file is imported once
-    (folder / file).write_text(code)
-    pipeline = parse(f'{HEAD}[hooks.it]\nuse = "./{file}:It"\n{table}\n', folder / "p.toml")
-    return [problem.message.replace(file, "FILE") for problem in compile_pipeline(pipeline).warnings]
+    found = compile_pipeline(pipeline_with(folder, code, table)).warnings
+    return [re.sub(r"h\d+\.py", "FILE", problem.message) for problem in found]
 
 
 def of_method(folder: Path, *lines: str, table: str = "") -> list[str]:
@@ -38,18 +36,14 @@ STOP = "run.skip_step()"
 
 
 def test_a_call_is_reported_with_its_place_and_what_to_declare(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "class It:\n    writes = ('metrics',)\n    def after_val(self, run):\n        if run.epoch > 3:\n"
-        "            run.skip_step()\n"
-    )
-    (tmp_path / "p.toml").write_text(f'{HEAD}[hooks.it]\nuse = "./mine.py:It"\n')
-    (problem,) = compile_pipeline(load(tmp_path / "p.toml")).warnings
+    code = "class It:\n    writes = ('metrics',)\n    def after_val(self, run):\n        if run.epoch > 3:\n"
+    (problem,) = compile_pipeline(pipeline_with(tmp_path, f"{code}            run.skip_step()\n")).warnings
     assert problem.message == (
-        'hook "it" calls run.skip_step at after_val (mine.py:5) without declaring that it writes "control", '
+        'hook "it" calls run.skip_step at after_val (h0.py:5) without declaring that it writes "control", '
         "which would end the run with an error"
     )
     assert problem.hint == 'declare it: writes = ["control", "metrics"] in [hooks.it], or in its class'
-    assert problem.where is not None and problem.where.line == 7, "the hook's `use`"
+    assert problem.where is not None and problem.where.line == USE
 
 
 @pytest.mark.parametrize(
@@ -140,13 +134,10 @@ def test_methods_that_a_call_gives_the_run_to(tmp_path: Path, call: str, helper:
     [
         ("run = run.task", STOP),
         ("for run in run.tasks:", f"    {STOP}"),
-        ("with run.x as run:", f"    {STOP}"),
         ("try: pass", "except E as run: pass", STOP),
         ("import run", STOP),
-        ("from a import b as run", STOP),
         ("def run(): pass", STOP),
         ("match run.x:", f"    case run: {STOP}"),
-        ("if (run := 1): pass", STOP),
         ("def inside():", "    nonlocal run", STOP),
         (f"[{STOP} for run in ()]",),
         ("del run", STOP),
@@ -156,9 +147,7 @@ def test_methods_that_a_call_gives_the_run_to(tmp_path: Path, call: str, helper:
         ("self.run.skip_step()",),
         ("run.task.skip_step()",),
         ("skip = run.skip_step",),
-        ("getattr(run, 'skip_step')()",),
         ("run.step_skipped()",),
-        ("skip_step()",),
     ],
     ids=lambda lines: lines[0],
 )
@@ -171,18 +160,11 @@ def test_where_it_is_not_certain_nothing_is_reported(tmp_path: Path, lines: tupl
     [
         (f"from functools import partial\ndef f(run, metrics):\n    {STOP}\nIt = partial(f, print)\n", POINT),
         (f"run = print\nclass It:\n    def after_val(self, metrics): {STOP}\n", ""),
-        (
-            f"class It:\n    def after_val(self, run): {STOP}\n    def after_run(self): pass\n",
-            'points = ["after_run"]',
-        ),
+        (f"class It:\n    def after_val(self, run): {STOP}\n    def after_run(self): pass\n", 'points = ["after_run"]'),
         (f"exec(compile('class It:\\n  def after_val(self, run): {STOP}\\n', __file__, 'exec'))", ""),
-        ("class It: after_val = eval('lambda self, run: run.skip_step()')", ""),
         ("class It: after_val, after_run = lambda self, run: run.skip_step(), lambda self, run: 0", ""),
         ("It = print", POINT),
-        (
-            f"from pathlib import Path\nPath(__file__).unlink()\nclass It:\n    def after_val(self, run): {STOP}\n",
-            "",
-        ),
+        (f"from pathlib import Path\nPath(__file__).unlink()\nclass It:\n    def after_val(self, run): {STOP}\n", ""),
     ],
 )
 def test_of_another_run_or_a_source_that_cannot_be_read_nothing_is_reported(

@@ -8,32 +8,19 @@ import pytest
 
 from hookflow.errors import UserError
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import parse
 from tests.conftest import hookflow_here
+from tests.hooks.sources import HEAD, USE, pipeline_with
 
-HEAD = """
-run = { name = "troubles", max_epochs = 1 }
-model.use = "torch.nn:Identity"
-optimizer.use = "torch.optim:SGD"
-data.train.use = "cifar10"
-"""
 IMPORTS = "from enum import Enum\nfrom functools import *\nfrom pathlib import Path\nfrom torch import nn\n"
 
 
 def faults(folder: Path, code: str, table: str = "") -> list[str]:
     """Return what is said of the hook `It` of a file of this code."""
-    file = f"h{len(list(folder.iterdir()))}.py"  # a file is imported once
-    (folder / file).write_text(IMPORTS + code)
-    text = f'{HEAD}[hooks.it]\nuse = "./{file}:It"\n{table}\n'
     try:
-        compile_pipeline(parse(text, folder / "p.toml"))
+        compile_pipeline(pipeline_with(folder, IMPORTS + code, table))
     except UserError as error:
         return [f"{problem.where.line if problem.where else ''}: {problem.message}" for problem in error.problems]
     return []
-
-
-USE = 7
-"""The line of `use`."""
 
 
 FUNCTION = 'points = ["after_val"]'
@@ -131,9 +118,7 @@ def test_a_network_is_a_hook_that_does_not_say_at_which_modules(tmp_path: Path) 
 
 
 def test_a_network_in_the_file_of_a_hook_is_not_listed(tmp_path: Path) -> None:
-    (tmp_path / "h.py").write_text(
-        f"{IMPORTS}class It:\n    def after_run(self): pass\nclass Net(nn.Module):\n    def forward(self, x): pass\n"
-    )
+    (tmp_path / "h.py").write_text(f"{IMPORTS}{lines()}class Net(nn.Module):\n    def forward(self, x): pass\n")
     (tmp_path / "p.toml").write_text(f'{HEAD}[hooks.it]\nuse = "./h.py:It"\n')
     said = hookflow_here("explain", "hooks", "p.toml", cwd=tmp_path).stdout
     assert "./h.py:It" in said

@@ -21,7 +21,6 @@ from hookflow.runner.process.launch import prepare
 from tests import own_tasks
 from tests.conftest import TESTS, NewRun, Trained, records
 from tests.distributed.several import carry_out
-from tests.runner.test_on_log import LISTENS, Listens
 
 Train = Callable[..., int]
 KEEPS = 'hooks.keeps={use="tests.hooks.test_log_means:Keeps"}'
@@ -173,9 +172,3 @@ def test_a_long_sum_is_exact_to_seven_digits() -> None:
 def test_mps_adds_up_in_float32() -> None:
     assert sum_dtype(torch.device("mps")) is torch.float32
     assert sum_dtype(torch.device("cuda")) is sum_dtype(torch.device("cpu")) is torch.float64
-
-
-def test_a_mean_stays_a_tensor_until_somebody_else_reads_it(trained: Trained) -> None:
-    trained(LISTENS % "", log('window=3, mean="epoch"'), "run.max_epochs=1")
-    kinds = {name: type(value) for _, name, value in Listens.heard}
-    assert kinds["loss"] is kinds["loss_epoch"] is torch.Tensor

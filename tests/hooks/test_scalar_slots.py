@@ -9,7 +9,7 @@ import pytest
 from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from tests.hooks.test_inspect_troubles import HEAD
+from tests.hooks.sources import HEAD
 
 
 def compiled(folder: Path, logs: str, when: str, more: str = "") -> Plan:

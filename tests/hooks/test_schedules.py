@@ -70,9 +70,7 @@ class TestLRSchedule:
 
     def test_it_sets_the_groups_that_it_names_and_no_others(self) -> None:
         groups = [{"initial_lr": 1.0, "lr": 1.0, **name} for name in ({"name": "position"}, {"name": "colour"}, {})]
-        run: Any = SimpleNamespace(
-            iter=20, max_iters=40, optimizers={"optimizer": SimpleNamespace(param_groups=groups)}
-        )
+        run: Any = SimpleNamespace(iter=20, max_iters=40, optimizers={"sgd": SimpleNamespace(param_groups=groups)})
         LRSchedule(shape="linear", groups=["colour"]).before_train_iter(run)
         assert [group["lr"] for group in groups] == [1, 0.5, 1]
         with pytest.raises(UserError) as caught:
@@ -206,9 +204,7 @@ class TestAccumulationSchedule:
         trained(*OFF, tracer, accumulation('[["1ep", 2], [11, 3]]'))
         lines = [line.split()[:2] for line in (tmp_path / "trace").read_text().splitlines()]
         stepped = [int(it.removeprefix("iter=")) for point, it in lines if point == "after_optimizer_step"]
-        assert stepped == [0, 1, 2, 3, 4, 6, 8, 9, 11, 14], (
-            "the group that begins at 10 has two batches, the last three"
-        )
+        assert stepped == [0, 1, 2, 3, 4, 6, 8, 9, 11, 14], "the group from 10 on has two batches, the last three"
         assert len([line for line in lines if line[0] == "after_train_iter"]) == 15
 
     @pytest.mark.parametrize("at", [6, pytest.param(11, marks=pytest.mark.long), 12])
@@ -237,10 +233,7 @@ class TestAccumulationSchedule:
         [
             ((accumulation("[[0, 2]]"), "run.accumulate=2"), "both say on how many batches the optimizer steps"),
             ((accumulation('[["2ep", 2], [3, 4]]'),), "batches: positions must increase: 3 is iteration 3, the one"),
-            (
-                (accumulation("[[0, 2]]"), "task.use=tests.photographs:StepsEveryThird", *OFF),
-                "this task steps it itself",
-            ),
+            ((accumulation("[[0, 2]]"), "task.use=tests.photographs:StepsEveryThird", *OFF), "this task steps it"),
             (("task.use=./own_tasks.py:accumulates",), "run.accumulate is for hooks"),
         ],
     )

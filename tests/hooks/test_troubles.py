@@ -17,7 +17,7 @@ from hookflow.hooks.inspect import Inspection
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import parse
 from hookflow.service.pipelines import read_pipeline, valid_plan
-from tests.hooks.test_inspect_troubles import HEAD
+from tests.hooks.sources import HEAD, pipeline_with
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = [*sorted((ROOT / "pipelines").glob("*.toml")), ROOT / "tests/gan.toml", ROOT / "tests/toy.toml"]
@@ -122,9 +122,8 @@ def test_a_pair_of_everything_one_a_model_is_no_ambiguity() -> None:
 
 
 def test_a_key_may_be_several_or_the_hooks_own_name() -> None:
-    compiled = plan(
-        "ema", more='[hooks.best]\nuse = "checkpoint"\nargs = { monitor = { psnr = "max", loss = "min" } }\n'
-    )
+    best = '[hooks.best]\nuse = "checkpoint"\nargs = { monitor = { psnr = "max", loss = "min" } }\n'
+    compiled = plan("ema", more=best)
     (saver,) = [b for b in compiled.at("after_val") if b.hook == "best"]
     assert saver.reads == ("metrics.loss", "metrics.psnr")
     (keeps,) = [b for b in compiled.at("before_save_checkpoint") if b.hook == "ema"]
@@ -132,12 +131,7 @@ def test_a_key_may_be_several_or_the_hooks_own_name() -> None:
 
 
 def test_a_key_that_is_no_argument_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        'class Mine:\n    reads = ("model.{modle}",)\n    def __init__(self, model=None): ...\n'
-        "    def after_val(self): ...\n"
-    )
-    table = f'[hooks.mine]\nuse = "{tmp_path / "mine.py"}:Mine"\n'
-    with pytest.raises(
-        UserError, match=r'Mine has a slot "model.{modle}", and no argument "modle"\n +did you mean "model"'
-    ):
-        plan(more=table)
+    code = 'class It:\n    reads = ("model.{modle}",)\n    def __init__(self, model=None): ...\n'
+    message = r'It has a slot "model.{modle}", and no argument "modle"\n +did you mean "model"'
+    with pytest.raises(UserError, match=message):
+        compile_pipeline(pipeline_with(tmp_path, f"{code}    def after_val(self): ...\n"))

@@ -8,8 +8,7 @@ import pytest
 
 from hookflow.errors import Problem
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import parse
-from tests.hooks.test_inspect_troubles import HEAD
+from tests.hooks.sources import pipeline_with
 
 SAVER = "def it(run):\n    save(run.model.state_dict())\n"
 EMA = '[hooks.ema]\nuse = "ema"\n'
@@ -17,10 +16,8 @@ EMA = '[hooks.ema]\nuse = "ema"\n'
 
 def warned(folder: Path, code: str, point: str, others: str, table: str = "") -> list[Problem]:
     """Return what is warned of a function of this code at a point, listed ahead of `others`."""
-    file = f"h{len(list(folder.iterdir()))}.py"  # a file is imported once
-    (folder / file).write_text(code)
-    hook = f'[hooks.it]\nuse = "./{file}:it"\npoints = ["{point}"]\n{table}\n'
-    return list(compile_pipeline(parse(f"{HEAD}{hook}{others}", folder / "p.toml")).warnings)
+    tables = f'points = ["{point}"]\n{table}\n{others}'
+    return list(compile_pipeline(pipeline_with(folder, code, tables, "it")).warnings)
 
 
 def writer(slot: str, point: str, more: str = "") -> str:
@@ -37,13 +34,13 @@ def test_a_saver_beside_an_average(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert problem.hint == 'declare it, and it fires after "ema": reads = ["model"] in [hooks.it], or in its class'
 
 
-@pytest.mark.parametrize("table", ['reads = ["model"]', 'after = ["ema"]', 'before = ["ema"]', 'phase = "last"'])
-def test_it_is_mended_by_a_declaration_an_edge_or_a_phase(tmp_path: Path, table: str) -> None:
+@pytest.mark.parametrize(
+    "table", ['reads = ["model"]', 'after = ["ema"]', 'before = ["ema"]', 'phase = "last"', 'ambiguous_with = ["ema"]']
+)
+def test_it_is_mended_by_a_declaration_an_edge_a_phase_or_a_word_that_either_may_be_first(
+    tmp_path: Path, table: str
+) -> None:
     assert not warned(tmp_path, SAVER, "after_val", EMA, table)
-
-
-def test_or_by_saying_that_either_may_come_first(tmp_path: Path) -> None:
-    assert not warned(tmp_path, SAVER, "after_val", EMA, 'ambiguous_with = ["ema"]')
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,7 @@ def test_whatever_can_be_called_is_a_hook(trained: Trained) -> None:
     [
         (table("tell", '["a"]'), 'asks for "count", which after_train does not offer'),
         (table("tell", '["a", "b"]'), '"count" must be an integer, not the string "b"'),
-        (
-            table("tell", '["a", 1, 2, "b", "c"]'),
-            "takes 3 arguments, and is given 5\n    it takes prefix, count, suffix",
-        ),
+        (table("tell", '["a", 1, 2, "b", "c"]'), "takes 3 arguments, and is given 5\n    it takes prefix, count"),
         (table("twice", '["a", 1, 2]'), "takes 1 argument, and is given 3"),
         (table("teller", '{prefx="b"}'), 'takes no argument "prefx"\n    did you mean "prefix"?'),
         (table("teller", "{prefix=3}"), '"prefix" must be a string, not 3'),

@@ -68,14 +68,10 @@ LOADER = (
     "data",
     [
         pytest.param(("run.limit_train=3",), id="a source of one's own"),
-        pytest.param((LOADER[0] % 0, LOADER[1]), id="a loader"),
         pytest.param((LOADER[0] % 2, LOADER[1]), id="a loader with workers"),
         pytest.param(('data.train={use="./loaders.py:with_generator"}', "run.limit_train=2"), id="batches"),
         pytest.param(("run.limit_train=3", "run.accumulate=2"), id="accumulated"),
         pytest.param(("run.overfit=2",), id="overfit"),
-        pytest.param(
-            ('data.train={use="./loaders.py:with_generator"}', "run.overfit=2"), id="overfit on a loader of one's own"
-        ),
     ],
 )
 def test_a_resumed_run_is_the_run_that_was_left_alone(resumes_alike: NewRun, data: tuple[str, ...]) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from hookflow.events.records import TEXT_LIMIT, shortened
 from hookflow.png import encode_png
 from hookflow.runner.logging import media
 from hookflow.runner.logging.media import copied, drawn, pixels
@@ -38,8 +37,18 @@ def test_a_png_reads_back_to_the_bit(channels: int, tmp_path: Path) -> None:
         assert np.array_equal(read(file).reshape(array.shape), array)
 
 
-def test_one_of_each_is_recorded_as_it_was_when_it_was_logged(trained: Trained) -> None:
+def test_one_of_each_is_recorded_as_it_was_by_a_thread_that_may_read_the_device_and_write(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[str] = set()
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: [threads.add(threading.current_thread().name), function(*args)][1]
+
+    for name in ("pixels", "encode_png"):
+        monkeypatch.setattr(media, name, watched(getattr(media, name)))
     run = trained(LOGS, SHORT)
+    assert threads == {"hookflow-media"}
     images = records(run, "image")
     assert [(r["it"], r["caption"], r["hook"]) for r in images] == [(k, f"at {k}", "logs") for k in range(1, 6)]
     assert images[2]["path"] == "images/val/sample/it00000003.png"
@@ -48,26 +57,6 @@ def test_one_of_each_is_recorded_as_it_was_when_it_was_logged(trained: Trained) 
     histogram = records(run, "histogram")[-1]
     assert (histogram["it"], histogram["edges"], histogram["counts"]) == (5, [0.0, 1.0, 2.0], [1, 3])
     assert [r["text"] for r in records(run, "text")] == [f"iteration {k}" for k in range(1, 6)]
-
-
-def test_the_training_thread_neither_reads_a_device_nor_writes_a_file(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads: set[str] = set()
-
-    def watched(name: str) -> Callable[..., Any]:
-        function = getattr(media, name)
-
-        def called(*args: Any) -> Any:
-            threads.add(threading.current_thread().name)
-            return function(*args)
-
-        return called
-
-    for name in ("pixels", "encode_png"):
-        monkeypatch.setattr(media, name, watched(name))
-    trained(LOGS, SHORT)
-    assert threads == {"hookflow-media"}
 
 
 def test_what_there_is_no_room_for_is_dropped_and_told(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,13 +132,3 @@ def test_a_figure_keeps_its_canvas_and_is_drawn() -> None:
     assert figure.canvas is before
     assert image.shape == (100, 150, 4)
     assert image[..., :3].unique().numel() > 2
-
-
-def test_a_text_is_cut() -> None:
-    assert shortened("short") == "short"
-    cut = shortened("é" * TEXT_LIMIT)
-    assert len(cut.encode()) <= TEXT_LIMIT
-    kept, _, mark = cut.partition("…")
-    assert mark == f" [{2 * TEXT_LIMIT - len(kept.encode()):,} bytes left out]"
-    assert set(kept) == {"é"}
-    assert shortened("x" * TEXT_LIMIT) == "x" * TEXT_LIMIT

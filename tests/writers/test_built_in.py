@@ -100,12 +100,7 @@ def log_records(data: bytes) -> Iterator[bytes]:
             parts = b""
 
 
-READERS = {
-    "csv": rows_of_csv,
-    "tensorboard": rows_of_tensorboard,
-    "mlflow": rows_of_mlflow,
-    "wandb": rows_of_wandb,
-}
+READERS = {"csv": rows_of_csv, "tensorboard": rows_of_tensorboard, "mlflow": rows_of_mlflow, "wandb": rows_of_wandb}
 
 
 def trained_with(name: str, new_run: NewRun) -> RunDir:

@@ -193,11 +193,7 @@ class SWA(Average):
     """
 
     phase = "late"  # its rates replace those of a schedule
-    reads: ClassVar[Slots] = {
-        **READS,
-        "before_train_iter": ("optimizer", "lr"),
-        "after_train_iter": ("model.{model}",),
-    }
+    reads: ClassVar[Slots] = {**READS, "before_train_iter": ("optimizer", "lr"), "after_train_iter": ("model.{model}",)}
     writes: ClassVar[Slots] = {**WRITES, "before_train_iter": ("lr",)}
 
     begin: Annotated[Progress, Field(description='when sampling begins: 0, 1000, "5ep", "75%" of the run')] = "75%"
