@@ -133,13 +133,6 @@ class TestEdges:
         where = 'around_val of "a" encloses its own methods'
         assert edges(compiled, "before_val") == edges(compiled, "after_val") == [("a", "a", where)]
 
-    def test_how_two_are_left_is_loose_where_the_file_alone_says_how_they_are_entered(self) -> None:
-        compiled = plan(node("a", points=AROUND), node("x", points=AROUND), node("b", ["a"], points=AROUND))
-        loose = {(edge.first, edge.then): edge.loose for edge in compiled.edges_at("after_val")}
-        assert loose == {("x", "a"): True, ("b", "x"): True, ("b", "a"): False}
-        (left,) = plan(node("a", phase="early", points=AROUND), node("b", phase="late", points=AROUND)).edges
-        assert not left.loose
-
     def test_what_is_stated_where_they_are_entered_is_not_said_again_of_how_they_are_left(self) -> None:
         hooks = [node("a", points=AROUND), node("b", ["a"], points=AROUND), node("q", ["b"], ["a"], points=VAL)]
         assert edges(plan(*hooks), "before_val") == [("a", "b", "p.toml:1")]

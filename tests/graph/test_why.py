@@ -11,8 +11,8 @@ from itertools import islice
 import pytest
 
 from hookflow.graph.plan import Node, Plan
-from hookflow.graph.why import Decided, ambiguities, apart, neighbours, precedence
-from tests.hook_nodes import AROUND, POINT, node, order, plan
+from hookflow.graph.why import ambiguities, apart, neighbours, precedence
+from tests.hook_nodes import AROUND, POINT, node, plan
 
 
 def left(name: str, after: Iterable[str] = (), phase: str = "normal", **slots: list[str]) -> Node:
@@ -26,29 +26,6 @@ class TestNeighbours:
         links = [*neighbours(compiled, POINT)]
         assert [(link.first.hook, link.reason) for link in links] == [("a", "edge"), ("b", "phase"), ("c", "file")]
         assert [link.path for link in links] == [compiled.edges, (), ()]
-
-    @pytest.mark.parametrize(
-        ("nodes", "reason"),
-        [
-            # who waits for an around comes after who does not, or for fewer
-            ([left("q", "a"), left("p"), node("a", points=AROUND)], "phase"),
-            ([left("q", "a"), left("p", "b"), node("a", points=AROUND), node("b", ["a"], points=AROUND)], "phase"),
-            # both wait for the same one, or for two that nothing orders
-            ([left("p", "a"), left("q", "a"), node("a", points=AROUND)], "file"),
-            ([left("q", "a"), left("p", "b"), node("a", points=AROUND), node("b", points=AROUND)], "file"),
-            # an edge to a plain method is no waiting, nor is one in another phase than the around
-            ([left("x"), left("p"), left("q", "x"), node("a", points=AROUND)], "file"),
-            (
-                [left("x", (), "early"), left("p", (), "early"), left("q", "x", "early"), node("a", points=AROUND)],
-                "file",
-            ),
-        ],
-    )
-    def test_may_be_decided_by_how_arounds_are_left(self, nodes: list[Node], reason: str) -> None:
-        compiled = plan(*nodes)
-        assert [name for name in order(compiled, "after_val") if name in "pq"] == ["p", "q"]
-        first, then = (next(b for b in compiled.at("after_val") if b.hook == name) for name in "pq")
-        assert Decided(compiled, "after_val").reason(first, then) == reason
 
 
 class TestPrecedence:

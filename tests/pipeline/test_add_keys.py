@@ -29,12 +29,6 @@ use = "x"
     [
         (TABLE, "reads", ["model"], TABLE.replace("] }\n", '] }\nreads = ["model"]\n')),
         (
-            'hooks.saver = { use = "a" } # here\n',
-            "reads",
-            ["model"],
-            'hooks.saver = { use = "a", reads = ["model"]} # here\n',
-        ),
-        (
             '[hooks]\nsaver.use = "a"\nother.use = "b"\n',
             "writes",
             {"after_val": ["lr"]},
@@ -54,12 +48,6 @@ use = "x"
         ),
         ('extends = "base.toml"', "reads", ["lr"], 'extends = "base.toml"\n\n[hooks.saver]\nreads = ["lr"]\n'),
         ('[hooks.saver]\r\nuse = "a"\r\n', "reads", ["lr"], '[hooks.saver]\r\nuse = "a"\r\nreads = ["lr"]\r\n'),
-        (
-            '[hooks.saver]\nreads = ["a"]\n',
-            "reads",
-            {"after_val": ["lr"]},
-            '[hooks.saver]\nreads = { after_val = ["lr"] }\n',
-        ),
     ],
 )  # fmt: skip
 def test_a_key_is_put_where_its_table_stands(text: str, key: str, value: object, changed: str) -> None:

@@ -23,9 +23,7 @@ from tests.garbling import seeds
 NINES, EFS = "9" * 5_000, "0x" + "f" * 5_000
 LONG = "a" * 300
 BASE = circle("max_epochs = 1")
-NEXT = "${data.train.args.a%d}"
 TO_NOWHERE = "[data.train.args]\n" + "".join(f'a{k} = "${{nowhere{k}}}"\n' for k in range(300))
-DOUBLING_LISTS = "[data.train.args]\n" + "".join(f"a{k} = {2 * [NEXT % (k + 1)]}\n" for k in range(26)) + "a26 = []"
 LIST, ITEM = "${data.train.args.a}", "${data.train.args.a.0}!"
 MANY = f"[data.train.args]\na = {[0] * 1_000}\nb = {[LIST] * 20}\nc = {[ITEM] * 20}\n"
 TOO_MUCH = 10_000
@@ -57,24 +55,20 @@ def told(path: Path, *overrides: str, imports: bool = True) -> str:
         (BASE.replace("circle:Net", "circle:N\\u0000et"), 'there is no "N·et"'),
         (f'extends = "a\\u0000.toml"\n{BASE}', "extends must be the name of a file"),
         (f'extends = "{LONG}.toml"\n{BASE}', "cannot be read: File name too long"),
-        (BASE.replace("hookflow.zoo.circle", f"./{LONG}.py"), "there is no file"),
         (BASE.replace("hookflow.zoo.circle", "./itself.py"), "there is no file"),
         (f"{BASE}x = {'[' * 2_000}{']' * 2_000}", "nested too deep"),
         (f"[{'.'.join('a' * 2_000)}]\n{BASE}", "nested too deep"),
         (BASE + "".join(f"k{k} = 1\n" for k in range(20_000)), "of which the first 100 are shown"),
         (f"{BASE}{TO_NOWHERE}", "sets no key"),
-        (f"{BASE}{DOUBLING_LISTS}", "put more than 1,000,000 characters and entries"),
         (f"{BASE}# {MOST_BYTES * 'x'}", "this is longer than 1 MB"),
-        (f'extends = "big.toml"\n{BASE}', "which is too much for a pipeline"),
         (f"{BASE}{MANY}", "put more than 10,000 characters and entries"),
     ],
-    ids=range(16),
+    ids=range(13),
 )
 def test_what_is_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
     if text.endswith(MANY):
         monkeypatch.setattr(references, "MOST_MADE", TOO_MUCH)
     (tmp_path / "itself.py").symlink_to("itself.py")
-    (tmp_path / "big.toml").write_text(f"# {MOST_BYTES * 'x'}")
     path = tmp_path / "p.toml"
     path.write_text(text)
     problems = told(path)

@@ -15,7 +15,6 @@ from jsonschema import Draft7Validator
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
-from hookflow.cli.explain import schema_of_pipelines
 from hookflow.pipeline.load import dump
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.values import PATTERN, parse_amount
@@ -112,19 +111,3 @@ def test_what_only_another_file_or_the_environment_can_say_is_let_pass(text: str
 def test_a_mistake_is_told_where_it_is(text: str, message: str) -> None:
     (told,) = said(f'extends = "base.toml"\n{text}')
     assert told.startswith(message)
-
-
-def test_every_key_has_its_sentence() -> None:
-    assert [*keys_without_sentence(schema_of_pipelines(), ())] == []
-
-
-def keys_without_sentence(schema: Any, path: tuple[str, ...]) -> Any:
-    """Yield the keys (but for those of `then`, which only narrow others) that say nothing of themselves."""
-    if isinstance(schema, dict):
-        for name, value in schema.get("properties", {}).items():
-            if "description" not in value:
-                yield (*path, name)
-            yield from keys_without_sentence(value, (*path, name))
-        for group in ("items", "additionalProperties", *schema.get("patternProperties", {})):
-            inner = schema.get(group, schema.get("patternProperties", {}).get(group))
-            yield from keys_without_sentence(inner, (*path, group))

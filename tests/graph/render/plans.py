@@ -132,16 +132,6 @@ def plans(draw: st.DrawFn) -> Plan:
     return plan(*nodes)
 
 
-def packed(hooks: int, edges: int) -> Plan:
-    """Return many hooks at one point, each after some others."""
-    return plan(
-        *(
-            node(f"hook{k}", ["after_train_iter"], {f"hook{k * 7 % (k - at)}" for at in range(min(edges, k))})
-            for k in range(hooks)
-        )
-    )
-
-
 def wide(hooks: int) -> Plan:
     """Return many hooks with edges of every kind, short ones and long ones, some of them around the validation."""
     kinds: tuple[EdgeKind, ...] = ("file", "class")

@@ -18,7 +18,7 @@ from hookflow.graph.render.html import as_html
 from hookflow.graph.render.svg import MARGIN, NAME_CELL, NOTE_CELL, TITLE_CELL, Picture, as_svg
 from hookflow.graph.render.text import marks, place_of, slots
 from tests.golden_files import check_golden
-from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans, wide
+from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, plan, plans, wide
 
 SVG = "{http://www.w3.org/2000/svg}"
 ONE_WAITS_FOR_ALL = plan(
@@ -96,8 +96,8 @@ INSIDE = plan(node("probe", ["forward"], modules=("head",)), node("a", ["forward
 
 @pytest.mark.parametrize(
     "drawn",
-    [RICH, HOSTILE, INSIDE, packed(40, 4), wide(60), ONE_WAITS_FOR_ALL, MANY_AROUNDS],
-    ids=["rich", "hostile", "inside", "packed", "wide", "one waits for all", "arounds"],
+    [RICH, HOSTILE, INSIDE, wide(60), ONE_WAITS_FOR_ALL, MANY_AROUNDS],
+    ids=["rich", "hostile", "inside", "wide", "one waits for all", "arounds"],
 )
 def test_nothing_overlaps_or_leaves_the_picture(drawn: Plan) -> None:
     check(drawn)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from math import inf
 
 import pytest
 from hypothesis import given
@@ -127,22 +126,6 @@ def test_every_firing_and_edge_is_told_in_order_and_none_is_wider_than_the_page(
     assert all(mark in said for binding in drawn.bindings for mark in marks(drawn, binding))
     for edge in drawn.edges:
         assert re.search(rf"after [^()]*\b{edge.first}\b[^()]* \({re.escape(place_of(edge))}\)", said), edge
-
-
-@pytest.mark.parametrize(
-    ("hooks", "edges", "limit", "rows"),
-    [
-        (3, [], inf, ["", "", ""]),
-        (4, [(0, 1), (1, 2), (1, 3)], inf, ["┌───", "└─┬▶", "  ├▶", "  └▶"]),
-        (5, [(0, 2), (1, 2), (1, 3), (0, 4)], inf, ["┌───", "│ ┌─", "├─┼▶", "│ └▶", "└──▶"]),
-        (3, [(0, 1), (1, 2), (0, 2)], inf, ["┌───", "└─┬▶", "  └▶"]),
-        (6, [(0, 3), (1, 4), (2, 5)], 2, ["┌───", "│ ┌─", "│ │ ", "└─│▶", "  └▶", "    "]),
-        (6, [(0, 3), (1, 4), (2, 5)], 3, ["┌─────", "│ ┌───", "│ │ ┌─", "└─│─│▶", "  └─│▶", "    └▶"]),
-    ],
-    ids=["nothing", "a chain and a fan", "joining and passing", "implied", "two lanes", "three"],
-)
-def test_edges_in_the_gutter(hooks: int, edges: list[tuple[int, int]], limit: float, rows: list[str]) -> None:
-    assert gutter(hooks, edges, limit) == rows
 
 
 def closure(links: set[tuple[int, int]]) -> set[tuple[int, int]]:
