@@ -41,27 +41,6 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quickly")
-def test_a_compiled_network_trains_to_the_same_and_keeps_its_names(trained: Trained) -> None:
-    plain, compiled = trained("run.max_epochs=1"), trained("run.max_epochs=1", COMPILE)
-    one, other = (final_state(run_dir)["model"] for run_dir in (plain, compiled))
-    assert one.keys() == other.keys()  # type: ignore[attr-defined]
-    for name, tensor in one.items():  # type: ignore[attr-defined]
-        assert torch.allclose(tensor, other[name]), name  # type: ignore[index]
-    assert [line for line in messages(compiled) if "compiled" in line] == [
-        "the network is compiled: its first iterations take much longer, here and when a batch has another shape"
-    ]
-
-
-@pytest.mark.usefixtures("quickly")
-def test_hooks_inside_a_compiled_network_fire(trained: Trained, tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    probes = f'hooks.probe={{use="./watchers.py:Probes", args={{file="{notes}"}}, modules=["head"]}}'
-    trained(probes, COMPILE, "run.max_epochs=1")
-    each = [f"{what} head {{}} train" for what in ("forward_pre", "forward", "full_backward_pre", "full_backward")]
-    assert notes.read_text().splitlines() == [line.format(it) for it in range(5) for line in each]
-
-
-@pytest.mark.usefixtures("quickly")
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
 def test_hooks_on_parameters_and_all_modules_fire_in_a_compiled_network(ran: Ran) -> None:
     """As often as in one that is not compiled, and with the same names."""
@@ -98,9 +77,7 @@ def test_idle_hooks_inside_a_compiled_network_force_no_recompilation(trained: Tr
 
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("point", ["forward", "full_backward_pre"])
-def test_a_hook_that_is_removed_from_a_compiled_network_is_called_no_more(
-    trained: Trained, tmp_path: Path, point: str
-) -> None:
+def test_a_hook_removed_from_a_compiled_network_is_called_no_more(trained: Trained, tmp_path: Path, point: str) -> None:
     probe = (
         f'{{use="./watchers.py:Probes", args={{file="{tmp_path / "notes"}"}}, modules=["head"], points=["{point}"]}}'
     )
@@ -119,23 +96,22 @@ def test_no_compiler_is_the_users_mistake(monkeypatch: pytest.MonkeyPatch, devic
         build.check_compiler(torch.device(device), Where("p.toml", 3, 1))
 
 
-def test_the_compiler_is_looked_for_before_anything_is_trained(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_compiler_is_looked_for_before_the_training(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
     assert "run.compile needs a C++ compiler" in str(records(trained(COMPILE, code=2), "end")[0]["reason"])
 
 
 @pytest.mark.usefixtures("quickly")
-def test_hooks_that_change_how_it_computes_may_be_compiled_too(trained: Trained) -> None:
-    """Statistics estimated anew, weights that do not train for a while."""
-    hooks = (
-        'hooks.precise={use="precise_bn"}',
-        'hooks.frozen={use="freeze", args={params=["body.0.*"], end="1ep"}}',
-    )
-    plain, compiled = trained("run.max_epochs=2", *hooks), trained("run.max_epochs=2", COMPILE, *hooks)
+def test_a_compiled_network_trains_to_the_same(trained: Trained) -> None:
+    """Also with hooks that change how it computes: statistics estimated anew, weights that do not train for a while."""
+    precise = 'hooks.precise={use="precise_bn"}'
+    frozen = 'hooks.frozen={use="freeze", args={params=["body.0.*"], end="1ep"}}'
+    plain, compiled = (trained("run.max_epochs=2", precise, frozen, *more) for more in ((), (COMPILE,)))
     for part in ("model", "model_ema"):
         torch.testing.assert_close(final_state(plain)[part], final_state(compiled)[part])
+    assert [line for line in messages(compiled) if "compiled" in line] == [
+        "the network is compiled: its first iterations take much longer, here and when a batch has another shape"
+    ]
 
 
 @pytest.mark.long

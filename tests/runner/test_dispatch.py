@@ -110,15 +110,6 @@ def test_another_exception_of_an_around_is_reported() -> None:
     assert reported == [("guarded", "worse", "ignore")]
 
 
-@pytest.mark.parametrize("error", [StopIteration("no batch"), KeyboardInterrupt(), GeneratorExit()])
-def test_any_exception_is_thrown(error: BaseException) -> None:
-    notes: list[Any] = []
-    fires, *_ = engine({"guarded": Guarded(notes)}, *around("guarded"))
-    fires.fire("before_val")
-    fires.unwind(error)
-    assert notes == ["finally"]
-
-
 def test_a_generator_must_yield_once() -> None:
     class Twice:
         def around_val(self) -> Iterator[None]:

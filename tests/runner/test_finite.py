@@ -193,9 +193,7 @@ def test_a_resumed_run_counts_on(resumes_alike: NewRun) -> None:
         ("once", ["The diagnosis raised RuntimeError: called again."]),
     ],
 )
-def test_a_loss_that_is_not_finite_ends_the_run_and_its_cause_is_named(
-    trained: Trained, kind: str, said: list[str]
-) -> None:
+def test_a_loss_that_is_not_finite_ends_the_run_with_its_cause(trained: Trained, kind: str, said: list[str]) -> None:
     tells = 'hooks.tells={use="./watchers.py:tells", points=["on_exception"]}'
     asks = 'hooks.asks={use="./watchers.py:Asks", args={point="after_train_iter"}}'
     run_dir = trained(ONE_EPOCH, upset(2, kind=kind), tells, asks, code=1)

@@ -130,9 +130,7 @@ def test_a_hook_that_fails_when_a_checkpoint_has_been_read(trained: Trained, tra
     ("kind", "text"),
     [("RuntimeError", "as told"), ("NoTextError", "NoTextError, which cannot be shown: that raises KeyError")],
 )
-def test_state_that_a_hook_does_not_take_back_names_the_hook(
-    trained: Trained, train_here: Train, kind: str, text: str
-) -> None:
+def test_a_hook_that_cannot_load_its_state_is_named(trained: Trained, train_here: Train, kind: str, text: str) -> None:
     run_dir = trained(fails("load_state_dict", kind=kind), "run.max_epochs=1")
     assert train_here(run_dir, resume=True) == 1
     (refused,) = records(run_dir, "refused")

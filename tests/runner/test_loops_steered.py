@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import NewRun, Trained, messages, reason, records
+from tests.conftest import NewRun, Train, Trained, messages, reason, records
 from tests.golden_files import check_golden
 from tests.toy import Net
 
@@ -134,6 +134,8 @@ def test_an_epoch_that_was_ended_stays_so_when_the_run_is_killed_there(resumes_a
 )
 def test_when_it_validates(trained: Trained, length: str, val_every: str, validated: list[int]) -> None:
     run_dir = trained(f"run.val_every='{val_every}'", swap=("max_epochs = 3", length))
+    (end,) = records(run_dir, "end")
+    assert (end["it"], end["ep"]) == (validated[-1], validated[-1] // 5)
     assert [record["it"] for record in records(run_dir, "metrics")] == validated
 
 
@@ -188,3 +190,31 @@ def test_gradients_are_off_and_the_net_is_in_evaluation_wherever_it_is_judged(tr
         "test: gradients False, training False",
     }
     assert records(run_dir, "metrics")
+
+
+def test_an_epoch_that_is_cut_by_the_end_is_entered_again_by_a_resume(
+    trained: Trained, train_here: Train, tmp_path: Path
+) -> None:
+    trace, marks = tmp_path / "trace", tmp_path / "marks"
+    around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
+    each = 'hooks.checkpoint.points=["after_train_iter"]'
+    tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{trace}"}}}}'
+    run_dir = trained(tracer, around, each, swap=("max_epochs = 3", "max_iters = 7"))
+    points = [line.split()[0] for line in trace.read_text().splitlines()]
+    assert (points.count("before_train_epoch"), points.count("after_train_epoch")) == (2, 1)
+    assert marks.read_text().split() == ["entered", "left", "entered", "left"]
+    assert points.index("after_train") > points.index("after_train_epoch")
+    run_dir.pipeline.write_text(run_dir.pipeline.read_text().replace("max_iters = 7", "max_iters = 10"))
+    marks.unlink()
+    trace.unlink()
+    assert train_here(run_dir, resume=True) == 0
+    assert marks.read_text().split() == ["entered", "left"]
+    points = [line.split()[0] for line in trace.read_text().splitlines()]
+    assert (points.count("before_train_epoch"), points.count("after_train_epoch")) == (0, 1)
+
+
+def test_there_need_be_no_validation(trained: Trained) -> None:
+    text = '[data.val]\nuse = "./toy.py:Points"\nargs = { split = 1, examples = 16 }\n'
+    run_dir = trained(swap=(text, ""))
+    assert records(run_dir, "metrics") == []
+    assert records(run_dir, "checkpoint")[-1]["it"] == 15

@@ -74,17 +74,18 @@ def test_a_run_that_had_begun_is_summed_up(tmp_path: Path) -> None:
     assert done.stderr.count('did you mean "accuracy"?') == 1
 
 
+BAD = f'--set=hooks.bad={{use="{TOY.parent}/watchers.py:Raises", args={{at=3}}}}', "--set=run.threads=1"
+
+
 def test_a_run_that_is_to_say_nothing_does_not_fail_in_silence(tmp_path: Path) -> None:
-    bad = f'--set=hooks.bad={{use="{TOY.parent}/watchers.py:Raises", args={{at=3}}}}'
-    done = hookflow("run", str(TOY), "--ui=none", bad, "--set=run.threads=1", cwd=tmp_path)
+    done = hookflow("run", str(TOY), "--ui=none", *BAD, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert '  failed: hook "bad" at after_backward, iteration 3: RuntimeError: as told\n' in done.stderr
     assert "look again: hookflow watch " in done.stderr
 
 
 def test_a_failing_hook_is_shown_whole(tmp_path: Path) -> None:
-    bad = f'--set=hooks.bad={{use="{TOY.parent}/watchers.py:Raises", args={{at=3}}}}'
-    done = hookflow("run", str(TOY), "--ui=plain", bad, "--set=run.threads=1", cwd=tmp_path)
+    done = hookflow("run", str(TOY), "--ui=plain", *BAD, cwd=tmp_path)
     assert done.returncode == 1
     where = 'hook "bad" at after_backward, iteration 3, ends the run: RuntimeError: as told'
     for said in ("Traceback", "raise RuntimeError(self.message)", where):

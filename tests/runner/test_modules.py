@@ -23,14 +23,6 @@ def probes(tmp_path: Path, name: str = "probe", **keys: object) -> str:
     return f'hooks.{name}={{use="./watchers.py:Probes", args={args}{written}}}'
 
 
-def test_they_fire_around_the_modules_in_training_alone(trained: Trained, tmp_path: Path) -> None:
-    run_dir = trained(probes(tmp_path, modules='["body.2", "head"]'), "run.val_every=1", swap=SWAP)
-    order = ["forward_pre body.2", "forward body.2", "forward_pre head", "forward head"]
-    order += ["full_backward_pre head", "full_backward head", "full_backward_pre body.2", "full_backward body.2"]
-    assert noted(tmp_path) == [f"probe {step} 0 train" for step in order]
-    assert records(run_dir, "metrics"), "there was a validation, in which nothing fired"
-
-
 PICKED = {
     '["*"]': ["net", "body", "body.0", "body.1", "body.2", "body.3", "head"],
     '["body.?"]': ["body.0", "body.1", "body.2", "body.3"],
@@ -65,15 +57,6 @@ def test_all_that_picks_nothing_is_told_at_once_with_the_nearest(trained: Traine
         assert f"--set hooks.p{k}" in text and told in text
     assert 'hook "p0" at forward: no module' in text
     assert '"bodi*" matches no parameter' in text
-
-
-def test_on_one_module_they_fire_in_the_plans_order(trained: Trained, tmp_path: Path) -> None:
-    first = probes(tmp_path, "first", modules='["head"]', after='["second"]')
-    second = probes(tmp_path, "second", modules='["head"]', points='["forward", "full_backward"]')
-    trained(first, second, swap=SWAP)
-    fired = [line.rsplit(" ", 3)[0] for line in noted(tmp_path)]
-    assert fired.index("second forward") < fired.index("first forward")
-    assert fired.index("second full_backward") < fired.index("first full_backward")
 
 
 ITERS = ("max_epochs = 3", "max_iters = 6")
@@ -161,7 +144,7 @@ def test_the_order_is_the_same_whatever_has_been_idle(trained: Trained, own: boo
 
 
 @pytest.mark.parametrize("trigger", ['when="iter > 1"', "every=4, from=1"])
-def test_a_resumed_run_fires_where_one_left_alone_does(
+def test_a_resumed_run_fires_where_another_does(
     new_run: NewRun, train_here: Train, tmp_path: Path, trigger: str
 ) -> None:
     """Also between a validation and the next iteration, which one answer of a trigger holds for."""
@@ -195,16 +178,8 @@ def test_one_that_takes_itself_off_is_called_once_for_each_module(trained: Train
     assert (tmp_path / "held").read_text().splitlines() == [f"{k}: head=1" for k in range(1, 6)]
 
 
-def test_another_hook_takes_it_off_by_name(trained: Trained, tmp_path: Path) -> None:
-    removes = 'hooks.removes={use="./module_watchers.py:Removes", args={hook="probe", at=2}}'
-    trained(notes(tmp_path, modules='["body.?", "head"]', every=1), removes)
-    assert [line.split()[2] for line in noted(tmp_path)] == ["0"] * 5 + ["1"] * 5
-
-
 @pytest.mark.parametrize("use", ["Once", "Notes"])
-def test_a_resumed_run_remembers_what_was_taken_off(
-    trained: Trained, train_here: Train, tmp_path: Path, use: str
-) -> None:
+def test_a_resumed_run_remembers_removed_hooks(trained: Trained, train_here: Train, tmp_path: Path, use: str) -> None:
     removes = 'hooks.removes={use="./module_watchers.py:Removes", args={hook="probe", at=2}}'
     hook = notes(tmp_path, use=use, modules='["body.0", "head"]', from_=1)
     run_dir = trained(hook, *[removes] * (use == "Notes"), OFTEN, strike(tmp_path, 3), code=143)
@@ -213,7 +188,7 @@ def test_a_resumed_run_remembers_what_was_taken_off(
     assert any(line.startswith('the hook "probe" remains removed') for line in messages(run_dir))
 
 
-def test_nothing_stays_on_the_network_when_a_run_cannot_begin(
+def test_a_run_that_cannot_begin_leaves_no_hook(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registered = []

@@ -1,9 +1,14 @@
-"""What an observed run sees of hooks: each of these touches one thing, in one of the ways that there are."""
+"""What an observed run sees of hooks, and what it looks with: watched mappings and fingerprints."""
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
 import random
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +17,7 @@ import numpy as np
 import pytest
 import tomli
 import torch
+from torch import nn
 
 from hookflow.graph.observation import Method, Seen, Slots, missing, never_seen
 from hookflow.graph.plan import Plan
@@ -20,7 +26,8 @@ from hookflow.runner.builder.build import build
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.numerics.precision import torch_settings
 from hookflow.runner.observe.observer import Observer
-from hookflow.runner.observe.tensors import mark_of_random
+from hookflow.runner.observe.tensors import Fingerprints, Leaves
+from hookflow.runner.observe.watched import WatchedDict
 from hookflow.service.pipelines import valid_plan
 from hookflow.trials.dry_run import Observed, in_temporary_run, observe
 from tests.conftest import TOY
@@ -160,14 +167,6 @@ def test_what_a_hook_raises_ends_nothing_and_stops_are_not_obeyed() -> None:
     assert [(one.hook, one.why) for one in found.silent] == [("fails", "raised RuntimeError: on purpose")]
 
 
-@pytest.mark.parametrize("draw", [lambda: torch.rand(1), random.random, np.random.rand])
-def test_a_draw_leaves_another_mark_and_to_look_leaves_none(draw: Callable[[], Any]) -> None:
-    before = mark_of_random(torch.device("cpu"))
-    assert mark_of_random(torch.device("cpu")) == before
-    draw()
-    assert mark_of_random(torch.device("cpu")) != before
-
-
 def test_a_run_that_is_observed_ends_with_the_bits_of_one_that_is_not() -> None:
     def ends(*, watched: bool) -> dict[str, torch.Tensor]:
         loaded = load(TOY, ["run.threads=1"])
@@ -197,3 +196,152 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_nothing_is_kept(kept: Path) -> None:
     observed({"file": {"use": "./undeclared.py:leaves_a_file", "points": ["after_train_iter"]}}, dir=str(kept / "runs"))
     assert [*kept.iterdir()] == []
+
+
+class Holds:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def prints(thing: Any) -> Leaves:
+    return dict(Fingerprints().of(thing))
+
+
+def optimizer(momentum: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1, momentum=momentum)
+
+
+PAIRS: dict[str, tuple[Any, Any]] = {
+    "number": (1, 1.0),
+    "bool": (True, 1),
+    "string": ("a", "b"),
+    "none": (None, 0),
+    "path": (Path("a"), Path("b")),
+    "tensor": (torch.zeros(3), torch.tensor([0.0, 0.0, -0.0])),
+    "shape": (torch.zeros(2, 3), torch.zeros(3, 2)),
+    "dtype": (torch.zeros(2, dtype=torch.int32), torch.zeros(2)),
+    "half": (torch.ones(2, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.bfloat16)),
+    "sparse": (torch.eye(2).to_sparse(), torch.zeros(2, 2).to_sparse()),
+    "array": (np.arange(3), np.arange(3)[::-1]),
+    "list": ([1, 2], [2, 1]),
+    "nested": ([{"a": torch.ones(1)}], [{"a": torch.zeros(1)}]),
+    "dict": ({"a": 1}, {"b": 1}),
+    "ordered": (OrderedDict(a=1), OrderedDict(a=2)),
+    "deque": (deque([1], 3), deque([2], 3)),
+    "set": ({1, 2}, {1, 3}),
+    "object": (Holds(1), Holds(2)),
+    "module": (nn.Linear(2, 2), nn.Linear(2, 2)),
+    "optimizer": (optimizer(0.5), optimizer(0.6)),
+    "random": (random.Random(1), random.Random(2)),
+    "numpy generator": (np.random.default_rng(1), np.random.default_rng(2)),
+    "torch generator": (torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_what_differs_has_another_fingerprint_and_a_copy_has_the_same(name: str) -> None:
+    one, other = PAIRS[name]
+    assert prints(Holds(one)) != prints(Holds(other))
+    same = one if isinstance(one, torch.Generator) else deepcopy(one)
+    assert prints(Holds(one)) == prints(Holds(same)) != {}
+
+
+def test_an_object_that_holds_itself_ends_and_what_is_known_is_left_out() -> None:
+    model, holder = nn.Linear(2, 2), Holds(None)
+    holder.value = [holder, model, 3]
+    assert {("value", "1", "weight"), ("value", "1", "bias"), ("value", "2")} < prints(holder).keys()
+    assert dict(Fingerprints([model]).of(holder)).keys() == {("value", "2")}
+
+
+def test_functions_and_threads_have_none() -> None:
+    assert not prints(Holds(print)) | prints(Holds(lambda: 1))
+
+
+Operation = Callable[[Any], Any]
+CONTENT = {"a": 1, "b": [2], "c": 3}
+ALL = None
+READS: dict[str, tuple[Operation, set[str | None]]] = {
+    "by key": (lambda d: d["a"], {"a"}),
+    "by a key that is not there": (lambda d: d["z"], {"z"}),
+    "get": (lambda d: (d.get("a"), d.get("z"), d.get("z", 5)), {"a", "z"}),
+    "in": (lambda d: ("a" in d, "z" in d), {"a", "z"}),
+    "list": (lambda d: list(d), {ALL}),
+    "keys": (lambda d: list(d.keys()), {ALL}),
+    "values": (lambda d: list(d.values()), {ALL}),
+    "items": (lambda d: list(d.items()), {ALL}),
+    "copy": (lambda d: d.copy(), {ALL}),
+    "copy.copy": (copy.copy, {ALL}),
+    "deepcopy": (copy.deepcopy, {ALL}),
+    "pickle": (lambda d: pickle.loads(pickle.dumps(d)), {ALL}),  # noqa: S301  # its own
+    "json": (json.dumps, {ALL}),
+    "equal": (lambda d: (d == CONTENT, d == {}), {ALL}),
+    "unequal": (lambda d: (d != CONTENT, d != {}), {ALL}),
+    "joined": (lambda d: d | {"e": 5}, {ALL}),
+    "joined to another": (lambda d: {"e": 5} | d, {ALL, "a", "b", "c"}),
+    "unpacked": (lambda d: {**d}, {ALL, "a", "b", "c"}),
+    "as a dict": (dict, {ALL, "a", "b", "c"}),
+    "backwards": (lambda d: list(reversed(d)), {ALL}),
+    "shown": (repr, {ALL}),
+}
+WRITES: dict[str, tuple[Operation, set[str]]] = {
+    "set": (lambda d: d.__setitem__("a", 9), {"a"}),
+    "set anew": (lambda d: d.__setitem__("z", 9), {"z"}),
+    "delete": (lambda d: d.__delitem__("a"), {"a"}),
+    "delete what is not there": (lambda d: d.__delitem__("z"), set()),
+    "update": (lambda d: d.update({"a": 9}, z=8), {"a", "z"}),
+    "update by pairs": (lambda d: d.update([("a", 9)]), {"a"}),
+    "joined in place": (lambda d: d.__ior__({"a": 9, "z": 8}), {"a", "z"}),
+    "setdefault": (lambda d: (d.setdefault("a", 9), d.setdefault("z", 8), d.setdefault("y")), {"z", "y"}),
+    "pop": (lambda d: (d.pop("a"), d.pop("z", 7), d.pop("z", None)), {"a"}),
+    "pop what is not there": (lambda d: d.pop("z"), set()),
+    "popitem": (lambda d: d.popitem(), {"c"}),
+    "popitem until it is empty": (lambda d: [d.popitem() for _ in range(4)], {"a", "b", "c"}),
+    "clear": (lambda d: d.clear(), {"a", "b", "c"}),
+}
+
+
+def done(operation: Operation, on: Any) -> Any:
+    """Return what comes of it, or the kind of the exception."""
+    try:
+        return operation(on)
+    except Exception as error:
+        return type(error)
+
+
+def watched(content: Mapping[str, Any], original: Any = None) -> tuple[WatchedDict, dict[str, set[str | None]]]:
+    notes: dict[str, set[str | None]] = {"reads": set(), "writes": set()}
+    return WatchedDict(content, lambda how, name: notes[how].add(name), original), notes
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_is_read_is_noted(name: str) -> None:
+    operation, expected = READS[name]
+    of, notes = watched(CONTENT)
+    found = done(operation, of)
+    assert found == done(operation, dict(CONTENT))
+    assert type(found) is not WatchedDict, "what is made of it is nobody's to watch"
+    assert notes == {"reads": expected, "writes": set()}
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("kept", [True, False], ids=["over an original", "alone"])
+def test_what_is_written_is_noted_and_done_to_the_original(name: str, kept: bool) -> None:
+    operation, expected = WRITES[name]
+    original, plain = dict(CONTENT), dict(CONTENT)
+    of, notes = watched(CONTENT, original if kept else None)
+    found = done(operation, of)
+    assert found == done(operation, plain)
+    assert notes["writes"] == expected
+    assert of.quietly() == plain
+    assert list(of.quietly()) == list(plain), "in this order"
+    assert original == (plain if kept else CONTENT)
+
+
+def test_it_takes_over_what_others_have_written() -> None:
+    original = dict(CONTENT)
+    of, notes = watched(CONTENT, original)
+    del original["a"]
+    original["d"] = 4
+    of.take_over(original)
+    assert of.quietly() == original
+    assert notes == {"reads": set(), "writes": set()}

@@ -1,14 +1,18 @@
-"""Whole runs: what a hook may do to one, what people may ask of it, and what becomes of errors."""
+"""Whole runs: what a hook may do to one, to its network and at points of the pipeline; and what becomes of errors."""
 
 from __future__ import annotations
 
 import re
 import time
 from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
 
 from hookflow.events.stop import send
 from hookflow.runner.checkpoint.store import CheckpointStore
-from tests.conftest import NewRun, Train, Trained, records, wait_for
+from tests.conftest import NewRun, Train, Trained, firings, messages, reason, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same, curve, final_state
 
@@ -48,13 +52,6 @@ def test_what_is_said_is_signed(trained: Trained) -> None:
         assert said["from a thread"] == "hookflow", "nobody knows whose it is"
 
 
-def test_early_stopping_ends_the_run(trained: Trained) -> None:
-    off = "hooks.early_stop.args={monitor='loss', mode='max', patience=1, min_delta=1000}"
-    (end,) = records(trained("run.max_epochs=9", off), "end")
-    assert end["ep"] == 2
-    assert "loss has not improved" in str(end["reason"])
-
-
 def test_commands_are_obeyed_and_answered(new_run: NewRun) -> None:
     run_dir = new_run("run.max_epochs=500", SLOW)
     child = Training(run_dir)
@@ -88,3 +85,125 @@ def test_every_nanosecond_of_an_iteration_is_booked(new_run: NewRun, train_here:
     iterations = sum(frame["iters"][1] for frame in frames)  # type: ignore[index]
     assert sum(frame["iters"][0] for frame in frames) == 10  # type: ignore[index]
     assert iterations <= phases <= elapsed, "the points around the epochs are booked too, and nothing twice"
+
+
+HEAD = "head.weight, head.bias"
+
+
+def surgeon(**args: Any) -> str:
+    table = ", ".join(
+        f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}" for key, value in args.items()
+    )
+    return f'hooks.surgeon={{use="./surgeons.py:Surgeon", args={{{table}}}}}'
+
+
+@pytest.mark.parametrize(
+    "hook", [surgeon(adds=False), 'hooks.thaws={use="./surgeons.py:Thaws"}'], ids=["replaced", "thawed"]
+)
+def test_parameters_without_an_optimizer_end_the_run_before_the_first_iteration(trained: Trained, hook: str) -> None:
+    (end,) = records(trained(hook, 'model.use="./surgeons.py:HalfFrozen"', code=2), "end")
+    named = HEAD if "Surgeon" in hook else "body.0.weight"
+    assert f"no optimizer trains {named}: " in str(end["reason"])
+    assert "run.add_param_group(module.parameters())" in str(end["reason"])
+    assert end["it"] == 0
+
+
+def test_one_call_trains_them(trained: Trained) -> None:
+    run_dir = trained(surgeon(lr=0.05))
+    state: dict[str, Any] = final_state(run_dir)  # type: ignore[assignment]
+    first, added = state["optimizer"]["param_groups"]
+    assert (first["initial_lr"], added["initial_lr"], added["momentum"]) == (0.1, 0.05, 0.9)
+    assert added["lr"] / added["initial_lr"] == first["lr"] / first["initial_lr"], "the schedule sets both"
+    assert (len(first["params"]), len(added["params"])) == (4, 2), "the old head has left"
+    torch.manual_seed(5)
+    assert not torch.equal(state["model"]["head.weight"], torch.nn.Linear(8, 3).weight)
+    assert not any("optimizer" in line for line in messages(run_dir, "warn"))
+
+
+def test_pytorchs_schedulers_see_the_added_group(trained: Trained) -> None:
+    chain = 'hooks.decay={use="scheduler", args={chain=[{use="ExponentialLR", args={gamma=0.5}}], per="epoch"}}'
+    run_dir = trained(surgeon(lr=0.05), "hooks.schedule.enabled=false", chain)
+    state: dict[str, Any] = final_state(run_dir)  # type: ignore[assignment]
+    assert [group["lr"] for group in state["optimizer"]["param_groups"]] == [0.025, 0.0125]
+
+
+def test_killed_and_resumed_it_ends_the_same(resumes_alike: NewRun) -> None:
+    resumes_alike(surgeon(lr=0.05), point="after_train_iter", at=12)
+
+
+def test_what_is_lost_later_is_a_warning_at_the_next_checkpoint(trained: Trained) -> None:
+    run_dir = trained(surgeon(point="before_train_iter", at=7, adds=False))
+    lost, kept = (line for line in messages(run_dir, "warn") if "optimizer" in line)
+    assert lost.startswith(f"no optimizer trains {HEAD}: ")
+    assert kept.startswith(f"an optimizer still trains {HEAD}, which the network no longer has; ")
+
+
+@pytest.mark.parametrize(
+    ("hook", "expected"),
+    [
+        (surgeon(point="after_forward"), "run.add_param_group is not allowed at after_forward"),
+        (surgeon(rl=0.1), 'SGD has no setting "rl"'),
+        (surgeon()[:-1] + ', writes=["model"]}', 'without declaring that it writes "optimizer"'),
+    ],
+)
+def test_where_it_is_refused(trained: Trained, hook: str, expected: str) -> None:
+    assert expected in reason(trained(hook, code=2))
+
+
+POINTS = (
+    'points={before_grow={follows="after_optimizer_step"}, '
+    'after_densify={follows="before_grow", offers=["count"]}, after_grow={follows="after_densify"}}'
+)
+SHORT = ("run.max_epochs=1", "data.train.args={examples=16}")
+
+
+def densifies(**args: object) -> str:
+    written = ", ".join(f"{name}={value}" for name, value in args.items())
+    return f'hooks.densify={{use="./watchers.py:Densifies", args={{{written}}}}}'
+
+
+def grows(**keys: str) -> str:
+    written = "".join(f", {key}={value}" for key, value in keys.items())
+    return f'hooks.grow={{use="./watchers.py:Grows"{written}}}'
+
+
+def test_they_fire_with_what_they_offer_and_their_pair_closes(trained: Trained) -> None:
+    run_dir = trained(POINTS, densifies(), grows(), *SHORT)
+    once = ["grow: in", "densified 12 at {}", "grow: out"]
+    counts = firings(run_dir)
+    assert [counts["grow", point] for point in ("before_grow", "after_densify", "after_grow")] == [2, 2, 2]
+    assert messages(run_dir) == [line.format(k) for k in (0, 1) for line in once]
+
+
+def test_triggers_hold_there_too(trained: Trained) -> None:
+    points = '["around_grow", {at="after_densify", every=2}]'
+    run_dir = trained(POINTS, densifies(), grows(points=points, when='"iter > 0"'), "run.max_epochs=1")
+    assert [line for line in messages(run_dir) if str(line).startswith("dens")] == [
+        "densified 12 at 1",
+        "densified 12 at 3",
+    ]
+    assert messages(run_dir).count("grow: in") == messages(run_dir).count("grow: out") == 4
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (
+            {"point": '"after_densfy"'},
+            'this pipeline has no point "after_densfy" of its own\n    did you mean "after_densify"?',
+        ),
+        (
+            {"point": '"sometime"'},
+            'this pipeline has no point "sometime" of its own\n    declare it: [points.sometime]',
+        ),
+        ({"point": '"after_val"'}, "after_val cannot be fired by a hook: the run itself fires it"),
+        ({"offered": "[]"}, "after_densify offers 1 beside the run: count; it has been fired with 0"),
+        ({"offered": "[1, 2]"}, "after_densify offers 1 beside the run: count; it has been fired with 2"),
+        ({"point": '"before_grow"'}, "before_grow offers 0 beside the run; it has been fired with 1"),
+    ],
+)
+def test_what_cannot_be_fired(trained: Trained, args: dict[str, object], reason: str) -> None:
+    hook = densifies(**args)
+    (end,) = records(trained(POINTS, hook, *SHORT, code=2), "end")
+    place = 'raised by the hook "densify" at after_optimizer_step\n    iteration 0, epoch 1'
+    assert end["reason"] == f"--set {hook}: {reason}\n    {place}"

@@ -5,6 +5,7 @@ A firing within a firing (a hook inside the network during another hook) is obse
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,8 @@ from hookflow.graph.slots import OFFERED, Verb
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.base import tensors
 from hookflow.runner.dispatch.dispatcher import Call
-from hookflow.runner.observe.tensors import RunTensors, address, held, mark, mark_of_random
+from hookflow.runner.numerics.random_state import random_state
+from hookflow.runner.observe.tensors import Fingerprints, RunTensors, address, held, mark
 from hookflow.runner.observe.watched import Note, WatchedDict, WatchedRun
 
 OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "set_", "resize_",
@@ -72,15 +74,6 @@ KEYED = ("outputs", "metrics", "checkpoint")
 
 
 @dataclass(slots=True)
-class Touched:
-    """The slots touched by the firings of a binding so far."""
-
-    firings: int = 0
-    reads: set[str] = field(default_factory=set)
-    writes: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
 class Frame:
     """A firing that is under way: the slots at each address in memory, and how everything was marked before."""
 
@@ -102,22 +95,15 @@ class Observer:
         self._task = parts.task
         self._device = parts.device
         self._tensors = RunTensors(parts)
-        self._touched = {binding.id: Touched() for binding in plan.bindings}
+        self.by_content = self._tensors.by_content
+        self._firings = Counter[int]()
+        self._touched: dict[Verb, dict[int, set[str]]] = {"reads": defaultdict(set), "writes": defaultdict(set)}
+        """The slots that the firings of each binding have touched so far."""
         self._frames: list[Frame] = []
         self._looking = False
         self._metrics: dict[int, tuple[Any, WatchedDict, Mapping[str, Any]]] = {}
-        self._opaque = frozenset(
-            id(part)
-            for part in (
-                parts, parts.task, *parts.model.modules(), *parts.optimizers.values(),
-                *parts.data.values(), *parts.hooks.values(),
-            )
-        )  # fmt: skip
-
-    @property
-    def by_content(self) -> bool:
-        """Whether the contents of the network were compared."""
-        return self._tensors.by_content
+        owners = (*parts.optimizers.values(), *parts.data.values(), *parts.hooks.values())
+        self._opaque = frozenset(map(id, (parts, parts.task, *parts.model.modules(), *owners)))
 
     def end(self) -> None:
         """Leave the optimizers as they were."""
@@ -125,9 +111,8 @@ class Observer:
 
     def run(self, run: Any) -> WatchedRun:
         """Return what hooks are given as the run."""
-        self._opaque |= {id(run)}
         watched = WatchedRun(run, self)
-        self._opaque |= {id(watched)}
+        self._opaque |= {id(run), id(watched)}
         return watched
 
     def wrap(self, binding: Binding, call: Call) -> Call:
@@ -154,17 +139,16 @@ class Observer:
 
     def observed(self) -> list[Seen]:
         """Return what each binding has touched, in the order of the plan."""
+        reads, writes = self._touched["reads"], self._touched["writes"]
         return [
-            Seen(binding, result.firings, Slots() | Slots(tuple(result.reads), tuple(result.writes)))
-            for binding in self._plan.bindings
-            for result in [self._touched[binding.id]]
+            Seen(each, self._firings[each.id], Slots() | Slots(tuple(reads[each.id]), tuple(writes[each.id])))
+            for each in self._plan.bindings
         ]
 
     def note(self, verb: Verb, slot: str) -> None:
         """Take that the hook that is being called has read or written a slot."""
         if self._frames:
-            result = self._touched[self._frames[-1].binding.id]
-            (result.reads if verb == "reads" else result.writes).add(slot)
+            self._touched[verb][self._frames[-1].binding.id].add(slot)
 
     def watch(self, root: str, mapping: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a mapping that notes who touches it; of metrics the same for the same, since hooks compare them."""
@@ -197,7 +181,7 @@ class Observer:
             if self._frames:
                 self._settle(self._frames[-1])
             self._tensors.watch_groups(self.note)
-            self._touched[frame.binding.id].firings += 1
+            self._firings[frame.binding.id] += 1
             self._frames.append(frame)
             self._begin(frame)
 
@@ -216,28 +200,24 @@ class Observer:
 
     def _begin(self, frame: Frame) -> None:
         """Learn where everything is, and how it is marked."""
-        frame.at, frame.held = {}, []
-        frame.opaque = self._opaque | {address(tensor) for _, tensor in self._tensors}
-        for slot, tensor in self._tensors:
-            frame.held.append(tensor)
-            frame.at.setdefault(address(tensor), set()).add(slot)
-        for slot, tensor in self._given_tensors(frame):
-            if (at := address(tensor)) not in frame.opaque:
-                frame.held.append(tensor)
-                frame.at.setdefault(at, set()).add(slot)
+        trained = [*self._tensors]
+        frame.opaque = self._opaque | {address(tensor) for _, tensor in trained}
+        offered = [each for each in self._given_tensors(frame) if address(each[1]) not in frame.opaque]
+        frame.at, frame.held = defaultdict(set), [tensor for _, tensor in (*trained, *offered)]
+        for slot, tensor in (*trained, *offered):
+            frame.at[address(tensor)].add(slot)
         frame.before = dict(self._marks(frame))
 
     def _settle(self, frame: Frame) -> None:
         """Note what has changed since the firing has begun, or another one within it has ended."""
-        result = self._touched[frame.binding.id]
         now = dict(self._marks(frame))
-        result.writes |= {slot for slot, marked in now.items() if frame.before.get(slot) != marked}
-        result.writes |= frame.before.keys() - now.keys()
+        changed = {slot for slot in {**frame.before, **now} if frame.before.get(slot) != now.get(slot)}
+        self._touched["writes"][frame.binding.id] |= changed
 
     def _marks(self, frame: Frame) -> Iterator[tuple[str, Hashable]]:
         for slot, marks in self._tensors.marks().items():
             yield slot, frozenset(marks.items())
-        yield "rng", mark_of_random(self._device)
+        yield "rng", frozenset(Fingerprints().of(random_state(self._device)))
         for name, hook in self._hooks.items():
             if hasattr(hook, "__dict__"):
                 yield f"hook.{name}", mark(vars(hook), frame.opaque)

@@ -25,7 +25,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from hookflow.graph.slots import Verb
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.loader import Loader, OnDevice
-from hookflow.runner.numerics.random_state import random_state
 from hookflow.runner.observe.watched import WatchedDict
 
 Path = tuple[str, ...]
@@ -187,11 +186,6 @@ def mark(value: Any, opaque: Set[int] = frozenset(), depth: int = DEPTH, left: I
     if isinstance(value, COLLECTIONS):
         return type(value), len(value), marks
     return id(value), getattr(value, "training", None), marks
-
-
-def mark_of_random(device: torch.device) -> Hashable:
-    """Return the mark of every global random generator."""
-    return frozenset(Fingerprints().of(random_state(device)))
 
 
 Marks = dict[str, dict[Hashable, Hashable]]

@@ -86,7 +86,6 @@ class WatchedDict(dict[str, Any]):
 
 
 def _reads_all(name: str) -> Any:
-    """Return a method of a dict that notes a read of all keys."""
     method = getattr(dict, name)
 
     def read(self: WatchedDict, *args: Any) -> Any:
