@@ -19,7 +19,7 @@ from hookflow.numbers import counted, number
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
-    from hookflow.trials.evaluate import Evaluated
+    from hookflow.trials.temporary_run import Evaluated
 
 
 Split = Literal["val", "test"]
@@ -38,7 +38,7 @@ CheckpointArgument = Annotated[
 def _evaluate(split: Split, named: str | None, shown: Format, overrides: Sequence[str] | None, root: Path) -> None:
     """Evaluate a checkpoint and print the metrics; exit with 1 when something raised, with 130 after Ctrl-C."""
     from hookflow.runner.loop.trainer import Trainer
-    from hookflow.trials.evaluate import with_checkpoint
+    from hookflow.trials.temporary_run import with_checkpoint
 
     run_dir, checkpoint = find_checkpoint(named, root)
     with exits_after_traceback(), redirect_stdout(sys.stderr):
@@ -162,7 +162,7 @@ def predict(
         hint = f"use {', '.join(others)} or {last}"
         raise UserError(Problem(f'unknown format "{out.suffix}"', Where("--out"), hint))
     from hookflow.runner.loop.trainer import Trainer
-    from hookflow.trials.evaluate import with_checkpoint
+    from hookflow.trials.temporary_run import with_checkpoint
 
     run_dir, path = find_checkpoint(checkpoint, dir)
     with exits_after_traceback(), redirect_stdout(sys.stderr):

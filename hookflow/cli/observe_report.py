@@ -32,7 +32,7 @@ from hookflow.pipeline.source_map import Key, as_toml, dotted
 from hookflow.service.findings import labelled
 
 if TYPE_CHECKING:
-    from hookflow.trials.dry_run import Observed
+    from hookflow.trials.temporary_run import Observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Report:
     @classmethod
     def of(cls, loaded: Loaded, plan: Plan) -> Report:
         """Run a few iterations; exit with 1 when something raised that is no hook, with 130 after Ctrl-C."""
-        from hookflow.trials.dry_run import observe
+        from hookflow.trials.temporary_run import observe
 
         with exits_after_traceback(), redirect_stdout(sys.stderr):  # what hooks print is no part of the report
             observed = observe(loaded, plan, loaded.source.parent, warn_of)

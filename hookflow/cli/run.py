@@ -200,7 +200,7 @@ def _number_of(nproc: str) -> int:
 def _dry_run(loaded: Loaded, plan: Plan) -> None:
     """Execute a dry run and print its report; exit with 1 when something raised, with 130 after Ctrl-C."""
     from hookflow.runner.distributed.parallel import class_of
-    from hookflow.trials.dry_run import dry_run
+    from hookflow.trials.temporary_run import dry_run
 
     with exits_after_traceback():
         result = dry_run(loaded, plan, loaded.source.parent, warn_of)

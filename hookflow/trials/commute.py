@@ -138,9 +138,8 @@ class Step:
 class Commuted:
     """The results of trials: the `steps` that differ, the pairs that make no difference (`same`), and the rest.
 
-    No trial can judge the `leaking` pairs: one hook of each differs between two trials of the same order. `untried`
-    are the pairs that were not tried, each with the reason. `unlooked` is true where more than `PAIRS` exist. `noise`
-    are the values that differ between two trials of the same order.
+    `noise` differs between two trials of the same order, and so do hooks of the `leaking` pairs. `untried` pairs have
+    their reason. `unlooked` says that there are more than `PAIRS`.
     """
 
     steps: tuple[Step, ...]

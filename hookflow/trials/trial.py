@@ -42,7 +42,7 @@ from hookflow.runner.numerics.precision import torch_settings
 from hookflow.runner.numerics.random_state import random_state
 from hookflow.runner.observe.tensors import Fingerprints, Leaves, of_bytes, trained
 from hookflow.runner.process.main import collected_between
-from hookflow.trials.dry_run import BATCHES, EPOCHS, ITERS, fired_in, in_temporary_run, without_amounts
+from hookflow.trials.temporary_run import BATCHES, EPOCHS, ITERS, fired_in, in_temporary_run, without_amounts
 
 NAME = "the probe"
 """The name of the probe among the hooks; no table can be called so."""
@@ -163,7 +163,7 @@ KEPT = 16
 
 
 class EnoughError(Exception):
-    """There have been as many trials, or they have taken as long, as may be."""
+    """The limit of the trials, or of their time, is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +226,7 @@ class Trials:
         first = not self.count
         say = self.say if first else lambda *message: None
         self.count += 1
-        recorded: list[Record] = []
-        raised = ""
+        recorded, raised = list[Record](), ""
         try:
             parts = build(self.loaded, plan, self.base, say, splits=())
             section = run.model_copy(update={"compile": False})  # it would take longer than all the rest

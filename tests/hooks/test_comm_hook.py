@@ -18,7 +18,7 @@ from hookflow.errors import UserError
 from hookflow.hooks.builtin.comm_hook import CommHook
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.trials.dry_run import Silent, dry_run
+from hookflow.trials.temporary_run import Silent, dry_run
 from tests.conftest import TOY, Trained, records
 
 LEFT: list[Any] = []

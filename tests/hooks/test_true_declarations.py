@@ -15,8 +15,8 @@ from hookflow.graph.why import ambiguities
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import load
 from hookflow.service.pipelines import valid_plan
-from hookflow.trials import dry_run
-from hookflow.trials.dry_run import Observed, observe
+from hookflow.trials import temporary_run
+from hookflow.trials.temporary_run import Observed, observe
 from tests.conftest import TOY
 from tests.hooks.test_contracts import SAMPLES
 
@@ -87,7 +87,7 @@ def test_what_built_in_hooks_touch_is_declared_and_orders_them(hooks: Sequence[s
 def test_so_it_is_of_those_that_stand_alone(
     hooks: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dry_run, "ITERS", 5)
+    monkeypatch.setattr(temporary_run, "ITERS", 5)
     assert_declared(*observed(hooks, tmp_path))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hookflow.events.rundir import RunDir
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.loop.trainer import Trainer
-from hookflow.trials.evaluate import with_checkpoint
+from hookflow.trials.temporary_run import with_checkpoint
 from tests.conftest import NewRun, Train, Trained, messages, reason, records, strike
 from tests.runner.same import assert_same_end
 from tests.toy import Net

@@ -29,7 +29,7 @@ from hookflow.runner.observe.observer import Observer
 from hookflow.runner.observe.tensors import Fingerprints, Leaves
 from hookflow.runner.observe.watched import WatchedDict
 from hookflow.service.pipelines import valid_plan
-from hookflow.trials.dry_run import Observed, in_temporary_run, observe
+from hookflow.trials.temporary_run import Observed, in_temporary_run, observe
 from tests.conftest import TOY
 
 NOTHING = Slots()

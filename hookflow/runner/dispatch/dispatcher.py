@@ -48,8 +48,8 @@ class Switch:
 class Firing:
     """A binding, the `method` of its hook, and `call`, which takes everything that the point offers.
 
-    `due` says whether it fires; None if it always does. Generated code calls `gate` instead. `announce` is called when
-    it is due, over ranks where all must know of it: also on one where the hook is switched off.
+    `due` says whether it fires; None if it always does. Generated code calls `gate` instead. Over ranks `announce` is
+    called when it is due, also where the hook is switched off.
     """
 
     binding: Binding

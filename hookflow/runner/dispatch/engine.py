@@ -38,18 +38,9 @@ def can_be_generated(plan: Plan, point: Point, firings: Sequence[Firing]) -> boo
 def generate(point: Point, firings: Sequence[Firing], dispatcher: Dispatcher, state: RunState) -> Callable[..., None]:
     """Return a function of what the point offers after the run, which calls the firings and books their time."""
     rows, here = Rows(len(firings) + 1), dispatcher.here
-    names: dict[str, Any] = {
-        "_run": dispatcher.run,
-        "_clock": perf_counter,
-        "_failed": dispatcher.failed,
-        "_here": here.binding,
-        "_ids": here.ids,
-        "_times": here.times,
-        "_state": state,
-        "_rows": rows,
-        "_pack": rows.pack,
-        "_end": rows.end,
-    }
+    names: dict[str, Any] = {"_run": dispatcher.run, "_state": state, "_clock": perf_counter}
+    names |= {"_failed": dispatcher.failed, "_here": here.binding, "_ids": here.ids, "_times": here.times}
+    names |= {"_rows": rows, "_pack": rows.pack, "_end": rows.end}
     for firing in firings:
         id_ = firing.binding.id
         names |= {f"_method{id_}": firing.method, f"_binding{id_}": firing.binding, f"_gate{id_}": firing.gate}

@@ -1,8 +1,4 @@
-"""Module hooks: bindings at module points, registered as PyTorch hooks on the selected modules.
-
-The return value of a hook replaces its input, as in PyTorch: the arguments at `forward_pre`, the output at
-`forward`, the gradients at the other two; None leaves them as they are. Several hooks on one module fire in the plan's
-order, each with what those before it have left.
+"""Module hooks: bindings at module points, registered as PyTorch hooks on the selected modules, in the plan's order.
 
 A binding that has a trigger, or states its stages, is registered with PyTorch only while it is due. That is settled
 before each step and before each evaluation of a batch. In a compiled network, which PyTorch would compile anew each
@@ -47,8 +43,8 @@ def hidden(fire: Callable[..., Any]) -> Callable[..., Any]:
 class Stack:
     """The hooks of one module at one point: those of bindings, in the plan's order, and others.
 
-    The module's own hooks, which it has registered before, fire between those that are prepended and those that are
-    not. The order stays the same when a binding is registered again, which PyTorch would put last.
+    The module's own hooks fire between those that are prepended and those that are not. The order stays the same when a
+    binding is registered again, which PyTorch would put last.
     """
 
     def __init__(self, module: nn.Module, point: str) -> None:
@@ -78,6 +74,8 @@ class Registration:
         self.firing = firing
         self.stages = firing.binding.stages or ("train",)
         self.name = name
+        self.key = firing.binding.hook, firing.binding.point, name
+        """Its name in a checkpoint."""
         self.module = module
         self.handle: RemovableHandle | None = None
         self.removed = False
@@ -85,11 +83,6 @@ class Registration:
         callback = self._callback(call)
         self._hook = hidden(callback) if hide else callback
         stack.members.append(self)
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """Its name in a checkpoint: the hook, the point and the module."""
-        return self.firing.binding.hook, self.firing.binding.point, self.name
 
     def add(self) -> None:
         """Register it, unless it has been removed for good."""
@@ -167,7 +160,6 @@ class ModuleHooks:
                     self._idling.append(idling)
 
     def detach(self) -> None:
-        """Leave the network as it was."""
         for registration in self._registrations:
             registration.drop()
 
@@ -260,7 +252,6 @@ class Idling:
                     registration.drop()
 
     def state_dict(self) -> list[int]:
-        """Return the iteration at which the trigger was asked, and what it said."""
         return [self._asked, int(self._answer)]
 
     def load_state_dict(self, state: Sequence[int]) -> None:

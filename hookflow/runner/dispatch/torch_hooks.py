@@ -71,9 +71,9 @@ def register_hooks(parts: Parts, engine: Engine, state: RunState) -> ExitStack:
 
 
 def _caller(firing: Firing, dispatcher: Dispatcher, fires: Callable[[], bool], *known: Any) -> Callable[..., Any]:
-    """Return what calls a binding, while it `fires`, with the run, what is `known`, and what PyTorch offers.
+    """Return a function that calls a binding, while it `fires`, with the run, what is `known`, and PyTorch's offer.
 
-    It is a function: a copy of a module keeps its hooks, and of anything else it would have a copy.
+    A copy of a module keeps such a function; of a callable object it would have a copy.
     """
 
     def call(*offered: Any) -> Any:
@@ -140,10 +140,7 @@ def _on_states(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: RunS
 
 
 def _on_buckets(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: RunState) -> Handles:
-    """Let a binding average the gradients of DDP, which has no handle: it keeps the hook as long as it is there.
-
-    Where the binding is not due, the mean is taken.
-    """
+    """Let a binding average the gradients of DDP, which has no handle. Where it is not due, the mean is taken."""
     if not parts.strategy.bucketed:
         return
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook

@@ -96,7 +96,6 @@ class Trigger:
             self.next = count
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the multiple that the count has entered, of what, and how often the point was visited."""
         every = self._scheduled().every
         return {"last": self._last, "visits": self._visits, "every": list(astuple(every)) if every else None}
 
@@ -124,7 +123,7 @@ class Trigger:
 def make_triggers(plan: Plan, run: RunState, condition: Callable[[Binding], Holds]) -> dict[int, Trigger]:
     """Return the trigger of each binding that has one, by its id; `condition` compiles a `when`.
 
-    An around that was entered is left, so the second half of an `around_X` has no trigger.
+    The second half of an `around_X` has none: what was entered is left.
     """
     result = {}
     for binding in plan.bindings:

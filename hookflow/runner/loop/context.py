@@ -44,13 +44,8 @@ class Context:
         state.batches_per_epoch = parts.batches_per_epoch
         state.set_length(section.max_epochs, section.max_iters, parts.iters_per_epoch)
         state.seconds = consensus.seconds
-        self.parts = parts
-        self.plan = plan
-        self.folder = folder
-        self.state = state
-        self.consensus = consensus
-        self.log = log
-        self.media = media
+        self.parts, self.plan, self.folder, self.state = parts, plan, folder, state
+        self.consensus, self.log, self.media = consensus, log, media
         self.timeline = Timeline()
         self.scalars = Scalars(plan, state, parts.strategy, parts.device, ranks.rank)
         self.triggers = make_triggers(plan, state, self.scalars.condition)
@@ -70,11 +65,8 @@ class Context:
             for split, data in parts.data.items()
         }
         self.requests = Requests(plan, state, lambda: engine.current, self.sizes, log.say, several=ranks.world > 1)
-        self._skips_agreed = {
-            point
-            for point in WITH_A_BATCH
-            if ranks.world > 1 and any("control" in binding.writes for binding in plan.at(point))
-        }
+        skipping = {b.point for b in plan.bindings if "control" in b.writes} if ranks.world > 1 else set()
+        self._skips_agreed = skipping & {*WITH_A_BATCH}
 
     def offer(self, point: str, batch: Any, writers: Sequence[Firing] | None = None) -> Any:
         """Fire a point with a batch, or these firings of it alone; return the batch after the hooks, or SKIPPED."""

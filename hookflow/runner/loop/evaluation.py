@@ -75,10 +75,9 @@ class Evaluation:
 
     @torch.no_grad()
     def __call__(self, split: Split) -> bool:
-        """Walk over the data of a split once and leave the metrics in `RunState.metrics`.
+        """Walk over the data of a split once, without gradients, and leave the metrics in `RunState.metrics`.
 
-        Gradients are off, for hooks too. Return False when a signal has cut the walk short: no metric is incomplete
-        then; `after_X_epoch` and `after_X` do not fire, but what was entered around them is left.
+        Return False when a signal has cut the walk short: then no metrics are there, and no `after_X` fires.
         """
         state, fire = self._state, self._engine.fire
         began = time.perf_counter()
@@ -142,8 +141,7 @@ class Evaluation:
     def predict(self, split: Split, predict: Callable[[Any, Any], Any]) -> dict[str, torch.Tensor]:
         """Return what `predict` gives for a split: a row for each example, by name, in the memory of the host.
 
-        There may be no targets, so the points that offer outputs or metrics do not fire. Hooks before a pass and its
-        batches fire: an average of the weights is there, a batch is what they make of it.
+        There may be no targets, so the points that offer outputs or metrics do not fire; those before them do.
         """
         entered = len(self._engine.arounds)
         rows = Predictions("the task's predict has returned")

@@ -110,20 +110,16 @@ def advice(precision: str, *, clips: bool, saved: bool) -> str:
     return f"To avoid it: {', '.join(ways)}.{kept}"
 
 
-FIRST_SCALE = 2.0**16
-GROWTH, BACKOFF, INTERVAL = 2.0, 0.5, 2000
+FIRST_SCALE, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
 """How the scale of float16 moves: up after so many steps in a row, down at each that is left out. As in PyTorch."""
 
 
 class StepGuard:
     """Checks the gradients before each step, and skips it when one of them is not finite. All ranks decide alike.
 
-    In float16 every loss is multiplied by a scale, so that small gradients are not lost; the gradients are divided by
-    it before they are used. With `run.on_nan = "skip"` a loss that is not finite makes its gradients so, too. After
-    `run.max_skipped_steps` such steps in a row of the same optimizers the run ends.
-
-    `waits` says whether the host must know before a step whether it is taken: for an optimizer that cannot skip a
-    step by itself, as PyTorch's fused ones can, and for hooks that fire after each step. On the CPU that is free.
+    In float16 it scales the losses, as `torch.amp.GradScaler`, which would wait for the device. With `run.on_nan =
+    "skip"` a loss that is not finite makes its gradients so, too. `waits` says whether the host must know before a step
+    whether it is taken: an optimizer that is not fused cannot skip one by itself, and hooks fire after each step.
     """
 
     def __init__(
@@ -150,7 +146,6 @@ class StepGuard:
         self.waits = device.type != "cuda" or bool(self._reason)
 
     def announce(self) -> None:
-        """Report the device syncs, where there are any."""
         if self.waits and self._device.type == "cuda":
             self._say(f"one device sync before every step (check for non-finite gradients): {self._reason}")
 
@@ -230,13 +225,11 @@ class StepGuard:
 
     def _too_many(self, names: tuple[str, ...], it: int) -> str:
         owner = "" if len(names) == len(self._optimizers) else f" of {', '.join(names)}"
+        skipped = f"{self._in_a_row[names]} steps in a row{owner} were skipped, the last in iteration {it}"
         values = (p for name in names for group in self._optimizers[name].param_groups for p in group["params"])
         broken = not all(bool(local(value.detach()).isfinite().all()) for value in values)
         cause = "the weights are not finite" if broken else "the loss or a gradient is not finite in each"
-        return (
-            f"{self._in_a_row[names]} steps in a row{owner} were skipped, the last in iteration {it}: {cause}. "
-            "To allow more: run.max_skipped_steps"
-        )
+        return f"{skipped}: {cause}. To allow more: run.max_skipped_steps"
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many steps were skipped, also in a row and since the scale moved; in float16 the scale."""

@@ -39,7 +39,6 @@ def choose(context: Context, run: Any, update: Update) -> Iterate:
 
 
 def step_of(context: Context) -> Callable[[Any, Any], dict[str, Any]]:
-    """Return the task's `step`, in autocast where there is any."""
     parts = context.parts
     return context.module_hooks.settled(in_precision(parts.task.step, parts.device, parts.precision))
 
@@ -122,8 +121,6 @@ def plain(context: Context, run: Any, update: Update) -> Iterate:
 
 
 class _Batchwise(ABC):
-    """The common part of iterations that take several batches."""
-
     def __init__(self, context: Context, run: Any, update: Update) -> None:
         self.context = context
         self.state = context.state

@@ -99,8 +99,7 @@ class SafePoint:
     def _stop_as_agreed(self) -> bool:
         """Let the run end, for the gravest reason that any rank has; return whether its state is to be saved first."""
         signal, requests = self._signal, self.requests
-        reason = requests.stop_reason
-        requests.stop_reason = requests.lasting_stop_reason = None
+        reason, requests.stop_reason, requests.lasting_stop_reason = requests.stop_reason, None, None
         self.heard = self.signals.stop
         if signal is not None:
             text = f"{signal.reason}: stopping after iteration {self.state.iter}"
@@ -201,10 +200,7 @@ class Loop:
         safe_point.process(wait=True)
 
     def train_once(self, epochs: int, iters: int) -> None:
-        """Fire each point of the training: in a few iterations, at the end of their epoch, in a validation after it.
-
-        Between two epochs, what hooks have asked for is saved; a stop that they have asked for is not obeyed.
-        """
+        """Fire each point of the training, in `epochs` of `iters` iterations, each validated. A stop is not obeyed."""
         state, engine = self.state, self.engine
         self._begin()
         for epoch in range(epochs):
@@ -300,10 +296,9 @@ class Loop:
         return state.finished and at_end
 
     def _validate(self) -> None:
-        """Validate. When a signal cuts that short, what will be saved is the state from before it.
+        """Validate. When a signal cuts that short, the state from before is saved, and a resumed run validates first.
 
-        A resumed run validates first, and continues as if nothing had been. To keep that state costs nothing: its
-        tensors are the run's own, and a validation leaves them as they were.
+        To keep that state costs nothing: its tensors are the run's own, and a validation leaves them as they were.
         """
         state = self.state
         state.validation_due = False

@@ -129,13 +129,8 @@ class Requests:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must still grant. A skipped step may wait for iterations, where a task steps."""
-        return {
-            "stop": self.lasting_stop_reason,
-            "epoch_end": self.epoch_end_reason,
-            "skips_step": self.skips_step,
-            "saves": dict(self.saves),
-            "keep": self.keep,
-        }
+        pending = {"stop": self.lasting_stop_reason, "epoch_end": self.epoch_end_reason, "skips_step": self.skips_step}
+        return {**pending, "saves": dict(self.saves), "keep": self.keep}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.stop_reason = self.lasting_stop_reason = state["stop"]
@@ -144,10 +139,7 @@ class Requests:
         self._state.attention = True
 
     def check(self, call: str, points: Collection[str]) -> None:
-        """Raise UserError where the call is not allowed, or its hook has not declared the slot that it writes.
-
-        The task and the runner declare nothing.
-        """
+        """Raise UserError where the call is not allowed, or its hook has not declared the slot that it writes."""
         here = self._current()
         if here is None:
             if points in (WITH_A_BATCH, BEFORE_THE_GRADIENTS):

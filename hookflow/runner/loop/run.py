@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from operator import attrgetter
 from threading import get_ident
 from time import perf_counter
@@ -26,7 +27,6 @@ from hookflow.runner.numerics.precision import in_precision
 
 
 def _of(path: str) -> Any:
-    """Return a property that is an attribute of a part of the run."""
     return property(attrgetter(path))
 
 
@@ -99,11 +99,11 @@ class Run:
         return metrics[name]
 
     def stepped(self, model: str | None = None) -> nn.Module | None:
-        whole = {name: self._trains[name] for name in self._update.stepping or self._update.every}
+        stepping = [self._trains[name] for name in self._update.stepping or self._update.every]
         if model is None:
-            return self.model if len(whole) != 1 else next(iter(whole.values()))
+            return stepping[0] if len(stepping) == 1 else self.model
         wanted = self.models[model]
-        return wanted if any(trained in (wanted, self.model) for trained in whole.values()) else None
+        return wanted if wanted in stepping or self.model in stepping else None
 
     # Reports of hooks.
 
@@ -173,11 +173,11 @@ class Run:
     replace_batch = _of("_requests.replace_batch")
 
     def add_param_group(self, params: Iterable[nn.Parameter], optimizer: str | None = None, **settings: Any) -> None:
-        if optimizer is None:
-            self.optimizer  # noqa: B018  # raises where there are several
-            optimizer = next(iter(self.optimizers))
-        self.optimizers[optimizer]  # raises where there is none
-        self._update.add_param_group(params, optimizer, settings)
+        wanted = (
+            self.optimizer if optimizer is None else self.optimizers[optimizer]
+        )  # raises where there is no such one
+        name = next(name for name, each in self.optimizers.items() if each is wanted)
+        self._update.add_param_group(params, name, settings)
 
     def save_checkpoint(self, *names: str, moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
         for name in (*names, *moved):
@@ -197,17 +197,21 @@ class Run:
         """
         self._timeline.mark(FORWARD)
         offered = self._in_own_step("backward"), self._state.batch_idx, {"loss": loss}
-        with torch.autocast(self.device.type, enabled=False):
+        with self._without_autocast():
             self._update.backward(offered, self._named(optimizers), self._update.loss_weight)
-        torch.clear_autocast_cache()  # what it holds belongs to the graph that is gone now
 
     def step(self, *optimizers: str) -> None:
         """Let these optimizers (all if none is named) step, between `before_` and `after_optimizer_step`."""
         self._timeline.mark(FORWARD)
         offered: tuple[Any, ...] = self._in_own_step("step"), self._state.batch_idx, {}
-        with torch.autocast(self.device.type, enabled=False):
+        with self._without_autocast():
             self._update.step(offered, self._named(optimizers))
-        torch.clear_autocast_cache()  # it holds the old weights in half precision
+
+    @contextmanager
+    def _without_autocast(self) -> Iterator[None]:
+        with torch.autocast(self.device.type, enabled=False):
+            yield
+        torch.clear_autocast_cache()  # it belongs to a graph that is gone, and holds the old weights
 
     def _in_own_step(self, call: str) -> Any:
         """Return the current batch. Raises UserError unless a task is in its step that it takes care of itself."""

@@ -41,8 +41,8 @@ BEFORE = ("before_val", "before_val_epoch", "before_val_iter")
 def sanity_check(context: Context, update: Update) -> None:
     """Validate two batches, and check the names of the metrics that hooks read.
 
-    Raises the exceptions of the task, and UserError for a metric that nothing makes. Where a hook replaces batches,
-    nothing is checked. Where a hook prepares the validation, an exception becomes a warning.
+    Raises the exceptions of the task, or warns of them where a hook prepares the validation. Raises UserError for a
+    metric that nothing makes. Where a hook replaces batches, nothing is checked.
     """
     parts, plan, say = context.parts, context.plan, context.log.say
     bound = [binding for point in BEFORE for binding in plan.at(point)]
@@ -128,7 +128,7 @@ def unchanged(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 class Quiet:
-    """A log that records nothing but the names of scalars."""
+    """A log that records nothing but the names of scalars; it has every method of a log."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -136,10 +136,8 @@ class Quiet:
     def scalar(self, name: str, value: Any) -> None:
         self.names.add(name)
 
-    def ignore(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    put = log = say = failure = flush = image = histogram = ignore
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: None
 
 
 def _check_names(context: Context, names: set[str]) -> None:

@@ -141,12 +141,14 @@ def single_numbers(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
     Numbers of 16 bits become float32: they are to be summed, and a sum is soon beyond fp16, or too coarse in bf16.
     """
-    result = {n: _wide(v.detach()) if isinstance(v, Tensor) else v for n, v in outputs.items()}
-    return {n: v for n, v in result.items() if isinstance(v, int | float) or (isinstance(v, Tensor) and not v.ndim)}
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.float() if not tensor.ndim and tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    result: dict[str, Any] = {}
+    for name, value in outputs.items():
+        if isinstance(value, int | float):
+            result[name] = value
+        elif isinstance(value, Tensor) and not value.ndim:
+            number = value.detach()
+            result[name] = number.float() if number.dtype in (torch.float16, torch.bfloat16) else number
+    return result
 
 
 def as_number(value: Any, called: str) -> float:

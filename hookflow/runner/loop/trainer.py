@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from hookflow.events.now import Shared
 from hookflow.events.rundir import RunDir
@@ -93,10 +94,9 @@ class Trainer:
     def train(
         self, resume: Path | None = None, begin: Callable[[], None] = lambda: None, *, test: bool = False
     ) -> Stop | None:
-        """Run to the end and return why it ended early, if it did.
+        """Run to the end and return why it ended early, if it did. Exceptions propagate, after `after_run`.
 
-        `begin` is called once the checkpoint to `resume` from has been read. Exceptions propagate, after the second
-        halves of arounds, `on_exception` and `after_run`.
+        `begin` is called once the checkpoint to `resume` from has been read.
         """
         with self._running():
             if resume is not None:
@@ -121,10 +121,7 @@ class Trainer:
     def train_once(
         self, store: CheckpointStore, *, test: bool, sanity: bool = False, epochs: int = 1, iters: int = 1
     ) -> None:
-        """Do everything of a run once: a few iterations, a validation, a checkpoint that is read back, and the test.
-
-        The iterations are those of so many `epochs`, `iters` in each, with a validation after it.
-        """
+        """Do everything of a run once: `epochs` of `iters` iterations, each validated, a checkpoint, and the test."""
         with self._running():
             self._offer_weights()
             self._make_loop(sanity).train_once(epochs, iters)
@@ -135,10 +132,7 @@ class Trainer:
                 self._evaluate("test")
 
     def evaluate(self, checkpoint: Path, split: Split) -> dict[str, float]:
-        """Validate or test what a checkpoint holds, and return the metrics; nothing is trained, and nothing saved.
-
-        Fires the points of a resumed run, without those of training.
-        """
+        """Validate or test what a checkpoint holds, and return the metrics. Points of training do not fire."""
         with self._running():
             self._load(checkpoint)
             self._evaluate(split)
@@ -218,10 +212,7 @@ class Trainer:
         self._parts.weights.clear()  # frees the host's memory
         if not weights:
             return
-        offered = {
-            state_key("model", name): {key: v.clone() if isinstance(v, Tensor) else v for key, v in state.items()}
-            for name, state in weights.items()
-        }
+        offered = {state_key("model", name): tree_map_only(Tensor, Tensor.clone, v) for name, v in weights.items()}
         self._engine.fire("after_load_checkpoint", offered)
         for name, state in weights.items():
             where = self._parts.place(f"{key_of('model', name)}.weights")

@@ -67,12 +67,10 @@ class Group:
 
 
 class Update:
-    """The gradients and the optimizers of a run.
+    """The gradients and the optimizers of a run; `stepping` names those whose step is being taken.
 
-    Gradients accumulate until the optimizer has used them for a step. They are cleared before the next forward pass,
-    or after it where a hook reads them there. `stepping` names the optimizers whose step is being taken. `loss_weight`
-    is the weight of this rank's loss: with it, the mean of the gradients over ranks is that of the whole batch.
-    `losses` and `guard` check for NaN, where the run does.
+    Gradients accumulate until a step has used them. They are cleared before the next forward pass, or after it where a
+    hook reads them there. With `loss_weight` the mean of the gradients over ranks is that of the whole batch.
     """
 
     def __init__(self, context: Context, losses: Losses | None, guard: StepGuard | None) -> None:
@@ -219,12 +217,12 @@ class Update:
     def check_parameters(self) -> None:
         """Raise UserError when the network has trainable parameters that no optimizer has."""
         if missing := self._trained.missing():
-            raise UserError(Problem(_no_optimizer(missing), hint=ADD_GROUP))
+            raise UserError(Problem(NO_OPTIMIZER.format(first_few(missing)), hint=ADD_GROUP))
 
     def parameter_warnings(self) -> Iterator[str]:
         """Yield what is wrong between the network and the optimizers: a warning each."""
         if missing := self._trained.missing():
-            yield f"{_no_optimizer(missing)}; {ADD_GROUP}"
+            yield f"{NO_OPTIMIZER.format(first_few(missing))}; {ADD_GROUP}"
         if orphaned := self._trained.orphaned():
             yield f"an optimizer still trains {first_few(orphaned)}, which the network no longer has; {ADD_GROUP}"
 
@@ -247,10 +245,7 @@ class Update:
 
 
 ADD_GROUP = "a hook that replaces modules calls run.add_param_group(module.parameters())"
-
-
-def _no_optimizer(names: Sequence[str]) -> str:
-    return f"no optimizer trains {first_few(names)}: the optimizers were built before a hook changed the network"
+NO_OPTIMIZER = "no optimizer trains {}: the optimizers were built before a hook changed the network"
 
 
 def clears_gradients(optimizers: Sequence[Optimizer]) -> Callable[[], None]:

@@ -36,9 +36,8 @@ def explain_oom(pipeline: Pipeline, has_checkpoint: Callable[[], bool]) -> Itera
 
 def advice(pipeline: Pipeline, error: BaseException, *, saved: bool) -> str:
     """Return how to take less memory, with the pipeline's own numbers; `saved`: the run has a checkpoint."""
-    run = pipeline.run
-    cuda = isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    less = []
+    run, less = pipeline.run, []
+    cuda = isinstance(error, torch.OutOfMemoryError)
     loader, size = pipeline.data.train.loader, pipeline.data.train.args.get("batch_size")
     if loader is not None:
         size = loader.batch_size

@@ -18,10 +18,7 @@ HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose_device(wanted: str) -> torch.device:
-    """Return the device for `wanted`: "auto" takes CUDA, then MPS, then the CPU.
-
-    Raises UserError when a device is named that is not here.
-    """
+    """Return the device for `wanted`: "auto" takes CUDA, then MPS, then the CPU. Raises UserError for an absent one."""
     if wanted == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -30,9 +27,8 @@ def choose_device(wanted: str) -> torch.device:
     cuda = torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
     here = {"cpu": True, "cuda": cuda, "mps": torch.backends.mps.is_available()}
     if not here[device.type]:
-        raise UserError(
-            Problem(f'run.device = "{wanted}", but there is no such device here', hint='"auto" takes what is there')
-        )
+        message = f'run.device = "{wanted}", but there is no such device here'
+        raise UserError(Problem(message, hint='"auto" takes what is there'))
     return device
 
 
@@ -53,7 +49,6 @@ def choose_precision(wanted: str, device: torch.device, say: Callable[..., None]
 
 
 def _cpu_has_bf16() -> bool:
-    """Say whether the processor multiplies bf16 itself; False where torch cannot tell."""
     asks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, ask, lambda: False)() for ask in asks)
 

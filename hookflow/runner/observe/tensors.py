@@ -36,9 +36,7 @@ Leaves = dict[Path, bytes]
 LONGEST = 1000
 """Items of a list, or of a dict, whose own attributes are looked after."""
 
-OF_TORCH = frozenset(vars(nn.Module()))
-"""Attributes of every module: its parameters, buffers, hooks and mode."""
-
+_OF_TORCH = frozenset(vars(nn.Module()))
 _IN_USE = (threading.Thread, type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
 _NOT_LOOKED_INTO = ("hookflow.runner.", "torch.", "builtins", "types", "functools", "inspect", "_thread")
 """Modules of objects that have no state of the user's; what FSDP keeps beside a network must stay as it is."""
@@ -104,10 +102,7 @@ def of_tensor(tensor: Tensor) -> bytes:
 
 def of_bytes(*parts: bytes) -> bytes:
     """Return the fingerprint of bytes."""
-    result = blake2b(digest_size=12)
-    for part in parts:
-        result.update(part)
-    return result.digest()
+    return blake2b(b"".join(parts), digest_size=12).digest()
 
 
 def _of_text(value: Any) -> bytes:
@@ -131,7 +126,7 @@ def held(thing: Any, *, newest: bool = False) -> Iterator[tuple[str, Any]]:
             yield from thing._parameters.items()
             yield from thing._buffers.items()
             yield from thing._modules.items()
-            yield from ((name, value) for name, value in vars(thing).items() if name not in OF_TORCH)
+            yield from ((name, value) for name, value in vars(thing).items() if name not in _OF_TORCH)
         case torch.optim.Optimizer() | LRScheduler():
             yield from thing.state_dict().items()
         case _ if _is_object(thing):

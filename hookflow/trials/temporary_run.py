@@ -1,4 +1,4 @@
-"""Short runs that keep nothing: `hookflow run --dry-run`, and the run that `hookflow check --observe` watches."""
+"""Runs that keep nothing: a dry run, the run that `check --observe` watches, the evaluation of a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from hookflow.errors import UserError
+from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import event_log
-from hookflow.events.records import Level, Record
-from hookflow.events.rundir import RunDir
+from hookflow.events.records import DataInfo, Level, Record
+from hookflow.events.rundir import RunDir, short
 from hookflow.graph.observation import Seen
 from hookflow.graph.plan import Binding, Plan, Trigger
-from hookflow.pipeline.load import Loaded
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.builder.build import build
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.store import CheckpointStore
@@ -26,6 +27,7 @@ from hookflow.runner.data.source import close
 from hookflow.runner.data.workers import explaining_worker_errors
 from hookflow.runner.distributed.consensus import Alone
 from hookflow.runner.logging.recorder import Recorder
+from hookflow.runner.loop.evaluation import Split
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.precision import describe, torch_settings
@@ -229,3 +231,45 @@ def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
         iters=iters,
         seconds=time.perf_counter() - began,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated(Generic[Result]):
+    """The `result` of a checkpoint on some data, and how far its training was: iterations and epochs done."""
+
+    it: int
+    ep: int
+    data: DataInfo
+    result: Result
+
+
+def with_checkpoint(
+    execute: Callable[[Trainer, Path, Split], Result],
+    run_dir: RunDir,
+    checkpoint: Path,
+    split: Split,
+    overrides: Sequence[str],
+    say: Callable[[str, Level], None],
+) -> Evaluated[Result]:
+    """Execute `Trainer.evaluate` or `Trainer.predict` with a checkpoint, and the pipeline that it was saved with.
+
+    `overrides` are laid over the pipeline. The run's directory is only read: what hooks log goes to a temporary folder.
+    Exceptions propagate; a traceback is printed where a hook raised. Raises UserError when there are no such data.
+    """
+    recorded = short(checkpoint.absolute() / run_dir.pipeline.name)
+    loaded = load(recorded, overrides, recorded=True)
+    if getattr(loaded.pipeline.data, split) is None:
+        raise UserError(Problem(f"the pipeline has no [data.{split}]", Where(str(recorded))))
+    base = run_dir.base()
+    plan = compile_pipeline(loaded, base)
+
+    def tell(text: str, level: Level = "info") -> None:
+        say(text, level)
+
+    def with_state(trainer: Trainer, store: CheckpointStore) -> tuple[Result, RunState]:
+        return execute(trainer, checkpoint.absolute(), split), trainer.state
+
+    with torch_settings(loaded.pipeline.run, tell):
+        parts = build(loaded, plan, base, tell, [split], fresh=False)
+        (result, state), _ = in_temporary_run(parts, plan, with_state, say)
+    return Evaluated(state.iter, state.epoch, parts.data[split].info, result)
