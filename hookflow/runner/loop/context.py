@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,33 +24,32 @@ from hookflow.runner.loop.requests import SKIPPED, WITH_A_BATCH, Requests
 from hookflow.runner.process.state import RunState
 
 
+@dataclass
 class Context:
     """The shared parts of one run. They are built once, and none is replaced.
 
     `folder` is the run directory, and `shared` the memory in which other processes see the current binding.
     """
 
-    def __init__(
-        self,
-        parts: Parts,
-        plan: Plan,
-        folder: Path,
-        state: RunState,
-        consensus: AnyConsensus,
-        log: Recorder,
-        media: Media,
-        shared: Shared | None = None,
-    ) -> None:
+    parts: Parts
+    plan: Plan
+    folder: Path
+    state: RunState
+    consensus: AnyConsensus
+    log: Recorder
+    media: Media
+    shared: Shared | None = None
+
+    def __post_init__(self) -> None:
+        parts, plan, state, consensus, log = self.parts, self.plan, self.state, self.consensus, self.log
         section, ranks = parts.section, parts.ranks
         state.batches_per_epoch = parts.batches_per_epoch
         state.set_length(section.max_epochs, section.max_iters, parts.iters_per_epoch)
         state.seconds = consensus.seconds
-        self.parts, self.plan, self.folder, self.state = parts, plan, folder, state
-        self.consensus, self.log, self.media = consensus, log, media
         self.timeline = Timeline()
         self.scalars = Scalars(plan, state, parts.strategy, parts.device, ranks.rank)
         self.triggers = make_triggers(plan, state, self.scalars.condition)
-        dispatcher = Dispatcher(plan, Books(len(plan.bindings), self.timeline), Here(shared), self._report_failure)
+        dispatcher = Dispatcher(plan, Books(len(plan.bindings), self.timeline), Here(self.shared), self._report_failure)
         self.engine = engine = Engine(plan, parts.hooks, self.triggers, state, dispatcher, ranks.rank)
         self.module_hooks = ModuleHooks(engine, parts.picked, state)
         self.sizes = {
@@ -64,7 +64,7 @@ class Context:
             )
             for split, data in parts.data.items()
         }
-        self.requests = Requests(plan, state, lambda: engine.current, self.sizes, log.say, several=ranks.world > 1)
+        self.requests = Requests(plan, state, lambda: engine.current, self.sizes, log.say, ranks.world > 1)
         skipping = {b.point for b in plan.bindings if "control" in b.writes} if ranks.world > 1 else set()
         self._skips_agreed = skipping & {*WITH_A_BATCH}
 

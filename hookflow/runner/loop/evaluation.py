@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Literal
@@ -59,19 +60,20 @@ class Means:
 Split = Literal["val", "test"]
 
 
+@dataclass
 class Evaluation:
     """Validates and tests. `should_abort` says after each batch whether a signal ends the pass."""
 
-    def __init__(self, context: Context, run: Any, should_abort: Callable[[int], bool]) -> None:
-        parts = context.parts
-        self._context = context
-        self._state = context.state
-        self._engine = context.engine
-        self._run = run
-        self._parts = parts
+    context: Context
+    run: Any
+    should_abort: Callable[[int], bool]
+
+    def __post_init__(self) -> None:
+        self.parts = parts = self.context.parts
+        self.state = self.context.state
+        self.engine = self.context.engine
         evaluate = in_precision(evaluation_of(parts.task), parts.device, parts.precision)
-        self._evaluate = context.module_hooks.settled(evaluate)
-        self._should_abort = should_abort
+        self.evaluate = self.context.module_hooks.settled(evaluate)
 
     @torch.no_grad()
     def __call__(self, split: Split) -> bool:
@@ -79,61 +81,61 @@ class Evaluation:
 
         Return False when a signal has cut the walk short: then no metrics are there, and no `after_X` fires.
         """
-        state, fire = self._state, self._engine.fire
+        state, fire = self.state, self.engine.fire
         began = time.perf_counter()
         batch_idx, batches = state.batch_idx, state.batches
-        entered = len(self._engine.arounds)
-        with self._context.timeline.excluded(), state.during(split), self._context.consensus.evaluation():
+        entered = len(self.engine.arounds)
+        with self.context.timeline.excluded(), state.during(split), self.context.consensus.evaluation():
             fire(f"before_{split}")
-            with evaluating(self._parts.model):
+            with evaluating(self.parts.model):
                 fire(f"before_{split}_epoch")
                 means = self._means(split)
                 if means is None:
-                    self._engine.leave(entered)
+                    self.engine.leave(entered)
                 else:
                     self._conclude(split, means, began)
         state.batch_idx, state.batches = batch_idx, batches
         return means is not None
 
     def _conclude(self, split: Split, means: dict[str, float], began: float) -> None:
-        state = self._state
-        task = self._parts.task
+        state = self.state
+        task = self.parts.task
         metrics: dict[str, Any] = {**means, **(task.metrics(means) if hasattr(task, "metrics") else {})}
         state.metrics, state.metrics_at = metrics, state.iter
-        self._engine.fire(f"after_{split}_epoch", metrics)
+        self.engine.fire(f"after_{split}_epoch", metrics)
         metrics.update({name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()})
         state.metrics = MappingProxyType(metrics)
-        self._engine.fire(f"after_{split}", state.metrics)
-        self._context.log.put("metrics", split=split, v=metrics, seconds=time.perf_counter() - began)
+        self.engine.fire(f"after_{split}", state.metrics)
+        self.context.log.put("metrics", split=split, v=metrics, seconds=time.perf_counter() - began)
 
     def _means(self, split: Split) -> dict[str, float] | None:
         """Evaluate every batch; return the means over the examples of all ranks, or None when a signal has come."""
-        means, own_steps = Means(self._context.sizes[split].exact), steps_itself(self._parts.task)
+        means, own_steps = Means(self.context.sizes[split].exact), steps_itself(self.parts.task)
         try:
             for index, batch in self._batches(split):
-                outputs = self._evaluate(self._run, batch)
+                outputs = self.evaluate(self.run, batch)
                 check_outputs(outputs, "evaluate", own_steps)
-                means.add(single_numbers(outputs), self._state.batch_size or None)
-                self._engine.fire(f"after_{split}_iter", batch, index, outputs)
-                if self._should_abort(index + 1):
+                means.add(single_numbers(outputs), self.state.batch_size or None)
+                self.engine.fire(f"after_{split}_iter", batch, index, outputs)
+                if self.should_abort(index + 1):
                     return None
         except WorkerHangs:
-            if self._context.consensus.ranks.world > 1:
+            if self.context.consensus.ranks.world > 1:
                 raise  # the other ranks would wait for this one
-            self._should_abort(self._state.batch_idx)
+            self.should_abort(self.state.batch_idx)
             return None
-        return means.over_ranks(self._context.consensus.all_gather_object)
+        return means.over_ranks(self.context.consensus.all_gather_object)
 
     def _batches(self, split: Split) -> Iterator[tuple[int, Any]]:
         """Yield the batches of a split as hooks have left them, with their indices, but for those that are skipped."""
-        state, sizes, data = self._state, self._context.sizes[split], self._parts.data[split]
+        state, sizes, data = self.state, self.context.sizes[split], self.parts.data[split]
         state.batches = len(data)
         for index, provided in enumerate(data.epoch(0)):
             state.batch_idx, state.batch_size = index, sizes.local(index, provided) or 0
-            entered = len(self._engine.arounds)
-            batch = self._context.offer(f"before_{split}_iter", provided)
+            entered = len(self.engine.arounds)
+            batch = self.context.offer(f"before_{split}_iter", provided)
             if batch is SKIPPED:
-                self._engine.leave(entered)
+                self.engine.leave(entered)
             else:
                 yield index, batch
 
@@ -143,17 +145,17 @@ class Evaluation:
 
         There may be no targets, so the points that offer outputs or metrics do not fire; those before them do.
         """
-        entered = len(self._engine.arounds)
+        entered = len(self.engine.arounds)
         rows = Predictions("the task's predict has returned")
-        with self._state.during(split):
-            self._engine.fire(f"before_{split}")
-            with evaluating(self._parts.model):
-                self._engine.fire(f"before_{split}_epoch")
-                inside = len(self._engine.arounds)
+        with self.state.during(split):
+            self.engine.fire(f"before_{split}")
+            with evaluating(self.parts.model):
+                self.engine.fire(f"before_{split}_epoch")
+                inside = len(self.engine.arounds)
                 for _, batch in self._batches(split):
-                    rows.add(predict(self._run, batch))
-                    self._engine.leave(inside)
-            self._engine.leave(entered)
+                    rows.add(predict(self.run, batch))
+                    self.engine.leave(inside)
+            self.engine.leave(entered)
         return rows.all()
 
 

@@ -7,6 +7,7 @@ iteration, all else at a safe point (`hookflow.runner.loop.loop`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -33,67 +34,59 @@ BETWEEN_STEPS = (
 TOO_LATE_TO_STOP = ("on_exception", "after_run")
 
 
+@dataclass
 class Requests:
     """The pending requests of a run; of several ranks, those of this one. `hookflow.hooks.run.Run` documents the calls.
 
     `offered` is what the current point offers, where the batch may be replaced: the run, the batch, its index.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        state: RunState,
-        current: Callable[[], Binding | None],
-        sizes: Mapping[str, BatchSizes],
-        say: Callable[..., None],
-        *,
-        several: bool,
-    ) -> None:
-        self._points = plan.points
-        self._state = state
-        self._current = current
-        self._sizes = sizes
-        self._say = say
-        self._several = several
-        self.offered: list[Any] = []
-        self.stop_reason: str | None = None
-        self.lasting_stop_reason: str | None = None
-        """The same, but for what concerns this process alone: so the run stops again if it is resumed before."""
-        self.epoch_end_reason: str | None = None
-        self.skips_batch = False
-        self.skips_step = False
-        self.keeps_gradients = False
-        """The next iteration adds to the gradients of this one, which takes no step."""
-        self.accumulates = 0
-        """The batches of the group that the next loss is of; 0 where no hook accumulates gradients."""
-        self.saves: dict[str, int | None] = {}
-        """The names to save by; with an iteration, the name of a checkpoint that exists."""
-        self.keep: int | None = None
+    plan: Plan
+    state: RunState
+    current: Callable[[], Binding | None]
+    sizes: Mapping[str, BatchSizes]
+    say: Callable[..., None]
+    several: bool
+    offered: list[Any] = field(default_factory=list)
+    stop_reason: str | None = None
+    lasting_stop_reason: str | None = None
+    """The same, but for what concerns this process alone: so the run stops again if it is resumed before."""
+    epoch_end_reason: str | None = None
+    skips_batch: bool = False
+    skips_step: bool = False
+    keeps_gradients: bool = False
+    """The next iteration adds to the gradients of this one, which takes no step."""
+    accumulates: int = 0
+    """The batches of the group that the next loss is of; 0 where no hook accumulates gradients."""
+    saves: dict[str, int | None] = field(default_factory=dict)
+    """The names to save by; with an iteration, the name of a checkpoint that exists."""
+    keep: int | None = None
 
     def stop(self, reason: str, *, this_process: bool = False) -> None:
         """End the training at the next safe point.
 
         Requests about `this_process` alone stop no other run that resumes from an earlier state.
         """
-        self.check("stop", [point.name for point in self._points if point.name not in TOO_LATE_TO_STOP])
+        self.check("stop", [point.name for point in self.plan.points if point.name not in TOO_LATE_TO_STOP])
         self.stop_reason = self.stop_reason or reason
         if not this_process:
             self.lasting_stop_reason = self.lasting_stop_reason or reason
-        self._state.attention = True
+        self.state.attention = True
 
     def stop_epoch(self, reason: str) -> None:
-        self.check("stop_epoch", [p.name for p in self._points if self._points.in_iteration(p.name)])
-        if not self._state.epoch_ends and self.epoch_end_reason is None:
-            self._say(f"epoch {self._state.epoch + 1} ends early: {reason}")
-            if self._several:  # who must agree with others first
+        points = self.plan.points
+        self.check("stop_epoch", [point.name for point in points if points.in_iteration(point.name)])
+        if not self.state.epoch_ends and self.epoch_end_reason is None:
+            self.say(f"epoch {self.state.epoch + 1} ends early: {reason}")
+            if self.several:  # who must agree with others first
                 self.epoch_end_reason = reason
             else:
                 self.end_epoch()
-            self._state.attention = True
+            self.state.attention = True
 
     def end_epoch(self) -> None:
         """Let the epoch end: on all ranks, unless the one that was meant has come to its end meanwhile."""
-        self._state.epoch_ends = self._state.batch_idx > 0 or not self._several
+        self.state.epoch_ends = self.state.batch_idx > 0 or not self.several
         self.epoch_end_reason = None
 
     def skip_step(self) -> None:
@@ -110,16 +103,16 @@ class Requests:
 
     def replace_batch(self, batch: Any) -> None:
         self.check("replace_batch", WITH_A_BATCH)
-        state = self._state
+        state = self.state
         self.offered[1] = batch
-        state.batch_size = self._sizes[state.stage].replaced(batch, state.batch_size)
+        state.batch_size = self.sizes[state.stage].replaced(batch, state.batch_size)
 
     def save(self, names: Iterable[str], moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
         """Save the state at the next safe point; see `hookflow.hooks.run.Run.save_checkpoint`."""
         self.saves.update(moved)
         self.saves.update(dict.fromkeys(names))
         self.keep = max(self.keep or 0, keep) if keep is not None else self.keep
-        self._state.attention = True
+        self.state.attention = True
 
     def take_saves(self) -> tuple[dict[str, int | None], int | None]:
         """Return the names to save by and how many checkpoints to keep, and forget them."""
@@ -136,19 +129,19 @@ class Requests:
         self.stop_reason = self.lasting_stop_reason = state["stop"]
         self.epoch_end_reason = state["epoch_end"]
         self.skips_step, self.saves, self.keep = state["skips_step"], dict(state["saves"]), state["keep"]
-        self._state.attention = True
+        self.state.attention = True
 
     def check(self, call: str, points: Collection[str]) -> None:
         """Raise UserError where the call is not allowed, or its hook has not declared the slot that it writes."""
-        here = self._current()
+        here = self.current()
         if here is None:
             if points in (WITH_A_BATCH, BEFORE_THE_GRADIENTS):
                 raise _refused(f"run.{call} is for hooks: a task need not ask to change its batch or its loss")
         elif here.point not in points:
             where = f"at {', '.join(points)}" if len(points) < 8 else "in an iteration"
             raise _refused(f"run.{call} is not allowed at {here.point}", f"it may be called {where}")
-        elif self._points[here.point].kind == "module" and self._state.stage != "train" and call != "stop":
-            raise _refused(f"run.{call} is not allowed at {here.point} in {self._state.stage}")
+        elif self.plan.points[here.point].kind == "module" and self.state.stage != "train" and call != "stop":
+            raise _refused(f"run.{call} is not allowed at {here.point} in {self.state.stage}")
         elif (slot := SLOT.get(call)) and slot not in here.writes:
             message = f'hook "{here.hook}" calls run.{call} at {here.point} without declaring that it writes "{slot}"'
             raise _refused(message, how_to_declare(slot, here.hook, here.writes))
