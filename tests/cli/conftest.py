@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
+from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.process.launch import prepare
+from hookflow.runner.process.signals import handlers_put_back
 from tests.conftest import TESTS, TOY, hookflow_here
 
 SMALL = """\
@@ -39,6 +40,13 @@ def invoke(*arguments: object, code: int = 0, columns: int = 100) -> str:
     return result.stdout
 
 
+def refused(*arguments: object, columns: int = 100) -> str:
+    """Return what a command line is refused with: each mistake, and its hint below it."""
+    with pytest.raises(UserError) as raised:
+        invoke(*arguments, columns=columns)
+    return str(raised.value)
+
+
 def called(*arguments: str) -> tuple[int, str]:
     """Return the exit code of a command line and all that it prints, which is no traceback."""
     done = hookflow_here(*arguments, cwd=Path.cwd())
@@ -58,14 +66,11 @@ def train_toy(folder: Path, *overrides: str) -> RunDir:
     """Train the toy pipeline in this process, below a folder; the handlers of signals are put back."""
     from hookflow.runner.process.main import train
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
     loaded = parse(TOY.read_text(), TOY, ("run.threads=1", *overrides))
     run = RunDir.create(folder / "runs", "toy")
     prepare(loaded, compile_pipeline(loaded), run, TESTS)
-    assert train(run) == 0
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
+    with handlers_put_back():
+        assert train(run) == 0
     return run
 
 

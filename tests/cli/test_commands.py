@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer.main
 
 from hookflow import __version__
 from hookflow.cli.app import app
+from hookflow.cli.run import _chosen
 from tests.cli.conftest import SMALL, invoke
-from tests.conftest import hookflow_here
+from tests.conftest import circle, hookflow, hookflow_here
 from tests.limits import LIMIT
+from tests.monitor.fake_run import make
 
 COMMANDS = typer.main.get_group(app).commands
 
@@ -54,9 +58,9 @@ WRONG = {
 
 
 def test_the_version_is_told() -> None:
-    told = invoke("--version")
-    assert told.startswith(f"hookflow {__version__} (Python 3.")
-    assert version("torch") in told
+    printed = invoke("--version")
+    assert printed.startswith(f"hookflow {__version__} (Python 3.")
+    assert version("torch") in printed
 
 
 def test_help_is_one_screen_in_which_each_command_has_one_line() -> None:
@@ -78,7 +82,7 @@ def test_every_command_explains_itself() -> None:
         first = inspect.cleandoc(command.help or "").partition("\n")[0]
         assert first.endswith(".")
         assert len(first) <= 80
-        assert all(getattr(parameter, "help", "") for parameter in command.params), f"an option of {name} is not told"
+        assert all(getattr(parameter, "help", "") for parameter in command.params), f"an option of {name} has no help"
         assert first in " ".join(invoke(name, "--help", columns=80).split())
 
 
@@ -105,6 +109,52 @@ def test_they_wait_for_no_torch(tmp_path: Path) -> None:
         "    assert not loaded, (line, loaded)\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+
+
+def test_check_finds_a_module_where_run_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the current folder neither of them."""
+    report = '[hooks.report]\nuse = "reports:Report"\n'
+    (tmp_path / "p.toml").write_text(circle("max_iters = 1", "threads = 1") + report)
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    (tmp_path / "reports.py").write_text("class Report:\n    def after_run(self): ...\n")
+    missing = [hookflow(*command, cwd=tmp_path) for command in (("check", "p.toml"), ("run", "p.toml", "--ui=plain"))]
+    assert [done.returncode for done in missing] == [2, 2]
+    assert missing[0].stderr == missing[1].stderr
+    assert 'there is no module "reports"\n' in missing[0].stderr
+    (tmp_path / "json.py").unlink()
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
+    done = hookflow("run", "p.toml", "--ui=plain", cwd=tmp_path)  # which checks it first
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("absent", "environment", "expected"),
+    [
+        (None, {"TERM": "xterm"}, "tui"),
+        ("stdin", {"TERM": "xterm"}, "plain"),
+        ("stdout", {"TERM": "xterm"}, "plain"),
+        ("stderr", {"TERM": "xterm"}, "plain"),  # the dashboard is painted there
+        (None, {"TERM": "dumb"}, "plain"),
+        (None, {"TERM": "xterm", "CI": "true"}, "plain"),
+    ],
+)
+def test_the_dashboard_needs_a_whole_terminal(
+    monkeypatch: pytest.MonkeyPatch, absent: str | None, environment: dict[str, str], expected: str
+) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, SimpleNamespace(isatty=lambda terminal=name != absent: terminal))
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    assert _chosen("auto") == expected
+    assert _chosen("json") == "json"
+
+
+def test_a_replay_needs_a_terminal_too(tmp_path: Path) -> None:
+    run = make(tmp_path / "runs", upto=60)
+    done = hookflow_here("watch", "cifar", "--replay", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a replay needs a terminal" in done.stderr
+    assert f"hookflow watch {run.id} --ui plain" in done.stderr
 
 
 def test_every_command_is_asked() -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.process.launch import prepare
-from tests.cli.conftest import SMALL, invoke
+from tests.cli.conftest import SMALL, invoke, refused
 
 START = SMALL.replace("max_iters = 10", "max_epochs = 8")
 PRINT = '[hooks.print]\nuse = "builtins:print"\n'
@@ -94,8 +93,8 @@ def test_what_amounts_to_the_same_is_no_difference() -> None:
     assert diff("old.toml", "same.toml", exit_code=0) == "old.toml and same.toml amount to the same\n"
     assert not any(json.loads(diff("old.toml", "same.toml", "--format", "json", exit_code=0)).values())
     Path("less.toml").write_text(OLD.replace(EMA, ""))
-    told = json.loads(diff("old.toml", "less.toml", "--format", "json"))
-    assert [name for name, value in told.items() if value] == ["hooks_removed"], "the order of the others is the same"
+    shown = json.loads(diff("old.toml", "less.toml", "--format", "json"))
+    assert [name for name, value in shown.items() if value] == ["hooks_removed"], "the order of the others is the same"
 
 
 def test_a_run_is_what_it_was_started_with() -> None:
@@ -111,22 +110,20 @@ def test_a_shuffle_is_a_difference_of_its_own() -> None:
     seed = next(seed for seed in range(20) if compile_pipeline(load(Path("free.toml")), shuffle=seed)
                 .at("before_train")[0].hook != "ema")  # fmt: skip
     plain, shuffled = record("free.toml"), record("free.toml", seed)
-    told = diff(str(plain.path), str(shuffled.path))
-    assert f"keys\n  --shuffle  nothing → {seed}\n\norder\n  before_train\n    - ema → " in told
+    shown = diff(str(plain.path), str(shuffled.path))
+    assert f"keys\n  --shuffle  nothing → {seed}\n\norder\n  before_train\n    - ema → " in shown
     why = invoke("why", "ema", "print", shuffled.id, "--point", "before_train")
     assert f"nothing says so but the shuffle with seed {seed}\n" in why
 
 
-def test_what_is_neither_a_pipeline_nor_a_run_is_told() -> None:
-    with pytest.raises(UserError, match="there is no such file") as caught:
-        diff("odl.toml", "new.toml")
-    assert 'did you mean "old.toml"?' in str(caught.value)
-    with pytest.raises(UserError, match='there is no file "nope", and there are no runs in runs') as caught:
-        diff("old.toml", "nope")
-    assert "name the place with --dir" in str(caught.value)
+def test_what_is_neither_a_pipeline_nor_a_run() -> None:
+    wrong = refused("diff", "odl.toml", "new.toml")
+    assert "there is no such file" in wrong
+    assert 'did you mean "old.toml"?' in wrong
+    wrong = refused("diff", "old.toml", "nope")
+    assert 'there is no file "nope", and there are no runs in runs' in wrong
+    assert "name the place with --dir" in wrong
     run = record("old.toml")
-    with pytest.raises(UserError, match='no run "q"'):
-        diff("q", "new.toml")
+    assert 'no run "q"' in refused("diff", "q", "new.toml")
     run.plan.write_text("{}")
-    with pytest.raises(UserError, match="cannot be read"):
-        diff(run.id, "new.toml")
+    assert "cannot be read" in refused("diff", run.id, "new.toml")

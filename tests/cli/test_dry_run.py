@@ -81,20 +81,20 @@ def test_the_run_has_its_own_length_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "said"),
+    ("change", "code", "printed"),
     [
         ('hooks.early_stop.args.monitor="top_accuracy"', 2, 'reads the metric "top_accuracy", which'),
         ("model.args.width=true", 2, "model"),
         ('hooks.bad={use="./watchers.py:Fails", args={place="after_val"}}', 1, "Traceback"),
     ],
 )
-def test_what_is_wrong_is_told_as_in_a_run(tmp_path: Path, change: str, code: int, said: str) -> None:
+def test_what_is_wrong_is_told_as_in_a_run(tmp_path: Path, change: str, code: int, printed: str) -> None:
     done = dry("--set", change, cwd=tmp_path, code=code)
-    assert said in done.stderr
+    assert printed in done.stderr
     assert "passed" not in done.stdout
 
 
 def test_it_goes_with_nothing_that_starts_a_run(tmp_path: Path) -> None:
-    told = dry("--detach", "--resume", "--nproc=2", "--in-process", cwd=tmp_path, code=2).stderr
+    wrong = dry("--detach", "--resume", "--nproc=2", "--in-process", cwd=tmp_path, code=2).stderr
     for option in ("--detach", "--resume", "--nproc", "--in-process"):
-        assert f"{option}: cannot be given here" in told
+        assert f"{option}: cannot be given here" in wrong
