@@ -49,8 +49,7 @@ def run(
         ),
     ] = False,
     allow_changed_hooks: Annotated[
-        bool,
-        typer.Option("--allow-changed-hooks", help="With --resume: accept other hooks than the checkpoint's."),
+        bool, typer.Option("--allow-changed-hooks", help="With --resume: accept other hooks than the checkpoint's.")
     ] = False,
     without: Without = None,
     only: Only = None,
@@ -71,8 +70,7 @@ def run(
         typer.Option(min=1, metavar="N", help="Train on the first N batches again and again: can the net learn them?"),
     ] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Build everything, fire every point once, and keep nothing."),
+        bool, typer.Option("--dry-run", help="Build everything, fire every point once, and keep nothing.")
     ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id, and leave it alone.")] = False,
     in_process: Annotated[bool, typer.Option("--in-process", help="Train in this process, for a debugger.")] = False,

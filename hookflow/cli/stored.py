@@ -111,8 +111,7 @@ def _row(item: dict[str, Any], state: RunState, whole: str) -> tuple[str, ...]:
 def export(
     run: RunArgument = None,
     format_: Annotated[
-        Literal["csv", "jsonl"],
-        typer.Option("--format", "-f", help="Comma-separated values, or a JSON object a line."),
+        Literal["csv", "jsonl"], typer.Option("--format", "-f", help="Comma-separated values, or a JSON object a line.")
     ] = "csv",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name

@@ -54,13 +54,7 @@ MISTAKEN = 2
 """The exit code of a rank where rank 0 tells what the user did wrong."""
 
 
-def train_as_rank(
-    find: Callable[[], RunDir],
-    shown: UI,
-    *,
-    resume: bool,
-    allow_changed_hooks: bool,
-) -> int:
+def train_as_rank(find: Callable[[], RunDir], shown: UI, *, resume: bool, allow_changed_hooks: bool) -> int:
     """Train in this process and return the exit code. Rank 0 alone shows anything, by `shown`.
 
     Rank 0 takes the run directory that `find` makes or finds, and tells the others. When torchrun has started them

@@ -114,10 +114,7 @@ CASES = {
     "an alarm that does not matter goes": (
         ("Adds", "Adds"),
         0,
-        [
-            "0 made a difference, 1 did not",
-            "(so these need no edge, though they touch the same: one and two at",
-        ],
+        ["0 made a difference, 1 did not", "(so these need no edge, though they touch the same: one and two at"],
     ),
     "an alarm that matters stays": (
         ("Doubles", "Clips"),
@@ -134,11 +131,7 @@ CASES = {
         1,
         ["one and two at after_val_epoch: differ in the file mine.pt"],
     ),
-    "what depends on the time": (
-        ("Adds", "Clock"),
-        0,
-        ["not compared, since it differs in trials of one order: two"],
-    ),
+    "what depends on the time": (("Adds", "Clock"), 0, ["not compared, since it differs in trials of one order: two"]),
     "a state that leaks from trial to trial": (
         ("Doubles", "Leaks"),
         1,  # the alarm stays: no trial has lifted it
