@@ -1,4 +1,7 @@
-"""`hookflow.train`: a pipeline is trained in this process, or in one of its own, and shown meanwhile."""
+"""`hookflow.train`: a pipeline is trained in this process, or in one of its own, and shown meanwhile.
+
+A notebook shows a line that is drawn anew while the run goes on, and in the end a table of its metrics.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,33 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from hookflow.api import notebook
+from rich.text import Text
+
 from hookflow.api.pipeline import Pipeline, load
 from hookflow.api.recorded import RecordedRun
 from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.run_lock import exit_code, release
 from hookflow.events.rundir import RunDir, short
 from hookflow.monitor import plain
+from hookflow.monitor.feed import Live, follow_records
+from hookflow.monitor.health import Pace, judge
+from hookflow.monitor.summary import metrics_table
+from hookflow.numbers import counted, number, span
 from hookflow.runner.distributed.failures import ChildExit
 from hookflow.runner.distributed.rendezvous import started_by_torchrun
 from hookflow.runner.process.launch import claim, hand_on_signals, new_run, start
 from hookflow.runner.process.signals import handlers_put_back
 from hookflow.service.runs import failure_report
+from hookflow.text import printable
 
 UI = Literal["auto", "plain", "json", "none"]
 
@@ -55,8 +66,8 @@ def train(
     _check(pipeline, ui, process)
     run_dir = new_run(pipeline.loaded, pipeline.plan, None if runs is None else Path(runs))
     follow: Follow | None = None
-    if ui == "auto" and notebook.is_here():
-        follow = partial(notebook.follow, run_dir)
+    if ui == "auto" and in_notebook():
+        follow = partial(_follow_in_notebook, run_dir)
     elif ui != "none":
         shown = plain.follow_json if ui == "json" else plain.follow
         follow = lambda child_exit: shown(run_dir, sys.stdout, child_exit=child_exit)  # noqa: E731
@@ -150,3 +161,62 @@ def _raise_failure(run_dir: RunDir, code: int, *, resumable: bool) -> None:
     if code == 2:
         raise UserError(Problem(reason))
     raise RuntimeError(f"the run {run_dir.id} ended with exit status {code}: {reason} (see {short(run_dir.output)})")
+
+
+BAR = 30
+"""Characters of the bar."""
+
+PERIOD = 0.5
+"""Seconds between two drawings of the line, at the least."""
+
+
+def in_notebook() -> bool:
+    """Say whether this process is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+def _follow_in_notebook(run_dir: RunDir, child_exit: Callable[[], int | None]) -> int:
+    """Show the run until it is over, as `monitor.plain.follow` does."""
+    display: Callable[..., Any] = import_module("IPython.display").display  # it is there, in a notebook
+
+    live = Live(run_dir)
+    drawn, at = _line(run_dir, live), 0.0
+    line = display(drawn, display_id=True)
+
+    def draw(over: bool) -> None:
+        nonlocal drawn, at
+        if over or time.monotonic() - at > PERIOD:
+            before, drawn, at = drawn, _line(run_dir, live), time.monotonic()
+            if drawn != before:
+                line.update(drawn)
+
+    code = follow_records(run_dir, live, lambda record: draw(False), child_exit, draw)
+    draw(True)
+    state = live.state
+    if table := metrics_table(state, state.scalars):
+        title = f"{run_dir.path.parent.name} {run_dir.id}: {counted(state.it, 'iteration')} in {span(state.elapsed)}"
+        table.title, table.title_justify = Text(printable(title)), "left"
+        display(table)
+    return code
+
+
+def _line(run_dir: RunDir, live: Live) -> Text:
+    """Return how far the run is, and its latest numbers."""
+    state = live.state
+    health = judge(run_dir, state, time.time())
+    facts = [f"{run_dir.path.parent.name}: {health.condition}"]
+    if state.total_iters:
+        done = round(BAR * min(state.it / state.total_iters, 1))
+        facts[0] += f"  {'━' * done}{'─' * (BAR - done)}"
+        epochs = state.run["max_epochs"]
+        facts += [f"epoch {state.epoch}/{epochs}"] if epochs else []
+        facts.append(f"iteration {state.it}/{state.total_iters}")
+    facts += [f"{name} {number(series.last)}" for name, series in state.scalars.items() if name == "loss"]
+    facts += [
+        f"val {name} {number(values[-1][1])}" for name, values in state.metrics.by_name.items() if " " not in name
+    ]
+    if not health.over and (pace := Pace.of(state)).iters_per_s:
+        facts.append(f"{pace.iters_per_s:.1f} it/s")
+        facts += [f"{span(pace.eta)} left"] if pace.eta is not None else []
+    return Text(printable("  ".join(facts)), no_wrap=True, overflow="ignore")

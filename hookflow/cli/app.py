@@ -107,7 +107,10 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # where it takes nothing but ASCII, an arrow is a question mark
     try:
-        _run()
+        try:
+            app(prog_name="hookflow")  # by which completion asks, too, whatever started it
+        finally:
+            sys.stdout.flush()  # while it can still be said that this fails
     except UserError as error:
         echo_error(error)
         raise SystemExit(2) from None
@@ -137,10 +140,3 @@ def _open_closed_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # it is given the lowest number that is free
             setattr(sys, name, io.TextIOWrapper(io.FileIO(number, mode, closefd=False), encoding="utf-8"))
-
-
-def _run() -> None:
-    try:
-        app(prog_name="hookflow")  # by which completion asks, too, whatever started it
-    finally:
-        sys.stdout.flush()  # while it can still be said that this fails

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ from hookflow.cli.options import FormatOption, RunsFolder
 from hookflow.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
-    from hookflow.graph.difference import Arrow, Change, Difference
+    from hookflow.graph.difference import Change, Difference
     from hookflow.service.pipelines import Target
 
 WIDTH = 100
@@ -59,11 +59,20 @@ def difference_lines(old: Target, new: Target, result: Difference) -> Iterator[s
         return
     yield f"- {old.name}"
     yield f"+ {new.name}"
+    hooks = [
+        f"{sign} {hook.name}  {hook.use}({hook.written_args})"
+        for sign, target, names in (("-", old, result.hooks_removed), ("+", new, result.hooks_added))
+        for hook in map(target.plan.hook, names)
+    ]
+    bound = (("-", result.unbound), ("+", result.bound))
+    points = [(f"{sign} {hook}", at) for sign, by_hook in bound for hook, at in by_hook.items()]
+    changed = (("-", result.edges_removed), ("+", result.edges_added))
+    edges = [(f"{sign} {edge.first} → {edge.then}", edge.points) for sign, arrows in changed for edge in arrows]
     for title, lines in (
         ("keys", _keys(result.keys)),
-        ("hooks", _hooks(old, new, result)),
-        ("fire at", [*_points("-", result.unbound), *_points("+", result.bound)]),
-        ("edges", [*_arrows("-", result.edges_removed), *_arrows("+", result.edges_added)]),
+        ("hooks", hooks),
+        ("fire at", _at(points)),
+        ("edges", _at(edges)),
         ("order", [line for t in result.order for line in (t.point, *_order("-", t.old), *_order("+", t.new))]),
     ):
         if shown := list(lines):
@@ -81,25 +90,9 @@ def _keys(changes: Sequence[Change]) -> Iterator[str]:
             yield from (change.key, f"  - {old}", f"  + {new}")
 
 
-def _hooks(old: Target, new: Target, result: Difference) -> Iterator[str]:
-    for sign, target, names in (("-", old, result.hooks_removed), ("+", new, result.hooks_added)):
-        for name in names:
-            hook = target.plan.hook(name)
-            yield f"{sign} {name}  {hook.use}({hook.written_args})"
-
-
-def _points(sign: str, points: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    for hook, at in points.items():
-        yield from _listed(f"{sign} {hook} at ", at)
-
-
-def _arrows(sign: str, arrows: Sequence[Arrow]) -> Iterator[str]:
-    for arrow in arrows:
-        yield from _listed(f"{sign} {arrow.first} → {arrow.then} at ", arrow.points)
-
-
-def _listed(head: str, names: Sequence[str]) -> list[str]:
-    return textwrap.wrap(head + ", ".join(names), WIDTH, subsequent_indent="    ")
+def _at(points: Iterable[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    for subject, names in points:
+        yield from textwrap.wrap(f"{subject} at {', '.join(names)}", WIDTH, subsequent_indent="    ")
 
 
 def _order(sign: str, hooks: Sequence[str]) -> list[str]:

@@ -24,7 +24,6 @@ from hookflow.pipeline.registry import COMPONENTS
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from hookflow.graph.plan import Binding
     from hookflow.hooks.describe import Argument, Description
     from hookflow.pipeline.json_schema import Declared
     from hookflow.service.pipelines import Target
@@ -166,19 +165,16 @@ def _points(target: Target | None, width: int) -> Iterator[str]:
         sentences = [about] if len(about) <= right else [point.about, offers]
         lines = [part for text in sentences for part in textwrap.wrap(text, right)]
         if target:
-            hooks = " → ".join(map(_name, target.plan.at(point.name)))
-            lines += textwrap.wrap(hooks, right, initial_indent="▸ ", subsequent_indent="  ")
+            hooks = []
+            for binding in target.plan.at(point.name):
+                half = "" if binding.half == "whole" else f"{binding.half} "
+                hooks.append(f"{half}{binding.hook}" + f" ({binding.trigger})" * bool(str(binding.trigger)))
+            lines += textwrap.wrap(" → ".join(hooks), right, initial_indent="▸ ", subsequent_indent="  ")
         for label, line in zip_longest([labels[point.name]], lines or [""], fillvalue=""):
             yield f"{label:<{left}}{line}".rstrip()
     yield f"\n{LEGEND}"
     pairs = ", ".join(f"around_{pair}" for pair in points.pairs)
     yield textwrap.fill(f"A generator that yields once can stand around a pair: {pairs}.", 80)
-
-
-def _name(binding: Binding) -> str:
-    half = "" if binding.half == "whole" else f"{binding.half} "
-    trigger = f" ({binding.trigger})" if str(binding.trigger) else ""
-    return f"{half}{binding.hook}{trigger}"
 
 
 def schema_of_pipelines() -> dict[str, Any]:
@@ -223,11 +219,9 @@ class _Hooks:
         """Yield the hooks by where they come from, and the other components of installed packages."""
         from hookflow.pipeline.load import DEFAULT_HOOKS
 
+        default = dict.fromkeys(DEFAULT_HOOKS, " (default)")
         sections = {
-            "built in": [
-                (name, f"{self._sentence(use)}{' (default)' * (name in DEFAULT_HOOKS)}")
-                for name, use in BUILT_IN.items()
-            ],
+            "built in": [(name, self._sentence(use) + default.get(name, "")) for name, use in BUILT_IN.items()],
             "from installed packages": [
                 (offered.name, f"{offered.package}: {HOOKS.clash(offered) or self._sentence(offered.use)}")
                 for offered in HOOKS.offered()
@@ -314,13 +308,12 @@ class _Hooks:
 def _methods(hook: Description) -> list[str]:
     """Return the methods as a table: what they take, and the slots that they read and write."""
     if not hook.methods:
-        at = f": it fires where `points` says, e.g. {hook.fits}" if hook.fits else ""
-        return [f"a plain function{at}"]
+        return ["a plain function" + f": it fires where `points` says, e.g. {hook.fits}" * bool(hook.fits)]
     rows = [("methods", "reads", "writes", "")]
     for method in hook.methods:
-        called = f"  {method.name}({', '.join(method.takes)})"
         reads, writes = (" ".join(slots.get(method.name, ())) for slots in (hook.reads, hook.writes))
-        rows.append((called, reads, writes, "" if method.name in hook.bound else hook.elsewhere))
+        elsewhere = "" if method.name in hook.bound else hook.elsewhere
+        rows.append((f"  {method.name}({', '.join(method.takes)})", reads, writes, elsewhere))
     shown = [k for k in range(4) if any(row[k] for row in rows[1:])]
     return columns([[row[k] for k in shown] for row in rows])
 

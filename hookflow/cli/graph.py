@@ -85,7 +85,7 @@ def graph(
     """
     from hookflow.service.pipelines import open_target, warn_unknown
 
-    chosen = format_ or _by_suffix(out)
+    chosen = format_ or (_by_suffix(out) if out else "text")
     changes = {"without": without or (), "only": only or ()}
     plan = open_target(target, overrides=set_ or (), **changes, shuffle=shuffle, imports=not no_import, runs=dir).plan
     warn_unknown(plan)
@@ -97,9 +97,7 @@ def graph(
         write_file(out, drawing + "\n")
 
 
-def _by_suffix(out: Path | None) -> Format:
-    if out is None:
-        return "text"
+def _by_suffix(out: Path) -> Format:
     if (chosen := BY_SUFFIX.get(out.suffix.lower())) is None:
         hint = f"name a format with --format, or end the file's name in one of {', '.join(BY_SUFFIX)}"
         raise UserError(Problem("the name of the file does not say in which format to draw", Where(str(out)), hint))
@@ -112,12 +110,12 @@ def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
     from hookflow.graph.render.svg import as_svg
     from hookflow.graph.render.text import as_text
 
-    if chosen == "json":
-        return as_json(plan.to_json())
-    if chosen == "text":
-        return as_text(plan, title, max(40, shutil.get_terminal_size().columns), colour)
-    draw = {"mermaid": as_mermaid, "dot": as_dot, "svg": as_svg, "html": as_html}
-    return draw[chosen](plan, title)
+    match chosen:
+        case "json":
+            return as_json(plan.to_json())
+        case "text":
+            return as_text(plan, title, max(40, shutil.get_terminal_size().columns), colour)
+    return {"mermaid": as_mermaid, "dot": as_dot, "svg": as_svg, "html": as_html}[chosen](plan, title)
 
 
 def _narrowed(plan: Plan, points: Sequence[str], hook: str | None) -> tuple[Plan, str]:

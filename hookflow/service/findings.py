@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 LEAKS = "one of them holds other values in two trials of one order, from the time or from an earlier trial"
 """Why a pair that has been tried is not judged."""
 
-NOISE = 6
-"""How many values are named that are not compared."""
+SHOWN = 6
+"""How many entries of one kind are shown."""
 
 
 def labelled(name: str, text: str, width: int) -> str:
@@ -58,15 +58,12 @@ def commuted_lines(plan: Plan, commuted: Commuted, settled: Sequence[Ambiguity])
     if commuted.unlooked:
         yield "", "there are more pairs than were looked at"
     if commuted.noise:
-        more = f", and {len(commuted.noise) - NOISE} more" * (len(commuted.noise) > NOISE)
-        yield "", f"not compared, since it differs in trials of one order: {', '.join(commuted.noise[:NOISE])}{more}"
+        more = f", and {len(commuted.noise) - SHOWN} more" * (len(commuted.noise) > SHOWN)
+        yield "", f"not compared, since it differs in trials of one order: {', '.join(commuted.noise[:SHOWN])}{more}"
 
 
 def _ways(plan: Plan, step: Step) -> Sequence[str]:
-    """Return how a file says which order is right, or that either is.
-
-    Of hooks that meet at several points, the edge is one of this point alone.
-    """
+    """Return how a file says which order is right, or that either is; at this point alone if hooks meet at several."""
     pair = step.pairs[0]
     first, then = pair.hooks
     meeting = meeting_points(plan, first, then)
@@ -95,9 +92,6 @@ def _named(pairs: Iterable[Pair]) -> str:
 
 COUNTED = 1000
 """How many ambiguous pairs are looked for; where thousands of hooks write one slot, so are the pairs."""
-
-SHOWN = 6
-"""How many entries of one kind are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +132,19 @@ class Findings:
 
     def lines(self, width: int) -> Iterator[str]:
         """Yield all of it for people."""
-        summary = ", as far as can be told without importing its hooks" * bool(self.plan.unknown)
-        yield f"{self.loaded.source} is valid{summary}{self._but()}"
+        limit = ", as far as can be told without importing its hooks" * bool(self.plan.unknown)
+        pairs = len({(alarm.first.hook, alarm.then.hook) for alarm in self.alarms})
+        least = "at least " * (len(self.alarms) == COUNTED)
+        steps = len(self.commuted.steps) if self.commuted else 0
+        doubts = [f"{least}{counted(pairs, 'ambiguous pair')}"] * bool(pairs)
+        doubts += [f"{counted(steps, 'pair')} whose order makes a difference"] * bool(steps)
+        doubts += [counted(len(self.plan.warnings), "warning")] * bool(self.plan.warnings)
+        yield f"{self.loaded.source} is valid{limit}" + f", with {' and '.join(doubts)}" * bool(doubts)
         for name, text in (*_summary(self.loaded.pipeline, self.plan), *self._details()):
             yield labelled(name, text, width)
-        for problem in self.plan.warnings:
-            yield f"\nwarning: {problem}"
-        for note in self.plan.notes:
-            yield f"\nnote: {note}"
-        for problem in self.plan.unknown:
-            yield f"\nunknown: {problem}"
+        plan = self.plan
+        for label, problems in (("warning", plan.warnings), ("note", plan.notes), ("unknown", plan.unknown)):
+            yield from (f"\n{label}: {problem}" for problem in problems)
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain lists, mappings and values, for an editor."""
@@ -172,16 +169,6 @@ class Findings:
                 for summary in [self.forecasts[binding.id]]
             ],
         }
-
-    def _but(self) -> str:
-        alarms = self.alarms
-        pairs = counted(len({(alarm.first.hook, alarm.then.hook) for alarm in alarms}), "ambiguous pair")
-        least = "at least " * (len(alarms) == COUNTED)
-        doubts = [f"{least}{pairs}"] * bool(alarms)
-        if self.commuted and (steps := self.commuted.steps):
-            doubts.append(f"{counted(len(steps), 'pair')} whose order makes a difference")
-        doubts += [counted(len(self.plan.warnings), "warning")] * bool(self.plan.warnings)
-        return f", with {' and '.join(doubts)}" if doubts else ""
 
     def _ambiguity(self, ambiguity: Ambiguity) -> Problem:
         first, then = ambiguity.first.hook, ambiguity.then.hook
@@ -217,14 +204,12 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     limits = [f"run.{key} = {limit}" for key in keys if (limit := getattr(pipeline.run, key)) is not None]
     if limits:
         yield "limited", ", ".join(limits)
-    off = [name for name, hook in pipeline.hooks.items() if not hook.enabled]
-    switched_off = f"; switched off: {', '.join(off)}" if off else ""
-    defaults = [hook.name for hook in plan.hooks if hook.default]
-    by_default = f"; by default: {', '.join(defaults)}" if defaults else ""
-    yield (
-        "hooks",
-        f"{counted(len(plan.hooks), 'hook')} at {counted(len(plan.bound_points), 'point')}{by_default}{switched_off}",
-    )
+    hooks = [f"{counted(len(plan.hooks), 'hook')} at {counted(len(plan.bound_points), 'point')}"]
+    if defaults := [hook.name for hook in plan.hooks if hook.default]:
+        hooks.append(f"by default: {', '.join(defaults)}")
+    if off := [name for name, hook in pipeline.hooks.items() if not hook.enabled]:
+        hooks.append(f"switched off: {', '.join(off)}")
+    yield "hooks", "; ".join(hooks)
     reasons = Counter(link.reason for point in plan.bound_points for link in neighbours(plan, point.name))
     if reasons:
         yield "order", _order(reasons, plan.shuffle)

@@ -162,27 +162,21 @@ def open_target(
     """
     from hookflow.hooks.compile import compile_pipeline
 
-    if named is not None and names_run(named):
+    if named is not None and not named.endswith(".toml") and not Path(named).is_file():
         if overrides or without or only or shuffle is not None:
             hint = "name the pipeline's file, to ask of another order than that of the run"
             raise UserError(Problem(f"{named} is a run, and its plan is recorded", hint=hint))
         return recorded_target(named, runs)
     path = Path(named or only_pipeline())
     loaded = read_pipeline(path, overrides, without=without, only=only, imports=imports)
-    return Target(
-        str(path), loaded, compile_pipeline(loaded, shuffle=shuffle, imports=imports), path.parent, None, imports
-    )
+    plan = compile_pipeline(loaded, shuffle=shuffle, imports=imports)
+    return Target(str(path), loaded, plan, path.parent, imports=imports)
 
 
 def warn_unknown(plan: Plan) -> None:
     """Print a line for each hook that is not imported."""
     for problem in plan.unknown:
         print_error(f"unknown: {problem}")
-
-
-def names_run(named: str) -> bool:
-    """Say whether what the user named is a run, not a pipeline file."""
-    return not named.endswith(".toml") and not Path(named).is_file()
 
 
 def only_pipeline() -> Path:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.log import event_log
@@ -35,51 +35,46 @@ def find_run(
 
     None and "latest" mean the newest of all. A name means the newest `having` what is needed, if there is such a run.
     Raises UserError when there is none, or more than one, and PermissionError where its event log cannot be read; the
-    error says that `elsewhere` names another folder, if anything does, and with `or_file` that `wanted` is not a
-    pipeline file either.
+    error says that `elsewhere` names another folder, and with `or_file` that `wanted` is not a pipeline file either.
     """
-    run = _find(wanted, root, having, elsewhere, or_file)
+    if wanted and (Path(wanted) / "run.json").is_file():
+        run = RunDir(Path(wanted))
+    else:
+        unreadable: list[str] = []
+        runs = all_runs(root, unreadable.append)
+        run = _chosen(runs, wanted, having) or _raise_unknown(wanted, root, runs, unreadable, elsewhere, or_file)
     with suppress(FileNotFoundError, IsADirectoryError):  # it has not got as far as to have one
         open_regular(run.events).close()
     return run
 
 
-def _find(
-    wanted: str | None, root: Path, having: Callable[[RunDir], bool] | None, elsewhere: str, or_file: bool
-) -> RunDir:
-    if wanted and (Path(wanted) / "run.json").is_file():
-        return RunDir(Path(wanted))
-    no_file = wanted if or_file else None
-    unreadable: list[str] = []
-    runs = all_runs(root, unreadable.append)
-    if not runs:
-        start = "start one with `hookflow run`" + f", or name the place with {elsewhere}" * bool(elsewhere)
-        raise _nothing("; ".join([f"there are no runs in {root}", *unreadable]), "", start, no_file)
-    for run in runs:
-        if wanted == run.id:
-            return run
-    name = runs[0].path.parent.name if wanted is None else wanted
-    if named := [run for run in runs if run.path.parent.name == name]:
-        return next(filter(having, named), named[0]) if having else named[0]
-    close = [run for run in runs if run.id.startswith(name) or run.id.endswith(name)]
-    if len(close) == 1:
-        return close[0]
-    if name == LATEST and not close:
-        return _find(None, root, having, elsewhere, or_file)
-    if close:
-        raise _problem(f'"{name}" may be any of {len(close)} runs', f"{', '.join(run.id for run in close[:5])}")
+def _chosen(runs: list[RunDir], wanted: str | None, having: Callable[[RunDir], bool] | None) -> RunDir | None:
+    """Return the run that `wanted` means, of these, the newest first. Raises UserError when it means several."""
+    named = [run for run in runs if run.path.parent.name == (wanted or runs[0].path.parent.name)]
+    ids = [run for run in runs if run.id == wanted] or named
+    if ids:
+        return next(filter(having, ids), ids[0]) if having else ids[0]
+    close = [run for run in runs if wanted and (run.id.startswith(wanted) or run.id.endswith(wanted))]
+    if len(close) > 1:
+        message = f'"{wanted}" may be any of {len(close)} runs'
+        raise UserError(Problem(message, Where("RUN"), ", ".join(run.id for run in close[:5])))
+    return close[0] if close else _chosen(runs, None, having) if wanted == LATEST and runs else None
+
+
+def _raise_unknown(
+    wanted: str | None, root: Path, runs: list[RunDir], unreadable: list[str], elsewhere: str, or_file: bool
+) -> NoReturn:
+    """Raise UserError for an unknown run, and for a missing file of that name; and what may be meant."""
     names = [name for run in runs for name in (run.id, run.path.parent.name, run.id.rsplit("-", 1)[-1])]
-    message = "; ".join([f'no run "{name}" in {root}', *unreadable])
-    raise _nothing(message, nearest(name, names), "`hookflow runs` lists them", no_file)
+    message = "; ".join([f'no run "{wanted}" in {root}' if runs else f"there are no runs in {root}", *unreadable])
+    hint = nearest(wanted or "", names)
+    if wanted and or_file:
+        from hookflow.pipeline.layers import nearest_file
 
-
-def _nothing(message: str, near: str, otherwise: str, no_file: str | None) -> UserError:
-    """Return the error for an unknown run, and for a missing file of that name; and what may be meant."""
-    if not no_file:
-        return _problem(message, near or otherwise)
-    from hookflow.pipeline.layers import nearest_file
-
-    return _problem(f'there is no file "{no_file}", and {message}', near or nearest_file(Path(no_file)) or otherwise)
+        message = f'there is no file "{wanted}", and {message}'
+        hint = hint or nearest_file(Path(wanted))
+    start = f"start one with `hookflow run`, or name the place with {elsewhere}"
+    raise UserError(Problem(message, Where("RUN"), hint or ("`hookflow runs` lists them" if runs else start)))
 
 
 def has_checkpoint(run: RunDir) -> bool:
@@ -96,10 +91,6 @@ def has_begun(run: RunDir) -> bool:
             return any(map(TRAINED.search, log))
     except OSError:
         return False
-
-
-def _problem(message: str, hint: str) -> UserError:
-    return UserError(Problem(message, Where("RUN"), hint))
 
 
 def failure_report(run_dir: RunDir) -> str:
