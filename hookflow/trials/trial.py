@@ -1,9 +1,8 @@
 """Trials: one short run repeated with its hooks in other orders, fingerprinted at each point.
 
-A trial is two epochs of two iterations. A validation of two batches follows each, then a checkpoint that is written and
-read back, and the test if the run has one. Each trial builds its models, optimizers and hooks from the seed. The
-batches are fetched once. Triggers keep their `when` and lose their amounts, so that rare hooks fire too. The run
-directory is temporary.
+A trial is two epochs of two iterations, each with a validation, then a checkpoint that is read back, and the test if
+the run has one. Each trial builds its models, optimizers and hooks from the seed; the batches are fetched once.
+Triggers keep their `when` and lose their amounts, so that rare hooks fire too.
 """
 
 from __future__ import annotations

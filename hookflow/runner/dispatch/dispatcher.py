@@ -1,8 +1,6 @@
 """The dispatcher: calls the bindings of a point in the order of the plan, and times them.
 
-Which hooks, in which order, with which arguments is decided beforehand. `fire` asks each trigger, calls, and stamps the
-clock. Inside the iteration `hookflow.runner.dispatch.engine` does the same faster, where nothing special is bound; a
-test over random plans compares the two.
+Inside the iteration `hookflow.runner.dispatch.engine` does the same faster, where nothing special is bound.
 """
 
 from __future__ import annotations

@@ -65,24 +65,27 @@ class Stack:
             self._hooks.move_to_end(id_)
 
 
+@dataclass(eq=False)
 class Registration:
     """One binding at one module, registered while `handle` is there; once `removed`, never again."""
 
-    def __init__(
-        self, firing: Firing, name: str, module: nn.Module, stack: Stack, call: Callable[..., Any], *, hide: bool
-    ) -> None:
-        self.firing = firing
-        self.stages = firing.binding.stages or ("train",)
-        self.name = name
-        self.key = firing.binding.hook, firing.binding.point, name
+    firing: Firing
+    name: str
+    module: nn.Module
+    stack: Stack
+    call: Callable[..., Any]
+    hide: bool
+    handle: RemovableHandle | None = None
+    removed: bool = False
+
+    def __post_init__(self) -> None:
+        binding = self.firing.binding
+        self.stages = binding.stages or ("train",)
+        self.key = binding.hook, binding.point, self.name
         """Its name in a checkpoint."""
-        self.module = module
-        self.handle: RemovableHandle | None = None
-        self.removed = False
-        self._stack = stack
-        callback = self._callback(call)
-        self._hook = hidden(callback) if hide else callback
-        stack.members.append(self)
+        callback = self._callback()
+        self._hook = hidden(callback) if self.hide else callback
+        self.stack.members.append(self)
 
     def add(self) -> None:
         """Register it, unless it has been removed for good."""
@@ -93,7 +96,7 @@ class Registration:
             elif binding.point == "forward":
                 how = {"with_kwargs": True, "always_call": binding.always_call}
             self.handle = getattr(self.module, f"register_{binding.point}_hook")(self._hook, **how)
-            self._stack.arrange(self.handle.id)
+            self.stack.arrange(self.handle.id)
 
     def drop(self, *, for_good: bool = False) -> None:
         """Take it off the module."""
@@ -102,11 +105,9 @@ class Registration:
             self.handle.remove()
             self.handle = None
 
-    def _callback(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `call` as PyTorch calls it at the point.
-
-        It is a function: a copy of the network keeps the hooks, and of anything else it would have a copy.
-        """
+    def _callback(self) -> Callable[..., Any]:
+        """Return a function for PyTorch to call. A copy of the network keeps it; of an object it would have a copy."""
+        call = self.call
         match self.firing.binding.point:
             case "forward_pre" if "kwargs" in self.firing.binding.takes:
                 return lambda module, args, kwargs: call(self, module, args, args, kwargs)
@@ -150,7 +151,7 @@ class ModuleHooks:
                 idling = Idling(firing, stays=compiled) if _idles(firing.binding) else None
                 for name, module in self._picked[firing.binding.id].items():
                     stack = stacks.setdefault(module, Stack(module, point))
-                    made = Registration(firing, name, module, stack, self._call, hide=compiled)
+                    made = Registration(firing, name, module, stack, self._call, compiled)
                     self._registrations.append(made)
                     if idling:
                         idling.registrations.append(made)

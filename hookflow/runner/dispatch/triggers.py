@@ -1,13 +1,12 @@
-"""Triggers at run time: `every`, `from` and `until` by `hookflow.graph.schedule`, then `when`.
+"""Triggers at run time: `every`, `from` and `until` by `hookflow.graph.schedule`, then `when` where the others hold.
 
-`when` is evaluated last, and only where the binding is due otherwise: so beside an `every` it costs nothing in
-between. A multiple at which the condition does not hold is spent: the next chance is the next multiple.
+A multiple at which the condition does not hold is spent: the next chance is the next multiple.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from math import inf
 from typing import Any
 
@@ -133,20 +132,22 @@ def make_triggers(plan: Plan, run: RunState, condition: Callable[[Binding], Hold
     return result
 
 
+@dataclass
 class Scalars:
     """The numbers of one run. Only those that conditions name are kept, and a checkpoint keeps them too."""
 
-    def __init__(self, plan: Plan, state: RunState, strategy: Strategy, device: torch.device, rank: int) -> None:
-        self._state = state
-        self._strategy = strategy
-        self._device = device
-        self._rank = rank
-        conditions = (parse_condition(b.trigger.when) for b in plan.bindings if b.trigger.when)
-        self.watched = frozenset(name for condition in conditions for name in condition.names)
+    plan: Plan
+    state: RunState
+    strategy: Strategy
+    device: torch.device
+    rank: int
+
+    def __post_init__(self) -> None:
+        whens = (binding.trigger.when for binding in self.plan.bindings)
+        self.watched = frozenset(name for when in whens if when for name in parse_condition(when).names)
         self._latest: dict[str, float | Tensor] = {}
         self._others: set[str] = set()
         self._unseen: dict[tuple[str, str], str] = {}
-        self._on_all = frozenset(hook.name for hook in plan.hooks if hook.ranks == "all")
 
     def log(self, name: str, value: float | Tensor) -> None:
         """Take what was given to `run.log`."""
@@ -166,7 +167,8 @@ class Scalars:
     def condition(self, binding: Binding) -> Callable[[], bool]:
         """Return a function that evaluates the condition of a binding."""
         condition = parse_condition(str(binding.trigger.when))
-        over_ranks = self._strategy.several and binding.hook in self._on_all and binding.point != "on_log"
+        on_all = self.plan.hook(binding.hook).ranks == "all"
+        over_ranks = self.strategy.several and on_all and binding.point != "on_log"
         named = sorted(name for name in condition.names if name not in FACTS and not name.startswith(METRICS))
 
         def holds() -> bool:
@@ -186,14 +188,14 @@ class Scalars:
         """Return the mean of each number over the ranks that have it. All must ask, and each waits for the others."""
         latest = self._latest
         own = [(_number(latest[name], name), 1.0) if name in latest else (0.0, 0.0) for name in names]
-        sums = torch.tensor(own, dtype=sum_dtype(self._device), device=self._device)
-        result = self._strategy.all_reduce(sums, self._device)
+        sums = torch.tensor(own, dtype=sum_dtype(self.device), device=self.device)
+        result = self.strategy.all_reduce(sums, self.device)
         return {name: total / ranks for name, (total, ranks) in zip(names, result.tolist(), strict=True) if ranks}
 
     def _value(self, name: str, numbers: Mapping[str, float | Tensor]) -> float | None:
-        run = self._state
+        run = self.state
         if name == "rank":
-            return float(self._rank)
+            return float(self.rank)
         if name == "max_epochs" and run.max_epochs is None:
             return run.max_iters / run.iters_per_epoch
         if name in FACTS:
@@ -203,7 +205,7 @@ class Scalars:
 
     def complaints(self) -> Iterator[str]:
         """Yield a line for each name in a condition that has no value yet."""
-        metrics = self._state.metrics
+        metrics = self.state.metrics
         known = {*self._latest, *self._others, *metrics, *(f"{METRICS}{name}" for name in metrics)}
         for (hook, name), text in self._unseen.items():
             if self._value(name, self._latest) is None:

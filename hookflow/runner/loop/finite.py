@@ -23,8 +23,7 @@ Mark = TypeVar("Mark")
 class AsyncScalarCopy(Generic[Mark]):
     """Single numbers in the order in which they were sent, each with a mark that says what it is.
 
-    On CUDA each is copied to pinned memory when the device has computed it; on the CPU it is there at once. Other
-    devices have no events: there a reader waits.
+    On CUDA each is copied to pinned memory when the device has computed it. On other devices a reader waits.
     """
 
     def __init__(self) -> None:
@@ -59,10 +58,9 @@ Place = tuple[int, int, int]
 
 
 class Losses:
-    """The losses of a training: each is checked as soon as the host has it, without waiting for CUDA.
+    """The losses of a training: each is checked as soon as the host has it, on CUDA an iteration or so later.
 
-    There a loss that is not finite ends the run an iteration or so later, or at `settle`. `explain` returns the rest of
-    the message for the batch of the loss, or for None where that batch is gone.
+    `explain` returns the rest of the message for the batch of the loss, or for None where that batch is gone.
     """
 
     def __init__(self, device: torch.device, state: RunState, explain: Callable[[Any], str] = lambda batch: "") -> None:

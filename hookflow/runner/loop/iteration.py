@@ -1,8 +1,4 @@
-"""One training iteration, from the batch to the new weights, in its three forms.
-
-`choose` picks one before the loop. Each is a function of the epoch's batches that trains until the loop has to look up:
-attention is set, or `RunState.next_stop` iterations are done.
-"""
+"""One training iteration, from the batch to the new weights, in its three forms; `choose` picks one before the loop."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from hookflow.runner.numerics.precision import in_precision
 from hookflow.runner.process.state import RunState
 
 Iterate = Callable[[Iterator[Any]], None]
-"""Trains on batches until the loop has to look up."""
+"""Trains on batches until attention is set, or `RunState.next_stop` iterations are done."""
 
 
 def choose(context: Context, run: Any, update: Update) -> Iterate:

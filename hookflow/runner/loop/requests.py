@@ -1,8 +1,4 @@
-"""Requests of hooks that are granted at the next safe point: saves, stops, skips.
-
-A request waits here until the loop is where it can be granted without anything being half done: skips within the
-iteration, all else at a safe point (`hookflow.runner.loop.loop`).
-"""
+"""Requests of hooks: skips are granted within the iteration, saves and stops at the next safe point."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The update: gradients and optimizer steps of every iteration that is not plain.
-
-The five step points fire here, always in this order: `after_forward`, `before_backward`, `after_backward` at each
-loss; `before_optimizer_step`, `after_optimizer_step` at each step. `hookflow.runner.loop.iteration.plain` does the same
-for one batch and one process.
-"""
+"""The update: gradients, optimizer steps, and the five points around them, of every iteration that is not plain."""
 
 from __future__ import annotations
 
@@ -35,9 +30,9 @@ BEFORE_THE_BACKWARD = (
 
 
 class Group:
-    """The batches whose gradients add up to one step: together they are worth one big batch.
+    """The batches whose gradients add up to one step, each weighted by its examples.
 
-    Each counts by its examples. Their number is guessed from the first batch, and the gradients are scaled at the step.
+    Their number is guessed from the first batch, and the gradients are scaled at the step.
     """
 
     def __init__(self, state: RunState) -> None:
