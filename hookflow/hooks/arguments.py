@@ -20,6 +20,9 @@ from hookflow.pipeline.references import environment_keys
 from hookflow.pipeline.schema import Component
 from hookflow.pipeline.use import refer
 
+VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+"""Kinds of parameters that take any number of arguments."""
+
 
 def first_names(function: Callable[..., Any], count: int, offered: Collection[str] = ()) -> list[str]:
     """Return the names of the parameters that so many arguments in a list fill.
@@ -71,9 +74,8 @@ def wrong_arguments(
     signature = _signature(make)
     if signature is None:
         return
-    parameters = {p.name: p for p in signature}
-    kinds = {p.kind for p in parameters.values()}
-    named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    kinds = {p.kind for p in signature}
+    named = {p.name: p for p in signature if p.kind not in VARIADIC}
     free = [n for n in named if n not in offered]
     takes = f"it takes {', '.join(free)}" if free else "it takes none"
     if isinstance(args, Mapping):

@@ -21,7 +21,6 @@ LOSS = "loss"
 
 UNKNOWN = "\0"
 """Replaces a value of an f-string in a name."""
-
 Logged = Sequence[Sequence[str]]
 """The names that each call of `run.log` may give: several where an expression chooses."""
 
@@ -162,11 +161,10 @@ def _slots_read(source: Source | None, reader: Binding) -> Iterator[Read]:
 
 def _is_open(plan: Plan, decided: Decided, item: Binding, other: Binding) -> bool:
     """Say whether nothing that the user stated orders two bindings: no edge, no phase, no `ambiguous_with`."""
+    pair = {item.hook, other.hook}
+    allowed = any({hook.name, name} == pair for hook in plan.hooks for name in hook.ambiguous_with)
     first, then = sorted((item, other), key=lambda binding: binding.id)
-    allowed = {item.hook, other.hook}
-    if any({hook.name, name} == allowed for hook in plan.hooks for name in hook.ambiguous_with):
-        return False
-    return item.hook != other.hook and item.phase == other.phase and decided.reason(first, then) != "edge"
+    return len(pair) == 2 and not allowed and item.phase == other.phase and decided.reason(first, then) != "edge"
 
 
 def _described(plan: Plan, reader: Binding, read: Read, writer: Binding, where: Where) -> Problem:

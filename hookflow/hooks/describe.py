@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -14,7 +13,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.points import Points
-from hookflow.hooks.arguments import argument_type, parameters_of
+from hookflow.hooks.arguments import VARIADIC, argument_type, parameters_of
 from hookflow.hooks.base import Hook
 from hookflow.hooks.foreign import foreign_arguments
 from hookflow.hooks.inspect import Inspection, points_for
@@ -91,7 +90,7 @@ class Description(Inspection):
 
 def fitting_point(function: Callable[..., Any], points: Points) -> str | None:
     """Return a point that offers all that a plain function must be given; None when there is none."""
-    needed = {p.name for p in _named(function) if p.default is p.empty}
+    needed = {p.name for p in parameters_of(function) if p.kind not in VARIADIC and p.default is p.empty}
     if needed and needed <= COMMON:
         return None
     seldom_last = sorted(points, key=lambda point: point.kind in ("global", "state"))
@@ -100,8 +99,8 @@ def fitting_point(function: Callable[..., Any], points: Points) -> str | None:
 
 
 def _arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument]:
-    for parameter in _named(hook):
-        if parameter.name in offered:
+    for parameter in parameters_of(hook):
+        if parameter.kind in VARIADIC or parameter.name in offered:
             continue
         kind = argument_type(hook, parameter.name)
         schema: Mapping[str, Any] = {}
@@ -117,10 +116,6 @@ def _arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument
             example=as_toml(schema["enum"][0] if "enum" in schema else _example(kind, schema)),
             shown=not has_default or bool(schema.get("examples")),
         )
-
-
-def _named(hook: Callable[..., Any]) -> list[inspect.Parameter]:
-    return [p for p in parameters_of(hook) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def _example(kind: TypeAdapter[Any], schema: Mapping[str, Any]) -> Any:

@@ -153,10 +153,8 @@ def foreign_arguments(
     function: Callable[..., Any], called: str, filled: Collection[str] = (), *, required: bool = False
 ) -> list[Issue]:
     """Return that a plain function has arguments of another framework with a default, or `required` ones, too."""
-    arguments = [
-        p.name for p in parameters_of(function) if p.name not in filled and (required or p.default is not p.empty)
-    ]
-    names = {name: ours_for(name) for name in arguments if name in UNMISTAKABLE}
+    own = [p for p in parameters_of(function) if p.name in UNMISTAKABLE and p.name not in filled]
+    names = {p.name: ours_for(p.name) for p in own if required or p.default is not p.empty}
     frameworks = (each for each in FRAMEWORKS if names.keys() & each.arguments.keys())
     return [(_has_names(called, next(frameworks), names), in_our_words(names))] if names else []
 
@@ -186,8 +184,7 @@ def _names_in(own: Mapping[str, Any], framework: Framework, points: Points) -> I
             continue
         offers = points[name].offers if name in points else ("run",)
         for parameter in parameters_of(member)[1:] if is_method else ():
-            variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if parameter.name in framework.arguments and parameter.name not in offers and not variadic:
+            if parameter.name in framework.arguments and parameter.name not in offers:
                 yield parameter.name, framework.arguments[parameter.name]
 
 

@@ -14,7 +14,7 @@ from hookflow.errors import nearest
 from hookflow.graph.plan import PHASES, RANKS, Half
 from hookflow.graph.points import POINT_LIKE, Points
 from hookflow.graph.slots import Verb
-from hookflow.hooks.arguments import first_names, parameters_of
+from hookflow.hooks.arguments import VARIADIC, first_names, parameters_of
 from hookflow.hooks.base import Hook
 from hookflow.hooks.foreign import ORDERS, foreign, foreign_arguments, in_our_words, in_pytorch_s_order, ours_for
 from hookflow.hooks.registry import NotImported
@@ -94,15 +94,9 @@ def _are_names(value: object) -> bool:
     return isinstance(value, Collection) and not isinstance(value, str) and all(type(item) is str for item in value)
 
 
-def _stated(hook: Callable[..., Any], key: str) -> Any:
-    """Return an attribute that says how a hook stands; a method of the name (`nn.Module.modules`) says nothing."""
-    value = getattr(hook, key, ())
-    return () if inspect.isroutine(value) else value
-
-
 def names_of(hook: Callable[..., Any], key: str) -> tuple[str, ...]:
     """Return the names that an attribute holds; none if it holds anything else, which `wrong_attributes` reports."""
-    names = _stated(hook, key)
+    names = getattr(hook, key, ())
     return tuple(names) if _are_names(names) else ()
 
 
@@ -121,7 +115,9 @@ def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Issue
         if stated not in known:
             yield f"{called}.{key} must be one of {', '.join(known)}, not {stated!r}", nearest(str(stated), known)
     for kind in ("after", "before", "requires", "points", "modules", "parameters"):
-        names = _stated(hook, kind)
+        names = getattr(hook, kind, ())
+        if inspect.isroutine(names):  # a method of the name says nothing: `nn.Module.modules`
+            continue
         if kind == "parameters" and not any(callable(getattr(hook, p.name, None)) for p in points if p.picks == kind):
             continue  # what a class of the user's calls its own parameters, say
         if kind == "points" and (names is None or not isinstance(hook, type)):
@@ -170,7 +166,7 @@ def _takes_anything(function: Callable[..., Any]) -> Issue | None:
     if (getattr(function, "__module__", None) or "").partition(".")[0] in sys.stdlib_module_names:
         return None
     kinds = {p.kind for p in parameters_of(function) if p.name != "self"}
-    if not kinds or kinds - {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+    if not kinds or kinds - VARIADIC:
         return None
     hint = "a decorator keeps the names of what it wraps by functools.wraps"
     return "has only *args / **kwargs; name the arguments", hint
@@ -228,10 +224,8 @@ def _never_runs(function: Callable[..., Any], point: str, points: Points) -> Iss
 
 def _names(function: Callable[..., Any], offers: Sequence[str]) -> tuple[str, ...]:
     """Return the arguments that a point must fill: those without a default, and those that it offers by that name."""
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return tuple(
-        p.name for p in parameters_of(function) if p.kind not in variadic and (p.default is p.empty or p.name in offers)
-    )
+    named = [p for p in parameters_of(function) if p.kind not in VARIADIC]
+    return tuple(p.name for p in named if p.default is p.empty or p.name in offers)
 
 
 def places_of(name: str, points: Points) -> list[tuple[str, Half]]:

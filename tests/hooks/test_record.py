@@ -127,7 +127,7 @@ class TestThroughput:
         monkeypatch.setattr(Evaluation, "_conclude", slow(Evaluation._conclude))
         monkeypatch.setattr(CheckpointManager, "_copied", slow(CheckpointManager._copied))
         monkeypatch.setattr(SafePoint, "_next_commands", slow(lambda self: ([], False, True)))
-        monkeypatch.setattr(SafePoint, "_wants", lambda self: OBEY * (self._state.iter == 9))
+        monkeypatch.setattr(SafePoint, "_wants", lambda self: OBEY * (self.state.iter == 9))
         pauses = 'hooks.pauses={use="tests.hooks.stand_ins:takes_a_second", points=["after_backward"]}'
         every = 'hooks.throughput={use="throughput", every=4, args={window=7}}'
         run_dir = trained("run.max_epochs=5", every, pauses)

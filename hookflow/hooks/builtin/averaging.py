@@ -25,10 +25,8 @@ READS = {
     "around_val": ("model.{model}", "metrics.{monitor?}"),
     "after_load_checkpoint": ("checkpoint.model_{name}",),
 }
-WRITES = {
-    **dict.fromkeys(("around_val", "around_test"), ("model.{model}",)),
-    "before_save_checkpoint": ("checkpoint.model_{name}",),
-}
+WRITES = dict.fromkeys(("around_val", "around_test"), ("model.{model}",))
+WRITES["before_save_checkpoint"] = ("checkpoint.model_{name}",)
 """The slots of every average; a subclass adds those of the method that moves it."""
 
 

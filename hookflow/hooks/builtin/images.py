@@ -61,12 +61,8 @@ def first_images(batch: Any) -> Tensor | None:
     from torch import Tensor
     from torch.utils._pytree import tree_leaves
 
-    for leaf in tree_leaves(batch):
-        if isinstance(leaf, Tensor) and leaf.ndim == 4 and leaf.shape[1] in (1, 3, 4):
-            return leaf
-        if isinstance(leaf, Tensor) and leaf.ndim == 3:
-            return leaf[:, None]
-    return None
+    tensors = (leaf if leaf.ndim != 3 else leaf[:, None] for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
+    return next((leaf for leaf in tensors if leaf.ndim == 4 and leaf.shape[1] in (1, 3, 4)), None)
 
 
 def rescaled(images: Tensor) -> Tensor:
@@ -91,10 +87,7 @@ def grid(images: Tensor, columns: int) -> Tensor:
 
 
 def caption(outputs: Mapping[str, Any], count: int) -> str:
-    """Return the targets and the predictions of the first examples as a line; empty where there are none.
-
-    Waits for the device.
-    """
+    """Return the targets and predictions of the first examples as a line, if there are any; waits for the device."""
     facts = {}
     if getattr(outputs.get("target"), "ndim", 0) == 1:
         facts["target"] = outputs["target"][:count].tolist()

@@ -40,15 +40,12 @@ class LRFinder(Hook):
 
     phase = "late"  # its rates replace those of a schedule
     after = ("log?", "lr_monitor?", "spike_guard?")  # they read the rate before the earlier one is restored
-    reads: ClassVar[Slots] = {
+    reads: ClassVar[dict[str, tuple[str, ...]]] = {
         "before_train": ("model", "optimizer", "lr"),
         "before_train_iter": ("optimizer",),
         "after_train_iter": ("batch", "outputs"),
     }
-    writes: ClassVar[Slots] = {
-        "before_train_iter": ("lr",),
-        "after_train_iter": ("model", "optimizer", "lr", "control"),
-    }
+    writes: ClassVar[Slots] = {"before_train_iter": ("lr",), "after_train_iter": (*reads["before_train"], "control")}
 
     start: Annotated[float, Field(gt=0, description="the rate of the first iteration")] = 1e-6
     end: Annotated[float, Field(gt=0, description="the rate of the last iteration")] = 10.0

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 
 class Predictions:
-    """The rows of a pass over the data.
-
-    `source` begins the messages about wrong ones: "the task's predict has returned".
-    """
+    """The rows of a pass over the data; `source` begins messages about wrong ones: "the task's outputs are"."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -107,11 +104,9 @@ class Predict(Hook):
     reads: ClassVar[Slots] = {"after_test_iter": ("outputs",)}
 
     outputs: Annotated[list[str], Field(min_length=1, description="outputs to write", examples=[["logits", "target"]])]
-    file: Annotated[
-        str,
-        AfterValidator(_known_ending),
-        Field(description="its name, ending in .npz, .jsonl (a line an example) or .pt"),
-    ] = "predictions.npz"
+    file: Annotated[str, AfterValidator(_known_ending), Field(description="its name: *.npz, *.jsonl or *.pt")] = (
+        "predictions.npz"
+    )
 
     def before_test_epoch(self) -> None:
         self.rows = Predictions("the task's outputs are")

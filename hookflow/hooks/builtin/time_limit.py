@@ -48,9 +48,7 @@ class TimeLimit(Hook):
     writes: ClassVar[Slots] = ("control", "checkpoint")
 
     limit: Annotated[
-        str,
-        BeforeValidator(duration),
-        Field(description='how long it may take: "3h50m", "90m", "1d12h", "30s"', examples=["3h50m"]),
+        str, BeforeValidator(duration), Field(description='how long: "3h50m", "1d12h", "30s"', examples=["3h50m"])
     ]
 
     def __post_init__(self) -> None:

@@ -154,9 +154,8 @@ class Recorder:
         if action == "raise":
             self.traceback = summary
         at, led = innermost(summary), "\n".join(causes(error))
-        self.put(
-            "error", hook=hook, point=point, type=kind, text=text, traceback=summary, at=at, causes=led, action=action
-        )
+        about = {"hook": hook, "point": point, "type": kind, "text": text, "action": action}
+        self.put("error", **about, traceback=summary, at=at, causes=led)
         if self._prints_failure or action != "raise":  # after the record, since it may wait for who reads it
             owner = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
             print_error(f"{owner}{summary}".removesuffix("\n"))
