@@ -86,11 +86,9 @@ class TestTheBestCheckpoint:
         ("metric", "mode", "values", "best_at"),
         [
             ("score", "max", [1, 2, 2, 1, 3], [0, 1, 4]),
-            ("score", "min", [3, 2, 2, 4, 1], [0, 1, 4]),
             ("score", "max", [math.nan, 1, math.nan, 2], [1, 3]),
             ("score", "min", [math.nan, math.nan], []),
             ("loss", None, [3, 2, 2, 4, 1], [0, 1, 4]),
-            ("mae", None, [3, 2, 2, 4, 1], [0, 1, 4]),
         ],
     )
     def test_of_a_metric(self, metric: str, mode: Any, values: list[float], best_at: list[int]) -> None:

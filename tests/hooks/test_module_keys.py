@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from hookflow.errors import UserError
-from hookflow.graph.forecast import Length, forecast
 from hookflow.graph.plan import Plan
 from hookflow.graph.render.text import marks
 from hookflow.graph.why import precedence
@@ -199,18 +198,3 @@ def test_an_edge_against_it_is_a_cycle_with_both_lines() -> None:
         plan(at_forward('before = ["b"]'), at_forward("prepend = true"))
     assert "keys.toml:9:11" in str(raised.value)
     assert "keys.toml:14:1" in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("stages", "length", "first"),
-    [
-        ('["val"]', Length(3, None), "in validation"),
-        ('["val", "test"]', Length(3, None, tests=True), "in validation and in the test"),
-        ('["test"]', Length(3, None), "never"),
-        ('["val", "test"]', Length(3, None, validates=False), "never"),
-        ('["train", "val"]', Length(3, None), "in iteration 1"),
-    ],
-)
-def test_the_forecast_knows_the_stages(stages: str, length: Length, first: str) -> None:
-    compiled = plan(at_forward(f"stages = {stages}"))
-    assert forecast(compiled, length)[0].first == first

@@ -192,7 +192,6 @@ def test_what_the_schema_holds_to_a_form_is_recorded_as_its_value(with_secrets: 
     [
         ("run.max_epochs=${env:HOOKFLOW_TOKEN}", "run.max_epochs must be an integer, not the value of ${env:HOOKFLOW"),
         ("run.name=x ${env:HOOKFLOW_TOKEN}", "run.name cannot be the value of x ${env:HOOKFLOW_TOKEN}"),
-        ("run.precision=${env:HOOKFLOW_TOKEN}", "run.precision cannot be the value of ${env:HOOKFLOW_TOKEN}"),
         ("run.threads=-${env:HOOKFLOW_PIN}", "run.threads must be an integer, not the value of -${env:HOOKFLOW_PIN}"),
         ("hooks.ema.args.decay=${env:HOOKFLOW_TOKEN}", '"decay" must be a number, not the value of ${env:HOOKFLOW'),
         ("hooks.clip.args=['${env:HOOKFLOW_TOKEN}']", '"max_norm" must be a number, not the value of ${env:HOOKFLOW'),
