@@ -143,13 +143,9 @@ class Checkpoint:
         Raises UserError where the checkpoint is damaged or has no such weights, and PyTorch's own RuntimeError where
         they do not fit the model.
         """
-        from hookflow.runner.checkpoint.store import CPU, read_tensors
+        from hookflow.hooks.weights import read_weights
 
         if wrong := damage(self.path):
             raise UserError(Problem(f"checkpoint {short(self.path)} cannot be used: {wrong}"))
-        files = {path.stem.removeprefix("model_"): path for path in self.path.glob("model*.pt")}
-        if name not in files:
-            hint = nearest_or_all(name, sorted(files))
-            raise UserError(Problem(f'checkpoint {short(self.path)} has no weights of "{name}"', hint=hint))
-        model.load_state_dict(read_tensors(files[name], CPU))
+        model.load_state_dict(read_weights(self.path, name if name == "model" else f"model_{name}"))
         return model

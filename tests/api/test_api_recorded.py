@@ -87,7 +87,7 @@ def test_checkpoints_are_listed_and_loaded(run: RecordedRun) -> None:
 def test_what_cannot_be_loaded_is_told(run: RecordedRun) -> None:
     with pytest.raises(hookflow.UserError, match=r'has no checkpoint "bets"\n.*did you mean "best"'):
         run.checkpoint("bets")
-    with pytest.raises(hookflow.UserError, match=r'has no weights of "eam"\n.*did you mean "ema"'):
+    with pytest.raises(hookflow.UserError, match=r'has no weights "model_eam"\n.*did you mean "model_ema"'):
         run.checkpoint().load_into(Net(), "eam")
     with pytest.raises(RuntimeError, match="size mismatch"):
         run.checkpoint().load_into(Net(16))

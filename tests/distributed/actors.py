@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import signal
 import sys
@@ -16,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+from hookflow.runner.checkpoint import store
 
 
 class Acts:
@@ -53,6 +56,29 @@ class Strikes:
         if run.rank == self.rank and run.iter == self.iteration and not self.mark.exists():
             self.mark.touch()
             os.kill(os.getpid(), self.number)
+
+
+class FailsToWrite:
+    """Kills rank 1 by a signal in the middle of its shards, once; where there is none, its disk is full."""
+
+    def __init__(self, at: int, number: int, mark: str) -> None:
+        self.at, self.number, self.mark = at, number, Path(mark)
+
+    def before_save_checkpoint(self, run: Any) -> None:
+        if run.rank == 1 and run.iter == self.at and not self.mark.exists():
+            self.mark.touch()
+            store._Digesting.write = self.fail  # type: ignore[method-assign, assignment]
+
+    def fail(self, data: Any) -> int:
+        if self.number:
+            os.kill(os.getpid(), self.number)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def poisons(run: Any) -> None:
+    """Spoil the weights that rank 1 has, when nothing will be trained any more."""
+    if run.rank == 1 and run.iter == run.max_iters:
+        run.model.body[0].weight.to_local().detach().fill_(float("nan"))
 
 
 class Remembers:

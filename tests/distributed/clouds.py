@@ -82,8 +82,9 @@ class Stops:
         if run.iter >= self.at and not self.mark.exists():
             run.stop("as told")
 
-    def after_train(self) -> None:
-        self.mark.touch()
+    def after_train(self, run: Any) -> None:
+        if run.iter >= self.at:
+            self.mark.touch()
 
 
 class Tells:

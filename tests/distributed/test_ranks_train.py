@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+import hookflow
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import TESTS, NewRun, Train, reason, records
@@ -46,46 +51,92 @@ def test_of_four_ranks_none_is_without_an_example(train_both: TrainBoth) -> None
 
 
 @pytest.mark.parametrize(
-    ("strategy", "worlds"), [("fsdp", (2, 1)), ("fsdp", (1, 2)), ("ddp", (2, 1)), ("ddp", (1, 2))], ids=str
+    ("strategy", "worlds"),
+    [("fsdp", (2, 4, 1)), ("fsdp", (1, 2)), ("ddp", (2, 1)), ("ddp", (1, 2))],
+    ids=str,
 )
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(
-    new_clouds: NewClouds, train_here: Train, tmp_path: Path, strategy: str, worlds: tuple[int, int]
+    new_clouds: NewClouds, train_here: Train, tmp_path: Path, strategy: str, worlds: tuple[int, ...]
 ) -> None:
-    stops = f'hooks.stops={{use="./clouds.py:Stops", args={{at=8, mark="{tmp_path / "mark"}"}}}}'
-    left_alone, changed = new_clouds(), new_clouds(stops, f'distributed.strategy="{strategy}"')
+    """Saved in the middle of an epoch."""
+    stops = [
+        f'hooks.stops{at}={{use="./clouds.py:Stops", args={{at={at}, mark="{tmp_path / f"mark{at}"}"}}}}'
+        for at in (4, 8)[: len(worlds) - 1]
+    ]
+    data = "data.train.args.examples=44"  # of which four ranks make as many batches as one
+    left_alone, changed = new_clouds(data), new_clouds(data, *stops, f'distributed.strategy="{strategy}"')
     assert train_here(left_alone) == 0
     for number, world in enumerate(worlds):
         if world == 1:
             assert train_here(changed, resume=number > 0) == 0
         else:
             assert carry_out(changed, world, resume=number > 0) == [0] * world, printed(changed, 0)
-    assert records(changed, "end")[0]["it"] == 8
-    assert len(messages_of(changed, 0, f"saved by {worlds[0]} ranks, resumed on {worlds[1]}: not bit-identical")) == 1
-    assert records(changed, "run")[1]["resumed_from"] == "it00000008", "the last one, in the middle of an epoch"
+    for before, after in pairwise(worlds):
+        text = f"saved by {before} ranks, resumed on {after}: not bit-identical"
+        assert len(messages_of(changed, 0, text)) == 1
+    resumed = [None, "it00000004", "it00000008"][: len(worlds)]
+    assert [record["resumed_from"] for record in records(changed, "run")] == resumed
     assert_alike(left_alone, changed, "model", "model_ema")
 
 
-def test_shares_are_resumed_to_the_bit_and_read_by_plain_pytorch(new_clouds: NewClouds, tmp_path: Path) -> None:
+def test_shards_are_resumed_to_the_bit_and_read_without_ranks(
+    new_clouds: NewClouds, train_here: Train, tmp_path: Path
+) -> None:
     """In the middle of an epoch, with batch norm, dropout, and gradients that are looked at before each step."""
     stops = 'hooks.stops={use="./clouds.py:Stops", args={at=4, mark="%s"}}'
     often = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]', "data.train.args.examples=44"
-    overrides = (*often, FSDP, UNITS, 'model.use="./clouds.py:Normed"', 'run.on_nan="skip"')
+    normed = 'model.use="./clouds.py:Normed"'
+    overrides = (*often, FSDP, UNITS, normed, 'run.on_nan="skip"')
     (tmp_path / "was").touch()
     left_alone, stopped = (new_clouds(*overrides, stops % (tmp_path / mark)) for mark in ("was", "mark"))
     assert carry_out(left_alone, 2) == carry_out(stopped, 2) == [0, 0], printed(stopped, 0)
     assert records(stopped, "end")[0]["it"] == 4
     assert carry_out(stopped, 2, resume=True) == [0, 0], printed(stopped, 0)
     assert curve(stopped) == curve(left_alone)
-    states = [final_state(run_dir) for run_dir in (left_alone, stopped)]
+    states: list[Any] = [final_state(run_dir) for run_dir in (left_alone, stopped)]
     for part in ("model", "model_ema", "optimizer", "random", "ranks"):
         assert_same(states[0][part], states[1][part], part)
-    folder, model = CheckpointStore(stopped.checkpoints).names()["last"], Normed()
-    for name in ("model.pt", "model_ema.pt"):
-        model.load_state_dict(torch.load(folder / name, weights_only=True))
-    optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
-    optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
     (record, _) = records(stopped, "run")
-    assert (record["model"], record["params"]) == ("Normed", sum(p.numel() for p in model.parameters()))
+    assert (record["model"], record["params"]) == ("Normed", sum(p.numel() for p in Normed().parameters()))
+
+    folder = CheckpointStore(stopped.checkpoints).names()["last"]
+    assert {path.name for path in folder.iterdir()} >= {".metadata", "__0_0.distcp", "__1_0.distcp"}
+    assert not [*folder.glob("model*")], "nobody has gathered them"
+    dcp_to_torch_save(folder, tmp_path / "whole.pt")
+    assert_same(torch.load(tmp_path / "whole.pt")["model"], dict(states[1]["model"]))
+    model, begun = Normed(), new_clouds(normed, f'model.weights="{folder}"', "run.max_iters=1", "run.max_epochs=null")
+    hookflow.load_run(stopped.path).checkpoints[0].load_into(model, "ema")
+    assert_same(dict(model.state_dict()), dict(states[1]["model_ema"]))
+    assert train_here(begun) == 0, "another run begins with them"
+    with (folder / "__1_0.distcp").open("r+b") as file:
+        file.seek(1000)
+        file.write(b"wrong")
+    assert damage(folder) == "__1_0.distcp is not what was written"
+
+
+@pytest.mark.parametrize(("number", "codes"), [(signal.SIGKILL, [1, -9]), (0, [1, 1])], ids=["killed", "no space"])
+def test_a_rank_that_fails_while_it_writes_its_shards(
+    new_clouds: NewClouds, ranks_trained: NewClouds, tmp_path: Path, number: int, codes: list[int]
+) -> None:
+    """No half of a checkpoint is left, and the run is resumed from the one before."""
+    often = 'hooks.checkpoint.points=[{at="after_train_iter", every=2}]'
+    fails = 'hooks.fails={use="./actors.py:FailsToWrite", args={at=4, number=%d, mark="%s"}}'
+    (tmp_path / "was").touch()
+    alone = ranks_trained(FSDP, often, fails % (number, tmp_path / "was"))
+    broken = new_clouds(FSDP, often, fails % (number, tmp_path / "mark"))
+    assert carry_out(broken, 2) == codes, printed(broken, 0)
+    assert ("No space left on device" in reason(broken)) == (number == 0)
+    assert carry_out(broken, 2, resume=True) == [0, 0], printed(broken, 0)
+    assert records(broken, "run")[1]["resumed_from"] == "it00000002"
+    assert not [*broken.checkpoints.glob(".it*")]
+    assert_same(final_state(broken)["model"], final_state(alone)["model"])
+
+
+def test_shards_that_are_not_finite_are_no_checkpoint_to_resume_from(ranks_trained: NewClouds) -> None:
+    run_dir = ranks_trained(FSDP, 'hooks.poisons={use="./actors.py:poisons", points=["before_save_checkpoint"]}')
+    (kept,) = run_dir.checkpoints.glob("nonfinite-it*")
+    assert damage(kept) == ""
+    assert "it00000012" not in {path.name for path in CheckpointStore(run_dir.checkpoints).all()}
 
 
 def test_the_repeated_block_is_gathered_by_itself_in_the_precision_of_the_run(train_both: TrainBoth) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from hookflow.errors import UserError, Where
+from hookflow.hooks.weights import read_weights
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.data.batch_sampler import BatchSharding
 from hookflow.runner.distributed.consensus import Alone
@@ -167,6 +170,13 @@ def test_units_are_the_outermost_that_a_glob_matches() -> None:
     ]
     (problem,) = unmatched_units(DistributedSection(strategy="fsdp", units=["layer.*"]), network, here)
     assert 'no module of the network matches "layer.*"' in problem.message
+
+
+def test_what_names_the_shards_holds_data_alone(tmp_path: Path) -> None:
+    torch.save({"model": {"weight": torch.empty(2, device="meta")}}, tmp_path / "training.pt")
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(dict.__repr__))
+    with pytest.raises(UserError, match=r"holds more than data: builtins.getattr"):
+        read_weights(tmp_path, "model")
 
 
 def test_a_share_has_an_example_of_every_batch() -> None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from hookflow.errors import Problem, UserError, nearest_or_all
+from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import make_out_dir
 from hookflow.hooks.base import Hook
 from hookflow.hooks.tensors import first_tensor, is_sharded
+from hookflow.hooks.weights import read_weights
 from hookflow.pipeline.registry import missing_package
 
 if TYPE_CHECKING:
@@ -99,17 +100,6 @@ class Export(Hook):
 
     def _folder(self, run: Run) -> Path:
         return run.dir / "export" if self.out_dir is None or run.is_temporary else Path(self.out_dir)
-
-
-def read_weights(checkpoint: Path, name: str) -> dict[str, Tensor]:
-    """Return weights of a checkpoint. Raises UserError, which lists those that there are, where there are none."""
-    import torch
-
-    there = sorted(path.stem for path in checkpoint.glob("model*.pt"))
-    if name not in there:
-        message = f'the checkpoint {checkpoint.name} has no weights "{name}"'
-        raise UserError(Problem(message, hint=nearest_or_all(name, there)))
-    return dict(torch.load(checkpoint / f"{name}.pt", map_location="cpu", weights_only=True))
 
 
 def write_safetensors(weights: Mapping[str, Tensor], path: Path) -> None:

@@ -10,15 +10,20 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from hookflow.events.records import shortened
 from hookflow.events.rundir import RunDir, sync_run
 from hookflow.hooks.builtin.checkpoint import Checkpoint
+from hookflow.hooks.tensors import is_sharded, local
 from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
 from hookflow.runner.checkpoint.nested import mapped, naming_unreadable
+from hookflow.runner.checkpoint.shards import Shards, sharded_as
 from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
 from hookflow.runner.distributed.parallel import full_state
@@ -50,7 +55,7 @@ class Saving:
     ms: float
     """How long the training has waited for it."""
     thread: threading.Thread | None = None
-    """The writing thread: none on all ranks but the first."""
+    """The writing thread; of several ranks the first alone has one, unless the state is sharded."""
     outcome: Future[Saved] = field(default_factory=Future)
 
     def ended_within(self, seconds: float) -> bool:
@@ -89,9 +94,11 @@ class HostCopy:
     """Copies a state into the host's memory: pinned where it comes from a GPU, so that it waits for the device once.
 
     With `reuse` the next copy overwrites the memory of the last one, tensor by tensor of the same shape and kind.
+    Of a sharded tensor it copies the own shard; the copies are sharded over `mesh`.
     """
 
-    def __init__(self, *, reuse: bool) -> None:
+    def __init__(self, mesh: DeviceMesh | None = None, *, reuse: bool) -> None:
+        self._mesh = mesh
         self._reuse = reuse
         self._spare: dict[Any, list[torch.Tensor]] = {}
 
@@ -103,6 +110,8 @@ class HostCopy:
         def copied(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return copy.deepcopy(value)
+            if is_sharded(value):
+                return sharded_as(value, copied(local(value)), self._mesh)
             if value.layout != torch.strided:
                 return value.detach().to("cpu", copy=True)
             layout = (value.shape, value.stride(), value.dtype)
@@ -144,7 +153,8 @@ class CheckpointManager:
         self._saving: Saving | None = None
         self._warned: set[str] = set()
         given_away = any("checkpoint" in binding.takes for binding in context.plan.at("after_save_checkpoint"))
-        self._copy = HostCopy(reuse=not given_away)
+        self._mesh = context.parts.strategy.host_mesh
+        self._copy = HostCopy(self._mesh, reuse=not given_away)
 
     @property
     def has_written(self) -> bool:
@@ -174,8 +184,12 @@ class CheckpointManager:
             names = [LAST, *(name for name in requested if name not in moved and name != LAST)]
             state = self._copied()
             self._saving = Saving(state, names, self._facts(state), (time.perf_counter() - began) * 1e3)
-            if self._ranks.first:
-                begin(self._saving, partial(self._write, self._saving, moved, self._keep), self._wake)
+            if self._mesh is not None:
+                aside = self._consensus.broadcast_object(self._store.aside(self._state.iter))
+                write = partial(self._write_shards, self._saving, aside, self._mesh.get_group(), moved)
+                begin(self._saving, write, self._wake)
+            elif self._ranks.first:
+                begin(self._saving, partial(self._write, self._saving, moved), self._wake)
             self.saved_at = self._state.iter
 
     def request_last(self) -> None:
@@ -211,8 +225,10 @@ class CheckpointManager:
         with self._reporting_errors():
             if self._ranks.world == 1:
                 self.report()
-            elif self._saving and self._saving.thread and isinstance(failed := self._saving.result(), Exception):
-                raise failed
+            elif self._saving and self._saving.thread:
+                saved = self._saving.result()  # the others write with this one
+                if self._ranks.first and not isinstance(saved, Saved):
+                    raise saved
 
     def save_after_error(self, error: BaseException) -> None:
         """Save the state after something has raised; no run resumes from it by itself."""
@@ -237,11 +253,11 @@ class CheckpointManager:
         self._store.abandon()
         if self._saving is not None and self._saving.thread:
             self._saving.thread.join(GRACE)
-            if self._saving.outcome.done() and isinstance(saved := self._saving.result(), Saved):
+            if self._ranks.first and self._saving.outcome.done() and isinstance(saved := self._saving.result(), Saved):
                 self._record(self._saving, saved)
 
     def _wake(self) -> None:
-        self._state.attention = True
+        self._state.attention = self._state.attention or self._ranks.first
 
     def _warn_once(self, warning: str) -> None:
         if warning not in self._warned:
@@ -255,7 +271,7 @@ class CheckpointManager:
         if self._ranks.world > 1:
             state = full_state(state, self._consensus)
         with naming_unreadable(state):
-            copied = self._copy.of(state) if self._ranks.first else state
+            copied = self._copy.of(state) if self._ranks.first or self._mesh is not None else state
         self._engine.fire("after_copy_checkpoint")
         return copied
 
@@ -270,24 +286,40 @@ class CheckpointManager:
             "world": self._ranks.world,
         }
 
-    def _write(self, saving: Saving, moved: Mapping[str, int], keep: int | None) -> Saved:
-        """Bring a checkpoint to the disk and remove those that it replaces; called in the writing thread."""
+    def _write_shards(self, saving: Saving, aside: Path, group: dist.ProcessGroup, moved: Mapping[str, int]) -> Saved:
+        """Write the shards of all ranks, and on the first the rest; called in the writing thread of each."""
+        files = self._store.write_shards(aside, saving.state, group)
+        every: list[Any] = [None] * self._ranks.world
+        weight = next(self.snapshot.nonfinite_weights(saving.state), None)
+        dist.all_gather_object(every, (files, weight), group=group)
+        if not self._ranks.first:
+            return Saved(aside, 0)
+        shards = Shards(aside, {name: entry for files, _ in every for name, entry in files.items()})
+        return self._write(saving, moved, shards, next((weight for _, weight in every if weight), None))
+
+    def _write(
+        self, saving: Saving, moved: Mapping[str, int], shards: Shards | None = None, weight: str | None = None
+    ) -> Saved:
+        """Bring a checkpoint to the disk and remove those that it replaces; called in the writing thread.
+
+        `shards` are those of all ranks, and `weight` is one in them that is not finite.
+        """
         self._log.flush(frame=False)  # the log must have what the checkpoint has
         try:
             # and on the disk, before the checkpoint is
             saving.facts = {**saving.facts, "log": sync_run(RunDir(self._context.folder))}
-            if weight := next(self.snapshot.nonfinite_weights(saving.state), None):
+            if weight := weight or next(self.snapshot.nonfinite_weights(saving.state), None):
                 if self._context.parts.section.on_nan != "ignore":
-                    saved = self._store.save_apart(saving.state, saving.facts, NONFINITE)
+                    saved = self._store.save_apart(saving.state, saving.facts, NONFINITE, shards)
                     self._store.move(moved)
                     where = f'the weights are not finite in iteration {saving.facts["it"]} ("{weight}")'
                     how = f"the checkpoint is saved as {saved.path.name}, and not as last nor best"
                     self._log.say(f"{where}: {how}; --resume takes the one before it", "error")
                     return saved
                 self._warn_once('the weights are not finite, and run.on_nan = "ignore" saves them')
-            saved = self._store.save(saving.state, saving.names, saving.facts, moved)
-            if keep is not None:
-                self._store.prune(keep)
+            saved = self._store.save(saving.state, saving.names, saving.facts, moved, shards)
+            if self._keep is not None:
+                self._store.prune(self._keep)
         except FileNotFoundError:
             if self._context.folder.exists():
                 raise

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.reading import read_object, valid, validator_of
+from hookflow.hooks.weights import METADATA
 
 if TYPE_CHECKING:
     from pydantic_core import SchemaValidator
@@ -115,7 +116,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     files, names = manifest["files"], manifest.get("names", {})
     whole = TRAINING in files and all(entry.keys() >= File.__annotations__.keys() for entry in files.values())
     placed = manifest.keys() >= {"it", "ep"} and ("names" in manifest or path.name.startswith((EXCEPTION, NONFINITE)))
-    if not whole or not placed or not all(map(_is_plain, (*files, *names, *names.values()))):
+    if not whole or not placed or not all(map(_is_plain, (*(files.keys() - {METADATA}), *names, *names.values()))):
         raise DamagedError(f"{MANIFEST} is no manifest")
     return dict(manifest)
 

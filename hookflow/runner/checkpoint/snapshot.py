@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from hookflow.errors import Problem, UserError
+from hookflow.hooks.tensors import local
 from hookflow.runner.distributed.parallel import load_model, load_optimizer, local_state
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.update import Update
@@ -67,7 +68,7 @@ class Snapshot:
         for key in [key for key in state if key.startswith("model")]:
             for name, value in state[key].items():
                 counts = name in parameters or name.rpartition(".")[2].startswith("running_")
-                if counts and isinstance(value, torch.Tensor) and not value.isfinite().all():
+                if counts and isinstance(value, torch.Tensor) and not local(value).isfinite().all():
                     yield name if key == "model" else f"{key.removeprefix('model_')}.{name}"
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -16,20 +16,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import IO, Any, cast
 
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.run_lock import started_at
 from hookflow.events.rundir import fsync, make_out_dir, short
+from hookflow.hooks.weights import METADATA, read_tensors
 from hookflow.runner.checkpoint.manifest import (
     EXCEPTION,
     MANIFEST,
     NONFINITE,
     TRAINING,
     VERSION,
+    File,
     damage,
     links,
     list_checkpoints,
@@ -37,6 +40,14 @@ from hookflow.runner.checkpoint.manifest import (
     seal,
 )
 from hookflow.runner.checkpoint.nested import PLAIN, leaves, naming_unreadable, unreadable
+from hookflow.runner.checkpoint.shards import (
+    APART,
+    Shards,
+    has_placeholders,
+    with_contents,
+    without_contents,
+    write_shards,
+)
 from hookflow.version import __version__
 
 RUN = ".run"
@@ -118,8 +129,9 @@ class CheckpointStore:
         names: Iterable[str],
         facts: Mapping[str, Any],
         moved: Mapping[str, int] = NOTHING,
+        shards: Shards | None = None,
     ) -> Saved:
-        """Write a checkpoint with these `names`; `facts["it"]` names its directory.
+        """Write a checkpoint with these `names`; `facts["it"]` names its directory, which the `shards` become part of.
 
         `moved` gives names to existing checkpoints, by their iteration. Entries of `state` called "model…" or
         "optimizer…" become files of their own. Raises OSError when it cannot be written; existing checkpoints are not
@@ -128,7 +140,7 @@ class CheckpointStore:
         final = self._free(f"it{facts['it']:08d}")
         there = {name: path.name for name, path in self.names().items() if path.exists()}
         named = there | self._standing(moved) | dict.fromkeys(names, final.name)
-        saved = self._write(final, state, {**facts, "names": named})
+        saved = self._write(final, state, {**facts, "names": named}, shards)
         self._latest = final
         for name, target in named.items():
             if there.get(name) != target:
@@ -144,10 +156,12 @@ class CheckpointStore:
         of = {int(path.name[2:].partition(".")[0]): path.name for path in reversed(self.all())}
         return {name: of[it] for name, it in moved.items() if it in of}
 
-    def save_apart(self, state: Mapping[str, Any], facts: Mapping[str, Any], prefix: str) -> Saved:
+    def save_apart(
+        self, state: Mapping[str, Any], facts: Mapping[str, Any], prefix: str, shards: Shards | None = None
+    ) -> Saved:
         """Write a state that no run resumes from, under a name with a prefix; it replaces an older one."""
         older = list_checkpoints(self.folder, prefix)
-        saved = self._write(self._free(f"{prefix}it{facts['it']:08d}"), state, facts)
+        saved = self._write(self._free(f"{prefix}it{facts['it']:08d}"), state, facts, shards)
         for path in older:
             self._remove(path)
         return saved
@@ -194,18 +208,35 @@ class CheckpointStore:
             if path not in spared:
                 self._remove(path)
 
-    def _write(self, final: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> Saved:
-        """Write all files aside and rename their directory to `final`."""
-        self.folder.mkdir(exist_ok=True)
-        aside = self.folder / f".{final.name}.{os.getpid()}"
-        aside.mkdir()
+    def aside(self, it: int) -> Path:
+        """Return the directory in which ranks write the shards of a checkpoint until it is whole."""
+        return self.folder / f".it{it:08d}.{os.getpid()}"
+
+    def write_shards(self, aside: Path, state: Mapping[str, Any], group: dist.ProcessGroup) -> dict[str, File]:
+        """Write the shards of this rank, as all ranks of the group must, and return its files."""
         try:
-            apart = [key for key in state if key.startswith(("model", "optimizer"))]
+            return write_shards(aside, state, group, lambda file: _Digesting(file, self._abandoned))
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+
+    def _write(
+        self, final: Path, state: Mapping[str, Any], facts: Mapping[str, Any], shards: Shards | None = None
+    ) -> Saved:
+        """Write all files aside, beside the shards, and rename their directory to `final`."""
+        state = without_contents(dict(state))
+        aside = shards.folder if shards else self.folder / f".{final.name}.{os.getpid()}"
+        if not shards:
+            self.folder.mkdir(exist_ok=True)
+            aside.mkdir()
+        try:
+            apart = [key for key in state if key.startswith(APART) and not has_placeholders(state[key])]
             objects = {f"{key}.pt": state[key] for key in apart}
             objects[TRAINING] = {key: value for key, value in state.items() if key not in apart}
             with naming_unreadable(dict(state)):
                 files = {name: self._write_file(aside / name, value) for name, value in objects.items()}
             files |= {name: self._write_file(aside / name, text.encode()) for name, text in self._texts.items()}
+            files |= shards.files if shards else {}
             self._check_loads(aside, state)
             versions = {"hookflow": __version__, "torch": torch.__version__}
             manifest = {"version": VERSION, **facts, "saved": time.time(), **versions, "files": files}
@@ -236,7 +267,7 @@ class CheckpointStore:
                 raise TypeError(f"checkpoint{wrong}") from None
         self._loaded |= kinds & {*PLAIN, torch.Tensor, torch.nn.Parameter}
 
-    def _write_file(self, path: Path, content: Any) -> dict[str, Any]:
+    def _write_file(self, path: Path, content: Any) -> File:
         """Write bytes as they are, anything else by `torch.save`; return the size and the checksum."""
         with path.open("wb") as file:
             digesting = _Digesting(file, self._abandoned)
@@ -244,7 +275,7 @@ class CheckpointStore:
                 digesting.write(content)
             else:
                 torch.save(content, cast("IO[bytes]", digesting))
-            return {"bytes": file.tell(), "sha256": digesting.digest.hexdigest()}
+            return digesting.facts()
 
     def _free(self, name: str) -> Path:
         beside = (f"{name}.{n}" for n in count(1))
@@ -263,8 +294,8 @@ class CheckpointStore:
         shutil.rmtree(gone)
 
 
-def read(path: Path, device: torch.device) -> dict[str, Any]:
-    """Return the saved state, with the tensors of models on `device`.
+def read(path: Path, device: torch.device, mesh: DeviceMesh | None = None) -> dict[str, Any]:
+    """Return the saved state, with the tensors of models on `device`; sharded ones are sharded over the mesh, if any.
 
     Raises UserError when the checkpoint is damaged, of another format, or holds code.
     """
@@ -274,26 +305,10 @@ def read(path: Path, device: torch.device) -> dict[str, Any]:
     for name in read_manifest(path)["files"]:
         if name.endswith(".pt") and name != TRAINING:
             state[Path(name).stem] = read_tensors(path / name, device if name.startswith("model") else CPU)
-    return state
+    return with_contents(state, path, device, mesh) if (path / METADATA).exists() else state
 
 
 CPU = torch.device("cpu")
-
-
-def read_tensors(path: Path, device: torch.device, *, mmap: bool = False) -> Any:
-    """Return the contents of a file of `torch.save` without running code; with `mmap`, tensors stay in the file.
-
-    Raises UserError when it is something else.
-    """
-    try:
-        return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
-    except UnpicklingError as error:
-        message = str(error).partition("WeightsUnpickler error: ")[2].partition("\n")[0] or "it cannot be unpickled"
-        hint = "only tensors, numbers, strings, lists and dicts are read; it may be an attack, and is left alone"
-        raise UserError(Problem(f"{path} holds more than data: {message}", hint=hint)) from None
-    except (RuntimeError, EOFError, ValueError) as error:
-        message = f"{path} is no file that torch.save has written: {str(error).partition(chr(10))[0]}"
-        raise UserError(Problem(message)) from None
 
 
 class _Digesting:
@@ -311,6 +326,16 @@ class _Digesting:
 
     def flush(self) -> None:
         self._file.flush()
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        """Do nothing: who has opened the file closes it."""
+
+    def facts(self) -> File:
+        """Return the size and the checksum."""
+        return {"bytes": self.tell(), "sha256": self.digest.hexdigest()}
 
 
 def _is_being_written(path: Path) -> bool:

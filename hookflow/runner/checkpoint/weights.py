@@ -13,8 +13,8 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError, Where, first_few, nearest
 from hookflow.events.rundir import short
+from hookflow.hooks.weights import METADATA, read_tensors, read_weights
 from hookflow.pipeline.schema import WeightsSection
-from hookflow.runner.checkpoint.store import CPU, read_tensors
 from hookflow.runner.distributed.parallel import load_model
 
 ENTRIES = ("state_dict", "model_state_dict", "model")
@@ -57,7 +57,7 @@ def load_weights(
     path = base / Path(section.file).expanduser()
     if path.is_dir():
         path /= "model.pt" if name == "model" else f"model_{name}.pt"
-    if not path.is_file():
+    if not path.is_file() and not (path.parent / METADATA).exists():
         near = nearest(path.name, [file.name for file in path.parent.glob(f"*{path.suffix}")])
         raise UserError(Problem(f'there is no file "{path}"', where, near))
     result = _renamed(_state_dict(path, where), section.rename, place)
@@ -100,7 +100,7 @@ def load_changes(model: nn.Module, weights: Mapping[str, Any], offered: Mapping[
 
 def _state_dict(path: Path, where: Where) -> dict[str, Any]:
     try:
-        result = read_tensors(path, CPU)
+        result = read_tensors(path) if path.is_file() else read_weights(path.parent, path.stem)
     except UserError as error:
         raise UserError([Problem(problem.message, where, problem.hint) for problem in error.problems]) from None
     if isinstance(result, Mapping):

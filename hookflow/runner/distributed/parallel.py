@@ -5,22 +5,25 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from functools import cache, partial, wraps
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from hookflow.errors import Locate, Problem, UserError
 from hookflow.hooks.builtin.means import on_device
-from hookflow.hooks.tensors import by_dtype, full, is_sharded, shard_like
+from hookflow.hooks.tensors import by_dtype, is_sharded, shard_like
 from hookflow.pipeline.schema import TYPE, DistributedSection
 from hookflow.runner.builder.selectors import modules_matching, no_module
 from hookflow.runner.checkpoint.nested import mapped
+from hookflow.runner.checkpoint.shards import without_contents
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.rendezvous import Ranks
 from hookflow.runner.numerics.precision import HALVES
@@ -73,6 +76,10 @@ class Strategy:
     """The models whose gradients are averaged in buckets, so that a communication hook may do that instead."""
     no_buckets = "a single process averages no gradients"
     """Why there are none; empty where there are."""
+    mesh: DeviceMesh | None = None
+    """The mesh over which tensors are sharded; None where they are not."""
+    host_mesh: DeviceMesh | None = None
+    """The same ranks, by the CPU: copies of sharded tensors in the host's memory are sharded over it."""
 
     def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
         """Give every rank the weights of rank 0, and each model (a part of the network) what it keeps of them.
@@ -313,21 +320,20 @@ PIECE = 2**20
 
 
 def full_state(state: dict[str, Any], consensus: AnyConsensus) -> dict[str, Any]:
-    """Return the state of all ranks; the first rank alone gets what the others have of their own.
+    """Return the state with what each rank has of its own; the first rank alone gets that of the others.
 
     All ranks must call it, and each waits for the others. A state of a hook that is equal on all ranks is kept once.
+    Sharded tensors remain so.
     """
-    first = consensus.ranks.first
-    gathered: dict[str, Any] = {key: _gathered(value, first or key == "hooks") for key, value in state.items()}
-    mine = {name: hashlib.sha256(pickle.dumps(_plain(hook))).hexdigest() for name, hook in gathered["hooks"].items()}
+    mine = {name: hashlib.sha256(pickle.dumps(_plain(hook))).hexdigest() for name, hook in state["hooks"].items()}
     looks = consensus.all_gather_object(mine)
     alike = {name for name in looks[0] if all(look.get(name) == looks[0][name] for look in looks)}
-    own = {key: gathered[key] for key in OWN}
-    own["hooks"] = {name: hook for name, hook in gathered["hooks"].items() if name not in alike}
+    own = {key: state[key] for key in OWN}
+    own["hooks"] = {name: hook for name, hook in state["hooks"].items() if name not in alike}
+    own = without_contents(own)
     # a GPU's tensor that is pickled would come out on that GPU on every other rank
-    _, *others = consensus.all_gather_object(mapped(own, lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf))
-    gathered["ranks"] = others if first else []
-    return gathered
+    _, *others = consensus.all_gather_object(mapped(own, lambda leaf: leaf.cpu() if _is_on_device(leaf) else leaf))
+    return state | {"ranks": others if consensus.ranks.first else []}
 
 
 def local_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
@@ -341,19 +347,13 @@ def local_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     return state | own | {"hooks": state["hooks"] | own["hooks"]}
 
 
-def _gathered(value: Any, kept: bool) -> Any:
-    """Return the value with every sharded tensor full, in the host's memory; None in its place if not `kept`."""
-
-    def gathered(leaf: Any) -> Any:
-        if not is_sharded(leaf):
-            return leaf
-        everything = full(leaf)
-        return everything.cpu() if kept else None
-
-    return mapped(value, gathered)
+def _is_on_device(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and not leaf.is_meta
 
 
 def _plain(value: Any) -> Any:
+    if is_sharded(value):
+        return "sharded", str(value.dtype), tuple(value.shape)
     if isinstance(value, torch.Tensor):
         values = value.tolist() if value.numel() <= SMALL else _fingerprint(value)
         return "tensor", str(value.dtype), tuple(value.shape), values
@@ -390,23 +390,24 @@ class FSDP(Parallel):
         self._say = say
 
     def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
-        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         _check_layout(network, place)
         super().parallelize(network, models, device, place)
-        mesh, half = init_device_mesh(device.type, (dist.get_world_size(),)), HALVES.get(self._precision)
+        self.mesh, half = init_device_mesh(device.type, (dist.get_world_size(),)), HALVES.get(self._precision)
+        patient = dist.new_group(backend="gloo", timeout=timedelta(days=1))  # since a disk may hang
+        self.host_mesh = DeviceMesh.from_group(patient, "cpu")
         entries = repeated_block(network) if self._units is None else self._units
         units = [module for module in units_of(network, entries) if module not in self._models]
         if units and self._units is None:
             self._say(f'FSDP gathers {len(units)} modules one by one: distributed.units = ["{entries[0]}"]')
         norms = [module for module in network.modules() if isinstance(module, _NormBase) and [*module.parameters()]]
         for norm in norms if half else ():
-            fully_shard(norm, mesh=mesh)
+            fully_shard(norm, mesh=self.mesh)
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
         for module in [*reversed(units), *self._models]:  # what lies within another one goes first
             if not half or module not in norms:
-                fully_shard(module, mesh=mesh, mp_policy=policy)
+                fully_shard(module, mesh=self.mesh, mp_policy=policy)
 
     def require_sync(self, wanted: bool) -> None:
         for model in self._models:

@@ -199,7 +199,7 @@ class Trainer:
         self._engine.fire("after_run")
 
     def _load(self, path: Path) -> None:
-        state = self._context.consensus.together(partial(read, path, self._parts.device))
+        state = self._context.consensus.together(partial(read, path, self._parts.device, self._parts.strategy.mesh))
         self._engine.fire("after_load_checkpoint", state)
         self._checkpoints.snapshot.restore(state)
         self._log.say(f"resumed from {path.name}: {self.state.place}")

@@ -1,0 +1,100 @@
+"""Weights of a checkpoint as its files hold them: full, or in shards of torch.distributed.checkpoint."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hookflow.errors import Problem, UserError, nearest_or_all
+from hookflow.events.rundir import short
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+METADATA = ".metadata"
+"""The file of torch.distributed.checkpoint that names all shards in a folder."""
+
+
+def read_tensors(path: Path, device: torch.device | str = "cpu", *, mmap: bool = False) -> Any:
+    """Return the contents of a file of `torch.save` without running code; with `mmap`, tensors stay in the file.
+
+    Raises UserError when it is something else.
+    """
+    import torch
+
+    try:
+        return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
+    except pickle.UnpicklingError as error:
+        message = str(error).partition("WeightsUnpickler error: ")[2].partition("\n")[0] or "it cannot be unpickled"
+        hint = "only tensors, numbers, strings, lists and dicts are read; it may be an attack, and is left alone"
+        raise UserError(Problem(f"{path} holds more than data: {message}", hint=hint)) from None
+    except (RuntimeError, EOFError, ValueError) as error:
+        message = f"{path} is no file that torch.save has written: {str(error).partition(chr(10))[0]}"
+        raise UserError(Problem(message)) from None
+
+
+def read_weights(checkpoint: Path, name: str) -> dict[str, Any]:
+    """Return weights of a checkpoint (model, model_ema, …), full and in the host's memory.
+
+    Raises UserError where they cannot be read, or there are none; it lists those that there are.
+    """
+    import torch
+
+    there = {path.stem for path in checkpoint.glob("model*.pt")}
+    if name in there:
+        return dict(read_tensors(checkpoint / f"{name}.pt"))
+    entries = read_tensors(checkpoint / "training.pt") if (checkpoint / METADATA).exists() else {}
+    if name not in entries or not name.startswith("model"):
+        there.update(key for key in entries if key.startswith("model"))
+        message = f'the checkpoint {checkpoint.name} has no weights "{name}"'
+        raise UserError(Problem(message, hint=nearest_or_all(name, sorted(there))))
+    shapes = {key: value for key, value in entries[name].items() if isinstance(value, torch.Tensor) and value.is_meta}
+    tensors = {key: torch.empty_like(shape, device="cpu") for key, shape in shapes.items()}
+    read_shards(checkpoint, {f"{name}.{key}": tensor for key, tensor in tensors.items()})
+    return {**entries[name], **tensors}
+
+
+def read_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Fill tensors, by their names, with what torch.distributed.checkpoint has written to a folder.
+
+    Of a sharded tensor this process reads its own shard, without the others. No code from the folder is executed.
+    Raises UserError when they cannot be read.
+    """
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+    reader, planner = FileSystemReader(folder), DefaultLoadPlanner()
+    try:
+        with (folder / METADATA).open("rb") as file:
+            metadata = _Metadata(file).load()
+        planner.set_up_planner(dict(tensors), metadata, is_coordinator=True)  # as `load`, which warns of no group
+        reader.set_up_storage_reader(metadata, is_coordinator=True)
+        reader.read_data(planner.create_local_plan(), planner).wait()
+    except Exception as error:
+        raise UserError(Problem(f"the shards in {short(folder)} cannot be read: {error}")) from error
+
+
+class _Metadata(pickle.Unpickler):
+    """Reads a METADATA file, and nothing but the classes that it consists of."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        import torch
+
+        if name in KNOWN.get(module, ()) or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{METADATA} holds more than data: {module}.{name}")
+
+
+STORAGE = {f"{of}StorageMetadata" for of in ("Tensor", "Bytes", "Chunk")}
+PLACES = {"Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "_MEM_FORMAT_ENCODING"}
+KNOWN = {
+    "torch.distributed.checkpoint.metadata": STORAGE | PLACES,
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size"},
+    "pathlib": {"PosixPath"},
+}
+"""The classes in a METADATA file, by module; beside them there are dtypes."""

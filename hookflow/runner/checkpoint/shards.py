@@ -1,0 +1,144 @@
+"""Sharded tensors of a checkpoint: each rank writes its own shards, by torch.distributed.checkpoint, and reads its own.
+
+The other files of the checkpoint have tensors without contents in place of them, on the meta device.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from hookflow.hooks.tensors import is_sharded
+from hookflow.hooks.weights import read_shards
+from hookflow.runner.checkpoint.manifest import File
+from hookflow.runner.checkpoint.nested import leaves, mapped
+
+APART = ("model", "optimizer")
+"""How the entries of a state begin that plain PyTorch can read by themselves."""
+
+
+class Shards(NamedTuple):
+    """The files that all ranks have written of a checkpoint, and their folder."""
+
+    folder: Path
+    files: dict[str, File]
+
+
+def any_sharded(state: Any) -> bool:
+    """Return whether a state has sharded tensors."""
+    return any(is_sharded(leaf) for _, leaf in leaves(state))
+
+
+def without_contents(state: Any) -> Any:
+    """Return a state with a tensor on the meta device in place of each sharded one."""
+    return mapped(
+        state,
+        lambda leaf: torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") if is_sharded(leaf) else leaf,
+    )
+
+
+def has_placeholders(state: Any) -> bool:
+    """Return whether a tensor in a state is on the meta device."""
+    return any(isinstance(leaf, torch.Tensor) and leaf.is_meta for _, leaf in leaves(state))
+
+
+def sharded_as(tensor: torch.Tensor, shard: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
+    """Return a tensor that is sharded over the mesh as another one is, of which this process has `shard`."""
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(tensor, DTensor)
+    return DTensor.from_local(
+        shard, mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+    )
+
+
+def write_shards(
+    folder: Path, state: Mapping[str, Any], group: dist.ProcessGroup, digesting: Callable[[Any], Any]
+) -> dict[str, File]:
+    """Write this rank's shards of a state, and return its files; all ranks of the group must call it.
+
+    Entries for models and optimizers are written with all that they hold, so that PyTorch's tools can convert them.
+    `digesting` makes of a file one that knows the checksum of what is written. Raises the first error of any rank.
+    """
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    files: dict[str, File] = {}
+
+    class Digesting(FileSystem):
+        @contextmanager
+        def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
+            with Path(path).open(mode) as file:
+                stream = digesting(file)
+                yield stream
+                file.flush()
+                os.fsync(file.fileno())
+                files[Path(path).name] = stream.facts()
+
+        def mkdir(self, path: str | os.PathLike[str]) -> None:
+            for folder in (Path(path).parent, Path(path)):  # and no run directory, which may have been deleted
+                folder.mkdir(exist_ok=True)
+
+        def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+            super().rename(path, new_path)
+            files[Path(new_path).name] = files.pop(Path(path).name)
+
+    written: dict[str, Any] = {}
+    for key, value in state.items():
+        if key.startswith(APART) and any_sharded(value):
+            written[key] = value
+        else:
+            written |= {_name((key, *place)): leaf for place, leaf in leaves(value) if is_sharded(leaf)}
+    writer = FileSystemWriter(folder, sync_files=False)
+    writer.fs = Digesting()
+    try:
+        save(written, storage_writer=writer, process_group=group)
+    except CheckpointException as error:
+        cause, _ = next(iter(error.failures.values()))
+        raise cause from None
+    return files
+
+
+def with_contents(state: dict[str, Any], folder: Path, device: torch.device, mesh: DeviceMesh | None) -> dict[str, Any]:
+    """Return a state with the contents of its sharded tensors: sharded again over the mesh, or full without one.
+
+    Full tensors of models are on `device`. Raises UserError when the shards in the folder cannot be read.
+    """
+    names = {
+        id(leaf): _name(place[2:] if place[0] == "ranks" else place)  # shards are no rank's own
+        for place, leaf in leaves(state)
+        if isinstance(leaf, torch.Tensor) and leaf.is_meta
+    }
+    tensors: dict[str, torch.Tensor] = {}
+
+    def filled(leaf: Any) -> Any:
+        name = names.get(id(leaf))
+        if name is None:
+            return leaf
+        if name not in tensors:
+            tensors[name] = _empty(leaf, device if name.startswith("model") else torch.device("cpu"), mesh)
+        return tensors[name]
+
+    result: dict[str, Any] = mapped(state, filled)
+    read_shards(folder, tensors)
+    return result
+
+
+def _empty(like: torch.Tensor, device: torch.device, mesh: DeviceMesh | None) -> torch.Tensor:
+    if mesh is None:
+        return torch.empty(like.shape, dtype=like.dtype, device=device)
+    from torch.distributed.tensor import Shard, empty
+
+    return empty(like.shape, dtype=like.dtype, device_mesh=mesh, placements=[Shard(0)])
+
+
+def _name(place: tuple[Any, ...]) -> str:
+    return ".".join(map(str, place))
