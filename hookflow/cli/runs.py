@@ -183,11 +183,10 @@ class _Page:
         ):
             if len(rows) > 1:
                 yield from ("", title)
-                shown = rows if len(rows) <= ROWS + 2 else rows[: ROWS + 1]  # a single one more has room
-                for line in columns(shown, "  "):
+                for line in columns(rows[: ROWS + 1], "  "):
                     yield line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
-                if len(shown) < len(rows):
-                    yield f"  and {len(rows) - len(shown):,} more"
+                if len(rows) > ROWS + 1:
+                    yield f"  and {len(rows) - ROWS - 1:,} more"
         yield ""
         yield from _facts(self._next())
 

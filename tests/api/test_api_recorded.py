@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,8 +13,7 @@ import torch
 
 import hookflow
 from hookflow.api.recorded import RecordedRun
-from hookflow.monitor.feed import Live
-from tests.conftest import TOY, NewRun, records
+from tests.conftest import TOY, NewRun
 from tests.toy import Net
 
 
@@ -51,24 +49,6 @@ def test_scalars_are_columns(run: RecordedRun) -> None:
     for name, meant in (("losss", "loss"), ("accuracy", "val/accuracy")):
         with pytest.raises(hookflow.UserError, match=f'never logged "{name}"\n    did you mean "{meant}"'):
             run.scalars("loss", name)
-
-
-def test_of_what_was_trained_twice_the_later_attempt_counts(run: RecordedRun, train_here: Callable[..., int]) -> None:
-    before = run.scalars("loss")
-    shutil.rmtree(run.checkpoint().path)
-    assert run.checkpoints[0].iter == 10
-    assert train_here(run._run_dir, resume=True) == 0
-    after = run.scalars("loss")
-    assert (after["iter"], after["value"]) == (before["iter"], before["value"])
-    assert after["time"][:5] == before["time"][:5]
-    assert all(late > early for late, early in zip(after["time"][5:], before["time"][5:], strict=True))
-    assert run.scalars("val/loss")["iter"] == [5, 10, 15]
-    again = records(run._run_dir, "run")[-1]
-    assert (again["it"], again["ep"]) == (10, 2), "the attempt's first record says where it begins"
-    live = Live(run._run_dir)
-    live.read_all()
-    assert len([*live.state.scalars["loss"]]) == 7, "no screen forgets what was trained once"
-    assert [it for it, _ in live.state.metrics.by_name["loss"]] == [5, 10, 15]
 
 
 def test_checkpoints_are_listed_and_loaded(run: RecordedRun) -> None:

@@ -12,6 +12,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.process.launch import prepare
 from tests.cli.conftest import SMALL, invoke, refused
+from tests.golden_files import check_golden
 
 START = SMALL.replace("max_iters = 10", "max_epochs = 8")
 PRINT = '[hooks.print]\nuse = "builtins:print"\n'
@@ -53,39 +54,7 @@ def record(file: str, shuffle: int | None = None) -> RunDir:
 
 
 def test_everything_that_differs_is_shown_and_nothing_twice() -> None:
-    assert (
-        diff("old.toml", "new.toml")
-        == """\
-- old.toml
-+ new.toml
-
-keys
-  run.max_epochs              8 → nothing
-  run.max_iters               nothing → 500
-  hooks.print.after           [] → ["count"]
-  hooks.print.points          ["before_train", "after_val"] → ["before_train", "after_run"]
-  hooks.count.after           ["print"] → []
-  hooks.count.points.0.every  5 → 10
-  hooks.count.points.0.from   nothing → "1ep"
-
-hooks
-  - ema  ema(decay = 0.97)
-  + speed  throughput(window = 5)
-
-fire at
-  - print at after_val
-  + print at after_run
-
-edges
-  - print → count at before_train
-  + count → print at before_train
-
-order
-  before_train
-    - print → count
-    + count → print
-"""
-    )
+    check_golden("diff.txt", diff("old.toml", "new.toml"))
 
 
 def test_what_amounts_to_the_same_is_no_difference() -> None:

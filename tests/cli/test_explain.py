@@ -49,25 +49,13 @@ def whisper(run, batch_idx, suffix="."):
 '''
 
 
-def test_a_key_has_a_sentence_a_type_a_default_and_an_example() -> None:
-    assert (
-        explain("run.accumulate")
-        == """\
-run.accumulate
-How many batches an iteration adds up the gradients of, before the optimizer
-steps.
-
-  type     int ≥ 1
-  default  1
-  example  [run]
-           accumulate = 1
-"""
-    )
-
-
 @pytest.mark.parametrize(
     ("key", "lines"),
     [
+        (
+            "run.accumulate",
+            ["run.accumulate\nHow many batches", "\n\n  type     int ≥ 1\n  default  1\n  example  [run]\n"],
+        ),
         ("run.precision", ['type     "auto" or "fp32"', 'default  "fp32"', "[run]", 'precision = "auto"']),
         ("run.name", ["type     str, required"]),
         ("hooks.*.every", ["type     int ≥ 1 or str", "[hooks.ema]", "every = 100"]),
@@ -197,27 +185,7 @@ def test_what_is_to_be_pasted_compiles(name: str, here: Path) -> None:
 
 def test_a_hook_is_described_wherever_it_stands(here: Path) -> None:
     (here / "mine.py").write_text(MODULE)
-    assert hooks("./mine.py:Shout") == (
-        "./mine.py:Shout\n"
-        "Says the epoch aloud.\n"
-        "\n"
-        "methods                    writes\n"
-        "  forward(module, output)\n"
-        "  after_train_epoch(run)   metrics\n"
-        "\n"
-        "phase     late\n"
-        "after     log?\n"
-        "\n"
-        "arguments\n"
-        "  text  (required)  str\n"
-        "  times = 2         int\n"
-        "\n"
-        "in a pipeline\n"
-        "  [hooks.shout]\n"
-        '  use = "./mine.py:Shout"\n'
-        '  modules = ["*"]\n'
-        '  args = { text = "…" }\n'
-    )
+    check_golden("explain-hook.txt", hooks("./mine.py:Shout"))
     shown = hooks("./mine.py:whisper")
     assert "a plain function: it fires where `points` says, e.g. after_train_iter\n" in shown
     assert '  suffix = "."  any value\n' in shown

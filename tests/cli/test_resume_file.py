@@ -19,6 +19,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Recording
 from hookflow.runner.checkpoint.resume_rules import RULES, May, rule_of
 from hookflow.runner.process.launch import claim, new_run
+from hookflow.service.runs import recorded_plan
+from tests.cli.conftest import SMALL
 from tests.conftest import TESTS, hookflow, hookflow_here, records
 from tests.runner.same import assert_same_end
 
@@ -70,9 +72,9 @@ def test_an_unchanged_file_has_nothing_left_to_do_and_makes_no_noise(
     with pytest.raises(typer.Exit) as left:
         resumed("toy.toml", Changes())
     assert left.value.exit_code == 0
-    said = capsys.readouterr().err
-    assert "nothing is left to do" in said
-    assert "run.max_epochs is 2 (toy.toml:3:1)" in said
+    printed = capsys.readouterr().err
+    assert "nothing is left to do" in printed
+    assert "run.max_epochs is 2 (toy.toml:3:1)" in printed
     assert written(run) == before
     for named in (run.id, None):
         with pytest.raises(typer.Exit):
@@ -104,17 +106,17 @@ def test_nobody_else_resumes_it_before_it_starts(run: RunDir) -> None:
 
 @pytest.mark.usefixtures("train_here")  # which puts the handlers of signals back
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "printed"),
     [
         ('run.dir="a\\u0000b"', "no run directory can be made in a"),
         ('hooks.checkpoint.args.out_dir="toy.py/there"', "out_dir"),
         ('hooks.checkpoint.args.out_dir="a\\u0000b"', "out_dir"),
     ],
 )
-def test_a_folder_that_cannot_be_made_is_a_mistake(override: str, said: str) -> None:
+def test_a_folder_that_cannot_be_made_is_a_mistake(override: str, printed: str) -> None:
     done = hookflow_here("run", "toy.toml", "--in-process", "--set", override, cwd=Path.cwd())
     assert done.returncode == 2
-    assert said in done.stderr
+    assert printed in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
 
 
@@ -131,14 +133,14 @@ def test_more_epochs_in_the_file_continue_it(
     edit("max_epochs = 2", "max_epochs = 4")
     edit("every = 2,", "every = 7,")
     assert resumed("toy.toml", Changes()).id == run.id
-    said = capsys.readouterr().err
-    assert re.search(r"run\.max_epochs +2 → 4", said)
+    printed = capsys.readouterr().err
+    assert re.search(r"run\.max_epochs +2 → 4", printed)
     assert train_here(run, resume=True) == 0
     assert records(run, "end")[-1]["it"] == 20
     assert [record["it"] for record in records(run, "scalars") if "loss" in record["v"]] == [2, 4, 6, 8, 10, 14]  # type: ignore[operator]
     assert "max_epochs = 4" in (run.checkpoints / "last" / "pipeline.toml").read_text()
-    told = [record["text"] for record in records(run, "message")]
-    assert "since the checkpoint it00000010: run.max_epochs was 2, and is 4" in told
+    texts = [record["text"] for record in records(run, "message")]
+    assert "since the checkpoint it00000010: run.max_epochs was 2, and is 4" in texts
 
 
 def test_an_interrupted_run_of_an_unchanged_file_ends_like_the_one_left_alone(train_here: Train) -> None:
@@ -159,7 +161,7 @@ def test_what_would_be_another_run_is_refused_by_name_with_its_line(run: RunDir)
     edit("lr = 0.1", "lr = 0.2")
     edit('use = "./toy.py:Net"', 'use = "./toy.py:Net"\nargs = { width = 16 }')
     before = written(run)
-    said = refusal("run.seed=3", "run.accumulate=2", "run.precision=bf16", "run.max_epochs=9")
+    printed = refusal("run.seed=3", "run.accumulate=2", "run.precision=bf16", "run.max_epochs=9")
     for line in (
         "toy.toml:12:10: optimizer.args.lr was 0.1, and is 0.2: a resumed run has the optimizer of its checkpoint",
         "toy.toml:8:10: model.args.width was not set, and is 16",
@@ -168,8 +170,8 @@ def test_what_would_be_another_run_is_refused_by_name_with_its_line(run: RunDir)
         'run.precision was "fp32", and is "bf16"',
         f"hookflow run --resume {run.id}",
     ):
-        assert line in said
-    assert "max_epochs was" not in said
+        assert line in printed
+    assert "max_epochs was" not in printed
     assert written(run) == before
 
 
@@ -177,10 +179,10 @@ def test_a_change_of_a_hook_must_be_allowed_and_then_takes_effect(run: RunDir, t
     edit("max_epochs = 2", "max_epochs = 3")
     edit("decay = 0.9", "decay = 0.5")
     edit('[hooks.clip]\nuse = "grad_clip"\nargs = { max_norm = 1.0 }\n', "")
-    said = refusal()
-    assert "toy.toml:34:10: since the checkpoint it00000010: hooks.ema.args.decay was 0.9, and is 0.5" in said
-    assert 'the hook "clip" is gone' in said
-    assert said.count("--allow-changed-hooks") == 1
+    printed = refusal()
+    assert "toy.toml:34:10: since the checkpoint it00000010: hooks.ema.args.decay was 0.9, and is 0.5" in printed
+    assert 'the hook "clip" is gone' in printed
+    assert printed.count("--allow-changed-hooks") == 1
     resumed("toy.toml", Changes(), allow_changed_hooks=True)
     assert train_here(run, resume=True, allow_changed_hooks=True) == 0
     assert records(run, "end")[-1]["it"] == 15
@@ -226,36 +228,44 @@ def test_the_command_line_refuses_continues_and_says_when_it_is_done(run: RunDir
         return done.returncode, done.stdout + done.stderr
 
     edit("max_epochs = 2", "max_epoch = 2")
-    code, said = resume()
-    assert (code, 'did you mean "max_epochs"?' in said) == (2, True)
+    code, printed = resume()
+    assert (code, 'did you mean "max_epochs"?' in printed) == (2, True)
     edit("max_epoch = 2", "max_epochs = 3")
-    code, said = resume(hookflow)
-    assert (code, "epoch 3/3  iter 15/15" in said) == (0, True)
-    code, said = resume()
-    assert (code, said.count("\n"), "nothing is left to do" in said) == (0, 2, True)
+    code, printed = resume(hookflow)
+    assert (code, "epoch 3/3  iter 15/15" in printed) == (0, True)
+    code, printed = resume()
+    assert (code, printed.count("\n"), "nothing is left to do" in printed) == (0, 2, True)
 
 
-@pytest.mark.parametrize(
-    ("key", "may"),
-    [
-        ("run.max_epochs", May.YES),
-        ("data.test", May.YES),
-        ("data.test.args.split", May.YES),
-        ("data.val.loader.workers", May.YES),
-        ("data.val.args.split", May.NO),
-        ("hooks.log.every", May.YES),
-        ("hooks.log.args.every", May.ALLOWED),
-        ("hooks.log.on_error", May.YES),
-        ("run.name", May.NO),
-        ("model.generator.use", May.NO),
-        ("optimizer.args.lr", May.NO),
-        ("run.something_new", May.NO),
-    ],
-)
-def test_the_table_of_keys(key: str, may: May) -> None:
-    assert rule_of(key).may is may
+def test_the_table_of_keys() -> None:
+    """The first rule that fits counts, and a key that no rule knows may not change."""
+    may = ("run.max_epochs", "data.test.args.split", "data.val.loader.workers", "hooks.log.every", "hooks.log.on_error")
+    no = ("data.val.args.split", "run.name", "model.generator.use", "optimizer.args.lr", "run.something_new")
+    assert {rule_of(key).may for key in may} == {May.YES}
+    assert {rule_of(key).may for key in no} == {May.NO}
+    assert rule_of("hooks.log.args.every").may is May.ALLOWED
 
 
 def test_the_documentation_has_the_same_table() -> None:
     rows = [f"| `{rule.keys.replace(', ', '`, `')}` | {rule.may.value} | {rule.why} |" for rule in RULES]
     assert "\n".join(rows) in DOCS
+
+
+def order(run: RunDir) -> list[str]:
+    return [binding.hook for binding in recorded_plan(run).at("before_train")]
+
+
+def test_a_run_is_shuffled_and_a_resume_keeps_its_order_and_its_hooks() -> None:
+    hooks = (f'[hooks.h{k}]\nuse = "builtins:print"\npoints = ["before_train"]\n' for k in range(6))
+    Path("p.toml").write_text(SMALL + "".join(hooks))
+    first, again, plain = (new("p.toml", Changes(shuffle=seed)) for seed in (7, 7, None))
+    assert recorded_plan(first).shuffle == 7
+    assert order(first) == order(again) != order(plain)
+    run = new("p.toml", Changes(shuffle=7, without=("h0",)))
+    shuffled = order(run)
+    assert sorted(shuffled) == ["h1", "h2", "h3", "h4", "h5"]
+    assert order(resumed(run.id, Changes())) == shuffled
+    longer = resumed("p.toml", Changes(overrides=("run.max_iters=20",)))
+    assert (longer.id, order(longer.wanted()), recorded_plan(longer.wanted()).shuffle) == (run.id, shuffled, 7)
+    assert "max_iters = 20" in longer.wanted().pipeline.read_text()
+    assert recorded_plan(resumed(run.id, Changes(shuffle=0)).wanted()).shuffle == 0

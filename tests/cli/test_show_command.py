@@ -56,8 +56,8 @@ def save(run: RunDir, it: int, ep: int, missing: int = 0) -> None:
     folder.mkdir(parents=True)
     (folder / TRAINING).write_bytes(b"x" * 52_600)
     files = {TRAINING: {"bytes": 52_600 + missing, "sha256": ""}}
-    told = {"version": VERSION, "hookflow": "0.1.0", "it": it, "ep": ep, "files": files}
-    (folder / MANIFEST).write_text(json.dumps(told))
+    printed = {"version": VERSION, "hookflow": "0.1.0", "it": it, "ep": ep, "files": files}
+    (folder / MANIFEST).write_text(json.dumps(printed))
 
 
 def shown(*arguments: str) -> str:
@@ -107,8 +107,8 @@ def test_each_attempt_is_shown_with_what_had_changed_and_how_it_ended(here: Path
     check_golden("show-attempts.txt", shown())
     lines = io.StringIO()
     plain.follow(run, lines)
-    told = [line[9:] for line in lines.getvalue().splitlines()]
-    assert told.index("resumed    attempt 2") + 1 == told.index(f"warn       hookflow: {changed}")
+    printed = [line[9:] for line in lines.getvalue().splitlines()]
+    assert printed.index("resumed    attempt 2") + 1 == printed.index(f"warn       hookflow: {changed}")
 
 
 def test_of_many_attempts_warnings_and_errors_the_first_few_are_shown(here: Path) -> None:
@@ -128,22 +128,20 @@ def test_of_many_attempts_warnings_and_errors_the_first_few_are_shown(here: Path
     assert "              and 11 more: hookflow watch --ui plain" in lines
 
 
-def test_of_many_checkpoints_the_first_are_shown_and_a_single_one_more(here: Path) -> None:
+def test_of_many_checkpoints_the_first_are_shown(here: Path) -> None:
     run = run_of(here)
-    for it in range(1, 8):
+    for it in range(1, 9):
         save(run, it, 1)
-    assert shown().count("  it0") == 9
-    save(run, 8, 1)
     assert shown().count("  it0") == 8
     assert "\n  and 2 more\n" in shown()
 
 
 def test_a_run_that_got_nowhere(here: Path, new_run: NewRun) -> None:
     run_dir = new_run()
-    told = shown(run_dir.id)
-    assert "starting" in told
-    assert f"hookflow watch {run_dir.id}" in told
-    assert "metric" not in told
+    printed = shown(run_dir.id)
+    assert "starting" in printed
+    assert f"hookflow watch {run_dir.id}" in printed
+    assert "metric" not in printed
 
 
 def test_the_page_is_data_too(here: Path) -> None:
