@@ -21,6 +21,7 @@ from hookflow.runner.data.batch_sampler import BatchSampler
 from hookflow.runner.data.loader import Loader, OnDevice, may_draw
 from hookflow.runner.data.loader_parts import loader_parts
 from hookflow.runner.data.source import Source, as_source, close
+from hookflow.runner.numerics import random_state as random_state_module
 from hookflow.runner.numerics.random_state import generator_states, random_state, seed_everything
 from tests.conftest import TESTS
 from tests.loaders import Images, context, dataset
@@ -270,21 +271,27 @@ class Drawing(Images):
     """Images that draw numbers of each kind for themselves."""
 
     def __getitem__(self, index: int) -> Any:
-        random.random(), np.random.randn(), torch.rand(1)
+        random.gauss(), np.random.randn(), torch.rand(1)
         return super().__getitem__(index)
 
 
 @pytest.mark.parametrize(("data", "workers"), [(Drawing, 0), (Images, 2), (Drawing, 2)])
-def test_a_training_draws_the_same_whatever_the_dataset_draws_and_wherever(data: type[Images], workers: int) -> None:
-    assert drawn_between(data(), workers) == drawn_between(Images(), 0)
+def test_a_training_draws_the_same_whatever_the_dataset_draws_and_wherever(
+    data: type[Images], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = drawn_between(Images(), 0)
+    assert drawn_between(data(), workers) == expected
+    assert random_state_module._MEMORY is not None, "CPython's generator is copied in memory"
+    monkeypatch.setattr(random_state_module, "_MEMORY", None)
+    assert drawn_between(data(), workers) == expected
 
 
 def drawn_between(data: Images, workers: int) -> list[tuple[float, ...]]:
-    """Return what a training draws after each batch; of NumPy's pairs it leaves the second."""
+    """Return what a training draws after each batch; of NumPy's pairs it leaves the second, and of Python's none."""
     loader = source(data, workers=workers)
     seed_everything(1)
     try:
-        return [(random.random(), float(np.random.randn()), float(torch.rand(1))) for _ in loader.epoch(0)]
+        return [(random.gauss(), float(np.random.randn()), float(torch.rand(1))) for _ in loader.epoch(0)]
     finally:
         close(loader)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -88,17 +90,33 @@ def _seed_generators(seed: int, numpy_seed: int) -> None:
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the other devices, too
 
 
+def _memory_of_python() -> Any:
+    """Return the words of Python's generator in memory; None where they are not laid out as in CPython."""
+    size, offset = struct.calcsize("625I"), object.__basicsize__
+    if getattr(random.Random, "__basicsize__", 0) < offset + size:
+        return None
+    memory = (ctypes.c_char * size).from_address(id(_PYTHON) + offset)
+    position, *words = struct.unpack("625I", memory.raw)
+    return memory if (*words, position) == random.getstate()[1] else None
+
+
+_PYTHON: Any = random._inst
+_MEMORY = _memory_of_python()
+
+
 class ForkRNG:
     """A context that restores the generators of the CPU at its end, as `torch.random.fork_rng` does for torch's.
 
     To copy the state of NumPy's takes 70 µs: it is exchanged for a spare one. Then NumPy forgets the second number of
-    a pair that its legacy `randn` has made, whatever happens within.
+    a pair that its legacy `randn` has made, whatever happens within. Of Python's, `getstate` and `setstate` take 18 µs:
+    its memory is copied where that is possible.
     """
 
     _spares: ClassVar[list[np.random.MT19937]] = []
 
     def __enter__(self) -> None:
-        self._python, self._torch = random.getstate(), torch.default_generator.get_state()
+        self._python = random.getstate() if _MEMORY is None else (_MEMORY.raw, _PYTHON.gauss_next)
+        self._torch = torch.default_generator.get_state()
         self._numpy: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
         self._spare = self._spares.pop() if self._spares else np.random.MT19937()
         np.random.set_bit_generator(self._spare)  # type: ignore[attr-defined]
@@ -106,7 +124,10 @@ class ForkRNG:
     def __exit__(self, *raised: object) -> None:
         np.random.set_bit_generator(self._numpy)  # type: ignore[attr-defined]
         torch.default_generator.set_state(self._torch)
-        random.setstate(self._python)
+        if _MEMORY is None:
+            random.setstate(self._python)
+        else:
+            _MEMORY.raw, _PYTHON.gauss_next = self._python
         self._spares.append(self._spare)
 
 
