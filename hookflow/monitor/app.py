@@ -25,6 +25,7 @@ from textual.strip import Strip
 from textual.theme import Theme
 from textual.widget import Widget
 
+from hookflow.events.log import CHUNK
 from hookflow.events.records import Command
 from hookflow.events.rundir import Life, RunDir, short
 from hookflow.events.stop import send, stop_now
@@ -198,6 +199,7 @@ class MonitorApp(App[Outcome]):
         self._frozen: RunState | None = None
         self._notice = ("", 0.0)
         self._life: Life = "not started"
+        self._behind = False  # a long log comes in pieces
         self._suspicion = ""
         self._inside: dict[int, tuple[int, float]] = {}
         self._machine: Machine | None = None
@@ -279,9 +281,12 @@ class MonitorApp(App[Outcome]):
         if self._player:
             self._player.tick()
         elif self._live.poll():
-            again = 0.01
-        elif (end := self.state.refused or (self.state.failed_to_start and self.state.end)) and end["t"] >= self._since:
-            self.exit(Outcome.ENDED)
+            self._behind, again = True, 0.01
+        else:
+            self._behind = False
+            end = self.state.refused or (self.state.end if self.state.failed_to_start else None)
+            if end and end["t"] >= self._since:
+                self.exit(Outcome.ENDED)
         self._paint()
         self.set_timer(again, self._tick)
 
@@ -323,6 +328,9 @@ class MonitorApp(App[Outcome]):
 
     def _health(self, state: RunState, clock: float) -> Health:
         life: Life = "alive" if self._player else self._life
+        unread, whole = self._live.unread if self._behind else (0, 0)
+        if unread > CHUNK:  # what the log says at its end is not known yet
+            return Health("reading", f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB of the event log")
         moved = self._live.moved() if life == "missing" else None
         return examine(state, life, clock, self.plan, self._inside, self._suspicion, moved)
 

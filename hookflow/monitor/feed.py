@@ -142,6 +142,13 @@ class Live:
         until = time.monotonic() + budget
         return any(time.monotonic() > until for _ in self._fold())
 
+    @property
+    def unread(self) -> tuple[int, int]:
+        """The bytes of the logs that are still to be folded, and of all of the logs."""
+        tails = {self._run.events_of(rank): tail for rank, tail in self._logs.tails.items()}
+        logs = [(path.stat().st_size, tail.at) for path, tail in tails.items() if path.exists()]
+        return sum(max(size - at, 0) for size, at in logs), sum(size for size, _ in logs)
+
     def read_all(self) -> None:
         """Fold everything up to the present end of the logs."""
         while self.poll():

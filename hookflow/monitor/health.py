@@ -20,6 +20,9 @@ from hookflow.monitor.series import WINDOW
 from hookflow.monitor.state import RunState
 from hookflow.numbers import lasting, one_line, percent
 
+SETTLED = 10.0
+"""Seconds of training without which no time left is told that is longer: the first iterations are slow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -36,6 +39,17 @@ class Pace:
     phases: dict[str, float]
     recorder: float
     eta: float | None
+    etas: tuple[float, float]
+
+    @property
+    def left(self) -> str:
+        """The time that is left: from the quickest pace lately to the slowest; empty while it is not known."""
+        if self.eta is None:
+            return ""
+        low, high = self.etas
+        unit, seconds = ("s", 1) if high < 120 else ("min", 60) if high < 7200 else ("h", 3600)
+        bounds = [f"{eta / seconds:.{int(unit == 'h')}f}" for eta in (low, high)]
+        return f"{'–'.join(dict.fromkeys(bounds))} {unit}"
 
     @classmethod
     def of(cls, state: RunState) -> Pace:
@@ -45,10 +59,15 @@ class Pace:
         # ranks that are not heard of take as many examples as the others
         heard = [other for rank in state.ranks.of.values() if (other := rank.minute.sums)["ns"]]
         speeds = [other["samples"] / other["ns"] * 1e9 for other in heard]
-        left, eta = state.total_iters - state.it, None
+        left, eta, etas = state.total_iters - state.it, None, (0.0, 0.0)
         if state.end is None and seconds and sums["iters"] and state.iterating and left >= 0:
             beside = max(state.active / (state.iterating / 1e9), 1.0)  # validation and saving, in proportion so far
-            eta = left * seconds / sums["iters"] * beside
+            done = state.it - state.attempts[-1].begin if state.attempts else 0
+            each = [sums["ns"] / sums["iters"], minute.lately, state.iterating / done if done else 0.0]
+            eta, *others = (left * ns / 1e9 * beside for ns in each if ns)
+            etas = min(eta, *others), max(eta, *others)
+            if state.active < SETTLED < eta:
+                eta = None
         return cls(
             whole=whole,
             iters_per_s=sums["iters"] / seconds if seconds else 0.0,
@@ -58,6 +77,7 @@ class Pace:
             phases={phase: booked[phase] / whole if whole else 0.0 for phase in PHASES},
             recorder=sums["cost"] / 1e9 / min(max(state.elapsed, 1.0), WINDOW),
             eta=eta,
+            etas=etas,
         )
 
 
@@ -80,9 +100,9 @@ def bottleneck(state: RunState, pace: Pace) -> str:
         return ""
     if (straggler := state.ranks.straggler) and straggler.rank:
         return f"rank-{straggler.rank}-bound"
-    if pace.phases["data"] > 0.3:
-        return "input-bound"
-    return "hook-bound" if pace.phases["hooks"] > 0.2 else "compute-bound"
+    compute = sum(pace.phases[phase] for phase in ("forward", "backward", "optimizer"))
+    shares = {"compute-bound": compute, "input-bound": pace.phases["data"], "hook-bound": pace.phases["hooks"]}
+    return max(shares, key=lambda word: shares[word])
 
 
 def verdict(state: RunState, plan: Plan, pace: Pace) -> str:
@@ -127,10 +147,11 @@ def raised_at(error: Error) -> str:
 
 
 Condition = Literal[
-    "starting", "running", "paused", "stalled", "lost", "finished", "stopped", "interrupted", "failed", "unreadable"
-]
+    "starting", "running", "paused", "stalled", "lost", "finished", "stopped", "interrupted", "failed", "unreadable",
+    "reading",
+]  # fmt: skip
 
-GLYPHS: dict[Condition, str] = dict(zip(get_args(Condition), "○●‖◐?✓■■✗?", strict=True))
+GLYPHS: dict[Condition, str] = dict(zip(get_args(Condition), "○●‖◐?✓■■✗?○", strict=True))
 
 PATIENCE = 10.0
 PATIENCE_AT_FIRST = 120.0

@@ -57,12 +57,13 @@ class Repeated(NamedTuple):
 
 
 class Journal:
-    """The last entries, and all warnings and errors: how many, and each text once."""
+    """The last entries, the last warnings and errors, and of all of these: how many, and each text once."""
 
     LIMIT = 2000
 
     def __init__(self) -> None:
         self._entries: deque[Entry] = deque(maxlen=self.LIMIT)
+        self._troubles: deque[Entry] = deque(maxlen=self.LIMIT)
         self._next = 0
         self.warnings = 0
         self.errors = 0
@@ -77,6 +78,8 @@ class Journal:
         self.warnings += kind == "warn"
         self.errors += kind == "error"
         key = (kind, source, text)
+        if entry.trouble:
+            self._troubles.append(entry)
         if entry.trouble and (key in self.repeated or len(self.repeated) < self.LIMIT):
             first, _, times = self.repeated.get(key, (entry, None, 0))
             self.repeated[key] = Repeated(first, entry.it, times + 1)
@@ -92,7 +95,10 @@ class Journal:
             self._entries[-1] = replace(last, text=f"{first}, and {more} more", more=more)
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries)
+        """Yield the last LIMIT entries, and before them the warnings and errors that are older."""
+        first = self._entries[0].number if self._entries else 0
+        yield from takewhile(lambda entry: entry.number < first, self._troubles)
+        yield from self._entries
 
     def since(self, number: int) -> list[Entry]:
         """Return the entries from a number on, as far as they are still held."""

@@ -76,15 +76,15 @@ def _next_metric(step: int, scene: Scene) -> None:
 
 
 def _next_trouble(step: int, scene: Scene) -> Notice | None:
-    """Go to the next warning or error, round and round."""
+    """Go to the newest warning or error, then to older ones, or back; round and round."""
     view, at = scene.view, scene.view.event
     troubles = [entry.number for entry in scene.state.journal if entry.trouble]
     if not troubles:
         return Notice("no warnings or errors")
-    if step > 0:
-        view.event = next((number for number in troubles if at is not None and number > at), troubles[0])
-    else:
+    if step < 0:
         view.event = next((number for number in troubles[::-1] if at is None or number < at), troubles[-1])
+    else:
+        view.event = next((number for number in troubles if at is not None and number > at), troubles[0])
     view.focus, view.page = 5, view.page if view.page == "event" else "main"
     return None
 
@@ -127,6 +127,7 @@ STEPS = {"up": -1, "down": 1, "k": -1, "j": 1, "pageup": -10, "pagedown": 10}
 ENDS = {"home": -(10**6), "end": 10**6}
 FRAMES = {"left": "back", "right": "on", "shift+left": "far back", "shift+right": "far on"}
 BOUNDS = {"comma": "first", "full_stop": "last", "home": "first", "end": "last"}
+TROUBLES = {"e": partial(_next_trouble, -1), "E": partial(_next_trouble, 1)}
 BRACKETS = {"left_square_bracket": partial(_next_metric, -1), "right_square_bracket": partial(_next_metric, 1)}
 LEAVE: dict[str, Command | str] = dict.fromkeys(("q", "ctrl+c", "ctrl+q"), _leave)
 
@@ -150,9 +151,14 @@ KEYS: tuple[Key, ...] = (
     Key(FRAMES, "← →", "a frame back and on; with shift 5 %", "replay"),
     Key(BOUNDS, ", .", "to the start, to the end; also home and end", "replay"),
     Key({"less_than_sign": "slower", "greater_than_sign": "faster"}, "< >", "slower, faster", "replay"),
-    Key({"e": partial(_next_trouble, 1), "E": partial(_next_trouble, -1)}, "e E", "next and previous warning or error"),
+    Key(
+        {"e": partial(_next_trouble, -1), "E": partial(_next_trouble, 1)},
+        "e E",
+        "newest warning or error, then older; newer",
+    ),
     *(Key({page.key: partial(_toggle, page.name)}, page.key, page.about) for page in (GALLERY, OUTPUT)),
-    Key({"f": partial(flip, "unbound")}, "f", "show the points where nothing is bound too, and hide them"),
+    Key({"f": partial(flip, "idle")}, "f", "show the points too where nothing fires, and hide them"),
+    Key({"v": partial(flip, "whole")}, "v", "figures of the hooks: of the last 60 s, or of the whole run"),
     Key(BRACKETS, "[ ]", "previous and next metric, or image"),
     Key({"l": partial(flip, "log")}, "l", "logarithmic scale of the charts"),
     Key({"P": "image"}, "P", "save an image (SVG) in the run directory"),

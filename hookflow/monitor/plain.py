@@ -125,7 +125,7 @@ def bars(state: RunState) -> Iterator[Bar]:
 
     pace, per_epoch = Pace.of(state), state.run["iters_per_epoch"]
     per_s = f"{pace.iters_per_s:.1f} it/s" if pace.iters_per_s else ""
-    facts = (per_s, span(state.elapsed), f"ETA {span(pace.eta)}" if pace.eta is not None else "")
+    facts = (per_s, span(state.elapsed), f"ETA {pace.left}" if pace.left else "")
     latest = described([(name, state.scalars[name].last) for name in state.scalar_names])
     yield Bar("paused" if state.stage == "paused" else "train", state.it, state.total_iters, facts, latest)
     if 0 < per_epoch < state.total_iters:
@@ -389,7 +389,7 @@ class _Printer:
         if pace.iters_per_s and not self._sheet.has_bars:  # a run may be over before an iteration is timed
             facts.append(f"{pace.iters_per_s:.1f} it/s")
             facts += [f"{many(pace.samples_per_s)} samples/s"] * bool(pace.samples_per_s)  # else it is unknown
-            facts += [f"ETA {span(pace.eta)}"] if pace.eta is not None else []
+            facts += [f"ETA {pace.left}"] if pace.left else []
             facts += [word] if (word := bottleneck(state, pace)) != "compute-bound" else []
         return _line("train", *facts)
 

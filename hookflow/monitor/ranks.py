@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 from hookflow.events.records import PHASES, End, Error, Frame, Message, Record, Run
 from hookflow.graph.plan import Binding, Plan
 from hookflow.monitor.journal import BECAME, Journal, Kind
-from hookflow.monitor.series import Minute, Timing
+from hookflow.monitor.series import WINDOW, Minute, Timing
 from hookflow.numbers import one_line, rough
 
 MEETING: Mapping[str, tuple[str, ...]] = {"ddp": ("backward",), "fsdp": ("forward", "backward")}
@@ -32,6 +32,7 @@ class Rank:
         self.fatal: Error | None = None  # the error that ended it
         self.now: float = self.run.get("t", 0.0)
         self.it: int = self.run.get("it", 0)
+        self.trained = self.now  # the newest frame of the training
         self.minute = Minute()
         self.bindings: dict[int, Timing] = {}
         self.meeting = MEETING.get(self.run.get("strategy", ""), MEETING["ddp"])
@@ -59,14 +60,16 @@ class Rank:
     def frame(self, record: Frame) -> None:
         t = record["t"]
         self.now, self.it = max(self.now, t), record["it"]
-        self.minute.add(t, record["phases"], record["iters"], record["samples"], record["cost"])
+        if record["iters"][0] or any(record["phases"].values()):  # else the last minute of training stays
+            self.minute.add(t, record["phases"], record["iters"], record["samples"], record["cost"])
+            self.trained = t
         for binding, entry in record["hooks"].items():
-            self.bindings.setdefault(int(binding), Timing()).add(t, entry)
+            self.bindings.setdefault(int(binding), Timing()).add(t, record["it"], entry)
 
 
 def spent(rank: Rank, plan: Plan, binding: Binding) -> int:
     """Return the ns that firings of a binding took inside iterations of the last minute; 0 where it fires elsewhere."""
-    return rank.timing(binding.id).spent(rank.now) if plan.points.in_iteration(binding.point) else 0
+    return rank.timing(binding.id).spent(rank.trained - WINDOW) if plan.points.in_iteration(binding.point) else 0
 
 
 SHARE, LEAST = 0.05, 1e6

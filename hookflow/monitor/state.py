@@ -168,6 +168,12 @@ class RunState:
         return [f"{split} {data[split]['batches']} of {count} batches" for split, count in whole.items()]
 
     @property
+    def not_finite(self) -> str:
+        """The first number that is not finite now, such as "loss NaN"; empty where all are."""
+        wrong = (name for name in self.scalar_names if not math.isfinite(self.scalars[name].last))
+        return next((f"{name} {number(self.scalars[name].last)}" for name in wrong), "")
+
+    @property
     def total_iters(self) -> int:
         """How many iterations the run is to have; 0 when that is not known."""
         run = self.run

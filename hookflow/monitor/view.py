@@ -15,6 +15,7 @@ from hookflow.monitor.charts import Pixels
 from hookflow.monitor.health import Health, Pace, share
 from hookflow.monitor.journal import Entry, Key, Shown
 from hookflow.monitor.machine import Machine
+from hookflow.monitor.series import WINDOW, Firings
 from hookflow.monitor.state import RunState
 
 
@@ -22,9 +23,10 @@ from hookflow.monitor.state import RunState
 class View:
     """The choices. `page` is "main" for the dashboard, in which `focus` is the number of a panel.
 
-    `point` empty means the busiest; `event` is an entry's number, None follows the newest; `unbound` lists the points
-    without hooks too. In the gallery, `logged` is the selected name (None: the first), `shown` the number of an item
-    of that name (None: the newest).
+    `point` empty means the busiest; `event` is an entry's number, None follows the newest; `idle` lists the points too
+    where nothing has fired in the last minute; `whole`: the figures are of the run, and not of that minute. In the
+    gallery, `logged` is the selected name (None: the first), `shown` the number of an item of that name (None: the
+    newest).
     """
 
     focus: int = 2
@@ -37,7 +39,8 @@ class View:
     rank: int = 0
     metric: int = 0
     log: bool = False
-    unbound: bool = False
+    whole: bool = False
+    idle: bool = False
     logged: Key | None = None
     shown: int | None = None
     scroll: int = 0
@@ -74,10 +77,20 @@ class Scene:
     visible: Collection[int] = range(1, 10)
     points: list[str] = field(init=False)
     pace: Pace = field(init=False)
+    busiest: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.points = [point.name for point in self.plan.points]
         self.pace = Pace.of(self.state)
+        bound = [point for point in self.points if self.plan.at(point)]
+        self.busiest = max(bound, key=self._cost, default="")
+
+    def _cost(self, point: str) -> tuple[int, bool, int]:
+        """Return what to compare points by: the time of their hooks in iterations, then how many hooks they have."""
+        bindings = self.plan.at(point)
+        inside = self.plan.points.in_iteration(point)
+        spent = sum(self.state.first.timing(binding.id).total for binding in bindings) if inside else 0
+        return spent, point == "after_train_iter", len(bindings)
 
     @property
     def short_id(self) -> str:
@@ -100,6 +113,19 @@ class Scene:
         """Whether several processes train together."""
         return self.state.ranks.world > 1
 
+    def since(self, binding: Binding) -> float:
+        """Return when the window of a binding begins: what fires in iterations is seen in those of the last minute."""
+        inside = self.plan.points.in_iteration(binding.point)
+        return (self.state.first.trained if inside else self.state.now) - WINDOW
+
+    def spent(self, binding: Binding) -> int:
+        """Return the ns of a binding in its window."""
+        return self.state.first.timing(binding.id).spent(self.since(binding))
+
+    def lately(self, binding: Binding) -> Firings:
+        """Return the firings of a binding in its window."""
+        return self.state.first.timing(binding.id).firings(self.since(binding))
+
     def share(self, *bindings: Binding) -> float:
         """Return the share of the last minute's iterations that these bindings took."""
         return share(self.state, self.plan, self.pace, *bindings)
@@ -107,15 +133,21 @@ class Scene:
     @property
     def point(self) -> str:
         """The point whose hooks are shown."""
-        if self.view.point:
-            return self.view.point
-        bound = [point for point in self.points if self.plan.at(point)]
-        return max(bound, key=lambda point: (point == "after_train_iter", len(self.plan.at(point))), default="")
+        return self.view.point or self.busiest
 
     @property
     def shown_points(self) -> list[str]:
         """The points to list."""
-        return [point for point in self.points if self.view.unbound or self.plan.at(point) or point == self.view.point]
+        if self.view.idle:
+            return self.points
+        first = self.state.first
+        bound = [point for point in self.points if self.plan.at(point) or point == self.view.point]
+        active = [
+            point
+            for point in bound
+            if point == self.point or any(first.timing(each.id).fired(self.since(each)) for each in self.plan.at(point))
+        ]
+        return active if first.bindings else bound
 
     @property
     def picked(self) -> Binding | None:
@@ -150,7 +182,7 @@ def scroll(scene: Scene, step: int) -> None:
     scene.view.scroll = min(max(scene.view.scroll + step, 0), 10**6)
 
 
-def flip(choice: Literal["zoomed", "log", "unbound"], scene: Scene) -> None:
+def flip(choice: Literal["zoomed", "log", "idle", "whole"], scene: Scene) -> None:
     """Turn a choice of the view on, or off again."""
     setattr(scene.view, choice, not getattr(scene.view, choice))
 

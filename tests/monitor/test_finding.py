@@ -95,12 +95,12 @@ def test_a_name_that_could_be_a_files(root: Path, tmp_path: Path, monkeypatch: p
 
     def message(wanted: str, folder: Path) -> str:
         with pytest.raises(UserError) as caught:
-            find_run(wanted, folder, elsewhere="", or_file=True)
+            find_run(wanted, folder, or_file=True)
         return str(caught.value)
 
     empty = Path("runs")
     nothing = 'RUN: there is no file "quads", and there are no runs in runs\n    '
-    assert message("quads", empty) == nothing + "start one with `hookflow run`"
+    assert message("quads", empty) == nothing + "start one with `hookflow run`, or name the place with --dir"
     assert message("zzzzzz", root).startswith(f'RUN: there is no file "zzzzzz", and no run "zzzzzz" in {root}\n')
     Path("quads.toml").touch()
     assert message("quads", empty) == nothing + 'did you mean "quads.toml"?'

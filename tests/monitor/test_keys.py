@@ -17,8 +17,11 @@ from textual.app import App
 from textual.pilot import Pilot
 
 from hookflow.cli.run import _dashboard
+from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
+from hookflow.monitor import app as dashboard
 from hookflow.monitor.app import MonitorApp, Outcome
+from hookflow.monitor.feed import Live
 from hookflow.monitor.keys import KEYS, press
 from hookflow.monitor.layout import visible
 from hookflow.monitor.panels.help import Notice
@@ -26,7 +29,7 @@ from hookflow.monitor.view import Scene
 from hookflow.runner.distributed.failures import appending
 from tests.limits import LIMIT
 from tests.monitor.conftest import At
-from tests.monitor.fake_run import append, make
+from tests.monitor.fake_run import append, gone, make
 from tests.monitor.test_screens import FRAME, drawn
 
 Visit = Callable[[MonitorApp, Pilot[Any]], Awaitable[None]]
@@ -115,13 +118,14 @@ def test_the_help_defines_every_key_and_scrolls(scene: At) -> None:
 
 def test_e_finds_the_error_and_enter_shows_its_traceback(scene: At) -> None:
     at = scene()
-    assert "self.canvas.write(image)" in pressed(at, "E", "enter")
+    assert "self.canvas.write(image)" in pressed(at, "e", "enter"), "the newest"
+    newest = at.entry
     pressed(at, "escape", "e")
-    first = at.entry
-    pressed(at, "e")
-    assert first is not None and at.entry is not None
-    assert first.trouble and at.entry.trouble
-    assert at.entry.number > first.number
+    assert newest is not None and at.entry is not None
+    assert newest.trouble and at.entry.trouble
+    assert at.entry.number < newest.number
+    pressed(at, "E")
+    assert at.entry is newest
     pressed(at, "end")
     assert at.view.event is None
     at = scene(10, synthetic=False)
@@ -259,6 +263,23 @@ def test_leaving_asks_whether_the_training_goes_on(
     app = walk(going, (opener, question), ("escape", "[2] hooks", question), (f"{opener} {answer}", ""))
     assert app.return_value is outcome
     assert commands(going) == sent
+
+
+def test_a_run_whose_log_is_still_being_read_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tail, "chunk", 1 << 12)
+    monkeypatch.setattr(dashboard, "CHUNK", 1 << 10)
+    monkeypatch.setattr(Live.poll, "__defaults__", (0.0,))  # a record at a time
+    shows = MonitorApp(gone(make(tmp_path, upto=60)))
+
+    async def stay() -> None:
+        async with shows.run_test(size=(120, 40)) as pilot:
+            await until_shown(shows, pilot, "○ READING")
+            assert "reading 0 of 0 MB of the event log" in shown(shows)
+            assert "LIVE" in shown(shows)
+            shows._live.read_all()
+            await until_shown(shows, pilot, "? LOST")
+
+    asyncio.run(stay())
 
 
 def test_after_the_end_the_screen_stays_until_q(whole: RunDir) -> None:

@@ -19,6 +19,7 @@ from hookflow.monitor.view import Scene
 from hookflow.numbers import counted, number
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At
+from tests.monitor.fake_run import end
 
 SIZES = ((120, 40), (80, 24), (60, 15))
 NOTHING = {"samples": 0, "phases": dict.fromkeys(PHASES, 0), "iters": [0, 0, 0, 0, {}], "hooks": {}, "cost": 0}
@@ -105,9 +106,65 @@ def test_a_loss_that_is_no_number_is_shown_as_such(scene: At) -> None:
     assert all(re.search("⠤⠤( train)? NaN", drawn(shown, *size)) for size in SIZES)
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_a_loss_that_is_no_number_leaves_no_state_green(scene: At, size: tuple[int, int]) -> None:
+    shown = scene(synthetic=False)
+    assert "NaN" not in drawn(shown, *size)
+    shown.state.apply({"k": "scalars", "t": shown.state.now, "it": 600, "ep": 6, "v": {"loss": "nan"}})
+    assert "● RUNNING  ▲ loss NaN" in drawn(shown, *size).splitlines()[0]
+    shown.state.apply({"k": "scalars", "t": shown.state.now, "it": 601, "ep": 6, "v": {"loss": 0.5}})
+    assert "NaN" not in drawn(shown, *size).splitlines()[0]
+
+
+def test_a_number_is_shown_whole_or_not_at_all(scene: At) -> None:
+    shown = scene(96)
+    for width in range(40, 130):
+        shown.state.batch, shown.state.batches = 97, 100
+        line = drawn(shown, width, 15).splitlines()[1]
+        assert re.search(r"ETA +\d+(–\d+)? s$", line), "the time left is always there"
+        assert "97/100" in line or not re.search(r"iter|97", line)
+
+
+def test_after_a_stall_the_last_minute_of_training_is_still_known(scene: At) -> None:
+    shown = scene()
+    for _ in range(70):
+        shown.state.apply({"k": "frame", **FRAME, "t": shown.state.now + 2, "it": 588, "ep": 6})
+    shown.state.apply(end(shown.state.now, 588, 6, status="stopped"))  # type: ignore[arg-type]
+    shown = replace(shown, health=Health("stopped"))
+    for size in SIZES:
+        assert "no training iteration yet" not in drawn(shown, *size)
+    assert "compute-bound, hooks 3.4 % (ema 2.4 %)" in drawn(shown, 120, 40)
+
+
+def test_the_hook_that_costs_most_is_shown_first(scene: At) -> None:
+    shown = scene()
+    assert shown.point == "after_train_iter"
+    clip = next(binding.id for binding in shown.plan.bindings if binding.hook == "clip")
+    slow = {str(clip): [100, 10**10, 10**8, 10**8, {"100": 100}]}
+    shown.state.apply({"k": "frame", **FRAME, "t": shown.state.now, "it": 590, "ep": 6, "hooks": slow})
+    shown = replace(shown)
+    assert "hooks @ after_backward" in drawn(shown, 120, 40)
+
+
+def test_points_where_nothing_has_fired_for_a_minute_are_folded(scene: At) -> None:
+    shown = scene()
+    assert "│ before_run" in drawn(shown, 120, 40)
+    shown.state.now += 61
+    assert "│ before_run" not in drawn(shown, 120, 40)
+    shown.view.idle = True
+    assert "│ before_run" in drawn(shown, 120, 80)
+
+
+def test_the_page_of_a_hook_that_raised_begins_with_its_traceback(scene: At) -> None:
+    shown = scene()
+    shown.view.page, shown.view.point, shown.view.hook = "hook", "after_val_epoch", 1
+    for size in SIZES:
+        assert "self.canvas.write(image)" in drawn(shown, *size)
+
+
 def test_many_points_say_how_many_are_not_shown(scene: At) -> None:
     shown = scene()
-    shown.view.unbound, shown.view.point = True, "before_run"
+    shown.view.idle, shown.view.point = True, "before_run"
     text = drawn(shown, 80, 24)
     assert f"↓ {len(list(POINTS)) - 10} more" in text
     assert "after_load_checkpoint" in text

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -51,9 +53,9 @@ def test_differences_add_up() -> None:
         fired = [frame["hooks"][str(binding.id)] for frame in frames if str(binding.id) in frame["hooks"]]
         timing = state.first.timing(binding.id)
         assert timing.count == sum(entry[0] for entry in fired)
-        assert timing.longest == max(entry[2] for entry in fired)
+        assert timing.firings().longest == max(entry[2] for entry in fired)
         assert timing.last == fired[-1][3]
-        assert 0 < timing.percentile(0.5) <= timing.percentile(0.95) <= timing.longest
+        assert 0 < timing.firings().percentile(0.5) <= timing.firings().percentile(0.95) <= timing.firings().longest
 
 
 def test_shares_are_of_the_last_minute() -> None:
@@ -62,7 +64,7 @@ def test_shares_are_of_the_last_minute() -> None:
     timing = state.first.bindings[clip.id] = Timing()
     for second in range(200):
         busy = 1_000_000 if second < 100 else 3_000_000
-        timing.add(second, entry(busy))
+        timing.add(second, second, entry(busy))
         state.first.minute.add(second, {"forward": 60_000_000}, entry(100_000_000), 8, 0)
         state.now = state.first.now = second
     pace = Pace.of(state)
@@ -107,25 +109,57 @@ def test_a_pause_changes_no_epoch() -> None:
 
 def test_stretches_of_the_last_minute_stay_where_they_are_on_the_clock() -> None:
     timing = Timing()
-    timing.add(10.0, [0, 500, 0, 0, {}])
-    assert (timing.count, timing.total, timing.spent(10.0)) == (0, 500, 500), "the time of a trigger that said no"
+    timing.add(10.0, 0, [0, 500, 0, 0, {}])
+    assert (timing.count, timing.total, timing.spent(0.0)) == (0, 500, 500), "the time of a trigger that said no"
     for second in range(1000, 1060):
-        timing.add(second, entry(second))
+        timing.add(second, second, entry(second))
     before = timing.cells(1058, 12)
     assert before == timing.cells(1059, 12)
-    timing.add(1060, entry(7))
+    timing.add(1060, 0, entry(7))
     assert timing.cells(1060, 12) == [*before[1:], (1, 7)]
+
+
+def test_percentiles_of_the_last_minute_forget_what_was_before() -> None:
+    timing = Timing()
+    for second in range(300):
+        timing.add(second, second, entry(1_000_000 if second < 200 else 20_000_000))
+    assert timing.firings().percentile(0.5) == pytest.approx(1e6, rel=0.2)
+    assert timing.firings(299 - WINDOW).percentile(0.5) == pytest.approx(20e6, rel=0.2)
+    assert (timing.firings().count, timing.firings(299 - WINDOW).count) == (300, WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("later", "slower"), [(1.0, False), (1.4, False), (2.0, True), (22.0, True)], ids=["even", "less", "more", "far"]
+)
+def test_a_hook_that_has_become_slower_says_since_when(later: float, slower: bool) -> None:
+    timing, chance = Timing(), random.Random(0)
+
+    def train(seconds: range, usual: float) -> None:
+        for second in seconds:
+            spike = 30 if second % 17 == 0 else 1  # as of a garbage collection
+            timing.add(second, 10 * second, entry(int(usual * spike * chance.uniform(0.9, 1.1))))
+
+    timing.add(-1, 0, entry(10**10))  # the first compiles something
+    train(range(100), 1e6)
+    assert timing.slower is None
+    train(range(100, 200), later * 1e6)
+    assert bool(timing.slower) is slower
+    if timing.slower:
+        assert 990 <= timing.slower.it <= 1020
+        train(range(200, 230), 1e6)
+        assert timing.slower is None, "it is as quick as before"
 
 
 def test_memory_is_bounded_however_long_the_run() -> None:
     series, timing, state = Series(), Timing(), RunState()
     for step in range(20_000):
         series.add(step, float(step))
-        timing.add(step, entry(100 + step % 7))
-        state.journal.add(step, "info", "test", "text")
+        timing.add(step, step, entry(100 + step % 7))
+        state.journal.add(step, "info" if step else "error", "test", "text")
     assert len(list(series)) <= Series.LIMIT + 1
     assert len(timing._seconds) <= 2 * WINDOW
-    assert len(list(state.journal)) == state.journal.LIMIT
+    assert len(list(state.journal)) == state.journal.LIMIT + 1
+    assert next(iter(state.journal)).kind == "error", "what is wrong stays"
     means = list(series)
     assert means[-1][0] == 19_999
     assert [it for it, _ in means] == sorted(it for it, _ in means)
@@ -204,7 +238,12 @@ def test_the_time_left_counts_what_validation_takes() -> None:
     pace, left = Pace.of(state), state.total_iters - state.it
     assert pace.eta is not None
     assert left / pace.iters_per_s < pace.eta < 2 * left / pace.iters_per_s
-    assert Pace.of(folded(records(0.3))).eta is None
+    assert Pace.of(folded(records(0.3))).left == ""
+
+
+@pytest.mark.parametrize(("etas", "left"), [((20, 44), "20–44 s"), ((420, 840), "7–14 min"), ((8000, 8100), "2.2 h")])
+def test_the_time_left_is_a_range(etas: tuple[float, float], left: str) -> None:
+    assert replace(Pace.of(folded(records(20.0))), eta=etas[0], etas=etas).left == left
 
 
 def test_the_verdict_names_what_the_training_waits_for_and_the_costliest_hook() -> None:
@@ -215,6 +254,9 @@ def test_the_verdict_names_what_the_training_waits_for_and_the_costliest_hook() 
     starved.first.minute.add(1.0, {"data": 60, "forward": 40}, entry(100), 8, 0)
     starved.now = 1.0
     assert verdict(starved, plan(), Pace.of(starved)).startswith("input-bound: 60.0 % waits for data")
+    computing = RunState()
+    computing.first.minute.add(1.0, {"hooks": 20, "forward": 30, "backward": 46, "data": 4}, entry(100), 8, 0)
+    assert verdict(computing, plan(), Pace.of(computing)).startswith("compute-bound, hooks 20.0 %")
 
 
 def after(frames: int) -> RunState:

@@ -19,7 +19,7 @@ STYLES |= dict.fromkeys(("checkpoint", "histogram"), "checkpoint")
 
 def events(scene: Scene, width: int, height: int) -> list[Strip]:
     focused = scene.view.focus == 5
-    hint = "e E next, previous ▲✗   enter" if focused else "e next ▲✗"
+    hint = "e E older, newer ▲✗   enter" if focused else "e newest ▲✗"
     if scene.view.event is not None:
         hint = "end: newest"
     return boxed("[5] events", lines(scene, width - 2, height - 2, focused), width, height, focused, hint)

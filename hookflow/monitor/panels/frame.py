@@ -32,6 +32,7 @@ def title(scene: Scene, width: int) -> Strip:
         (5, (f"#{scene.short_id}", "dim")),
         (6, (f"SHUFFLED {scene.plan.shuffle}" if scene.plan.shuffle is not None else "", "warn")),
         (9, (f"{health.glyph} {health.condition.upper()}", CONDITION_STYLES.get(health.condition, "warn"))),
+        (8, (f"▲ {state.not_finite}", "alarm") if state.not_finite and not health.over else ("", "")),
         (6, (span(state.elapsed), "")),
         (6, (f"{state.ranks.world} ranks" if scene.several else "", "")),
         (5 if wide else 2, (next(scores, ""), "good")),
@@ -61,12 +62,12 @@ def progress(scene: Scene, width: int) -> Strip:
         newest = scene.entry.text if scene.entry else "importing torch, building the model and the data"
         return row(width, (f" {scene.health.condition}: ", "dim"), (fit(newest, max(width - 13, 1)), ""))
     done = state.it / state.total_iters if state.total_iters else 0.0
-    eta = "ended" if state.end else span(pace.eta) if pace.eta is not None else "–:––:––"
-    right: list[Part] = [f"{pace.iters_per_s:6.1f} it/s", "  "]
+    eta = "ended" if state.end else pace.left or "–"
+    speed: list[Part] = [f"{pace.iters_per_s:6.1f} it/s", "  "]
     if width >= 100:
         unknown = pace.iters_per_s and not pace.samples_per_s  # the number of examples in a batch is unknown
-        right += [f"{'–' if unknown else many(pace.samples_per_s):>5} samples/s", "  "]
-    right += [("ETA ", "dim"), (f"{eta:>9} ", "strong")]
+        speed += [f"{'–' if unknown else many(pace.samples_per_s):>5} samples/s", "  "]
+    left_over: list[Part] = [("ETA ", "dim"), (f"{eta:>10} ", "strong")]
     if run.get("max_epochs"):
         word = "epoch" if width >= 76 else "ep"
         whole = f"{word} {state.epoch:>{len(str(run['max_epochs']))}}/{run['max_epochs']}"
@@ -76,6 +77,11 @@ def progress(scene: Scene, width: int) -> Strip:
     known = batch in STAGES and state.batches > 0  # the first frame may come before the first batch
     if known:
         batch = f"{STAGES[batch]} {state.batch:>{len(str(state.batches))}}/{state.batches}"
+    right = speed + left_over
+    if len(f" {whole}  100%  {batch} ") + cells(*right) > width:  # numbers are shown whole, or not at all
+        right = left_over
+    if len(f" {whole}  100%  {batch} ") + cells(*right) > width:
+        batch, known = "", False
     room = max(width - len(f" {whole}  100%  {batch}   ") - cells(*right), 0)
     first = min(room * 3 // 5 if known else room, 40)
     left: list[Part] = [f" {whole} ", *bar(first, done), (f" {100 * done:3.0f}%", "strong"), f"  {batch} "]
@@ -109,7 +115,8 @@ def _message(scene: Scene) -> Part | None:
     if scene.replay:
         return None
     if health.over:
-        return (f"{health.glyph} the run is over ({health.condition}); q leaves", "alarm")
+        style = CONDITION_STYLES.get(health.condition, "warn")
+        return (f"{health.glyph} the run is over ({health.condition}); q leaves", style)
     if pending := scene.state.pending:
         request = pending[-1]
         return (f"◉ {request.cmd} requested {age(scene.clock - request.at)} ago …", "command")
@@ -136,7 +143,8 @@ def _keys(scene: Scene) -> list[tuple[str, str]]:
         keys += [("s", "stop"), ("c", "checkpoint"), ("p", "resume" if scene.state.stage == "paused" else "pause")]
     keys += [("e", "errors"), *[("i", "images")] * bool(scene.state.gallery.keys)]
     keys += [("enter", "open"), (f"1-{panels(scene)[-1]}", "panel"), *[("space", "freeze")] * (not scene.replay)]
-    return [*keys, ("o", "output"), ("z", "zoom"), ("[ ]", "metric"), ("f", "all points"), ("P", "image")]
+    keys += [("o", "output"), ("z", "zoom"), ("[ ]", "metric"), ("f", "all points"), ("v", "window"), ("P", "image")]
+    return keys
 
 
 WIDTH = 56

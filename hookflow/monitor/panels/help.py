@@ -13,24 +13,26 @@ from hookflow.monitor.view import Scene
 from hookflow.text import wrapped
 
 NUMBERS = (
-    ("p50, p95, max", "half, 95 %, all of the firings since this attempt began took at most so long; ms"),
-    ("last", "the last firing, ms"),
-    ("count", "firings since this attempt began"),
+    ("p50, p95, max", "half, 95 %, all of the last 60 s of firings took at most so long; ms; v: of the whole attempt"),
+    ("last, count", "the last firing, ms; firings of the last 60 s, or of the attempt: dim where none was lately"),
     ("%it", "share of the time in training iterations, last 60 s; · for what fires outside them, as in validation"),
-    ("60 s", "hooks: the mean firing in each stretch of the last minute; half height is the p50"),
+    ("60 s", "hooks: the mean firing in each stretch of the last minute; a quarter high is the attempt's mean"),
     ("heat ░▒▓█", "points: share of each stretch spent there: any, from 0.1 %, from 1 %, from 10 %"),
     ("epoch", "the one that is worked on, with its validation; after the end, those done"),
     ("0:00:00", "time since this attempt began, at the top"),
     ("it/s", "training iterations per second of iteration time, last 60 s; validation left out"),
-    ("ETA", "iterations left, at the pace of the last 60 s, plus validation and saving in proportion so far"),
+    (
+        "ETA",
+        "iterations left, at the paces of the last 10 and 60 s and the attempt, with validation in proportion so far",
+    ),
     ("iteration", "half and 95 % of the last minute's iterations took at most so long"),
     ("data", "the training thread waited for the next batch"),
     (
         "fwd bwd opt",
-        "forward pass with the loss, backward pass, optimizer step; waiting for the GPU is booked where it happens",
+        "forward pass with the loss, backward pass, optimizer step; waiting for the GPU counts where it is",
     ),
     ("hooks, other", "all firings inside iterations: the %it of all hooks added up; whatever else the loop did"),
-    ("verdict", "what iterations wait for; then all hooks together and the costliest, as %it"),
+    ("verdict", "the largest of compute, data and hooks; then all hooks together and the costliest, as %it"),
     ("charts", "a line for the training (means of neighbours), ◇ for each validation, ◆ for each checkpoint"),
     ("★", "the best value of this metric so far; which is better follows from its name or a hook's `mode`"),
     ("recorder", "time that writing the event log took, in its own thread"),
@@ -39,10 +41,7 @@ OF_RANKS = (
     ("rank-2-bound", "iterations wait for that rank, see the ranks"),
     ("several ranks", "all but the panel of the ranks, and what is said to be another's, is of rank 0 alone"),
     ("ranks: it", "the iteration at one moment, the last that all have told of"),
-    (
-        "ranks: own",
-        "ms of an iteration without the backward pass (FSDP: and the forward pass), where ranks wait for one another",
-    ),
+    ("ranks: own", "ms of an iteration without the backward pass (FSDP: and the forward pass), where ranks wait"),
     ("ranks: ·", "of the backward pass, what a rank waits for the slowest: what its own time is below that one's"),
     ("ranks: +ms", "what the slowest needs beyond the median of the others, and in which phase or hook"),
 )
@@ -51,7 +50,7 @@ SIGNS = (
     ("✓ ■ ✗", "finished, stopped, failed"),
     ("· ◇ ◆ ◉ ▲ ✗", "events: note, validation, checkpoint, command answered, warning, error"),
     ("▣ ¶ ▟", "logged to be looked at: image, text, histogram"),
-    ("▲ ✗ ⊘", "hooks: a firing took over 3x the p50 within 10 s; has failed; is switched off after an error"),
+    ("▲ ✗ ⊘", "hooks: 1.5x as long as before, and 1 % of the iterations; has failed; is switched off by an error"),
     ("┌ │ └ ▶", "the hook at ▶ waits for the hooks whose lanes reach it; ├ ┼ join, │ only passes"),
 )
 

@@ -37,7 +37,7 @@ def point_list(scene: Scene, width: int, height: int) -> list[Strip]:
     head = f" {fit('point', name)}{'  # ' if wide else ' '}{past} {'%it':>5}"
     body = [_point_line(scene, point, name, stretches, wide, inner) for point in shown[part]]
     hidden, below = len(scene.points) - len(shown), len(shown) - part.stop
-    hint = f"f shows {hidden} unbound" if hidden else "f hides unbound"
+    hint = f"f shows {hidden} idle" if hidden else "f hides idle"
     if below > 0:
         hint = f"{f'↑ {part.start} ' * bool(part.start)}↓ {below} more"
     focused = scene.view.focus == 1
@@ -92,9 +92,9 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
         timing, picked = scene.state.first.timing(binding.id), binding is scene.picked and focused
         parts: list[Part] = [("▸" if picked else " ", "focus"), (prefix + " " * bool(lead), "edge")]
         parts.append((fit(binding.hook, name), "picked" if picked else "" if timing.count else "dim"))
-        figures = _figures(scene, binding)
+        figures, recent = _figures(scene, binding)
         for column in columns:
-            quiet = not timing.count or column in ("last", "count", "max")
+            quiet = not recent or column in ("last", "count", "max")
             parts.append((f" {figures[column]:>{WIDTHS[column]}}", "dim" if quiet else ""))
         if stretches:
             parts += [" ", (trend(timing, scene.state.now, stretches), "train")]
@@ -103,7 +103,10 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
         why = "nothing is bound to this point" if scene.plan.bindings else "no hooks are known yet"
         lines.append(row(inner, (f" {why}", "dim")))
     below = len(bound) - part.stop
-    hint = f"↓ {below} more" if below > 0 else "ms  in order of firing ↓" if inner > 60 else "ms"
+    window_of = "of the run  v last 60 s" if scene.view.whole else "of the last 60 s  v run"
+    hint = f"↓ {below} more" if below > 0 else f"ms {window_of}" if inner > 45 else "ms"
+    if scene.picked and mark(scene, scene.picked) == ("▲", "warn"):
+        hint = f"{scene.picked.hook} ▲ {scene.state.first.timing(scene.picked.id).slower}"
     return boxed(f"[2] hooks @ {scene.point}" if scene.point else "[2] hooks", lines, width, height, focused, hint)
 
 
@@ -118,31 +121,36 @@ def _choose(room: int) -> tuple[list[str], int]:
     return [name for name in WIDTHS if name in chosen], stretches
 
 
-def _figures(scene: Scene, binding: Binding) -> dict[str, str]:
-    timing = scene.state.first.timing(binding.id)
-    used = scene.share(binding)
-    ns = {"last": timing.last, "p50": timing.percentile(0.5), "p95": timing.percentile(0.95), "max": timing.longest}
-    figures = {name: ms(value) if timing.count else "·" for name, value in ns.items()}
-    return figures | {"count": many(timing.count) if timing.count else "·", "%it": percent(used) if used else "·"}
+def _figures(scene: Scene, binding: Binding) -> tuple[dict[str, str], bool]:
+    """Return the figures of the window, and whether it has any: those of what seldom fires are of the whole attempt."""
+    timing, used = scene.state.first.timing(binding.id), scene.share(binding)
+    shown = timing.firings() if scene.view.whole else scene.lately(binding)
+    recent = shown.count > 0
+    shown = shown if recent else timing.firings()
+    ns = {"last": timing.last, "p50": shown.percentile(0.5), "p95": shown.percentile(0.95), "max": shown.longest}
+    figures = {name: ms(value) if shown.count else "·" for name, value in ns.items()}
+    return figures | {"count": many(shown.count) if shown.count else "·", "%it": percent(used) if used else "·"}, recent
 
 
 def trend(timing: Timing, now: float, stretches: int) -> str:
-    """Return the mean duration of a firing over the last minute: a character a stretch, half height for the usual."""
-    top = 2 * timing.percentile(0.5) or 1.0
+    """Return the mean duration of a firing over the last minute: a character a stretch, a quarter high as usual."""
+    top = 4 * timing.total / (timing.count or 1) or 1.0
     means = [ns / fired if fired else None for fired, ns in timing.cells(now, stretches)]
     return "".join(" " if mean is None else SPARKS[min(int(mean / top * 8), 7)] for mean in means)
 
 
 def mark(scene: Scene, binding: Binding) -> Part:
-    """Return a sign at the end of the row: it has failed, is off, or was much slower than usual a moment ago."""
+    """Return a sign at the end of the row: it has failed, is off, or has become slower and costs something."""
     state, timing = scene.state, scene.state.first.timing(binding.id)
     if binding.hook in state.disabled:
         return ("⊘", "error")
     if (binding.hook, binding.point) in state.errors:
         return ("✗", "error")
-    recent, usual = timing.cells(state.now, WINDOW)[-10:], timing.percentile(0.5)
-    slow = timing.count > 20 and any(fired and ns / fired > 3 * usual for fired, ns in recent)
-    return ("▲", "warn") if slow else ""
+    return ("▲", "warn") if timing.slower and scene.share(binding) >= COSTS else ""
+
+
+COSTS = 0.01
+"""The share of the iterations from which on a hook that has become slower is marked."""
 
 
 def _move_hook(scene: Scene, step: int) -> None:
@@ -155,12 +163,14 @@ def slowest(scene: Scene, width: int, height: int) -> list[Strip]:
     stretches = 12 if width >= 72 else 6 if wide else 4
     name = max(width - stretches - (22 if wide else 16), 8)
     rows = [row(width, (f" {fit('hook  point', name)}{'   p50' if wide else ''}   p95   %it 60 s", "dim"))]
-    ranked = sorted(scene.plan.bindings, key=lambda binding: -state.first.timing(binding.id).spent(state.now))
+    ranked = sorted(
+        scene.plan.bindings, key=lambda binding: -state.first.timing(binding.id).spent(scene.since(binding))
+    )
     for binding in ranked[: height - 1]:
         timing = state.first.timing(binding.id)
-        known = _figures(scene, binding)
+        known, _ = _figures(scene, binding)
         figures = [known[name] for name in (("p50", "p95", "%it") if wide else ("p95", "%it"))]
-        style = "" if timing.spent(state.now) else "dim"
+        style = "" if scene.spent(binding) else "dim"
         label = f"{fit(binding.hook, min(cell_len(binding.hook), max(name - 14, 6)))} {binding.point}"
         parts: list[Part] = [" ", (fit(label, name), style), ("".join(f" {figure:>5}" for figure in figures), style)]
         rows.append(row(width, *parts, " ", (trend(timing, state.now, stretches), "train"), mark(scene, binding)))
@@ -182,9 +192,9 @@ def anatomy_lines(scene: Scene, width: int) -> list[Strip]:
     """Return two rows: the bar, and its legend with the verdict; what is wrong takes the legend's place."""
     pace, health = scene.pace, scene.health
     bar = row(width, *(phase_bar([(FILLS[p], p, pace.phases[p] * width) for p in PHASES], width, pace.whole)))
-    if health.bad:
+    if health.sentence:
         text = fit(health.sentence, max(min(cell_len(health.sentence), width - 2), 0))
-        return [bar, row(width, (f" {text} ", "alarm"))]
+        return [bar, row(width, (f" {text} ", "alarm" if health.bad else "strong"))]
     if not pace.whole:
         return [bar, row(width, (" no training iteration yet", "dim"))]
     wide = width >= 100
@@ -219,12 +229,13 @@ def hook_page(scene: Scene, width: int, height: int) -> list[Strip]:
         lines = [row(inner, (" no hook is bound to this point", "dim"))]
         return scrolled("hook", lines, width, height, scene.view.scroll)
     unordered = row(inner, (f" {'edges':<10}", "dim"), "none: only phase and the file's order place it")
-    lines = [row(inner), *_facts(scene, binding, inner), row(inner)]
+    lines = [row(inner)]
+    if error := scene.state.errors.get((binding.hook, binding.point)):
+        lines += [row(inner, (f" ✗ last error, iteration {error['it']}", "error"))]
+        lines += [*traceback(error["traceback"], inner), row(inner)]
+    lines += [*_facts(scene, binding, inner), row(inner)]
     lines += _edges(scene, binding, inner) or [unordered]
     lines += [row(inner), *_histogram(scene, binding, inner)]
-    if error := scene.state.errors.get((binding.hook, binding.point)):
-        lines += [row(inner), row(inner, (f" ✗ last error, iteration {error['it']}", "error"))]
-        lines += traceback(error["traceback"], inner)
     return scrolled(f"hook {binding.hook} @ {binding.point}", lines, width, height, scene.view.scroll)
 
 
@@ -232,10 +243,16 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
     hook, timing = scene.plan.hook(binding.hook), scene.state.first.timing(binding.id)
     inside = scene.plan.points.in_iteration(binding.point)
     used = f"{percent(scene.share(binding))} %" if inside else "none: it fires outside iterations"
-    figures = (
-        f"{timing.count} {plural(timing.count, 'firing')}   last {ms(timing.last)}   p50 {ms(timing.percentile(0.5))}"
-        f"   p95 {ms(timing.percentile(0.95))}   max {ms(timing.longest)} ms   share {used}"
-    )
+    times = {"last 60 s": scene.lately(binding), "attempt": timing.firings()}
+    figures = {
+        name: f"{each.count} {plural(each.count, 'firing')}   p50 {ms(each.percentile(0.5))}"
+        f"   p95 {ms(each.percentile(0.95))}   max {ms(each.longest)} ms"
+        for name, each in times.items()
+        if each.count
+    }
+    if timing.slower:
+        slower = f"{timing.slower}: {ms(timing.slower.ns)} ms a firing, {ms(timing.slower.usual)} ms before"
+        figures["slower"] = slower
     half = "" if binding.half == "whole" else f"  {binding.half}"
     moved = binding.half != "exit" and binding.phase != hook.phase  # the second half of an around mirrors it anyway
     facts = {
@@ -248,7 +265,8 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
         "reads": ", ".join(binding.reads) or "nothing declared",
         "writes": ", ".join(binding.writes) or "nothing declared",
         "on error": f"{hook.on_error}{'   (now switched off)' if binding.hook in scene.state.disabled else ''}",
-        "time": figures if timing.count else "has not fired yet",
+        **(figures or {"attempt": "has not fired yet"}),
+        "share": f"{used}   last firing {ms(timing.last)} ms",
     }
     return [line for name, value in facts.items() for line in definition(width, f" {name}", value, 11)]
 
@@ -269,7 +287,8 @@ def _edges(scene: Scene, binding: Binding, width: int) -> list[Strip]:
 
 def _histogram(scene: Scene, binding: Binding, width: int) -> Iterator[Strip]:
     """Yield a bar for each duration that occurred, the quickest first, to an eighth of a cell."""
-    bins = sorted(scene.state.first.timing(binding.id).bins.items())
+    firings = scene.state.first.timing(binding.id).firings()
+    bins = sorted((int(index), fired) for index, fired in firings.bins.items() if fired)
     if not bins:
         return
     yield row(width, (" duration in ms, firings", "dim"))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from functools import partial
 from itertools import pairwise
+from statistics import fmean
 
 from textual.strip import Strip
 
 from hookflow.monitor.charts import Iterations, Scale, draw, ticks
+from hookflow.monitor.series import Series
 from hookflow.monitor.state import RunState
-from hookflow.monitor.style import Part, beside, boxed, cells, row, spread
+from hookflow.monitor.style import SPARKS, Part, beside, boxed, cells, row, spread
 from hookflow.monitor.view import Page, Scene, base, charts, flip
 from hookflow.numbers import number
 from hookflow.text import fit
@@ -42,9 +44,11 @@ def strips(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return the last values, as many as fit on one row, for screens without room for a chart."""
     parts: list[Part] = []
     left = width
-    for name in charts(scene.state):
-        _, marks, last = _data(scene.state, name)
+    for place, name in enumerate(charts(scene.state)):
+        series, marks, last = _data(scene.state, name)
         words: list[Part] = [(f" {name}", "dim")]
+        if not place:
+            words.append((f" {_curve(_line(series) or marks, width // 4, scene.view.log)}", "train"))
         words += [(f" {number(last)}", "train")] if last is not None else []
         words += [(" val", "dim"), (f" {number(marks[-1][1])}", "val")] if marks else []
         words.append("  ")
@@ -55,9 +59,19 @@ def strips(scene: Scene, width: int, height: int) -> list[Strip]:
     return [row(width, *parts)][:height]
 
 
+def _curve(points: list[Point], width: int, log: bool) -> str:
+    """Return the curve of the whole run on one row: a character for the mean of each stretch."""
+    values = [value for _, value in points if math.isfinite(value)]
+    width = min(width, len(values))
+    means = [fmean(values[at * len(values) // width : (at + 1) * len(values) // width]) for at in range(width)]
+    scale = Scale.of(means, log) if means else None
+    return "".join(SPARKS[round(scale.place(mean) * 7)] for mean in means) if scale else ""
+
+
 def chart(scene: Scene, name: str, width: int, height: int) -> list[Strip]:
     """Return a chart of exactly this size: heading, lines, the axis with the checkpoints, iterations."""
-    line, marks, last = _data(scene.state, name)
+    series, marks, last = _data(scene.state, name)
+    line = _line(series)
     lines = [(it, value) for it, value in line + marks if math.isfinite(value)]
     span = Iterations.of([it for it, _ in lines], scene.state.it, scene.state.total_iters)
     room, rows = width - LABEL - 2, height - 3
@@ -84,11 +98,14 @@ def chart(scene: Scene, name: str, width: int, height: int) -> list[Strip]:
     return [spread(width, heading, values), *plotted, *_axis(scene, span, width, room)]
 
 
-def _data(state: RunState, name: str) -> tuple[list[Point], list[Point], float | None]:
+def _data(state: RunState, name: str) -> tuple[list[Series], list[Point], float | None]:
     """Return the training's values, the validations' values, and the training's newest, which may not be finite."""
     series = [series for scalar, series in state.scalars.items() if base(scalar) == name]
-    line = sorted(point for values in series for point in values)
-    return line, state.metrics.by_name.get(name, []), series[-1].last if series else None
+    return series, state.metrics.by_name.get(name, []), series[-1].last if series else None
+
+
+def _line(series: list[Series]) -> list[Point]:
+    return sorted(point for values in series for point in values)
 
 
 def _plot(
