@@ -19,6 +19,9 @@ Format = Literal["text", "json"]
 UI = Literal["auto", "tui", "plain", "json", "none"]
 """How a run is shown."""
 
+_ui = "How to show it; auto: the dashboard on a terminal, else plain lines. plain has progress bars on a terminal."
+UIOption = Annotated[UI, typer.Option(help=_ui)]
+
 
 def _hooks_option(sentence: str) -> Any:
     return typer.Option(metavar="HOOK", help=sentence, rich_help_panel=SELECTION, autocompletion=complete.hooks)

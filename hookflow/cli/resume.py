@@ -154,11 +154,8 @@ def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: 
     if (checkpoint := _newest(run_dir)) is None:
         return  # the run begins anew, and may begin as it likes
     changes = changes_since(checkpoint, now.loaded.public, now.plan)
-    places = now.loaded.places
-    refused = [
-        Problem(f"{change.text}: {change.why}", places.of(change.key)) for change in changes if change.may is May.NO
-    ]
-    if refused:
+    places, no = now.loaded.places, [change for change in changes if change.may is May.NO]
+    if refused := [Problem(f"{change.text}: {change.why}", places.of(change.key)) for change in no]:
         hint = f"to resume it as it was recorded: hookflow run --resume {run_argument(run_dir)}"
         refused[-1] = replace(refused[-1], hint=f"{hint}\n    for a new run, leave --resume out")
     if not allow_changed_hooks:

@@ -11,12 +11,12 @@ from collections.abc import Sized
 from contextlib import closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import UI, Only, Overrides, Shuffle, Without
+from hookflow.cli.options import UI, Only, Overrides, Shuffle, UIOption, Without
 from hookflow.cli.output import echo, exits_after_traceback, has_terminal, warn_of
 from hookflow.cli.resume import Changes, resumed
 from hookflow.errors import Problem, UserError, Where
@@ -30,24 +30,25 @@ if TYPE_CHECKING:
     from hookflow.pipeline.load import Loaded
     from hookflow.runner.distributed.failures import ChildExit
 
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="FILE",
+        help="A pipeline file; with --resume, also a run (its id, name or folder).",
+        show_default=False,
+        autocompletion=complete.files_and_runs,
+    ),
+]
+RESUME = "Resume the newest run of FILE, as the file is now, or the run named, as recorded."
+OVERFIT = "Train on the first N batches again and again: can the net learn them?"
+NPROC = "Train by N processes (ranks) together; auto: one a GPU."
+RESTARTS = "When a rank fails: start all again from the last checkpoint, up to K times."
+
 
 def run(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE",
-            help="A pipeline file; with --resume, also a run (its id, name or folder).",
-            show_default=False,
-            autocompletion=complete.files_and_runs,
-        ),
-    ] = None,
+    target: Target = None,
     set_: Overrides = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Resume the newest run of FILE, as the file is now, or the run named, as recorded."
-        ),
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help=RESUME)] = False,
     allow_changed_hooks: Annotated[
         bool, typer.Option("--allow-changed-hooks", help="With --resume: accept other hooks than the checkpoint's.")
     ] = False,
@@ -57,35 +58,16 @@ def run(
     dir: Annotated[  # noqa: A002  # the option's name
         Path | None, typer.Option("--dir", metavar="DIR", help="The folder of runs: run.dir for this run.")
     ] = None,
-    ui: Annotated[
-        UI,
-        typer.Option(
-            help="How to show it; auto: the dashboard on a terminal, else plain lines. On a terminal, plain has "
-            "progress bars below the lines."
-        ),
-    ] = "auto",
+    ui: UIOption = "auto",
     test: Annotated[bool, typer.Option("--test", help="Run the test after training.")] = False,
-    overfit: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Train on the first N batches again and again: can the net learn them?"),
-    ] = None,
+    overfit: Annotated[int | None, typer.Option(min=1, metavar="N", help=OVERFIT)] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build everything, fire every point once, and keep nothing.")
     ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id, and leave it alone.")] = False,
     in_process: Annotated[bool, typer.Option("--in-process", help="Train in this process, for a debugger.")] = False,
-    nproc: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|auto", help="Train by N processes (ranks) together; auto: one a GPU.", show_default=False
-        ),
-    ] = None,
-    max_restarts: Annotated[
-        int,
-        typer.Option(
-            min=0, help="When a rank fails: start all again from the last checkpoint, up to K times.", metavar="K"
-        ),
-    ] = 0,
+    nproc: Annotated[str | None, typer.Option(metavar="N|auto", help=NPROC, show_default=False)] = None,
+    max_restarts: Annotated[int, typer.Option(min=0, metavar="K", help=RESTARTS)] = 0,
 ) -> None:
     """Train a pipeline, shown live.
 
@@ -126,12 +108,8 @@ def run(
         from hookflow.runner.process.main import train
 
         claim(run_dir)
-        if (code := train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks)) == 2:
-            from hookflow.service.runs import failure_report
-
-            print_error(failure_report(run_dir))
-        drop_unprinted()
-        raise typer.Exit(code)
+        code = train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks)
+        _exit(run_dir, code, shown=True)
     from hookflow.runner.distributed.failures import ChildExit
 
     options = {"--resume": resume, "--allow-changed-hooks": allow_changed_hooks}
@@ -150,15 +128,20 @@ def run(
             echo(f"{run_dir.id} is running (pid {begin().pid}); see it with: hookflow watch {run_dir.id}")
             return
         code = exit_code(_echo(run_dir, ChildExit(run_dir, begin), _chosen(ui), pressed))
+    _exit(run_dir, code, shown=ui != "none")
+
+
+def _exit(run_dir: RunDir, code: int, *, shown: bool) -> NoReturn:
+    """Exit with the code of a run; print a mistake of the user's, and any failure of a run that was not shown."""
+    from hookflow.monitor.summary import print_summary
+    from hookflow.service.runs import failure_report
+
     if code == 2:
-        from hookflow.service.runs import failure_report
-
         print_error(failure_report(run_dir))
-    elif code and ui == "none":  # it shows nothing of the run, but not a failure in silence
-        from hookflow.monitor.summary import print_summary
-
+    elif code and not shown:
         with suppress(OSError):  # the exit code is the run's own
             print_summary(run_dir, sys.stderr)
+    drop_unprinted()
     raise typer.Exit(code)
 
 

@@ -140,14 +140,10 @@ class _Page:
             {"began": item.began, "from": item.resumed_from, "first": item.begin, "last": item.it, "ended": item.ended}
             for item in state.attempts
         ]
-        troubles = {
-            kind: [
-                {"it": text.first.it, "last": text.it, "times": text.times, "text": text.first.text}
-                for text in state.journal.repeated.values()
-                if text.first.kind == kind
-            ]
-            for kind in ("warn", "error")
-        }
+        troubles: dict[str, list[dict[str, Any]]] = {"warn": [], "error": []}
+        for first, last, times in state.journal.repeated.values():
+            if first.kind in troubles:
+                troubles[first.kind].append({"it": first.it, "last": last, "times": times, "text": first.text})
         timings = {
             f"{binding.hook}@{binding.point}": {"fired": timing.count, "ns": timing.total}
             for binding in self.plan.bindings
@@ -168,19 +164,13 @@ class _Page:
         yield f"{self.run.path.parent.name}  {self.run.id}"
         yield ""
         yield from _facts([*self._result(), *self._setting()])
-        for title, facts in (
-            ("attempts", self._attempts()),
-            ("warnings, by iteration", self._troubles("warn")),
-            ("errors, by iteration", self._troubles("error")),
-        ):
+        warned, failed = self._troubles("warn"), self._troubles("error")
+        parts = {"attempts": self._attempts(), "warnings, by iteration": warned, "errors, by iteration": failed}
+        for title, facts in parts.items():
             if lines := [*_facts(facts, "  ")]:
                 yield from ("", title, *lines)
-        for title, rows in (
-            ("metrics", self._metrics()),
-            ("hooks", self._hooks()),
-            ("checkpoints", self._checkpoints()),
-            ("logged", self._logged()),
-        ):
+        tables = {"metrics": self._metrics(), "hooks": self._hooks(), "checkpoints": self._checkpoints()}
+        for title, rows in {**tables, "logged": self._logged()}.items():
             if len(rows) > 1:
                 yield from ("", title)
                 for line in columns(rows[: ROWS + 1], "  "):

@@ -68,22 +68,21 @@ def train_as_rank(find: Callable[[], RunDir], shown: UI, *, resume: bool, allow_
         run_dir, again = RunDir(Path(summary[0])), summary[1]
     else:
         return MISTAKEN
-    if blind := _blind(talk, run_dir, ranks):
+    talk.set(f"seen by {ranks.rank}", "" if run_dir.describe().get("id") == run_dir.id else socket.gethostname())
+    if blind := {host for rank in range(ranks.world) if (host := talk.get(f"seen by {rank}").decode())}:
         if not ranks.first:
             return MISTAKEN
         message = f"{run_dir.path} cannot be seen on {', '.join(sorted(blind))}"
-        raise UserError(
-            Problem(message, hint="runs over several machines need a folder that all of them share: run.dir")
-        )
+        hint = "runs over several machines need a folder that all of them share: run.dir"
+        raise UserError(Problem(message, hint=hint))
     if ranks.first and again:
         text = "the launcher has started the ranks again: going on from the last checkpoint"
         appending(run_dir)("message", level="warn", source="hookflow", text=text)
     with _printing_to_the_run(run_dir, ranks, shown):
         from hookflow.runner.process.main import train
 
-        code = train(
-            run_dir, resume=resume or again, allow_changed_hooks=allow_changed_hooks, restarts_left=most - done
-        )
+        options = {"resume": resume or again, "allow_changed_hooks": allow_changed_hooks}
+        code = train(run_dir, **options, restarts_left=most - done)
     if code == MISTAKEN and ranks.first:
         print_error(failure_report(run_dir))
     leave(code, several=ranks.world > 1)
@@ -114,20 +113,12 @@ def _lead(talk: Store, find: Callable[[], RunDir], *, restarted: bool) -> tuple[
     return run_dir, again
 
 
-def _blind(talk: Store, run_dir: RunDir, ranks: Ranks) -> set[str]:
-    """Return the names of the machines that do not see the run directory; each rank learns them all."""
-    sees = run_dir.describe().get("id") == run_dir.id
-    talk.set(f"seen by {ranks.rank}", "" if sees else socket.gethostname())
-    return {host for rank in range(ranks.world) if (host := talk.get(f"seen by {rank}").decode())}
-
-
 @contextmanager
 def _printing_to_the_run(run_dir: RunDir, ranks: Ranks, shown: UI) -> Iterator[None]:
     """Let what is printed go to the run's `output.log`, and rank 0 show that with all else, by `shown`.
 
     Where the others print errors is left as it is.
     """
-
     printer = None
     if ranks.first and shown != "none":  # it prints until its `stdin` is closed, and hears no signals
         command = [sys.executable, "-P", "-m", "hookflow.cli.torchrun", str(run_dir.path), shown]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import UI, RunArgument, RunsFolder
+from hookflow.cli.options import RunArgument, RunsFolder, UIOption
 from hookflow.cli.output import echo, has_terminal
 from hookflow.errors import Problem, UserError, Where
 from hookflow.text import print_error
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 def watch(
     run: RunArgument = None,
-    ui: Annotated[
-        UI, typer.Option(help="How to show it; auto: the dashboard on a terminal, else plain lines.")
-    ] = "auto",
+    ui: UIOption = "auto",
     replay: Annotated[
         bool, typer.Option("--replay", help="Play the recording in the dashboard; keys pause it, and go back and on.")
     ] = False,
@@ -99,10 +97,8 @@ def stop(
     run_dir = find_run(run, dir)
     life = run_dir.life()
     if life not in ("alive", "remote"):
-        message = "is not running" if life == "gone" else "has not started"
-        raise UserError(
-            Problem(f"the run {run_dir.id} {message}", Where("RUN"), "`hookflow runs` says how each run is")
-        )
+        message = f"the run {run_dir.id} {'is not running' if life == 'gone' else 'has not started'}"
+        raise UserError(Problem(message, Where("RUN"), "`hookflow runs` says how each run is"))
     try:
         (_end_now if now else _request_stop)(run_dir)
     except OSError as error:

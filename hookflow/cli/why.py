@@ -18,7 +18,7 @@ from hookflow.cli.output import columns, echo
 from hookflow.errors import Problem, UserError, nearest_or_all
 
 if TYPE_CHECKING:
-    from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
+    from hookflow.graph.plan import Binding, Edge, Plan
     from hookflow.graph.why import Answer
     from hookflow.service.pipelines import Target
 
@@ -121,12 +121,15 @@ def _described(plan: Plan, answer: Answer, slots: Sequence[str]) -> Iterator[str
         own = plan.hook(binding.hook).phase
         if binding.half != "exit" and binding.phase != own:
             yield f"  {binding.hook} is {own} by itself; its edges make it {binding.phase} here"
-    if circular := dict.fromkeys(edge for passed in answer.overruled for edge in plan.circle(passed)):
-        yield "  these flows go in a circle, so none of them counts:"
-        yield from _edges(list(circular))
+    if cycle := dict.fromkeys(edge for passed in answer.overruled for edge in plan.circle(passed)):
+        yield "  these flows form a cycle, so none of them counts:"
+        yield from _edges(list(cycle))
     for passed in answer.overruled:
-        if passed.edge not in circular:
-            yield from _overruled(passed)
+        edge = passed.edge
+        if edge not in cycle:
+            flow = f"{edge.first} writes {' and '.join(edge.slots)}, which {edge.then} reads"
+            yield f"  {flow}; that would turn the order, but gives way to"
+            yield from _edges(passed.against, edge.point)
 
 
 def _reason(plan: Plan, answer: Answer) -> str:
@@ -155,13 +158,6 @@ def _edges(edges: Sequence[Edge], point: str | None = None) -> list[str]:
             source += f"{alone}, and what is entered first is left last"
         rows.append((f"{edge.first} → {edge.then}", f"{at}{source}"))
     return columns(rows, INDENT)
-
-
-def _overruled(passed: GivenWay) -> Iterator[str]:
-    edge = passed.edge
-    flow = f"{edge.first} writes {' and '.join(edge.slots)}, which {edge.then} reads"
-    yield f"  {flow}; that would turn the order, but gives way to"
-    yield from _edges(passed.against, edge.point)
 
 
 def _turning(target: Target, answer: Answer) -> Iterator[str]:

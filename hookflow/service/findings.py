@@ -255,7 +255,7 @@ def _gave_way(plan: Plan) -> list[str]:
                 + f" at {item.point}" * (item.point != edge.point)
                 for item in cycle
             )
-            lines.append(f"{flows}: a circle of flows, so none of them counts; at {edge.point}")
+            lines.append(f"{flows}: a cycle of flows, so none of them counts; at {edge.point}")
             continue
         if all(step.point == edge.point for step in path):
             stronger = " → ".join([*(step.first for step in path), edge.first])

@@ -108,13 +108,11 @@ class Meeting(Alone):
         return everyone
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.bool])
-def test_what_a_hook_holds_on_each_rank_is_told_apart_by_its_values_however_large_it_is(dtype: torch.dtype) -> None:
-    """A few values differ, or their order; the average of the weights is alike, and is kept once."""
-    ema = torch.rand(5000, generator=torch.Generator().manual_seed(1))
-    window = torch.zeros(2000).to(dtype)
+def test_what_a_hook_holds_on_each_rank_is_told_apart_by_its_values() -> None:
+    """Their order differs; the average of the weights is alike, and is kept once."""
+    window = torch.zeros(2000, dtype=torch.bfloat16)
     window[7] = 1
-    hooks = [{"log": {"total": window.roll(rank)}, "ema": {"average": ema.clone()}} for rank in range(2)]
+    hooks = [{"log": {"total": window.roll(rank)}, "ema": {"average": torch.ones(())}} for rank in range(2)]
     own: dict[str, Any] = {key: {} for key in OWN}
     barrier = Barrier(2)
     told: dict[int, Any] = {}

@@ -294,7 +294,7 @@ class CheckpointManager:
         dist.all_gather_object(every, (files, weight), group=group)
         if not self._ranks.first:
             return Saved(aside, 0)
-        shards = Shards(aside, {name: entry for files, _ in every for name, entry in files.items()})
+        shards = aside, {name: entry for files, _ in every for name, entry in files.items()}
         return self._write(saving, moved, shards, next((weight for _, weight in every if weight), None))
 
     def _write(

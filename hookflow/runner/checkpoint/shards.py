@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,11 +24,8 @@ APART = ("model", "optimizer")
 """How the entries of a state begin that plain PyTorch can read by themselves."""
 
 
-class Shards(NamedTuple):
-    """The files that all ranks have written of a checkpoint, and their folder."""
-
-    folder: Path
-    files: dict[str, File]
+Shards = tuple[Path, dict[str, File]]
+"""The files that all ranks have written of a checkpoint, after their folder."""
 
 
 def any_sharded(state: Any) -> bool:
@@ -42,11 +39,6 @@ def without_contents(state: Any) -> Any:
         state,
         lambda leaf: torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") if is_sharded(leaf) else leaf,
     )
-
-
-def has_placeholders(state: Any) -> bool:
-    """Return whether a tensor in a state is on the meta device."""
-    return any(isinstance(leaf, torch.Tensor) and leaf.is_meta for _, leaf in leaves(state))
 
 
 def sharded_as(tensor: torch.Tensor, shard: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
@@ -81,15 +73,11 @@ def write_shards(
                 yield stream
                 file.flush()
                 os.fsync(file.fileno())
-                files[Path(path).name] = stream.facts()
+                files[Path(path).name.removesuffix(".tmp")] = stream.facts()  # it will be renamed
 
         def mkdir(self, path: str | os.PathLike[str]) -> None:
             for folder in (Path(path).parent, Path(path)):  # and no run directory, which may have been deleted
                 folder.mkdir(exist_ok=True)
-
-        def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
-            super().rename(path, new_path)
-            files[Path(new_path).name] = files.pop(Path(path).name)
 
     written: dict[str, Any] = {}
     for key, value in state.items():

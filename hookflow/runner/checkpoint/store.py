@@ -43,7 +43,7 @@ from hookflow.runner.checkpoint.nested import PLAIN, leaves, naming_unreadable, 
 from hookflow.runner.checkpoint.shards import (
     APART,
     Shards,
-    has_placeholders,
+    any_sharded,
     with_contents,
     without_contents,
     write_shards,
@@ -224,19 +224,18 @@ class CheckpointStore:
         self, final: Path, state: Mapping[str, Any], facts: Mapping[str, Any], shards: Shards | None = None
     ) -> Saved:
         """Write all files aside, beside the shards, and rename their directory to `final`."""
+        apart = [key for key in state if key.startswith(APART) and not any_sharded(state[key])]
         state = without_contents(dict(state))
-        aside = shards.folder if shards else self.folder / f".{final.name}.{os.getpid()}"
-        if not shards:
-            self.folder.mkdir(exist_ok=True)
-            aside.mkdir()
+        aside, others = shards or (self.folder / f".{final.name}.{os.getpid()}", {})
+        self.folder.mkdir(exist_ok=True)
+        aside.mkdir(exist_ok=shards is not None)
         try:
-            apart = [key for key in state if key.startswith(APART) and not has_placeholders(state[key])]
             objects = {f"{key}.pt": state[key] for key in apart}
             objects[TRAINING] = {key: value for key, value in state.items() if key not in apart}
             with naming_unreadable(dict(state)):
                 files = {name: self._write_file(aside / name, value) for name, value in objects.items()}
             files |= {name: self._write_file(aside / name, text.encode()) for name, text in self._texts.items()}
-            files |= shards.files if shards else {}
+            files |= others
             self._check_loads(aside, state)
             versions = {"hookflow": __version__, "torch": torch.__version__}
             manifest = {"version": VERSION, **facts, "saved": time.time(), **versions, "files": files}

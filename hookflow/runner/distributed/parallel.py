@@ -6,7 +6,7 @@ import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import cache, partial, wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -312,12 +312,6 @@ def _like(value: Any, held: Any) -> Any:
 OWN = ("random", "data", "task", "gradients", "scalars", "requests", "engine", "module_hooks")
 """The entries of a state that each rank has of its own."""
 
-SMALL = 1024
-"""Elements of a tensor up to which its values are compared; of a larger one its fingerprint is."""
-
-PIECE = 2**20
-"""Elements that a number of a fingerprint covers."""
-
 
 def full_state(state: dict[str, Any], consensus: AnyConsensus) -> dict[str, Any]:
     """Return the state with what each rank has of its own; the first rank alone gets that of the others.
@@ -330,9 +324,11 @@ def full_state(state: dict[str, Any], consensus: AnyConsensus) -> dict[str, Any]
     alike = {name for name in looks[0] if all(look.get(name) == looks[0][name] for look in looks)}
     own = {key: state[key] for key in OWN}
     own["hooks"] = {name: hook for name, hook in state["hooks"].items() if name not in alike}
-    own = without_contents(own)
     # a GPU's tensor that is pickled would come out on that GPU on every other rank
-    _, *others = consensus.all_gather_object(mapped(own, lambda leaf: leaf.cpu() if _is_on_device(leaf) else leaf))
+    sent = mapped(
+        without_contents(own), lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) and not leaf.is_meta else leaf
+    )
+    _, *others = consensus.all_gather_object(sent)
     return state | {"ranks": others if consensus.ranks.first else []}
 
 
@@ -347,31 +343,16 @@ def local_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     return state | own | {"hooks": state["hooks"] | own["hooks"]}
 
 
-def _is_on_device(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and not leaf.is_meta
-
-
 def _plain(value: Any) -> Any:
+    """Return what is equal for equal states, as bytes and plain values."""
     if is_sharded(value):
         return "sharded", str(value.dtype), tuple(value.shape)
-    if isinstance(value, torch.Tensor):
-        values = value.tolist() if value.numel() <= SMALL else _fingerprint(value)
-        return "tensor", str(value.dtype), tuple(value.shape), values
+    if isinstance(value, Tensor):
+        words = value.detach().cpu().reshape(-1).view(torch.uint8)
+        return "tensor", str(value.dtype), tuple(value.shape), words.numpy().tobytes()
     if isinstance(value, dict):
         return [(key, _plain(item)) for key, item in value.items()]
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _fingerprint(tensor: torch.Tensor) -> Any:
-    """Return numbers that tensors of different bits hardly share: weighted sums of their words, made on the device."""
-    words = tensor.detach().contiguous().view(-1).view(torch.int32 if tensor.element_size() % 4 == 0 else torch.uint8)
-    weights = _weights(words.device)
-    return torch.stack([(weights[: len(piece)] * piece).sum() for piece in torch.split(words, PIECE)]).tolist()
-
-
-@cache
-def _weights(device: torch.device) -> torch.Tensor:
-    return torch.randint(-(2**63), 2**63 - 1, (PIECE,), generator=torch.Generator().manual_seed(0)).to(device)
 
 
 class FSDP(Parallel):
