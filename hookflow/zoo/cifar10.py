@@ -24,6 +24,8 @@ from hookflow.zoo.images import Images, Options, Split, synthetic
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
 FOLDER = "cifar-10-batches-bin"  # the archive's only folder
+MOST = 200_000_000
+"""The most bytes that the archive may have."""
 
 PATIENCE_S = 10.0
 """How long to wait for a connection, or for the next bytes on one."""
@@ -109,7 +111,7 @@ def _fetched(root: Path, say: Callable[[str], None]) -> str:
             fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may want it at once: one fetches, others wait
             if not (root / FOLDER).exists():
                 archive, unpacked = root / Path(URL).name, root / f"{FOLDER}.tmp"
-                download(URL, archive, MD5, say)
+                download(URL, archive, MD5, MOST, say)
                 say(f"unpacking {archive}")
                 shutil.rmtree(unpacked, ignore_errors=True)
                 with tarfile.open(archive) as tar:
@@ -117,15 +119,15 @@ def _fetched(root: Path, say: Callable[[str], None]) -> str:
                 (unpacked / FOLDER).rename(root / FOLDER)
                 unpacked.rmdir()
         return ""
-    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a redirect to no address
+    except (OSError, http.client.HTTPException, tarfile.TarError, ValueError) as error:  # a redirect to no address
         return f"the download failed: {error}"
 
 
-def download(url: str, target: Path, md5: str, say: Callable[[str], None]) -> None:
+def download(url: str, target: Path, md5: str, most: int, say: Callable[[str], None]) -> None:
     """Fetch `url` into `target` unless it is there; `say` takes lines about the progress.
 
-    Raises OSError where the file has another MD5 sum; OSError, http.client.HTTPException or ValueError where there is
-    no answer, or none that is HTTP.
+    Raises OSError where the file has another MD5 sum, or more than `most` bytes; OSError, http.client.HTTPException or
+    ValueError where there is no answer, or none that is HTTP.
     """
     path = target
     if not target.exists():
@@ -133,7 +135,10 @@ def download(url: str, target: Path, md5: str, say: Callable[[str], None]) -> No
         path = target.with_name(f"{target.name}.part")
         answer = urllib.request.urlopen(url, timeout=PATIENCE_S)  # noqa: S310  # the caller's, not the user's
         with answer, path.open("wb") as file:
-            while data := answer.read(CHUNK):
+            while data := answer.read(min(CHUNK, most + 1)):
+                if file.tell() + len(data) > most:
+                    path.unlink()
+                    raise OSError(f"{url} sends more than the {most:,} bytes that the file has at most")
                 file.write(data)
                 say(f"{file.tell() / 1e6:.0f} MB")
     with path.open("rb") as file:

@@ -1,8 +1,11 @@
 """CIFAR-10: the right bytes in the right places, broken folders named, and the archive fetched where there is none."""
 
+import hashlib
 import io
+import random
 import tarfile
 import threading
+from http.client import HTTPException
 
 import pytest
 import torch
@@ -10,6 +13,8 @@ import torch
 from hookflow.errors import UserError
 from hookflow.zoo import cifar10 as module
 from hookflow.zoo.cifar10 import FOLDER, RECORD, cifar10
+from tests.garbling import garbled, seeds
+from tests.limits import LIMIT
 
 RECORDS = 100
 """Images of a file, where the real ones have ten thousand."""
@@ -81,16 +86,21 @@ def test_planes_become_channels_and_rows_stay_rows(folder):
     assert torch.allclose(blue + 0.4465, wanted, atol=1e-6)
 
 
+def packed(*odd):
+    """Return an archive with one batch of black images, the first of class 7, and odd members."""
+    file = io.BytesIO()
+    batch = tarfile.TarInfo(f"{FOLDER}/data_batch_5.bin")
+    batch.size = RECORD * RECORDS
+    with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as tar:
+        tar.addfile(batch, io.BytesIO(bytes([7]) + bytes(batch.size - 1)))
+        for member in odd:
+            tar.addfile(member)
+    return file.getvalue()
+
+
 @pytest.fixture
 def archive(server, monkeypatch):
-    """A server of an archive with one batch of black images, the first of class 7."""
-    packed = io.BytesIO()
-    batch = bytes([7]) + bytes(RECORD * RECORDS - 1)
-    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
-        member = tarfile.TarInfo(f"{FOLDER}/data_batch_5.bin")
-        member.size = len(batch)
-        tar.addfile(member, io.BytesIO(batch))
-    server.content = packed.getvalue()
+    server.content = packed()
     monkeypatch.setattr(module, "URL", server.url)
     monkeypatch.setattr(module, "MD5", server.md5)
     module._fetched.cache_clear()
@@ -110,19 +120,28 @@ def test_the_archive_is_fetched_unpacked_and_read(archive, tmp_path):
     assert [path.name for path in (tmp_path / "new" / "root" / FOLDER).iterdir()] == ["data_batch_5.bin"]
 
 
+@pytest.mark.parametrize(("name", "link"), [("../outside.bin", ""), (f"{FOLDER}/data_batch_4.bin", "/etc/hostname")])
+def test_an_archive_that_leads_outside_its_folder_is_refused(archive, tmp_path, monkeypatch, name, link):
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = (tarfile.SYMTYPE if link else tarfile.REGTYPE), link
+    archive.content = packed(member)
+    monkeypatch.setattr(module, "MD5", archive.md5)
+    with pytest.raises(UserError, match=r"the download failed: .*(outside|a link to an absolute path)"):
+        load(tmp_path / "root")
+    assert not list(tmp_path.rglob("outside.bin")) + list(tmp_path.rglob("data_batch_4.bin"))
+
+
 @pytest.mark.parametrize(
     ("name", "value", "wrong"),
     [
         ("MD5", "0123", "has the MD5 sum .* instead of 0123"),
+        ("MOST", 5, "sends more than the 5 bytes that the file has at most"),
         ("PATIENCE_S", 0.05, "timed out"),
         ("URL", "http://127.0.0.1:1/file.bin", "refused"),
-        ("raw", b"HTTP/9", "HTTP/9"),
-        ("raw", b"HTTP/1.1 302 Found\r\nLocation: http://[\r\n\r\n", "Invalid IPv6 URL"),
-        ("raw", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", "MD5 sum"),
     ],
 )
 def test_a_download_that_fails_leaves_no_images_and_says_why(archive, tmp_path, monkeypatch, name, value, wrong):
-    monkeypatch.setattr(archive if name == "raw" else module, name, value)
+    monkeypatch.setattr(module, name, value)
     given_up = threading.Event()
     if name == "PATIENCE_S":
         monkeypatch.setattr(archive, "before_answer", given_up.wait)
@@ -130,6 +149,64 @@ def test_a_download_that_fails_leaves_no_images_and_says_why(archive, tmp_path, 
         load(tmp_path)
     given_up.set()
     assert not list(tmp_path.rglob("*.tar.gz")) + list(tmp_path.rglob("data_batch*")) + list(tmp_path.rglob("file.bin"))
+
+
+CONTENT = bytes(range(256)) * 16
+LARGEST = 1 << 14
+STATUS = [b"HTTP/1.1 200 OK", b"HTTP/1.1 206 Partial", b"HTTP/1.1 302 Found", b"HTTP/1.1 500 \x1b[31m", b"HTTP/9", b""]
+LINES = [
+    b"Transfer-Encoding: chunked",
+    b"Content-Encoding: gzip",
+    b"Content-Range: bytes x-y/z",
+    b"Location: http://[",
+    b"Location: file:///etc/passwd",
+    b"Location: http://127.0.0.1:99999999/",
+    b": no name",
+    b"X: " + b"x" * 70_000,
+    *(b"Content-Length: " + number for number in (b"abc", b"-5", b"", b"9" * 5_000, "٣".encode(), b"0")),
+]
+
+
+@seeds(150)
+def test_whatever_it_answers(server, tmp_path, monkeypatch, seeds):
+    """A download is the whole file or an error, and fills no disk."""
+    monkeypatch.setattr(module, "PATIENCE_S", LIMIT)
+    for seed in seeds:
+        chance = random.Random(seed)
+        body = chance.choice([CONTENT, CONTENT[: chance.randrange(len(CONTENT))], 2 * CONTENT, b"", 99 * CONTENT])
+        status = STATUS[0] if chance.random() < 0.7 else chance.choice(STATUS)
+        head = [status, b"Content-Length: %d" % len(CONTENT), *chance.choices(LINES, k=chance.randrange(3))]
+        answer = b"\r\n".join(head[:: chance.choice([1, 2])]) + chance.choice([b"\r\n\r\n", b"\n\n", b""]) + body
+        server.raw = garbled(answer, chance) if chance.random() < 0.3 else answer
+        try:
+            module.download(server.url, tmp_path / "f", hashlib.md5(CONTENT).hexdigest(), LARGEST, print)
+        except (OSError, HTTPException, ValueError):
+            assert not (tmp_path / "f").exists(), f"seed {seed}"
+        else:
+            assert (tmp_path / "f").read_bytes() == CONTENT, f"seed {seed}"
+        for path in tmp_path.iterdir():
+            assert path.stat().st_size <= LARGEST, f"seed {seed}"
+            path.unlink()
+
+
+@seeds(40)
+def test_whatever_is_in_the_files(tmp_path, monkeypatch, seeds):
+    """Images and classes are in range, or a problem names the folder."""
+    monkeypatch.setattr(module, "RECORDS", 4)
+    whole = b"".join(bytes([k]) + bytes([10 * k]) * (RECORD - 1) for k in range(4))
+    for seed in seeds:
+        chance = random.Random(seed)
+        split = chance.choice(list(module.FILES))
+        for name in module.FILES[split]:
+            data = bytearray(whole)
+            data[chance.choice([0, RECORD])] = chance.randrange(256)
+            (tmp_path / name).write_bytes(chance.choice([whole, data, garbled(whole, chance)]))
+        try:
+            for batch in load(tmp_path, split=split, batch_size=2, download=False).epoch(0):
+                assert batch.images.isfinite().all(), f"seed {seed}"
+                assert ((batch.classes >= 0) & (batch.classes < 10)).all(), f"seed {seed}"
+        except UserError as error:
+            assert str(tmp_path) in str(error), f"seed {seed}"
 
 
 def test_an_archive_put_there_by_hand_is_unpacked_without_the_network(archive, tmp_path):
