@@ -78,6 +78,12 @@ class StandIn(SimpleNamespace):
         return value
 
 
+class OnCuda(torch.Tensor):
+    """A tensor of the host that says it is one of a GPU."""
+
+    is_cuda = True
+
+
 NOW = [0.0]
 """The time of a clock that only the hook moves."""
 

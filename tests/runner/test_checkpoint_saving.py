@@ -18,11 +18,12 @@ from torch import nn
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint import manager
-from hookflow.runner.checkpoint.manager import HostCopy
+from hookflow.runner.checkpoint.manager import LARGE, HostCopy, host_memory
 from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
 from tests.conftest import NewRun, Train, Trained, messages, reason, records, wait_for
 from tests.distributed.actors import asked_to_stop
+from tests.hooks.stand_ins import OnCuda
 from tests.limits import LIMIT
 from tests.runner.same import assert_same, assert_same_end
 from tests.runner.test_resume import EVERY_3, strikes
@@ -194,6 +195,20 @@ def test_a_copy_is_made_where_the_last_one_was() -> None:
     other = copy.of({"model": net.state_dict(), "more": torch.ones(2, 2)})
     assert_same(other["model"], net.state_dict())
     assert len({tensor.data_ptr() for tensor in [*other["model"].values(), other["more"]]}) == 7
+
+
+def test_memory_for_large_tensors_of_a_gpu_is_locked_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    locked: dict[int, int] = {}
+    runtime = SimpleNamespace(
+        cudaHostRegister=lambda place, size, flags: int(bool(locked.setdefault(place, size) != size)),
+        cudaHostUnregister=locked.pop,
+    )
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    memory = host_memory(torch.empty(3, LARGE, dtype=torch.uint8).as_subclass(OnCuda))
+    assert locked == {memory.data_ptr(): 3 * LARGE}
+    del memory
+    assert not locked
+    assert not host_memory(torch.empty(3, LARGE)).is_pinned()
 
 
 def test_who_is_given_the_copy_may_keep_it(trained: Trained) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +11,14 @@ from torch import nn
 
 from hookflow.errors import UserError, Where
 from hookflow.runner.builder import build
+from hookflow.runner.loop import update
+from hookflow.runner.loop.update import Update
+from hookflow.runner.numerics import precision
+from hookflow.runner.numerics.precision import in_precision
 from hookflow.runner.process.launch import start
 from tests.conftest import NewRun, Trained, messages, records
 from tests.runner.by_hand import Ran, hook, ran
-from tests.runner.same import final_state
+from tests.runner.same import assert_same, final_state
 from tests.runner.test_torch_hooks import names as notes_name
 
 __all__ = ["ran"]
@@ -124,3 +129,42 @@ def test_it_is_compiled_for_real(new_run: NewRun, tmp_path: Path, monkeypatch: p
     one, other = (final_state(run_dir)["model"] for run_dir in (plain, compiled))
     for name, tensor in one.items():  # type: ignore[attr-defined]
         assert torch.allclose(tensor, other[name], atol=1e-5), name  # type: ignore[index]
+
+
+@pytest.mark.parametrize("compiled", ["reduce-overhead", "max-autotune", "default", True, False])
+def test_a_call_of_the_task_begins_a_step_of_cuda_graphs(monkeypatch: pytest.MonkeyPatch, compiled: bool | str) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: calls.append("mark"))
+    step = in_precision(lambda run, batch: calls.append("step"), torch.device("cuda"), "fp32", compiled)
+    step(None, None)
+    assert calls == (["mark", "step"] if compiled in ("reduce-overhead", "max-autotune") else ["step"])
+
+
+@pytest.mark.parametrize(
+    "accumulates",
+    ["run.accumulate=2", 'hooks.accumulation={use="accumulation_schedule", args={batches=[[0, 3]]}}'],
+    ids=["accumulate", "schedule"],
+)
+def test_gradients_accumulate_outside_of_the_memory_of_cuda_graphs(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, accumulates: str
+) -> None:
+    """With a stand-in for graphs: what a backward pass has allocated is overwritten when the next step begins."""
+    plain = trained(accumulates)
+    pool: list[torch.Tensor] = []
+    backward = Update.backward
+
+    def recorded(self: Update, offered: tuple[Any, ...], names: tuple[str, ...], weight: float) -> None:
+        fresh = [p for p in self._parameters(names) if p.grad is None]
+        backward(self, offered, names, weight)
+        pool.extend(p.grad for p in fresh if p.grad is not None)
+
+    def overwrite() -> None:
+        for gradient in pool:
+            gradient.fill_(torch.nan)
+        pool.clear()
+
+    monkeypatch.setattr(Update, "backward", recorded)
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", overwrite)
+    for module in (precision, update):
+        monkeypatch.setattr(module, "records_graphs", lambda device, compiled: True)
+    assert_same(final_state(trained(accumulates))["model"], final_state(plain)["model"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from torch.utils.data import Subset, TensorDataset
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import LoaderSection
 from hookflow.pipeline.source_map import SourceMap
+from hookflow.runner.data.base import DataContext, prefetch
 from hookflow.runner.data.batch_sampler import BatchSampler
 from hookflow.runner.data.loader import Loader, OnDevice, may_draw
 from hookflow.runner.data.loader_parts import loader_parts
@@ -304,3 +307,15 @@ def test_data_that_draw_nothing_are_not_seeded() -> None:
     before = generator_states()
     epoch(source(of))
     assert generator_states() == before
+
+
+def test_on_cuda_a_batch_is_handed_out_before_the_next_one_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = SimpleNamespace(record_event=lambda: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(DataContext, "to_device", lambda self, batch: batch)
+    fetched: list[int] = []
+    batches = (fetched.append(k) or k for k in range(3))  # type: ignore[func-returns-value]
+    moved = prefetch(batches, context(device=torch.device("cuda")))
+    assert (next(moved), fetched) == (0, [0])
+    assert [*moved] == [1, 2]

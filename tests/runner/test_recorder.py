@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
 from hookflow.runner.logging import recorder as module
 from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.loop.task import scalar
+from hookflow.runner.loop.task import event_of_stream, scalar
+from tests.hooks.stand_ins import OnCuda
 from tests.limits import LIMIT
 
 
@@ -127,6 +129,20 @@ def test_a_number_that_cannot_be_read_costs_no_other_one_and_is_said_once(run_di
     assert [text.partition(":")[0] for text in told] == [
         f'the logged number "{name}" cannot be read' for name in ("sparse", "meta")
     ]
+
+
+def test_a_number_of_a_stream_of_the_users_own_is_read_once_it_is_computed(
+    run_dir: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = torch.zeros(1).as_subclass(OnCuda)
+    stream = SimpleNamespace(record_event=lambda: SimpleNamespace(synchronize=lambda: number.fill_(3)))
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    assert event_of_stream(number) is event_of_stream(torch.zeros(1)) is event_of_stream(1.0) is None
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    recorder.scalar("n", number, event_of_stream(number))
+    recorder.flush()
+    assert [record["v"] for record in read(run_dir)] == [{"n": 3.0}]
 
 
 def test_a_number_has_the_epoch_that_it_was_logged_in_whenever_it_is_written(

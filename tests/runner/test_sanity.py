@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-from hookflow.runner.loop.sanity import _copied
+from hookflow.runner.loop.sanity import _copied, unchanged
 from tests.conftest import Train, Trained, messages, reason, records, strike
 from tests.runner.same import assert_same_end
 from tests.sanity import Meter
@@ -123,3 +125,11 @@ def test_it_takes_two_batches_and_a_resumed_run_has_none(trained: Trained, train
     assert begun.startswith("vvt")
     assert train_here(run_dir, resume=True) == 0
     assert calls.read_text()[len(begun)] == "t"
+
+
+def test_the_network_is_restored_on_its_device() -> None:
+    """On the device "meta" any copy to the host raises."""
+    net = nn.BatchNorm1d(3, device="meta")
+    with unchanged(net, torch.device("meta")):
+        net(torch.ones(2, 3, device="meta"))
+    assert net.running_mean is not None and net.running_mean.is_meta

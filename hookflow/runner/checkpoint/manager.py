@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
@@ -36,6 +37,9 @@ GRACE = 5.0
 
 HEARS = 1.0
 """Seconds between the waits for a write: Python handles a signal between them."""
+
+LARGE = 1 << 20
+"""Bytes from which on the memory of a copy is locked by its size."""
 
 LAST = "last"
 """The name of the latest checkpoint, beside its other names."""
@@ -90,6 +94,20 @@ def begin(saving: Saving, write: Callable[[], Saved], ended: Callable[[], None])
     saving.thread.start()
 
 
+def host_memory(like: torch.Tensor) -> torch.Tensor:
+    """Return memory of the host for a copy of a tensor, uninitialised; for one of a GPU it is page-locked.
+
+    Large memory is locked by its size: PyTorch's allocator of pinned memory rounds it up to a power of two.
+    """
+    memory = torch.empty_like(like, device="cpu", pin_memory=like.is_cuda and like.nbytes < LARGE)
+    if like.is_cuda and like.nbytes >= LARGE:
+        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        if int(cudart.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)):  # it is locked another way, then
+            return torch.empty_like(like, device="cpu", pin_memory=True)
+        weakref.finalize(memory, cudart.cudaHostUnregister, memory.data_ptr())
+    return memory
+
+
 class HostCopy:
     """Copies a state into the host's memory: pinned where it comes from a GPU, so that it waits for the device once.
 
@@ -119,7 +137,7 @@ class HostCopy:
             if key not in copies:
                 kind = (*layout, value.is_cuda)
                 spare = self._spare.get(kind)
-                memory = spare.pop() if spare else torch.empty_like(value.detach(), device="cpu", pin_memory=kind[-1])
+                memory = spare.pop() if spare else host_memory(value.detach())
                 used.setdefault(kind, []).append(memory)
                 copies[key] = memory.copy_(value.detach(), non_blocking=value.is_cuda)
             return copies[key]

@@ -80,19 +80,15 @@ def tensors(batch: Any) -> Iterator[Tensor]:
 
 
 def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
-    """Yield the batches on the device. On CUDA the next one is copied meanwhile, on a stream of its own."""
+    """Yield the batches on the device. On CUDA each is copied on a stream of its own, beside the step before."""
     if context.device.type != "cuda":
         yield from map(context.to_device, batches)
         return
     side = torch.cuda.Stream(context.device)  # type: ignore[no-untyped-call]
-    in_flight: list[tuple[Any, torch.cuda.Event]] = []
     for batch in batches:
         with torch.cuda.stream(side):
-            in_flight.append((context.to_device(batch), side.record_event()))
-        if len(in_flight) > 1:
-            yield _after_copy(*in_flight.pop(0))
-    for last in in_flight:
-        yield _after_copy(*last)
+            moved, copied = context.to_device(batch), side.record_event()
+        yield _after_copy(moved, copied)  # before the next one is fetched, which may take long
 
 
 def _after_copy(batch: Any, copied: torch.cuda.Event) -> Any:

@@ -85,7 +85,7 @@ class Recorder:
         self._commands.read_all()  # what was asked of an earlier attempt is not asked of this one
         self._on_command = on_command
         self._queue: deque[Record] = deque()
-        self._scalars: deque[tuple[int, int, float, str, float | torch.Tensor]] = deque()
+        self._scalars: deque[tuple[int, int, float, str, float | torch.Tensor, Any]] = deque()
         self._unread: set[str] = set()
         self._progress: RunState | None = None
         self._books: Books | None = None
@@ -126,9 +126,12 @@ class Recorder:
         """Record a message; `source` is who says it."""
         self.put("message", level=level, source=source, text=text)
 
-    def scalar(self, name: str, value: float | torch.Tensor) -> None:
-        """Record a number. A tensor must not change any more; it is read later, by the flusher thread."""
-        self._scalars.append((*self._place(), time.time(), name, value))
+    def scalar(self, name: str, value: float | torch.Tensor, computed: Any = None) -> None:
+        """Record a number. A tensor must not change any more; it is read later, by the flusher thread.
+
+        That thread waits for the event `computed`, where the device computes the number on another stream than its own.
+        """
+        self._scalars.append((*self._place(), time.time(), name, value, computed))
 
     def failure(self, error: BaseException, *, hook: str = "", point: str = "", action: OnError = "raise") -> None:
         """Record an exception with its whole traceback, and print that.
@@ -269,10 +272,13 @@ class Recorder:
         A message names those that cannot be read, each once in a run.
         """
         used = _take(self._scalars)
-        values = _fetched([value for *_, value in used])
+        for *_, computed in used:
+            if computed is not None:
+                computed.synchronize()
+        values = _fetched([value for *_, value, _ in used])
         records: dict[tuple[int, int], Scalars] = {}
         unread: list[Record] = []
-        for (it, ep, t, name, _), value in zip(used, values, strict=True):
+        for (it, ep, t, name, *_), value in zip(used, values, strict=True):
             if not isinstance(value, Exception):
                 records.setdefault((it, ep), Scalars(k="scalars", t=t, it=it, ep=ep, v={}))["v"][name] = value
             elif name not in self._unread:

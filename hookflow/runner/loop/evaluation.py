@@ -72,7 +72,7 @@ class Evaluation:
         self.parts = parts = self.context.parts
         self.state = self.context.state
         self.engine = self.context.engine
-        evaluate = in_precision(evaluation_of(parts.task), parts.device, parts.precision)
+        evaluate = in_precision(evaluation_of(parts.task), parts.device, parts.precision, parts.section.compile)
         self.evaluate = self.context.module_hooks.settled(evaluate)
 
     @torch.no_grad()

@@ -36,7 +36,8 @@ def choose(context: Context, run: Any, update: Update) -> Iterate:
 
 def step_of(context: Context) -> Callable[[Any, Any], dict[str, Any]]:
     parts = context.parts
-    return context.module_hooks.settled(in_precision(parts.task.step, parts.device, parts.precision))
+    step = in_precision(parts.task.step, parts.device, parts.precision, parts.section.compile)
+    return context.module_hooks.settled(step)
 
 
 def plain(context: Context, run: Any, update: Update) -> Iterate:
@@ -201,6 +202,8 @@ class Accumulated(_Batchwise):
                     for name, value in single_numbers(outputs).items():
                         sums.setdefault(name, WeightedSum()).add(value, s.batch_size)  # not every batch may have it
                 update.backward(offered, every, weight)
+                if s.batch_idx + 1 < last:
+                    update.keep_gradients()
             s.batch_idx += 1
         if offered is not None:
             if grouped:
@@ -224,6 +227,7 @@ class SelfStepping(_Batchwise):
             outputs = self.step(self.run, batch)
             s.batch = None
             check_outputs(outputs, "step", own_steps=True)
+            self.update.keep_gradients()
             self.timeline.mark(FORWARD)
             self.context.scalars.take(outputs)
             offered = batch, s.batch_idx, outputs

@@ -21,7 +21,7 @@ from hookflow.runner.logging.media import copied, drawn
 from hookflow.runner.logging.timing import FORWARD
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.requests import NOTHING
-from hookflow.runner.loop.task import Named, evaluation_of, numbers, scalar
+from hookflow.runner.loop.task import Named, evaluation_of, event_of_stream, numbers, scalar
 from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics.precision import in_precision
 
@@ -47,6 +47,7 @@ class Run:
         self.world = parts.ranks.world
         self.dir = context.folder
         self.is_temporary = False
+        self._compiled = parts.section.compile
         self._trains = parts.trains
         self._strategy = parts.strategy
         self._state = context.state
@@ -109,7 +110,7 @@ class Run:
 
     def log(self, name: str, value: float | torch.Tensor) -> None:
         number = scalar(value, f'run.log("{name}", …)')
-        self._log.scalar(name, number)
+        self._log.scalar(name, number, event_of_stream(number))
         self._scalars.log(name, number)
         if self._offers_log and get_ident() == self._engine.dispatcher.thread:
             self._offers_log = False  # not for the numbers that hooks log at on_log
@@ -145,7 +146,7 @@ class Run:
         return here.hook if here else "task"
 
     def evaluate(self, batch: Any) -> dict[str, Any]:
-        evaluate = in_precision(evaluation_of(self.task), self.device, self.precision)
+        evaluate = in_precision(evaluation_of(self.task), self.device, self.precision, self._compiled)
         return evaluate(self, batch)  # type: ignore[no-any-return]
 
     def sum(self, value: float | torch.Tensor) -> torch.Tensor:

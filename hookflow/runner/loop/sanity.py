@@ -133,7 +133,7 @@ class Quiet:
     def __init__(self) -> None:
         self.names: set[str] = set()
 
-    def scalar(self, name: str, value: Any) -> None:
+    def scalar(self, name: str, value: Any, computed: Any = None) -> None:
         self.names.add(name)
 
     def __getattr__(self, name: str) -> Any:

@@ -143,7 +143,7 @@ class Trainer:
         predict = prediction_of(self._parts.task)
         with self._running():
             self._load(checkpoint)
-            step = in_precision(predict, self._parts.device, self._parts.precision)
+            step = in_precision(predict, self._parts.device, self._parts.precision, self._parts.section.compile)
             return self._evaluate.predict(split, self._context.module_hooks.settled(step))
 
     @contextmanager
@@ -220,7 +220,7 @@ class Trainer:
 
     def _explain_loss(self, batch: Any) -> str:
         parts = self._parts
-        step = in_precision(parts.task.step, parts.device, parts.precision)
+        step = in_precision(parts.task.step, parts.device, parts.precision, parts.section.compile)
         clips = any(isinstance(hook, GradClip) for hook in parts.hooks.values())
         ways = advice(parts.precision, clips=clips, saved=bool(self._store.all()))
         return " ".join([*diagnose(parts, self.state, self.run, step, batch), ways])

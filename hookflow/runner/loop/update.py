@@ -16,6 +16,7 @@ from hookflow.runner.logging.timing import BACKWARD, OPTIMIZER
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.finite import Losses, StepGuard
 from hookflow.runner.loop.requests import BEFORE_THE_STEP, BETWEEN_STEPS
+from hookflow.runner.numerics.precision import records_graphs
 from hookflow.runner.process.state import RunState
 
 BEFORE_THE_BACKWARD = (
@@ -82,6 +83,8 @@ class Update:
         self._requests = context.requests
         self._optimizers = optimizers
         self._trained = Trained(context.parts.model, optimizers)
+        self._records_graphs = records_graphs(context.parts.device, context.parts.section.compile)
+        self._kept = False
         self._clear = {name: clears_gradients([optimizer]) for name, optimizer in optimizers.items()}
         self._strategy = strategy
         self._consensus = context.consensus
@@ -128,7 +131,16 @@ class Update:
         """Drop the gradients of the named optimizers that a step has used."""
         for name in self._used.intersection(names):
             self._clear[name]()
+            self._kept = False
         self._used.difference_update(names)
+
+    def keep_gradients(self) -> None:
+        """Copy gradients that no step has used yet out of the memory of CUDA graphs, which write over it."""
+        if self._records_graphs and not self._kept:
+            for parameter in self._parameters(name for name in self.every if name not in self._used):
+                if parameter.grad is not None:
+                    parameter.grad = parameter.grad.clone()
+            self._kept = True
 
     def step(self, offered: tuple[Any, ...], names: tuple[str, ...]) -> None:
         """Let the named optimizers step, unless a hook has requested to skip that or the gradients are not finite.
@@ -138,6 +150,7 @@ class Update:
         self.stepping = names
         keeps, self._requests.keeps_gradients = self._requests.keeps_gradients, False
         if keeps:
+            self.keep_gradients()
             if self._skips():
                 self.group.close()
                 self._used.update(names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -53,14 +53,26 @@ def _cpu_has_bf16() -> bool:
     return any(getattr(torch.cpu, ask, lambda: False)() for ask in asks)
 
 
-def in_precision(step: Callable[[Any, Any], Any], device: torch.device, precision: str) -> Callable[[Any, Any], Any]:
-    """Return a task's method that runs in autocast where the precision has 16 bits, and else the method itself."""
-    half = HALVES.get(precision)
-    if half is None:
+def records_graphs(device: torch.device, compiled: bool | str) -> bool:
+    """Say whether `torch.compile` records CUDA graphs: each run of a graph writes over the outputs of its last one."""
+    return device.type == "cuda" and compiled in ("reduce-overhead", "max-autotune")
+
+
+def in_precision(
+    step: Callable[[Any, Any], Any], device: torch.device, precision: str, compiled: bool | str
+) -> Callable[[Any, Any], Any]:
+    """Return a task's method that runs in autocast where the precision has 16 bits, and else the method itself.
+
+    Where its network records CUDA graphs, each call begins another step of them.
+    """
+    half, marks = HALVES.get(precision), records_graphs(device, compiled)
+    if half is None and not marks:
         return step
-    cast = torch.autocast(device.type, half)  # which may be entered again and again
+    cast = torch.autocast(device.type, half) if half else nullcontext()  # which may be entered again and again
 
     def computed(run: Any, batch: Any) -> Any:
+        if marks:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         with cast:
             return step(run, batch)
 
