@@ -121,7 +121,7 @@ def _described(plan: Plan, answer: Answer, slots: Sequence[str]) -> Iterator[str
         own = plan.hook(binding.hook).phase
         if binding.half != "exit" and binding.phase != own:
             yield f"  {binding.hook} is {own} by itself; its edges make it {binding.phase} here"
-    if cycle := dict.fromkeys(edge for passed in answer.overruled for edge in plan.circle(passed)):
+    if cycle := dict.fromkeys(edge for passed in answer.overruled for edge in plan.cycle(passed)):
         yield "  these flows form a cycle, so none of them counts:"
         yield from _edges(list(cycle))
     for passed in answer.overruled:

@@ -215,7 +215,7 @@ class Plan:
         """How many flows gave way at each point without a recorded reason."""
         return Counter(overruled.edge.point for overruled in self.given_way if not overruled.against)
 
-    def circle(self, given_way: GivenWay) -> tuple[Edge, ...]:
+    def cycle(self, given_way: GivenWay) -> tuple[Edge, ...]:
         """Return the cycle of flows that an edge gave way to, from its first name on; () where a kept edge did it."""
         if not given_way.against or not self._dropped.issuperset(given_way.against):
             return ()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hookflow.errors import Problem
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.plan import Plan
+from hookflow.graph.render.text import edges_that_gave_way
 from hookflow.graph.turning import Pair, meeting_points, pair_of
 from hookflow.graph.why import Ambiguity, Reason, ambiguities, neighbours, ways_to_state
 from hookflow.numbers import counted
@@ -116,7 +117,7 @@ class Findings:
     @property
     def problems(self) -> list[Problem]:
         """All that is doubtful: warnings, ambiguous pairs, data flow that gave way, notes, and what is unknown."""
-        flows = (Problem(f"gave way: {text}") for text in _gave_way(self.plan))
+        flows = (Problem(text) for text in edges_that_gave_way(self.plan))
         return [*self.plan.warnings, *map(self._ambiguity, self.alarms), *flows, *self.plan.notes, *self.plan.unknown]
 
     @property
@@ -160,7 +161,7 @@ class Findings:
                 | self._ambiguity(alarm).to_json()
                 for alarm in self.alarms
             ],
-            "given_way": _gave_way(self.plan),
+            "given_way": [*edges_that_gave_way(self.plan)],
             "default_hooks": [hook.name for hook in self.plan.hooks if hook.default],
             "firings": [
                 {"hook": binding.hook, "point": binding.point, "trigger": str(binding.trigger)}
@@ -184,7 +185,7 @@ class Findings:
         if self.commuted:
             settled = [pair for pair in self.ambiguous if pair not in self.alarms]
             yield from commuted_lines(self.plan, self.commuted, settled)
-        yield from _first_few("gave way", _gave_way(self.plan))
+        yield from _first_few("gave way", edges_that_gave_way(self.plan))
         firings = [
             f"{binding.hook} at {binding.point}: {self.forecasts[binding.id].text}"
             for binding in self.plan.bindings
@@ -240,31 +241,6 @@ def _folded(ambiguous: Iterable[Ambiguity]) -> dict[str, None]:
         message = f"{pair.first.hook} and {pair.then.hook} touch {', '.join(pair.slots)}"
         points.setdefault(message, []).append(pair.point)
     return dict.fromkeys(f"{message}, at {', '.join(dict.fromkeys(at))}" for message, at in points.items())
-
-
-def _gave_way(plan: Plan) -> list[str]:
-    """Return the flows that gave way, and to what; a cycle of flows, of which none is the stronger, once."""
-    lines = []
-    for passed in plan.given_way:
-        edge, path = passed.edge, passed.against
-        if not path:
-            continue
-        if cycle := plan.circle(passed):
-            flows = ", ".join(
-                f"{item.first} → {item.then} ({', '.join(item.slots)})"
-                + f" at {item.point}" * (item.point != edge.point)
-                for item in cycle
-            )
-            lines.append(f"{flows}: a cycle of flows, so none of them counts; at {edge.point}")
-            continue
-        if all(step.point == edge.point for step in path):
-            stronger = " → ".join([*(step.first for step in path), edge.first])
-        else:  # edges of two points make no one way
-            stronger = " and ".join(f"{step.first} → {step.then} at {step.point}" for step in path)
-        lines.append(f"{edge.first} → {edge.then} ({', '.join(edge.slots)}), to {stronger}; at {edge.point}")
-    for point, count in plan.unexplained.items():
-        lines.append(f"{counted(count, 'more flow')}, to others; at {point}")
-    return list(dict.fromkeys(lines))
 
 
 def _first_few(name: str, entries: Iterable[str], more: bool = False) -> Iterator[tuple[str, str]]:

@@ -94,7 +94,7 @@ def test_thousands_of_ambiguous_pairs_are_counted_as_far_as_anybody_reads() -> N
 def test_what_has_given_way_is_told() -> None:
     sched = "hooks.sched={use='builtins:print', points=['after_train_iter'], writes=['lr']}"
     shown = check("hooks.print.reads=['lr']", "hooks.print.before=['sched']", sched)
-    assert "  gave way   sched → print (lr), to print → sched; at after_train_iter\n" in shown
+    assert "  gave way   at after_train_iter, sched before print (writes lr) gave way to: print before sched" in shown
 
 
 SAVES = (

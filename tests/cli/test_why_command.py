@@ -114,7 +114,9 @@ def test_the_answers_are_golden(here: Path) -> None:
         file.write('[hooks.around]\nuse = "./mine.py:Around"\n[hooks.s]\nuse = "./mine.py:Reads"\nafter = ["around"]\n')
     text += answers("around s", "around around --point before_val")
     check_golden("why.txt", text)
-    line = "f1 → f2 (two), f2 → f1 (one): a cycle of flows, so none of them counts; at after_run"
+    line = (
+        "at after_run, a cycle of flows, so none of them counts: f1 before f2 (writes two), f2 before f1 (writes one)"
+    )
     assert invoke("check", "p.toml", columns=200).count(line) == 1
 
 

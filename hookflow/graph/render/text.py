@@ -79,9 +79,9 @@ def edges_that_gave_way(plan: Plan) -> Iterator[str]:
     sentences: dict[str, None] = {}
     for overruled in plan.given_way:
         at = f"at {overruled.edge.point}"
-        if circle := plan.circle(overruled):
-            flows = ", ".join(map(in_words, circle))
-            sentences[f"{at}, a circle of flows, so none of them counts: {flows}"] = None
+        if cycle := plan.cycle(overruled):
+            flows = ", ".join(map(in_words, cycle))
+            sentences[f"{at}, a cycle of flows, so none of them counts: {flows}"] = None
         elif overruled.against:
             against = ", ".join(map(in_words, overruled.against))
             sentences[f"{at}, {in_words(overruled.edge)} gave way to: {against}"] = None

@@ -86,8 +86,8 @@ def test_a_phase_that_an_edge_has_moved_is_told_with_the_one_it_was() -> None:
 def test_a_circle_of_flows_is_told_once() -> None:
     nodes = [node(a, ["after_val"], reads=(x,), writes=(y,)) for a, x, y in (("b", "x", "y"), ("a", "y", "x"))]
     assert as_text(plan(*nodes)).split("\n")[-2:] == [
-        "at after_val, a circle of flows, so none of them counts: a before b (writes",
-        "  x), b before a (writes y)",
+        "at after_val, a cycle of flows, so none of them counts: a before b (writes x),",
+        "  b before a (writes y)",
     ]
 
 
