@@ -143,6 +143,6 @@ def test_synthetic_images_say_so_and_depend_on_their_split_alone():
 def test_synthetic_images_can_be_learnt(tmp_path, train_here):
     pipeline = Path(__file__).parents[2] / "pipelines" / "cifar.toml"
     offline = [f"data.{split}.args.download=false" for split in ("train", "val", "test")]
-    run_dir = begin(pipeline, tmp_path, "run.device=cpu", "run.max_epochs=4", *offline)
+    run_dir = begin(pipeline, tmp_path, "run.device=cpu", *offline)
     assert train_here(run_dir) == 0, records(run_dir, "error")
-    assert records(run_dir, "metrics")[-1]["v"]["accuracy"] > 0.7
+    assert records(run_dir, "metrics")[-1]["v"]["accuracy"] > 0.85
