@@ -52,8 +52,10 @@ Train = Callable[..., int]
 Trained = Callable[..., RunDir]
 
 # A busy machine is no mistake, and the same commit has the same result: `make test-long` draws anew each time.
-settings.register_profile("hookflow", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-settings.register_profile("long", settings.get_profile("hookflow"), derandomize=False)
+settings.register_profile(
+    "hookflow", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=50
+)
+settings.register_profile("long", settings.get_profile("hookflow"), derandomize=False, max_examples=200)
 settings.load_profile("hookflow")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import tomli
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hookflow.errors import Where
@@ -72,7 +72,6 @@ def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
             yield from leaves(item, (*path, key))
 
 
-@settings(deadline=None)  # no test of ours is about time
 @given(documents())
 def test_every_leaf_stands_where_it_is_told(text: str) -> None:
     places = SourceMap.in_text(text, "f.toml")
