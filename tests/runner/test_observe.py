@@ -7,7 +7,7 @@ import json
 import pickle
 import random
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -35,9 +35,9 @@ from tests.conftest import TOY
 NOTHING = Slots()
 
 
-def observed(hooks: Mapping[str, Any], **run: Any) -> tuple[Plan, Observed]:
-    """Observe the toy pipeline with these hooks and no others."""
-    tables: dict[str, Any] = tomli.loads(TOY.read_text())
+def observed(hooks: Mapping[str, Any], file: Path = TOY, **run: Any) -> tuple[Plan, Observed]:
+    """Observe a pipeline with these hooks and no others."""
+    tables: dict[str, Any] = tomli.loads(file.read_text())
     tables["run"] |= {"default_hooks": False, "threads": 1, **run}
     if "max_iters" in run:
         del tables["run"]["max_epochs"]
@@ -139,16 +139,10 @@ def test_what_is_declared_is_not_missing_and_what_is_not_seen_is_told() -> None:
 
 
 def test_several_models_and_optimizers_have_slots_of_their_own() -> None:
-    gan = TOY.with_name("gan.toml")
-    tables: dict[str, Any] = tomli.loads(gan.read_text())
-    tables["run"] |= {"default_hooks": False, "threads": 1}
-    tables["hooks"] = {"mine": {"use": "./undeclared.py:halves_generator", "points": ["after_train_iter"]}}
-    loaded = load(tables)
-    plan = valid_plan(loaded, gan.parent)
-    found = observe(loaded, plan, gan.parent, lambda *said: None)
-    assert by_method(found.seen)["mine", ""] == Slots(
-        ("lr.generator", "model.generator"), ("lr.generator", "model.generator")
-    )
+    hooks = {"mine": {"use": "./undeclared.py:halves_generator", "points": ["after_train_iter"]}}
+    _, found = observed(hooks, TOY.with_name("gan.toml"))
+    slots = ("lr.generator", "model.generator")
+    assert by_method(found.seen)["mine", ""] == Slots(slots, slots)
 
 
 def test_a_run_by_iterations_and_a_task_that_accumulates_are_observed_too() -> None:
@@ -185,17 +179,11 @@ def test_a_run_that_is_observed_ends_with_the_bits_of_one_that_is_not() -> None:
     assert all(torch.equal(observed[name], unobserved[name]) for name in unobserved)
 
 
-@pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    yield tmp_path
-    monkeypatch.setattr("tempfile.tempdir", None)
-
-
-def test_nothing_is_kept(kept: Path) -> None:
-    observed({"file": {"use": "./undeclared.py:leaves_a_file", "points": ["after_train_iter"]}}, dir=str(kept / "runs"))
-    assert [*kept.iterdir()] == []
+def test_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    hooks = {"file": {"use": "./undeclared.py:leaves_a_file", "points": ["after_train_iter"]}}
+    observed(hooks, dir=str(tmp_path / "runs"))
+    assert [*tmp_path.iterdir()] == []
 
 
 class Holds:

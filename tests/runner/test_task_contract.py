@@ -39,18 +39,6 @@ def test_an_evaluation_needs_no_gradient(trained: Trained) -> None:
     trained(detached, *off)
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ('model={use="builtins:dict"}', "model must be a torch.nn.modules.module.Module, and this makes a dict"),
-        ('optimizer={use="builtins:dict"}', "optimizer must be a torch.optim.optimizer.Optimizer"),
-        ('task={use="builtins:dict"}', "a task needs a method step(run, batch); dict has none"),
-    ],
-)
-def test_what_is_made_must_be_what_it_is_for(trained: Trained, override: str, said: str) -> None:
-    assert said in reason(trained(override, code=2))
-
-
 def test_a_value_that_a_constructor_refuses_says_where(new_run: NewRun, train_here: Train) -> None:
     run_dir = new_run("model.args.width=-1")
     assert train_here(run_dir) in (1, 2)
@@ -104,13 +92,16 @@ def test_a_task_makes_more_of_the_means(trained: Trained) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
+        ('model={use="builtins:dict"}', "model must be a torch.nn.modules.module.Module, and this makes a dict"),
+        ('optimizer={use="builtins:dict"}', "optimizer must be a torch.optim.optimizer.Optimizer"),
+        ('task={use="builtins:dict"}', "a task needs a method step(run, batch); dict has none"),
         (task("Misspelt"), 'has a method evalute; did you mean "evaluate"?'),
         (task("HalfAState"), "the task HalfAState defines state_dict() and no load_state_dict()"),
         (task("OneArgument"), "the task's step must take the run and the batch: step(run, batch)"),
         (task("step", ", args={wieght=2.0}"), 'task takes no argument "wieght"; did you mean "weight"?'),
     ],
 )
-def test_what_is_no_task_is_told(trained: Trained, override: str, said: str) -> None:
+def test_what_is_made_must_be_what_it_is_for(trained: Trained, override: str, said: str) -> None:
     assert said in reason(trained(override, code=2)).replace("\n    ", "; ")
 
 
