@@ -6,17 +6,17 @@ from functools import cache
 from pathlib import Path
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.pipeline.load import Loaded, named_parts, wrong_parts
+from hookflow.pipeline.load import Loaded, named_parts
 from hookflow.pipeline.registry import Registry, missing_extra, registry_of
 from hookflow.pipeline.schema import Component, DataSource, Pipeline
 from hookflow.pipeline.use import bindings_in, is_object, locate, maker_of, module_file, parse_file
 
 
 def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
-    """Return a problem for each component that is not there, and for models and optimizers that do not go together."""
+    """Return a problem for each component that is not there."""
     places, components = loaded.places, _components(loaded.pipeline)
     result = [missing(part.use, base, places.of(f"{key}.use"), registry_of(key)) for key, part in components.items()]
-    return [*filter(None, result), *wrong_parts(loaded)]
+    return [*filter(None, result)]
 
 
 def missing_objects(loaded: Loaded) -> list[Problem]:

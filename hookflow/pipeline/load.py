@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,19 +68,19 @@ def add_default_hooks(tree: dict[str, Any], places: SourceMap) -> None:
 _STUB = {"use": "builtins:print", "points": ["before_run"]}
 """Replaces an invalid hook, so that other hooks may name it."""
 
-_REST = {
-    "run": {"name": "stub", "max_iters": 1},
-    "model": {"use": "stub:stub"},
-    "optimizer": {"use": "stub:stub"},
-    "data": {"train": {"use": "stub:stub"}},
-}
+_PART = {"use": "builtins:print"}
+_REST = {"run": {"name": "stub", "max_iters": 1}, "model": _PART, "optimizer": _PART, "data": {"train": _PART}}
+
+_SECTIONS = {"model", "optimizer", "task", "data", "writers"}
 
 
 def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
-    """Return a pipeline of the hooks and points of `tree` without what is `faulty`, the other sections made up.
+    """Return a pipeline of `tree` without what is `faulty`; None when nothing can be made.
 
-    A hook loses its faulty key; one of which too much would be missing becomes a stub. None when nothing can be made.
+    A hook loses its faulty key; one of which too much would be missing becomes a stub, as do models, optimizers and
+    data whose `use` is faulty.
     """
+    parts = deepcopy({name: table for name, table in tree.items() if name in _SECTIONS and isinstance(table, dict)})
     tables = (tree.get(name) for name in ("hooks", "points"))
     hooks, points = ({**table} if isinstance(table, dict) else {} for table in tables)
     for section, *path in faulty:
@@ -93,10 +93,24 @@ def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
                 hooks[name] = {other: value for other, value in table.items() if other != key[0]}
             else:
                 hooks[name] = _STUB
-    try:
-        return Pipeline.model_validate({**_REST, "hooks": hooks, "points": points})
-    except ValidationError:
-        return None
+        elif section in parts:
+            _discard(parts, (section, *path))
+    parts["data"] = {"train": _PART, **parts.get("data", {})}
+    for valid in (parts, {}):
+        with suppress(ValidationError):
+            return Pipeline.model_validate({**_REST, **valid, "hooks": hooks, "points": points})
+    return None
+
+
+def _discard(tables: dict[str, Any], key: Key) -> None:
+    """Take a faulty key out of the table of a component, or the whole table with its `use`."""
+    *path, last = key[: 3 if key[0] == "data" else 2]
+    if last == "use":
+        *path, last = path
+    for name in path:
+        inner = tables.get(name)
+        tables = inner if isinstance(inner, dict) else {}
+    tables.pop(last, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +141,7 @@ Said = str | Override
 
 
 class UnsoundError(UserError):
-    """The problems of a file; `rest` is the valid part: its hooks, the others made up."""
+    """The problems of a file; `rest` is its valid part, and stubs."""
 
     def __init__(self, problems: Iterable[Problem], rest: Loaded | None) -> None:
         super().__init__(sorted(problems, key=by_place))

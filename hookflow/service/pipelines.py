@@ -89,21 +89,23 @@ def read_pipeline(
 ) -> Loaded:
     """Load a file, or its tables, as `hookflow.pipeline.load.load` does.
 
-    Raises UserError with all that is wrong with it, and with what is understood of its hooks; unless it `imports`, by
-    their source alone.
+    Raises UserError with all that is wrong with it, and with what is understood of its components and hooks; unless it
+    `imports`, by their source alone.
     """
     from hookflow.hooks.compile import compile_pipeline
+    from hookflow.pipeline.check_imports import missing_components
     from hookflow.pipeline.load import UnsoundError, load
 
     try:
         return load(source, overrides, without=without, only=only, recorded=recorded)
     except UnsoundError as error:
         problems = [*error.problems]
-        try:
-            if error.rest is not None:
+        if error.rest is not None:
+            problems += missing_components(error.rest, error.rest.source.parent)
+            try:
                 compile_pipeline(error.rest, imports=imports)
-        except UserError as of_hooks:
-            problems += of_hooks.problems
+            except UserError as of_hooks:
+                problems += of_hooks.problems
         raise UserError(sorted(problems, key=by_place)) from None
 
 
@@ -116,8 +118,9 @@ def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = N
     from hookflow.graph.forecast import Length, forecast
     from hookflow.hooks.compile import compile_pipeline
     from hookflow.pipeline.check_imports import missing_components
+    from hookflow.pipeline.load import wrong_parts
 
-    problems = missing_components(loaded, base or loaded.source.parent)
+    problems = [*missing_components(loaded, base or loaded.source.parent), *wrong_parts(loaded)]
     try:
         plan = compile_pipeline(loaded, base, shuffle, imports=imports)
     except UserError as error:
