@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +22,7 @@ from tests import pytorch_hooks
 from tests.conftest import TESTS, NewRun, Trained, hookflow_here, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.by_hand import weights
-from tests.runner.same import assert_same_end, final_state
-from tests.runner.test_resume import strikes
+from tests.runner.same import final_state
 from tests.toy import Net
 
 Train = Callable[..., int]
@@ -206,18 +204,6 @@ class TestAccumulationSchedule:
         stepped = [int(it.removeprefix("iter=")) for point, it in lines if point == "after_optimizer_step"]
         assert stepped == [0, 1, 2, 3, 4, 6, 8, 9, 11, 14], "the group from 10 on has two batches, the last three"
         assert len([line for line in lines if line[0] == "after_train_iter"]) == 15
-
-    @pytest.mark.parametrize("at", [6, pytest.param(11, marks=pytest.mark.long), 12])
-    def test_a_run_that_ends_within_a_group_is_resumed_to_the_bit(
-        self, new_run: NewRun, train_here: Train, tmp_path: Path, at: int
-    ) -> None:
-        schedule = accumulation('[["1ep", 2], ["2ep", 4]]')
-        alone = new_run(schedule)
-        broken = new_run(schedule, *strikes(tmp_path, signal.SIGTERM, ("after_backward", at)))
-        assert train_here(alone) == 0
-        assert train_here(broken) == 143
-        assert train_here(broken, resume=True) == 0
-        assert_same_end(alone, broken)
 
     def test_a_step_that_another_hook_skips_drops_the_gradients(self, new_run: NewRun, train_here: Train) -> None:
         """The next batch begins a group: of five, two are dropped, and the last three are one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -249,20 +248,14 @@ class TestFreeze:
         [[], ['optimizer={use="torch.optim:AdamW", args={lr=0.01, weight_decay=0.5}}']],
         ids=["SGD with momentum", "AdamW"],
     )
-    def test_frozen_parameters_stay_and_train_afterwards_also_when_the_run_is_resumed_there(
-        self, new_run: NewRun, train_here: Train, tmp_path: Path, optimizer: list[str]
+    def test_frozen_parameters_stay_and_train_afterwards(
+        self, new_run: NewRun, train_here: Train, optimizer: list[str]
     ) -> None:
         run_dir = frozen_run(new_run, 'params=["body.*"], begin="1ep", end="10it"', *optimizer)
         assert train_here(run_dir) == 0, records(run_dir, "error")
         assert any(changed(run_dir, 1, 5)) and not any(changed(run_dir, 5, 10))
         after = changed(run_dir, 10, 15)
         assert [after[0], *after[2:]] == [True] * 6  # the statistics too; a bias before a norm hardly matters
-        copy = RunDir(Path(shutil.copytree(run_dir.path, tmp_path / "copy", symlinks=True)))
-        for path in copy.checkpoints.glob("it*"):
-            if int(path.name[2:]) > 10:
-                shutil.rmtree(path)
-        assert train_here(copy, resume=True) == 0
-        assert_same(body_after(copy, 15), body_after(run_dir, 15))
 
     def test_norms_may_go_on_counting(self, new_run: NewRun, train_here: Train) -> None:
         run_dir = frozen_run(new_run, 'params=["body.*"], end="50%", norms=false')

@@ -44,7 +44,9 @@ class Checkpoint(Hook):
     mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
     top: Annotated[int, Field(ge=1, description="how many of the best by each metric stay")] = 1
     keep: Annotated[int, Field(ge=1, description="how many of the newest stay, beside the best")] = 1
-    out_dir: Annotated[str | None, Field(description="the folder for checkpoints of all runs")] = None
+    out_dir: Annotated[str | None, Field(description="the folder; checkpoints/ in the run directory if left out")] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         self.keeps_checkpoints_in = self.out_dir
