@@ -82,8 +82,8 @@ def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
     """Also where the event log is written in between."""
     real = Recorder.scalar
 
-    def scalar_and_flush(self: Recorder, name: str, value: Any) -> None:
-        real(self, name, value)
+    def scalar_and_flush(self: Recorder, *number: Any) -> None:
+        real(self, *number)
         self.flush()
 
     monkeypatch.setattr(Recorder, "scalar", scalar_and_flush)

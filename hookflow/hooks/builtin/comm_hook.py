@@ -33,7 +33,7 @@ class CommHook(Hook):
         Literal["fp16_compress", "bf16_compress", "power_sgd"],
         Field(description="send gradients in float16, in bfloat16, or as products of two thin matrices"),
     ]
-    matrix_rank: Annotated[int, Field(ge=1, description="rank of `power_sgd`; higher: more exact, more bytes")] = 1
+    matrix_rank: Annotated[int, Field(ge=1, description="rank of `power_sgd`; a higher one sends more")] = 1
     start: Annotated[int, Field(ge=2, description="iterations before `power_sgd` begins to compress")] = 1000
 
     def __post_init__(self) -> None:
