@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from hookflow.cli.options import UI
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
-from hookflow.runner.distributed.failures import appending
+from hookflow.runner.distributed.failures import append_record
 from hookflow.runner.distributed.rendezvous import Ranks, of_environment, rendezvous, restarts, store
 from hookflow.runner.process.launch import claim
 from hookflow.runner.process.threads import leave
@@ -77,7 +77,7 @@ def train_as_rank(find: Callable[[], RunDir], shown: UI, *, resume: bool, allow_
         raise UserError(Problem(message, hint=hint))
     if ranks.first and again:
         text = "the launcher has started the ranks again: going on from the last checkpoint"
-        appending(run_dir)("message", level="warn", source="hookflow", text=text)
+        append_record(run_dir, "message", level="warn", source="hookflow", text=text)
     with _printing_to_the_run(run_dir, ranks, shown):
         from hookflow.runner.process.main import train
 

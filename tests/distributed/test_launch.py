@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
 
 import psutil
 import pytest
@@ -184,15 +183,18 @@ def test_a_machine_that_does_not_see_the_run_directory_is_named(
 ) -> None:
     run_dir = RunDir.create(tmp_path, "clouds")
     run_dir.sign(id=run_dir.id)
-    store = HashStore()
+    talk = HashStore()
     monkeypatch.setattr(rank_commands.socket, "gethostname", lambda: "far")
-    result: list[set[str]] = []
-    elsewhere = RunDir(tmp_path / "elsewhere" / run_dir.id)
-    far = Thread(target=lambda: result.append(rank_commands._blind(store, elsewhere, Ranks(1, 2, 0))))
-    far.start()
-    result.append(rank_commands._blind(store, run_dir, Ranks(0, 2, 0)))
-    far.join()
-    assert result == [{"far"}, {"far"}]
+    monkeypatch.setattr(rank_commands, "rendezvous", lambda ranks, seconds: talk)
+    monkeypatch.setattr(rank_commands, "_lead", lambda *arguments, restarted: (run_dir, False))
+    options = {"resume": False, "allow_changed_hooks": False}
+    talk.set("run", json.dumps([str(tmp_path / "elsewhere"), False]))
+    talk.set("seen by 0", "")
+    ranks = iter((Ranks(1, 2, 0), Ranks(0, 2, 0)))
+    monkeypatch.setattr(rank_commands, "of_environment", lambda: next(ranks))
+    assert rank_commands.train_as_rank(lambda: run_dir, "none", **options) == 2, "the first rank says why"
+    with pytest.raises(UserError, match="cannot be seen on far"):
+        rank_commands.train_as_rank(lambda: run_dir, "none", **options)
 
 
 def test_ranks_started_again_without_their_store_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from hookflow.events.reading import read_command, read_record
 from hookflow.events.records import KINDS, TEXT_LIMIT, CommandRecord, DataInfo
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.state import RunState
-from hookflow.runner.distributed.failures import appending
+from hookflow.runner.distributed.failures import append_record
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.timing import Books, Timeline
 from tests.hostile_records import TYPES, hostile_line
@@ -119,7 +119,7 @@ def test_what_a_record_declares_is_held(written: list[Any], kind: str, key: str,
 
 def test_what_is_appended_from_outside_goes_on_from_the_last_record(written: list[Any], tmp_path: Path) -> None:
     (run_dir,) = (RunDir(path.parent) for path in tmp_path.glob("toy/*/events.jsonl"))
-    appending(run_dir)("message", level="warn", source="hookflow", text="again")
+    append_record(run_dir, "message", level="warn", source="hookflow", text="again")
     last = Tail[Any](run_dir.events).read_all()[-1]
     assert (last["k"], last["it"], last["ep"], last["text"]) == ("message", 3, 1, "again")
 

@@ -26,7 +26,7 @@ from hookflow.monitor.keys import KEYS, press
 from hookflow.monitor.layout import visible
 from hookflow.monitor.panels.help import Notice
 from hookflow.monitor.view import Scene
-from hookflow.runner.distributed.failures import appending
+from hookflow.runner.distributed.failures import append_record
 from tests.limits import LIMIT
 from tests.monitor.conftest import At
 from tests.monitor.fake_run import append, gone, make
@@ -292,7 +292,7 @@ def test_who_has_started_the_run_is_asked_how_it_ended(going: RunDir) -> None:
     def child_exit() -> int:
         if going.describe()["process_started"] != 1.0:
             going.sign(process_started=1.0)
-            appending(going, 700)("end", status="failed", exit=137, reason="killed by SIGKILL", seconds=9.0)
+            append_record(going, "end", 700, status="failed", exit=137, reason="killed by SIGKILL", seconds=9.0)
         return -9
 
     app = walk(going, ("", "✗ FAILED"), ("", "failed: killed by SIGKILL"), child_exit=child_exit)

@@ -23,7 +23,7 @@ import psutil
 from hookflow.events.run_lock import inherit
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import list_checkpoints
-from hookflow.runner.distributed.failures import appending, exit_status, write_end
+from hookflow.runner.distributed.failures import append_record, exit_status, write_end
 from hookflow.runner.process.launch import cores
 from hookflow.runner.process.signals import SIGNALS, Stop
 from hookflow.text import print_error
@@ -64,7 +64,7 @@ class Agent:
                     reported = True
                     name = signal.Signals(self._asked[0]).name
                     text = f"{name} received: all ranks finish the iteration and save; a second one ends them at once"
-                    appending(self._run_dir)("message", level="info", source="hookflow", text=text)
+                    append_record(self._run_dir, "message", level="info", source="hookflow", text=text)
             stop = work.result()
         resume = f"hookflow run --resume {self._run_dir.id} --nproc {self._nproc}"
         seconds, resumes = time.monotonic() - self._began, "--resume" in self._options
@@ -107,7 +107,7 @@ class Agent:
                 return stop
             place = "from the last checkpoint" if list_checkpoints(self._run_dir.checkpoints) else "from the beginning"
             again = f"restart {self._max_restarts - left + 1} of {self._max_restarts}, {place}"
-            appending(self._run_dir)("message", level="warn", source="hookflow", text=f"{stop.reason}: {again}")
+            append_record(self._run_dir, "message", level="warn", source="hookflow", text=f"{stop.reason}: {again}")
             options = ["--resume", *self._options]
         return self._interrupted("received before the training began")
 

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from subprocess import Popen
 from threading import Lock
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from hookflow.events.log import Appender, event_log
 from hookflow.events.now import NOWHERE, iters_in, look, open_memory
-from hookflow.events.records import LATE, End, Put, Record, Refused, stamped
+from hookflow.events.records import LATE, Record, stamped
 from hookflow.events.run_lock import exit_code
 from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.runner.checkpoint.manifest import list_checkpoints
@@ -58,10 +58,8 @@ def explain_timeout(error: BaseException, run_dir: RunDir, ranks: Ranks, hook: s
 
     def place(rank: int) -> str:
         seen = look(run_dir.now_of(rank))
-        if seen is None:  # it is on another machine, or gone
-            return iteration(rank)
-        if seen[0] == NOWHERE:
-            return f"in no hook, {iteration(rank)}"
+        if seen is None or seen[0] == NOWHERE:  # it is on another machine or gone; or in no hook
+            return f"in no hook, {iteration(rank)}" if seen else iteration(rank)
         binding: dict[str, Any] = json.loads(run_dir.plan.read_text("utf-8"))["bindings"][seen[0]]
         return f'in hook "{binding["hook"]}" at {binding["point"]}'
 
@@ -179,21 +177,21 @@ def exit_status(run_dir: RunDir, since: float, failed: Mapping[int, int], interr
     """
     logs = {rank: [entry for entry in read_records(run_dir, rank) if entry["t"] >= since] for rank in (0, *failed)}
     recorded = {rank: end for rank, log in logs.items() if (end := _end_of(log))}
-    for end in recorded.values():
-        if end["exit"] in (1, 2):
-            return _stop_of(end)
+    for stop in recorded.values():
+        if stop.exit in (1, 2):
+            return stop
     for rank in failed:
         if rank not in recorded and (report := _failure(logs[rank], rank)):
             return Stop(report, "failed", 1, save=False)
     if interrupted is not None and any(code in INTERRUPTED for code in failed.values()):
-        return next((_stop_of(end) for end in recorded.values() if end["exit"] in INTERRUPTED), interrupted)
+        return next((stop for stop in recorded.values() if stop.exit in INTERRUPTED), interrupted)
     killed = [rank for rank, code in failed.items() if code < 0 and -code not in SIGNALS]
     if killed:  # by SIGNALS a rank ends only where it is on its way out already
         rank = min(killed, key=lambda each: logs[each][-1]["t"] if logs[each] else 0.0)  # the launcher kills later
         reason = f"rank {rank} was {run_dir.ended_by(failed[rank])}; the others were ended"
         return Stop(reason, "failed", exit_code(failed[rank]), save=False)
-    if 0 in recorded and (recorded[0]["exit"] or not failed):
-        return _stop_of(recorded[0])
+    if 0 in recorded and (recorded[0].exit or not failed):
+        return recorded[0]
     rank, code = next(iter(failed.items()), (0, 0))
     return Stop(f"rank {rank} ended with exit code {code} without a reason", "failed", 1, save=False)
 
@@ -206,7 +204,7 @@ def write_end(run_dir: RunDir, since: float, stop: Stop, resume: str, seconds: f
     """
     records = read_records(run_dir)
     end = _end_of([record for record in records if record["t"] >= since])
-    if end is not None and end["exit"] == stop.exit:
+    if end is not None and end.exit == stop.exit:
         return
     refused = resumes and not any(entry["k"] == "run" and entry["t"] >= time.time() - seconds for entry in records)
     if stop.may_be_restarted and not refused:
@@ -216,32 +214,22 @@ def write_end(run_dir: RunDir, since: float, stop: Stop, resume: str, seconds: f
 
 
 def _append_end(run_dir: RunDir, stop: Stop, seconds: float, *, refused: bool, done: int = 0) -> None:
-    append, why = appending(run_dir, done), {"exit": stop.exit, "reason": stop.reason}
-    if refused:
-        append("refused", **why, traceback="")
-    else:
-        append("end", **why, status=stop.status, seconds=seconds)
+    fields = {"traceback": ""} if refused else {"status": stop.status, "seconds": seconds}
+    append_record(run_dir, "refused" if refused else "end", done, exit=stop.exit, reason=stop.reason, **fields)
 
 
-def appending(run_dir: RunDir, done: int = 0) -> Put:
-    """Return a function that appends a record to the event log of rank 0, at its last place or iteration `done`."""
-
-    def append(kind: str, **fields: Any) -> None:
-        records = [record for record in read_records(run_dir) if record["k"] not in LATE]
-        it, ep = (records[-1].get("it", 0), records[-1].get("ep", 0)) if records else (0, 0)
-        if done > it:
-            length = next((each.get("iters_per_epoch", 0) for each in reversed(records) if each["k"] == "run"), 0)
-            it, ep = done, max(ep, done // length if length else 0)
-        try:
-            log = Appender(run_dir.events)
-            try:
-                log.append([stamped(kind, it, ep, fields)])
-            finally:
-                log.close()
-        except OSError as error:
-            print_error(f"hookflow: the event log cannot be written: {error}")
-
-    return append
+def append_record(run_dir: RunDir, kind: str, done: int = 0, **fields: Any) -> None:
+    """Append a record to the event log of rank 0, at its last place or iteration `done`."""
+    records = [record for record in read_records(run_dir) if record["k"] not in LATE]
+    it, ep = (records[-1].get("it", 0), records[-1].get("ep", 0)) if records else (0, 0)
+    if done > it:
+        length = next((each.get("iters_per_epoch", 0) for each in reversed(records) if each["k"] == "run"), 0)
+        it, ep = done, max(ep, done // length if length else 0)
+    try:
+        with closing(Appender(run_dir.events)) as log:
+            log.append([stamped(kind, it, ep, fields)])
+    except OSError as error:
+        print_error(f"hookflow: the event log cannot be written: {error}")
 
 
 def read_records(run_dir: RunDir, rank: int = 0) -> list[Record]:
@@ -249,8 +237,13 @@ def read_records(run_dir: RunDir, rank: int = 0) -> list[Record]:
     return event_log(run_dir.events_of(rank)).read_all()
 
 
-def _end_of(records: list[Record]) -> End | Refused | None:
-    return next((record for record in reversed(records) if record["k"] == "end" or record["k"] == "refused"), None)
+def _end_of(records: list[Record]) -> Stop | None:
+    for record in reversed(records):
+        if record["k"] == "end":
+            return Stop(record["reason"], record["status"], record["exit"], save=False)
+        if record["k"] == "refused":
+            return Stop(record["reason"], "failed", record["exit"], save=False)
+    return None
 
 
 def _failure(records: list[Record], rank: int) -> str:
@@ -260,7 +253,3 @@ def _failure(records: list[Record], rank: int) -> str:
         return str(last["text"])
     errors = [record for record in records if record["k"] == "error" and record["action"] == "raise"]
     return f"rank {rank}: {errors[-1]['type']}: {errors[-1]['text']}" if errors else ""
-
-
-def _stop_of(end: End | Refused) -> Stop:
-    return Stop(end["reason"], end["status"] if end["k"] == "end" else "failed", end["exit"], save=False)
