@@ -35,13 +35,10 @@ DATA = {
     "fetched here": over("Clouds"),
     "by workers": over("Clouds", workers=2),
     "by a sampler": over("Clouds", sampler="./loaders.py:weighted"),
-    "augmented": over("Clouds", augment="./loaders.py:noisy"),
     "on the device": over("Clouds", on_device=True, augment="./loaders.py:noisy"),
     "a stream": over("Numbers"),
     "a stream by workers": over("Numbers", workers=2, batches=7),
     "a stream with a place": over("NumbersWithPlace"),
-    "a stream with a place by workers": over("NumbersWithPlace", workers=2, batches=7),
-    "a stream without a length": over("Endless", batches=3),
     "a loader with a place": 'data.train={use="./loaders.py:stateful_loader"}',
 }
 
