@@ -1,4 +1,4 @@
-"""What all sources of batches share: their context, the length of an epoch, and the way to the device."""
+"""The context of all sources of batches, the length of an epoch, and the transfer to the device."""
 
 from __future__ import annotations
 

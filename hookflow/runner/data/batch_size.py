@@ -77,7 +77,7 @@ def size_of(batch: Any) -> int | None:
 
     That is the first dimension of a tensor; or of all tensors in a dict or a tuple, and in dicts within these, if they
     agree in it. In a list the tensors must also differ in their number of dimensions: `[images (N, C, H, W), classes
-    (N,)]` is a batch of N, and a list of images may be of any size. Of anything else it is the length.
+    (N,)]` is a batch of N, and a list of images may be of any size. The size of anything else is its length.
     """
     if isinstance(batch, Tensor):
         return batch.size(0) if batch.ndim else None

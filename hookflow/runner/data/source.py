@@ -26,14 +26,14 @@ EXPECTED = (
 class Source(Protocol):
     """One split of the data, as the runner and the hooks see it in `run.data`.
 
-    It may have two more methods about its latest batch, by index in the epoch:
-    `batch_size(index)` returns how many examples this rank has in it, and `global_batch_size(index)`, how many all
-    ranks have together. Without the first, the size of a batch is what its tensors say, where they cannot be mistaken
-    (`hookflow.runner.data.batch_size.size_of`); without the second, the ranks sum what each of them has.
+    Two more methods are optional. They are called with the index of the latest batch in the epoch.
+    `batch_size(index)` returns the number of its examples on this rank; without it, the size is read off the tensors
+    (`hookflow.runner.data.batch_size.size_of`). `global_batch_size(index)` returns the examples of all ranks; without
+    it, the ranks sum their sizes.
     """
 
     info: DataInfo
-    """A description of the data; every face of a run shows it."""
+    """A description of the data, shown by the dashboard and the commands."""
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch: the same in every epoch, at least one."""
@@ -41,10 +41,10 @@ class Source(Protocol):
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on, on the run's device.
 
-        They should be a pure function of the run's seed, the epoch and the index: then a run that is resumed in the
-        middle of an epoch goes on with the very batches that it would have had, and loads no others to find them.
+        Each should be a pure function of the run's seed, the epoch and the index. Then a run that is resumed in the
+        middle of an epoch gets the batches that it would have had, and loads no others.
 
-        Over several ranks these are the shards of this one, and each rank has as many batches.
+        Over several ranks these are the shards of this rank; all ranks have equally many batches.
         """
 
 
