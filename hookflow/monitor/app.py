@@ -92,11 +92,8 @@ def _common(segments: Iterable[Segment], others: Iterable[Segment]) -> int:
     return sum(segment.cell_length for segment, _ in pairs)
 
 
-SLOWEST, QUICKEST = 0.25, 256.0
-"""Bounds of the speed of a replay; keys halve and double it."""
-
-FAR = 0.05
-"""The share of a recording that a long step takes."""
+SLOWEST, QUICKEST, FAR = 0.25, 256.0, 0.05
+"""Bounds of the speed of a replay, which keys halve and double; the share of a recording that a long step takes."""
 
 
 class Player:
@@ -147,11 +144,8 @@ class Player:
         self.recording.seek(self.moment)
 
 
-RATE, RATE_OVER_SSH = 4.0, 2.0
-"""Looks at the log, and paintings of the screen, per second."""
-
-NOTICE = 5.0
-"""Seconds that a notice usually stays."""
+RATE, RATE_OVER_SSH, NOTICE = 4.0, 2.0, 5.0
+"""Looks at the log, and paintings of the screen, per second; seconds that a notice usually stays."""
 
 THEME = Theme(name="hookflow", primary="#56b4e9", background=GROUND, surface=GROUND, panel=GROUND, dark=True)
 

@@ -246,11 +246,8 @@ def _lines(rank: int, path: Path) -> Iterator[tuple[float, int, int, str]]:
                     yield latest, rank, start, record["k"]
 
 
-PERIOD = 0.25
-"""Seconds between looks at the log."""
-
-LOST = 1
-"""The exit code for a run whose process went without an end record, and was no child that a signal has killed."""
+PERIOD, LOST = 0.25, 1
+"""Seconds between looks at the log; the exit code for a run that left no end record, unless a signal killed a child."""
 
 
 def follow_records(

@@ -116,10 +116,6 @@ def verdict(state: RunState, plan: Plan, pace: Pace) -> str:
     return f"{word}{waits}, hooks {percent(pace.phases['hooks'])} %{most}"
 
 
-CAUSES = 6
-"""How many lines on the causes of an error are shown; its traceback has all."""
-
-
 def end_reason(state: RunState) -> list[str]:
     """Return a sentence or two; nothing for a run that goes on, is lost, or did all its iterations.
 
@@ -131,7 +127,7 @@ def end_reason(state: RunState) -> list[str]:
         place += f'hook "{error["hook"]}" at {error["point"]}, ' if error["hook"] else ""
         line = f"failed: {place}iteration {error['it']}: {error['type']}: {one_line(error['text'])}".removesuffix(": ")
         at = [f"at {raised}"] if (raised := raised_at(error)) else []
-        return [line, *at, *error["causes"].splitlines()[:CAUSES]]
+        return [line, *at, *error["causes"].splitlines()[:6]]  # its traceback has all
     if state.end is None or not (state.end["reason"] or state.end["status"] == "failed"):
         return []
     status, reason = state.end["status"], one_line(state.end["reason"])
@@ -153,8 +149,7 @@ Condition = Literal[
 
 GLYPHS: dict[Condition, str] = dict(zip(get_args(Condition), "○●‖◐?✓■■✗?○", strict=True))
 
-PATIENCE = 10.0
-PATIENCE_AT_FIRST = 120.0
+PATIENCE, PATIENCE_AT_FIRST = 10.0, 120.0
 """Seconds without any progress before a run counts as stalled; the first iteration may compile the model."""
 
 

@@ -56,14 +56,14 @@ class StallWatch:
         return "stalled", health.sentence
 
 
-CHUNK = 1 << 20
-"""Bytes read at a time; also the longest line that is waited for."""
-
-
 def tidy(line: str) -> str:
     """Return a line as it looks in the end: of a progress bar, which goes back again and again, the last state."""
     states = [part for part in ESCAPE.sub("", line).split("\r") if part.strip()]
     return printable(states[-1]).rstrip() if states else ""
+
+
+CHUNK = 1 << 20
+"""Bytes read at a time; also the longest line that is waited for."""
 
 
 class Output:

@@ -72,11 +72,8 @@ def spent(rank: Rank, plan: Plan, binding: Binding) -> int:
     return rank.timing(binding.id).spent(rank.trained - WINDOW) if plan.points.in_iteration(binding.point) else 0
 
 
-SHARE, LEAST = 0.05, 1e6
-"""The smallest share of waiting that is reported: this share of the iteration, and these ns."""
-
-STAYS = 0.6
-"""The smallest share for a rank that is already reported, so that it does not flicker."""
+SHARE, LEAST, STAYS = 0.05, 1e6, 0.6
+"""The least waiting that is reported: a share of the iteration, and ns; STAYS of it, of a rank that is reported."""
 
 ENOUGH = 3
 """Iterations of the last minute that there must be of each rank to judge."""
@@ -128,14 +125,9 @@ def reason(ranks: Mapping[int, Rank], plan: Plan, slowest: int) -> str:
     return f"hook {longest(hooks, hooks[slowest])}" if phase == "hooks" and hooks[slowest] else phase
 
 
-SILENCE = 10.0
-"""Seconds without a word while others go on, from which on a rank is named; the longest between frames is two."""
-
-ALIKE = 3.0
-"""Seconds that a message of a rank waits, for others with the same text."""
-
-HOLD = 5.0
-"""Seconds before a straggler is reported, and before it counts as caught up."""
+SILENCE, ALIKE, HOLD = 10.0, 3.0, 5.0
+"""Seconds until a rank is named that is silent while others go on, that a message waits for others with the same text,
+and until a straggler is reported or counts as caught up. The longest time between frames is two seconds."""
 
 REMEMBERED = 1000
 """Messages that are remembered, so that none is shown twice."""
@@ -249,14 +241,15 @@ class Ranks:
         if self.of[0].end or not self.of[0].run:
             return {}
         newest, begun = self.newest, self.of[0].run["t"]
-        quiet = {number: newest - (self.of[number].now if number in self.of else begun) for number in self._unended()}
-        return {number: seconds for number, seconds in quiet.items() if seconds > SILENCE}
+        heard = {number: self.of[number].now if number in self.of else begun for number in self._unended}
+        return {number: newest - t for number, t in heard.items() if newest - t > SILENCE}
 
     @property
     def gone(self) -> list[int]:
         """The ranks that left no end record, once rank 0 has."""
-        return self._unended() if self.of[0].end else []
+        return self._unended if self.of[0].end else []
 
+    @property
     def _unended(self) -> list[int]:
         return [number for number in range(self.world) if number not in self.of or not self.of[number].end]
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from hookflow.events.percentiles import bin_of, percentile
 from hookflow.events.records import PHASES
 from hookflow.metric_mode import Mode, mode_by_name
+from hookflow.numbers import rough
 
 
 def in_order(metrics: Iterable[str], monitored: Iterable[str]) -> list[str]:
@@ -145,7 +146,7 @@ class Slower(NamedTuple):
     usual: float
 
     def __str__(self) -> str:
-        return f"×{self.ns / self.usual:.1f} since iteration {self.it:,}"
+        return f"×{rough(self.ns / self.usual)} since iteration {self.it}"
 
 
 class Timing:

@@ -15,7 +15,7 @@ from hookflow.monitor.charts import Pixels
 from hookflow.monitor.health import Health, Pace, share
 from hookflow.monitor.journal import Entry, Key, Shown
 from hookflow.monitor.machine import Machine
-from hookflow.monitor.series import WINDOW, Firings
+from hookflow.monitor.series import WINDOW
 from hookflow.monitor.state import RunState
 
 
@@ -122,10 +122,6 @@ class Scene:
         """Return the ns of a binding in its window."""
         return self.state.first.timing(binding.id).spent(self.since(binding))
 
-    def lately(self, binding: Binding) -> Firings:
-        """Return the firings of a binding in its window."""
-        return self.state.first.timing(binding.id).firings(self.since(binding))
-
     def share(self, *bindings: Binding) -> float:
         """Return the share of the last minute's iterations that these bindings took."""
         return share(self.state, self.plan, self.pace, *bindings)
@@ -140,14 +136,9 @@ class Scene:
         """The points to list."""
         if self.view.idle:
             return self.points
-        first = self.state.first
-        bound = [point for point in self.points if self.plan.at(point) or point == self.view.point]
-        active = [
-            point
-            for point in bound
-            if point == self.point or any(first.timing(each.id).fired(self.since(each)) for each in self.plan.at(point))
-        ]
-        return active if first.bindings else bound
+        timing, bound = self.state.first.timing, [point for point in self.points if self.plan.at(point)]
+        active = {each.point for each in self.plan.bindings if timing(each.id).fired(self.since(each))}
+        return [point for point in self.points if point in (active or bound) or point == self.point]
 
     @property
     def picked(self) -> Binding | None:

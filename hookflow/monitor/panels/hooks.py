@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
@@ -21,8 +22,7 @@ from hookflow.monitor.view import Page, Scene
 from hookflow.numbers import many, ms, percent, plural, rough
 from hookflow.text import fit
 
-HEAT = " ░▒▓█"
-THRESHOLDS = (0.001, 0.01, 0.1)
+HEAT, THRESHOLDS = " ░▒▓█", (0.001, 0.01, 0.1)
 """Shares of a stretch of time from which on the heat is one step hotter; any firing at all is the first step."""
 
 
@@ -38,10 +38,8 @@ def point_list(scene: Scene, width: int, height: int) -> list[Strip]:
     body = [_point_line(scene, point, name, stretches, wide, inner) for point in shown[part]]
     hidden, below = len(scene.points) - len(shown), len(shown) - part.stop
     hint = f"f shows {hidden} idle" if hidden else "f hides idle"
-    if below > 0:
-        hint = f"{f'↑ {part.start} ' * bool(part.start)}↓ {below} more"
-    focused = scene.view.focus == 1
-    return boxed("[1] points", [row(inner, (head, "dim")), *body], width, height, focused, hint)
+    hint = f"{f'↑ {part.start} ' * bool(part.start)}↓ {below} more" if below > 0 else hint
+    return boxed("[1] points", [row(inner, (head, "dim")), *body], width, height, scene.view.focus == 1, hint)
 
 
 def _point_line(scene: Scene, point: str, name: int, stretches: int, wide: bool, inner: int) -> Strip:
@@ -106,7 +104,7 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
     window_of = "of the run  v last 60 s" if scene.view.whole else "of the last 60 s  v run"
     hint = f"↓ {below} more" if below > 0 else f"ms {window_of}" if inner > 45 else "ms"
     if scene.picked and mark(scene, scene.picked) == ("▲", "warn"):
-        hint = f"{scene.picked.hook} ▲ {scene.state.first.timing(scene.picked.id).slower}"
+        hint = f"▲ {scene.state.first.timing(scene.picked.id).slower}"
     return boxed(f"[2] hooks @ {scene.point}" if scene.point else "[2] hooks", lines, width, height, focused, hint)
 
 
@@ -124,7 +122,7 @@ def _choose(room: int) -> tuple[list[str], int]:
 def _figures(scene: Scene, binding: Binding) -> tuple[dict[str, str], bool]:
     """Return the figures of the window, and whether it has any: those of what seldom fires are of the whole attempt."""
     timing, used = scene.state.first.timing(binding.id), scene.share(binding)
-    shown = timing.firings() if scene.view.whole else scene.lately(binding)
+    shown = timing.firings(-math.inf if scene.view.whole else scene.since(binding))
     recent = shown.count > 0
     shown = shown if recent else timing.firings()
     ns = {"last": timing.last, "p50": shown.percentile(0.5), "p95": shown.percentile(0.95), "max": shown.longest}
@@ -243,16 +241,15 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
     hook, timing = scene.plan.hook(binding.hook), scene.state.first.timing(binding.id)
     inside = scene.plan.points.in_iteration(binding.point)
     used = f"{percent(scene.share(binding))} %" if inside else "none: it fires outside iterations"
-    times = {"last 60 s": scene.lately(binding), "attempt": timing.firings()}
+    times = {"last 60 s": timing.firings(scene.since(binding)), "attempt": timing.firings()}
     figures = {
         name: f"{each.count} {plural(each.count, 'firing')}   p50 {ms(each.percentile(0.5))}"
         f"   p95 {ms(each.percentile(0.95))}   max {ms(each.longest)} ms"
         for name, each in times.items()
         if each.count
     }
-    if timing.slower:
-        slower = f"{timing.slower}: {ms(timing.slower.ns)} ms a firing, {ms(timing.slower.usual)} ms before"
-        figures["slower"] = slower
+    if slower := timing.slower:
+        figures["slower"] = f"{slower}: {ms(slower.ns)} ms a firing, {ms(slower.usual)} ms before"
     half = "" if binding.half == "whole" else f"  {binding.half}"
     moved = binding.half != "exit" and binding.phase != hook.phase  # the second half of an around mirrors it anyway
     facts = {
