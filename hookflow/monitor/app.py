@@ -292,13 +292,15 @@ class MonitorApp(App[Outcome]):
         state = self._frozen or self.state
         clock = self._player.moment if self._player else time.time()
         notice, until = self._notice
+        health = self._health(state, clock)
+        badge = f"FROZEN +{self.state.frames - state.frames}" if self._frozen else "ENDED" if health.over else "LIVE"
         scene = Scene(
             state=state,
             plan=self.plan,
-            health=self._health(state, clock),
+            health=health,
             view=self._view,
             path=short(self._dir.path),
-            badge=self._badge(state),
+            badge=self._player.badge if self._player else badge,
             clock=clock,
             machine=self._machine,
             remote=self._life == "remote",
@@ -327,13 +329,6 @@ class MonitorApp(App[Outcome]):
             return Health("reading", f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB of the event log")
         moved = self._live.moved() if life == "missing" else None
         return examine(state, life, clock, self.plan, self._inside, self._suspicion, moved)
-
-    def _badge(self, state: RunState) -> str:
-        if self._player:
-            return self._player.badge
-        if self._frozen:
-            return f"FROZEN +{self.state.frames - state.frames}"
-        return "ENDED" if self._health(state, time.time()).over else "LIVE"
 
     def action_press(self, key: str) -> None:
         """Do what a key is for."""

@@ -161,7 +161,14 @@ def half_blocks(image: Pixels, width: int, height: int) -> tuple[Strip, ...]:
     if len(pixels) % 2:
         ground = np.full_like(pixels[:1], Color.parse(GROUND).get_truecolor())
         pixels = np.concatenate([pixels, ground])
-    return tuple(_strip(upper.tolist(), lower.tolist()) for upper, lower in zip(pixels[::2], pixels[1::2], strict=True))
+    lines = []
+    for upper, lower in zip(pixels[::2].tolist(), pixels[1::2].tolist(), strict=True):
+        segments = []
+        for (above, below), same in groupby(zip(map(tuple, upper), map(tuple, lower), strict=True)):
+            style = Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below))
+            segments.append(Segment("▀" * len([*same]), style))
+        lines.append(Strip(segments))
+    return tuple(lines)
 
 
 def _resized(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
@@ -178,13 +185,3 @@ def _resized(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.u
         else:
             result = result.take(starts, axis=axis)
     return result.round().astype(np.uint8)
-
-
-def _strip(upper: list[list[int]], lower: list[list[int]]) -> Strip:
-    pairs = groupby((tuple(above), tuple(below)) for above, below in zip(upper, lower, strict=True))
-    return Strip(
-        [
-            Segment("▀" * sum(1 for _ in same), Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below)))
-            for (above, below), same in pairs
-        ]
-    )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -96,26 +93,11 @@ def metrics_table(state: RunState, scalars: Iterable[str] = ()) -> Table | None:
     return table if rows else None
 
 
-COMMAND = re.compile(r"(?<=: )hookflow .*$")
-"""A command at the end of a line, for people to copy."""
-
-
 def print_summary(run: RunDir, out: TextIO) -> None:
     """Read the run's log to its present end and print the summary."""
     live = Live(run)
     live.read_all()
-    print_folded(summary(run, live.state, live.plan), out)
-
-
-def print_folded(lines: Iterable[str], out: TextIO) -> None:
-    """Print lines, on a terminal broken between words alone, and not in a command: what is to be copied stays whole."""
-    width = shutil.get_terminal_size().columns if out.isatty() else 1 << 16
-    for line in lines:
-        inner = " " * (len(line) - len(line.lstrip()) + 2)
-        kept = COMMAND.sub(lambda result: result[0].replace(" ", "\0"), line)  # as one word, for no line has a \0
-        parts = textwrap.wrap(kept, width, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False)
-        print("\n".join(parts).replace("\0", " "), file=out)
-    out.flush()
+    print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
 
 
 def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:

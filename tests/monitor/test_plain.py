@@ -18,7 +18,7 @@ from rich.console import Console
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import feed, plain
 from hookflow.monitor.plain import CHUNK, Bar, Output, Sheet, bars, can_show_bars, drawn, last_lines, tidy
-from hookflow.monitor.summary import print_folded, print_summary
+from hookflow.monitor.summary import print_summary
 from hookflow.monitor.view import Scene
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At, read
@@ -229,16 +229,6 @@ class Tty(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-@pytest.mark.parametrize("columns", [20, 60])
-def test_on_a_narrow_terminal_a_command_stays_whole(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    out, command = Tty(), "hookflow run --resume 20261122-174805-edcf"
-    print_folded([f"  resume from iteration 500: {command}", "  the reason: hooks flow no longer"], out)
-    lines = out.getvalue().splitlines()
-    assert f"    {command}" in lines
-    assert all(len(line) <= columns for line in lines if command not in line)
 
 
 PLACE = {"t": BEGAN + 12, "it": 130, "ep": 1}

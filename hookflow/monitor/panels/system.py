@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from rich.cells import cell_len
 from textual.strip import Strip
 
 from hookflow.monitor.style import Part, boxed, row
 from hookflow.monitor.view import Page, Scene, flip
 from hookflow.numbers import many, percent
+from hookflow.text import wrapped_phrases
 
 
 def system(scene: Scene, width: int, height: int) -> list[Strip]:
@@ -44,10 +44,8 @@ def _facts(scene: Scene, width: int) -> list[Strip]:
     if not run:
         return []
     facts = [run["model"], f"{many(run['params'])} parameters", f"seed {run['seed']}", run["device"], run["precision"]]
-    rows = [""]
-    for fact in filter(None, [*facts, f"torch {run['torch']}", f"python {run['python']}"]):
-        joined = f"{rows[-1]}  {fact}".strip()
-        rows = [*rows[:-1], joined] if cell_len(joined) <= width - 2 else [*rows, fact]
+    facts += [f"torch {run['torch']}", f"python {run['python']}"]
+    rows = wrapped_phrases([f"{fact} " for fact in facts if fact], width - 2)
     for split, data in run["data"].items():
         made_up = "SYNTHETIC " if data["synthetic"] else ""
         rows.append(f"{split:<5} {made_up}{data['name']}  {many(data['examples'])}, batch {data['batch_size']}")
