@@ -36,8 +36,8 @@ def diagnose(parts: Parts, state: RunState, run: Run, step: Step, batch: Any) ->
     if batch is None:
         looks.append(lambda: iter(["The batch is not saved: the device reported the loss after a later batch."]))
     else:
-        leaves = {f"batch{keystr(path)}": leaf for path, leaf in tree_flatten_with_path(batch)[0]}
-        looks += [lambda: _not_finite("Input that is", leaves), lambda: _save(batch, run.dir, state, parts.ranks.rank)]
+        looks += [lambda: _not_finite("Input that is", _leaves(batch))]
+        looks += [lambda: _save(batch, run.dir, state, parts.ranks.rank)]
         if not parts.strategy.several and not steps_itself(parts.task):
             looks.append(lambda: _of_another_pass(parts, state, run, step, batch))
     for look in looks:
@@ -45,6 +45,10 @@ def diagnose(parts: Parts, state: RunState, run: Run, step: Step, batch: Any) ->
             yield from look()
         except Exception as error:
             yield f"The diagnosis raised {type(error).__name__}: {error}."
+
+
+def _leaves(batch: Any) -> dict[str, Any]:
+    return {f"batch{keystr(path)}": leaf for path, leaf in tree_flatten_with_path(batch)[0]}
 
 
 def _not_finite(what: str, values: Mapping[str, Any]) -> Iterator[str]:
