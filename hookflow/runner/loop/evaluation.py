@@ -111,12 +111,14 @@ class Evaluation:
     def _means(self, split: Split) -> dict[str, float] | None:
         """Evaluate every batch; return the means over the examples of all ranks, or None when a signal has come."""
         means, own_steps = Means(self.context.sizes[split].exact), steps_itself(self.parts.task)
+        after_iter = self.engine.call(f"after_{split}_iter")
         try:
             for index, batch in self._batches(split):
                 outputs = self.evaluate(self.run, batch)
                 check_outputs(outputs, "evaluate", own_steps)
                 means.add(single_numbers(outputs), self.state.batch_size or None)
-                self.engine.fire(f"after_{split}_iter", batch, index, outputs)
+                if after_iter:
+                    after_iter(batch, index, outputs)
                 if self.should_abort(index + 1):
                     return None
         except WorkerHangs:
@@ -130,14 +132,17 @@ class Evaluation:
         """Yield the batches of a split as hooks have left them, with their indices, but for those that are skipped."""
         state, sizes, data = self.state, self.context.sizes[split], self.parts.data[split]
         state.batches = len(data)
-        for index, provided in enumerate(data.epoch(0)):
-            state.batch_idx, state.batch_size = index, sizes.local(index, provided) or 0
-            entered = len(self.engine.arounds)
-            batch = self.context.offer(f"before_{split}_iter", provided)
-            if batch is SKIPPED:
-                self.engine.leave(entered)
-            else:
-                yield index, batch
+        point = f"before_{split}_iter"
+        hooked = bool(self.engine.plan.at(point))  # on all ranks alike
+        for index, batch in enumerate(data.epoch(0)):
+            state.batch_idx, state.batch_size = index, sizes.local(index, batch) or 0
+            if hooked:
+                entered = len(self.engine.arounds)
+                batch = self.context.offer(point, batch)
+                if batch is SKIPPED:
+                    self.engine.leave(entered)
+                    continue
+            yield index, batch
 
     @torch.no_grad()
     def predict(self, split: Split, predict: Callable[[Any, Any], Any]) -> dict[str, torch.Tensor]:
