@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from hookflow.runner.checkpoint.manager import host_memory
 from tests.conftest import NewRun, Train, Trained, reason, records
 from tests.runner.same import final_state
 
@@ -91,8 +92,13 @@ def test_a_full_memory_is_told_of_with_the_numbers(trained: Trained) -> None:
     assert "GPU 0 has a total capacity" in reason(run_dir) and "batch_size = 4 (now 8)" in reason(run_dir)
 
 
-def test_a_compiled_network_trains(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(CUDA, ON_DEVICE, "run.compile=true", "run.max_epochs=1")
+def test_large_memory_for_a_copy_is_page_locked() -> None:
+    assert host_memory(torch.ones(3 << 20, device="cuda")).is_pinned()
+
+
+@pytest.mark.parametrize("compiled", ["true", "'reduce-overhead'"])
+def test_a_compiled_network_trains(new_run: NewRun, train_here: Train, compiled: str) -> None:
+    run_dir = new_run(CUDA, ON_DEVICE, f"run.compile={compiled}", "run.accumulate=2", "run.max_epochs=1")
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         assert train_here(run_dir) == 0, reason(run_dir)
