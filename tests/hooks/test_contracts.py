@@ -70,7 +70,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "swa": {"begin": "1ep", "every": "2it", "lr": 0.02, "anneal": "3it"},
     "sync_buffers": {},
     "throughput": {"window": 2, "tokens_per_sample": 64, "flops_per_sample": 1e9, "peak_flops": 1e12},
-    "time_limit": {"limit": "3h50m"},
+    "time_limit": {"limit": "3.8h"},
     "tta": {"transforms": ["hflip"]},
 }
 """Arguments with which each built-in hook can be made; `whiten` belongs to one network and is tested with it, and

@@ -31,7 +31,7 @@ ARGUMENTS = {
     "predict": 'args = { outputs = ["logits"] }',
     "tta": 'args = { transforms = ["hflip"] }',
     "scheduler": 'args = { chain = [{ use = "ConstantLR" }] }',
-    "time_limit": 'args = { limit = "3h50m" }',
+    "time_limit": 'args = { limit = "230m" }',
 }
 
 
