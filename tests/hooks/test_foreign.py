@@ -10,10 +10,8 @@ import pytest
 from hookflow.errors import Problem, UserError
 from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.describe import Description
 from hookflow.hooks.foreign import FRAMEWORKS
 from hookflow.pipeline.load import load
-from hookflow.pipeline.use import refer
 from tests.conftest import hookflow_here
 
 PIPELINE = """\
@@ -106,10 +104,3 @@ def test_what_the_table_calls_a_point_is_one() -> None:
     members = {theirs: ours for framework in FRAMEWORKS for theirs, ours in framework.members.items()}
     assert {name for ours in members.values() for name in ours.split(", ") if name} - {"phase"} <= set(POINTS.names)
     assert not members.keys() & set(POINTS.names), "a name of ours needs no other"
-
-
-def test_no_hook_of_ours_has_names_of_others() -> None:
-    from hookflow.hooks.registry import BUILT_IN
-
-    for use in BUILT_IN.values():
-        assert not Description(refer(use, Path(), None), POINTS).issues
