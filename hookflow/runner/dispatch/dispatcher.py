@@ -186,15 +186,15 @@ class Dispatcher:
         if firings := self.at.get(point):
             self.call_all(firings, (self.run, *offered))
 
-    def call_all(self, firings: Sequence[Firing], everything: Sequence[Any], *, asked: bool = False) -> Any:
-        """Call those that are due, or all if their triggers were `asked` before; return what the last one returns.
+    def call_all(self, firings: Sequence[Firing], everything: Sequence[Any], *, all_due: bool = False) -> Any:
+        """Call those that are due, or all where `all_due`; return what the last one returns.
 
         `everything` is what their point offers, the run first. Hooks may change it.
         """
         here, put, result = self.here, self.books.firings.put, None
         began = entered = perf_counter()
         for firing in firings:
-            due = asked or firing.is_due()
+            due = all_due or firing.is_due()
             if due:
                 here.set(firing.binding.id, entered)
                 try:
@@ -214,13 +214,13 @@ class Dispatcher:
     def fire_within(self, point: str, *offered: Any) -> None:
         """Fire a point in the middle of something else: of a hook, or of a phase of the iteration."""
         if firings := self.at.get(point):
-            self._within(firings, (self.run, *offered), asked=False)
+            self._within(firings, (self.run, *offered), all_due=False)
 
     def call_within(self, firing: Firing, everything: Sequence[Any]) -> Any:
         """Call one binding in the middle of something else, if it is due, and return what it returns."""
-        return self._within((firing,), everything, asked=True) if firing.is_due() else None
+        return self._within((firing,), everything, all_due=True) if firing.is_due() else None
 
-    def _within(self, firings: Sequence[Firing], everything: Sequence[Any], *, asked: bool) -> Any:
+    def _within(self, firings: Sequence[Firing], everything: Sequence[Any], *, all_due: bool) -> Any:
         """Book the time of these calls neither to the hook around them, nor to a phase twice."""
         here = self.here
         binding, since = here.binding[0], here.times[0]
@@ -230,7 +230,7 @@ class Dispatcher:
         thread, self.thread = self.thread, get_ident()
         began = perf_counter()
         try:
-            return self.call_all(firings, everything, asked=asked)
+            return self.call_all(firings, everything, all_due=all_due)
         finally:
             self.thread = thread
             self._nested -= in_hook
