@@ -71,61 +71,46 @@ class OnGpu(torch.Tensor):
         return self.as_subclass(torch.Tensor)
 
 
-def test_what_is_gathered_from_the_ranks_lies_in_the_host_s_memory() -> None:
-    provided: list[Any] = []
-
-    class Seen(Alone):
-        def all_gather_object(self, mine: Any) -> list[Any]:
-            provided.append(mine)
-            return [mine, {} if len(provided) == 1 else mine]  # the other rank's hooks look unlike
-
-    tensor = torch.ones(2).as_subclass(OnGpu)
-    hooks = {"own": OrderedDict(held=[tensor], number=1)}
-    own: dict[str, Any] = {key: {} for key in OWN} | {"random": {"torch": torch.ones(1)}}
-    state = own | {"scalars": {"loss": tensor}, "hooks": hooks}
-    result = full_state({**state, "gradients": {"optimizer": [tensor, None]}}, Seen())
-    mine = provided[1]
-    for sent in (mine["scalars"]["loss"], mine["gradients"]["optimizer"][0], mine["hooks"]["own"]["held"][0]):
-        assert type(sent) is torch.Tensor
-        assert sent.tolist() == [1, 1]
-    assert type(mine["hooks"]["own"]) is OrderedDict
-    assert mine["hooks"]["own"]["number"] == 1
-    assert result["scalars"]["loss"] is tensor, "its own goes with all that is copied at once"
-
-
 class Meeting(Alone):
     """One of two ranks, which are threads of this process."""
 
-    def __init__(self, rank: int, barrier: Barrier, told: dict[int, Any]) -> None:
+    def __init__(self, rank: int, barrier: Barrier, sent: dict[int, Any]) -> None:
         self.ranks = Ranks(rank, 2)
-        self.barrier, self.told = barrier, told
+        self.barrier, self.sent = barrier, sent
 
     def all_gather_object(self, mine: Any) -> list[Any]:
-        self.told[self.ranks.rank] = mine
+        self.sent[self.ranks.rank] = mine
         self.barrier.wait(60)
-        everyone = [self.told[rank] for rank in range(2)]
+        everyone = [self.sent[rank] for rank in range(2)]
         self.barrier.wait(60)
         return everyone
 
 
-def test_what_a_hook_holds_on_each_rank_is_told_apart_by_its_values() -> None:
-    """Their order differs; the average of the weights is alike, and is kept once."""
+def test_each_rank_keeps_what_it_has_of_its_own_in_the_host_s_memory() -> None:
+    """Of the states of hooks those that differ, if only in an order: the average of the weights is kept once."""
     window = torch.zeros(2000, dtype=torch.bfloat16)
     window[7] = 1
-    hooks = [{"log": {"total": window.roll(rank)}, "ema": {"average": torch.ones(())}} for rank in range(2)]
-    own: dict[str, Any] = {key: {} for key in OWN}
-    barrier = Barrier(2)
-    told: dict[int, Any] = {}
+    hooks = [
+        {"log": OrderedDict(total=[window.roll(rank).as_subclass(OnGpu)]), "ema": {"average": torch.ones(())}}
+        for rank in range(2)
+    ]
+    own: dict[str, Any] = {key: {} for key in OWN} | {"gradients": {"optimizer": [window.as_subclass(OnGpu), None]}}
+    barrier, sent = Barrier(2), dict[int, Any]()
 
     def saved(rank: int) -> dict[str, Any]:
-        return full_state({**own, "hooks": hooks[rank]}, Meeting(rank, barrier, told))
+        return full_state({**own, "hooks": hooks[rank]}, Meeting(rank, barrier, sent))
 
     with ThreadPoolExecutor(2) as pool:
         state, _ = pool.map(saved, range(2))
     for rank in range(2):
-        result = local_state(state, Ranks(rank, 2))["hooks"]
-        assert torch.equal(result["log"]["total"], hooks[rank]["log"]["total"])
-    assert list(state["ranks"][0]["hooks"]) == ["log"]
+        assert torch.equal(local_state(state, Ranks(rank, 2))["hooks"]["log"]["total"][0], window.roll(rank))
+    (other,) = state["ranks"]
+    assert list(other["hooks"]) == ["log"]
+    assert type(other["hooks"]["log"]) is OrderedDict
+    assert [type(tensor) for tensor in (*other["hooks"]["log"]["total"], other["gradients"]["optimizer"][0])] == [
+        torch.Tensor
+    ] * 2
+    assert type(state["gradients"]["optimizer"][0]) is OnGpu, "its own goes with all that is copied at once"
 
 
 def test_a_sum_is_taken_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

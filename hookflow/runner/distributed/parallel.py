@@ -55,13 +55,9 @@ def average(tensors: list[Tensor]) -> None:
 
 
 def class_of(model: nn.Module) -> str:
-    """Return the name of a model's class, as it was before a strategy put its own in front."""
-    ours = (__name__, "torch.distributed")
-    return next(
-        kind.__name__
-        for kind in type(model).__mro__
-        if not any(base.__module__.startswith(ours) for base in kind.__mro__)
-    )
+    """Return the name of a model's class, as it was before FSDP put its own in front."""
+    kind = type(model)
+    return (kind.__bases__[-1] if kind.__module__.startswith("torch.distributed") else kind).__name__
 
 
 class Strategy:
@@ -143,15 +139,12 @@ class Parallel(Strategy):
     def check_lengths(self, lengths: Mapping[str, int], place: Locate) -> None:
         mappings: list[Mapping[str, int]] = [{}] * dist.get_world_size()
         dist.all_gather_object(mappings, lengths)
-        problems = []
         for split in lengths:
             counts = [length[split] for length in mappings]
             if len(set(counts)) > 1:
                 message = f"the ranks have different numbers of batches in an epoch: {', '.join(map(str, counts))}"
                 hint = "data that take rank and world must give the same number on each rank"
-                problems.append(Problem(message, place(f"data.{split}.use"), hint))
-        if problems:
-            raise UserError(problems)
+                raise UserError(Problem(message, place(f"data.{split}.use"), hint))
 
     def all_reduce(self, value: float | Tensor, device: torch.device) -> Any:
         total = super().all_reduce(value, device)
@@ -223,7 +216,7 @@ class DDP(Parallel):
             return self._wrappers[model].forward(*args, **kwargs)  # type: ignore[no-untyped-call]
 
         routed = torch.compiler.disable(forward, recursive=False)  # type: ignore[no-untyped-call]
-        return type(f"DDP{kind.__name__}", (kind,), {"forward": routed, "__module__": __name__})
+        return type(kind.__name__, (kind,), {"forward": routed, "__module__": kind.__module__})
 
     def _wrapped(self, model: nn.Module, forward: Callable[..., Any]) -> DistributedDataParallel:
         wrapper = DistributedDataParallel(_Bare(model, forward), init_sync=False, **self._options)
@@ -404,8 +397,7 @@ def unmatched_units(section: DistributedSection, network: nn.Module, place: Loca
     there = {name: module for name, module in network.named_modules() if name}
     for k, entry in enumerate(section.units or ()):
         if wrong := no_module(entry, there):
-            message, hint = wrong
-            yield Problem(message, place(f"distributed.units.{k}"), hint)
+            yield Problem(wrong[0], place(f"distributed.units.{k}"), wrong[1])
 
 
 def units_of(network: nn.Module, entries: Sequence[str]) -> list[nn.Module]:
