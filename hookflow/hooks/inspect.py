@@ -145,8 +145,8 @@ def call_at(
 ) -> tuple[Method, list[Issue]]:
     """Return a call of a plain function, or of an object of a class, as the method of a hook at `point`.
 
-    What `args` give a function is not taken from the point. `offered` is what all points of the hook offer it: a list
-    of arguments fills the others.
+    A function takes no argument from the point that `args` give it. `offered` are the arguments that all points of the
+    hook offer: a list fills the others.
     """
     function, called = hook, getattr(hook, "__name__", repr(hook))
     provided: Collection[str] = args if isinstance(args, Mapping) else first_names(function, len(args), offered)

@@ -25,7 +25,7 @@ MODULE_KEYS = ("modules", "stages", "prepend", "always_call")
 KEYS = (*MODULE_KEYS, "parameters")
 """The keys that say for which modules and parameters a hook fires, and how."""
 ALLOWED = {"module": MODULE_KEYS, "state": ("modules",), "parameter": ("parameters",)}
-"""Those that a binding may have, by the kind of its point."""
+"""The keys that a binding may have, by the kind of its point."""
 EXAMPLES = {
     "modules": 'name them as a glob: modules = ["layer*.conv?"]; ["*"] is every one',
     "parameters": 'name them as a glob: parameters = ["*.weight"]; ["*"] is every one',

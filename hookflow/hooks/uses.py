@@ -1,8 +1,8 @@
 """Calls that a hook makes on the run, found in its source by AST; nothing is executed.
 
-Only what is certain is found. The run is the parameter `run` of a method at a point, and a parameter of another method
-of the same object that is given it in a call. A function that binds the name to anything else is passed over, and so is
-a function inside of one: the time of its call is unknown.
+Only certain calls are found. The run is the parameter `run` of a method at a point. A method of the same object that is
+given it in a call has it too. A function that binds the name to anything else is passed over, and so is a function
+inside of one: the time of its call is unknown.
 """
 
 from __future__ import annotations

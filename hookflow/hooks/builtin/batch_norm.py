@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class PreciseBN(Hook):
     """Recomputes the running statistics of batch norms before each validation, from training batches.
 
-    They become the mean and the variance (over all examples, unbiased) of what each norm is given when the weights
-    stay as they are, where a moving average would mix them with those of earlier weights. Where an average of the
-    weights is validated, they are those of the average. The network computes as in evaluation, in the run's
+    They become the mean and the unbiased variance of each norm's inputs over all examples, with the present weights. A
+    moving average would mix them with those of earlier weights. Where an average of the weights is validated, they are
+    those of the average. The network computes as in evaluation, in the run's
     precision, but that the norms use each batch's own statistics. The batches are the first ones of the epoch that
     comes next; each rank takes its own, and all are counted together. Norms that are in eval mode, as frozen ones, are
     left alone.

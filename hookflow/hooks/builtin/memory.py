@@ -26,8 +26,8 @@ MIB = 2**20
 class Memory(Hook):
     """Logs the memory of this process in MiB: `memory/rss` of the host, `memory/allocated` and `memory/peak` on CUDA.
 
-    `rss` is the resident set, `allocated` what tensors take up on the device, and `peak` the most that they have taken
-    up since the process began, as PyTorch's allocator counts them; to ask it does not wait for the device. The workers
+    `rss` is the resident set, `allocated` the memory of tensors on the device, and `peak` its maximum since the process
+    began. PyTorch's allocator counts them, without waiting for the device. The workers
     of a data loader are processes of their own, and are not counted. Each rank logs its own.
     """
 

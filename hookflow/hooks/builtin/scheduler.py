@@ -105,8 +105,8 @@ class Scheduler(Hook):
     """Sets the learning rates by PyTorch's schedulers, each for its length, one after another.
 
     The rates of an iteration are those of the usual loop, which calls `scheduler.step()` after `optimizer.step()`, or
-    after each epoch. The step is taken at the beginning of the next iteration, or epoch, so that in the whole of an
-    iteration the rate is the one that it is trained with. `total_iters`, `T_max` and `total_steps` are the scheduler's
+    after each epoch. The step is taken at the beginning of the next iteration, or epoch: so in the whole of an
+    iteration the rate is its own. `total_iters`, `T_max` and `total_steps` are the scheduler's
     length where they are not given. After the end of the chain the rates stay as they are. `ReduceLROnPlateau` may be
     the last of the chain: it looks at `metric` after each validation, once those before it are through. Its `mode`
     follows from the metric's name where it is not given.

@@ -36,7 +36,7 @@ class SpikeGuard(Hook):
     jumps is enough. A task that steps several optimizers itself, each by a loss of its own, is refused.
 
     With `rollback` the weights, the buffers and the optimizer's state become those of the last checkpoint that was
-    saved or resumed from, of which it keeps a copy in the host's memory; without one yet, only the step is skipped.
+    saved or resumed from. It keeps a copy of them in the host's memory; without one yet, only the step is skipped.
     The losses since then are forgotten, too: with the older weights they may be higher again. The data, the schedules,
     the counters and averages of the weights go on from where they are, so that what made the spike is not seen again.
 
