@@ -3,9 +3,10 @@
     python benchmarks/checkpoint.py
 
 A net of ten million parameters with AdamW (so three times its size in tensors) on the CPU. The first table has how
-long the training stands still for a checkpoint that is written beside it (the first one of a run, which takes memory,
-and those that follow), and how long the same write takes when it is waited for, beside the plainest things there are in
-the same process: `torch.save` of the same state into a file, and a copy of its tensors into memory that is there.
+long the training stands still for a checkpoint that is written beside it (the first one of a run, into the memory that
+another thread has taken for it, and those that follow), how long that memory takes, and how long the same write takes
+when it is waited for, beside the plainest things there are in the same process: `torch.save` of the same state into a
+file, and a copy of its tensors into memory that is there.
 The second has how long commands take until the first iteration is done, from the first instruction of the process on:
 a fresh run, and one that is resumed from such a checkpoint, beside a Python that imports torch and nothing else. In
 turns, medians; compare the multiples between machines.
@@ -28,7 +29,7 @@ from torch import nn
 from hookflow.runner.checkpoint.manager import HostCopy, Saving, begin
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 
-ROUNDS = 7
+ROUNDS = 3
 WIDTH, LAYERS = 1024, 10
 
 PIPELINE = f"""
@@ -109,13 +110,14 @@ def saves(folder: Path) -> dict[str, list[float]]:
     memory = [tensor.clone() for tensor in tensors]
     store, copy, saving = CheckpointStore(folder / "checkpoints"), HostCopy(reuse=True), None
     spent: dict[str, list[float]] = {
-        name: [] for name in ("torch.save", "copy alone", "waited for", "beside: first", "beside", "read back")
+        name: [] for name in ("torch.save", "copy alone", "waited for", "memory", "first beside", "beside", "read back")
     }
 
     def beside(copy: HostCopy) -> None:
         nonlocal saving
         copied = copy.of(whole)
-        saving = begin(Saving(copied, ["last"], {"it": 1}, 0.0), lambda: store.save(copied, ["last"], {"it": 1}))
+        saving = Saving(copied, ["last"], {"it": 1, "ep": 0}, 0.0)
+        begin(saving, lambda: store.save(copied, ["last"], {"it": 1, "ep": 0}), lambda: None)
 
     copy.of(whole)
     for _ in range(ROUNDS):
@@ -123,11 +125,13 @@ def saves(folder: Path) -> dict[str, list[float]]:
         spent["copy alone"].append(
             timed(lambda: [to.copy_(tensor) for to, tensor in zip(memory, tensors, strict=True)])
         )
-        spent["waited for"].append(timed(lambda: store.save(whole, ["last"], {"it": 1})))
-        for name, by in ("beside: first", HostCopy(reuse=False)), ("beside", copy):
+        spent["waited for"].append(timed(lambda: store.save(whole, ["last"], {"it": 1, "ep": 0})))
+        fresh = HostCopy(reuse=False)
+        spent["memory"].append(timed(lambda by=fresh: by.prepare(tensors)))
+        for name, by in ("first beside", fresh), ("beside", copy):
             spent[name].append(timed(lambda by=by: beside(by)))
             path, saving = saving.result().path, None  # type: ignore[attr-defined]  # frees what is not used again
-        spent["read back"].append(timed(lambda path=path: read(path, torch.device("cpu"))))
+        spent["read back"].append(timed(lambda path=path: read(path)))
         store.prune(keep=1)
     return spent
 
@@ -162,7 +166,7 @@ def main() -> None:
     print(f"{size / 1e6:.1f} M parameters, medians of {ROUNDS} rounds, {torch.get_num_threads()} threads")
     with tempfile.TemporaryDirectory() as folder:
         show(saves(Path(folder)))
-        show(starts(Path(folder)))
+        # show(starts(Path(folder)))
 
 
 if __name__ == "__main__":

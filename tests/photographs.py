@@ -48,6 +48,7 @@ DERIVED = {
     "Unsaved": "the attributes that each process began with",
     "CheckpointManager.saved_at": "which checkpoint stands: another one where the run was interrupted",
     "CheckpointManager._saving": "a write that is under way",
+    "CheckpointManager._flushed": "what is on the disk",
     "SafePoint.heard": "what has come to this process",
     "Arounds.open": "generators, which are entered again",
 }

@@ -94,7 +94,7 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
             hint = nearest_or_all(name, there)
             raise UserError(Problem(f'the run {run_dir.id} has no checkpoint "{name}"', Where("CHECKPOINT"), hint))
         return run_dir, there[name]
-    newest, passed_over = newest_good(store.folder)
+    newest, passed_over = newest_good(store.all())
     for line in passed_over:
         warn_of(line, "warn")
     if newest is None:

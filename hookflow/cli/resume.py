@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ def resumed(
     """
     from hookflow.events.records import VERSION
     from hookflow.events.run_lock import release
-    from hookflow.runner.checkpoint.manifest import newest_good
+    from hookflow.runner.checkpoint.manifest import damage, list_checkpoints, newest_good
     from hookflow.runner.checkpoint.resume_rules import recorded
     from hookflow.runner.process.launch import claim, keep, propose, withdraw
     from hookflow.service.pipelines import Target, read_pipeline
@@ -70,7 +71,7 @@ def resumed(
     locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
         withdraw(run_dir)  # what a resume that was killed has left
-        newest_good(run_dir.checkpoints)  # and where no checkpoint can be used
+        newest_good(list_checkpoints(run_dir.checkpoints), partial(damage, thorough=False))  # or none can be used
         if (version := (facts := run_dir.describe()).get("version", VERSION)) > VERSION:
             author = f"hookflow {facts.get('hookflow', '')} recorded {run_dir.id} in format {version}"
             raise UserError(Problem(f"{author}, and this version reads format {VERSION}", hint="update hookflow"))

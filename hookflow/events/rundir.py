@@ -281,16 +281,29 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def sync_run(run: RunDir) -> int:
+NEEDED = re.compile(r"(plan.*|run)\.json|events.*\.jsonl|pipeline\.toml")
+"""The files of a run directory that a resume needs."""
+
+SETTLED = 0.05
+"""Seconds after which a change of a file has another time than the one before: the system's clock ticks in ms."""
+
+
+def sync_run(run: RunDir, flushed: dict[Path, tuple[int, ...]]) -> int:
     """Flush what a resume needs beside a checkpoint: logs, pipeline, plan, identity, and their folders.
 
-    Returns the bytes of rank 0's log that are on the disk.
+    Returns the bytes of rank 0's log that are on the disk. `flushed` keeps what is there for the next call, which
+    flushes what has changed.
     """
     size = run.events.stat().st_size if run.events.exists() else 0
-    files = (run.identity, run.pipeline, *run.path.glob("plan*.json"), *run.path.glob("events*.jsonl"))
+    files = (path for path in run.path.iterdir() if NEEDED.fullmatch(path.name))
     for path in (*files, run.path, run.path.parent, run.path.parent.parent):
         with contextlib.suppress(FileNotFoundError):
-            fsync(path)
+            status, now = path.stat(), time.time()
+            state = (status.st_ino, status.st_size, status.st_ctime_ns)
+            if flushed.get(path) != state:
+                fsync(path)
+                if status.st_ctime < now - SETTLED:
+                    flushed[path] = state
     return size
 
 

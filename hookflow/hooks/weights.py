@@ -5,28 +5,27 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.rundir import short
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 METADATA = ".metadata"
 """The file of torch.distributed.checkpoint that names all shards in a folder."""
 
 
-def read_tensors(path: Path, device: torch.device | str = "cpu", *, mmap: bool = False) -> Any:
+def read_tensors(path: Path, *, file: IO[bytes] | None = None, mmap: bool = False) -> Any:
     """Return the contents of a file of `torch.save` without running code; with `mmap`, tensors stay in the file.
 
-    Raises UserError when it is something else.
+    `file` is the file, if it is open. Raises UserError when it is something else.
     """
     import torch
 
     try:
-        return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
+        return torch.load(file or path, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
         message = str(error).partition("WeightsUnpickler error: ")[2].partition("\n")[0] or "it cannot be unpickled"
         hint = "only tensors, numbers, strings, lists and dicts are read; it may be an attack, and is left alone"

@@ -72,10 +72,14 @@ class Disk:
 
     def open(self, file: Any, mode: str = "r", *args: Any, **more: Any) -> Any:
         """Open a file; of one that is written each write is noted."""
-        if not (self.has(file) and set(mode) & set("wax+")):
-            return self._open(file, mode, *args, **more)
-        self.note("open", os.fspath(file))
-        return _Noted(self._open(file, mode, *args, **more), lambda: self.note("write", os.fspath(file)))
+        if noted := self.has(file) and bool(set(mode) & set("wax+")):
+            self.note("open", os.fspath(file))
+        opened = self._open(file, mode, *args, **more)
+        self._paths.pop(opened.fileno(), None)
+        if not noted:
+            return opened
+        self._paths[opened.fileno()] = os.fspath(file)
+        return _Noted(opened, lambda: self.note("write", os.fspath(file)))
 
     def _opening(self, call: Callable[..., int]) -> Callable[..., int]:
         def opened(path: Any, flags: int, *args: Any, **more: Any) -> int:

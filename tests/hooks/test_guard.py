@@ -179,7 +179,7 @@ class TestSpikeGuard:
         guard = 'hooks.guard={use="spike_guard", args={window=4, rollback=true}}'
         run_dir = trained(task, guard, swap=("max_epochs = 3", "max_iters = 13"))
         assert self.told(run_dir, "those of the last checkpoint again") == [13]
-        before = read(run_dir.checkpoints / "it00000010", torch.device("cpu"))
+        before = read(run_dir.checkpoints / "it00000010")
         after = final_state(run_dir)
         assert after["position"]["iter"] == 13  # type: ignore[index]
         assert_same(after["model"], before["model"])

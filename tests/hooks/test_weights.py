@@ -227,7 +227,7 @@ class TestPreciseBN:
 
 def body_after(run_dir: RunDir, it: int) -> list[Any]:
     """Return the weights and statistics of the net's body in a checkpoint."""
-    state: Any = read(run_dir.checkpoints / f"it{it:08d}", torch.device("cpu"))["model"]
+    state: Any = read(run_dir.checkpoints / f"it{it:08d}")["model"]
     return [tensor for name, tensor in state.items() if name.startswith("body")]
 
 
@@ -268,7 +268,7 @@ class TestFreeze:
         run_dir = RunDir.create(tmp_path, "gan")
         prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
         assert train_here(run_dir) == 0, records(run_dir, "error")
-        states: Any = [read(run_dir.checkpoints / f"it{it:08d}", torch.device("cpu")) for it in (5, 10, 20)]
+        states: Any = [read(run_dir.checkpoints / f"it{it:08d}") for it in (5, 10, 20)]
         for state, other, trains in [(*states[:2], False), (*states[1:], True)]:
             pairs = [(state["model_discriminator"][n], weight) for n, weight in other["model_discriminator"].items()]
             assert [not torch.equal(*pair) for pair in pairs] == [trains] * 4

@@ -13,7 +13,7 @@ MEASURED = {"samples_per_s", "tokens_per_s", "mfu", "memory/rss"}
 
 
 def final_state(run_dir: RunDir) -> dict[str, object]:
-    return read(CheckpointStore(run_dir.checkpoints).names()["last"], torch.device("cpu"))
+    return read(CheckpointStore(run_dir.checkpoints).names()["last"])
 
 
 def curve(run_dir: RunDir) -> dict[tuple[object, object, str], float]:

@@ -89,10 +89,10 @@ def test_a_checkpoint_of_weights_that_are_not_finite_is_kept_apart(trained: Trai
         return
     assert "nonfinite-it00000010, and not as last" in broken[0]
     assert {path.name for path in store.names().values()} == {"it00000005"}
-    assert newest_good(store.folder)[0] == store.names()["last"].resolve()
+    assert newest_good(store.all())[0] == store.names()["last"].resolve()
     (apart,) = list_checkpoints(run_dir.checkpoints, NONFINITE)
     assert [saved["it"] for saved in records(run_dir, "checkpoint")] == [5], "a resume takes this one"
-    assert not damage(apart) and read(apart, torch.device("cpu"))["position"]["iter"] == 10
+    assert not damage(apart) and read(apart)["position"]["iter"] == 10
 
 
 def test_anomaly_mode_names_the_operation_and_is_put_back(trained: Trained) -> None:
@@ -207,7 +207,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_cause(trained: Trained,
     (error,) = records(run_dir, "error")
     assert "test_" not in str(error["traceback"]) and "NonFiniteLossError" in str(error["traceback"])
     assert "told" in messages(run_dir), "hooks are told of the loss"
-    state = read(CheckpointStore(run_dir.checkpoints).names()["mine"], torch.device("cpu"))
+    state = read(CheckpointStore(run_dir.checkpoints).names()["mine"])
     assert state["position"]["iter"] == 1 and all(tensor.isfinite().all() for tensor in state["model"].values())
 
 

@@ -6,11 +6,12 @@ import copy
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from hookflow.events.rundir import RunDir, sync_run
 from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.tensors import is_sharded, local
 from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
-from hookflow.runner.checkpoint.nested import mapped, naming_unreadable
+from hookflow.runner.checkpoint.nested import PLAIN, mapped, naming_unreadable
 from hookflow.runner.checkpoint.shards import Shards, sharded_as
 from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
@@ -116,9 +117,18 @@ class HostCopy:
     """
 
     def __init__(self, mesh: DeviceMesh | None = None, *, reuse: bool) -> None:
-        self._mesh = mesh
-        self._reuse = reuse
+        self._mesh, self.reuse = mesh, reuse
         self._spare: dict[Any, list[torch.Tensor]] = {}
+
+    def prepare(self, tensors: Iterable[Any]) -> None:
+        """Take memory for the first copy of these tensors, page by page; it may be made in another thread meanwhile."""
+        spare = self._spare
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
+                own = local(tensor.detach())
+                memory = host_memory(own)
+                torch.empty(0, dtype=torch.uint8).set_(memory.untyped_storage())[::PAGESIZE].zero_()
+                spare.setdefault(_kind(own), []).append(memory)
 
     def of(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return a copy of a state; a tensor that occurs twice there is one tensor in the copy."""
@@ -127,15 +137,14 @@ class HostCopy:
 
         def copied(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
-                return copy.deepcopy(value)
+                return value if type(value) in PLAIN else copy.deepcopy(value)
             if is_sharded(value):
                 return sharded_as(value, copied(local(value)), self._mesh)
             if value.layout != torch.strided:
                 return value.detach().to("cpu", copy=True)
-            layout = (value.shape, value.stride(), value.dtype)
-            key = (value.device, value.untyped_storage().data_ptr(), value.storage_offset(), *layout)
+            kind = _kind(value)
+            key = (value.device, value.untyped_storage().data_ptr(), value.storage_offset(), *kind)
             if key not in copies:
-                kind = (*layout, value.is_cuda)
                 spare = self._spare.get(kind)
                 memory = spare.pop() if spare else host_memory(value.detach())
                 used.setdefault(kind, []).append(memory)
@@ -145,9 +154,13 @@ class HostCopy:
         result: dict[str, Any] = mapped(dict(state), copied)
         for device in {key[0] for key in copies if key[0].type == "cuda"}:
             torch.cuda.current_stream(device).synchronize()
-        if self._reuse:
+        if self.reuse:
             self._spare = used
         return result
+
+
+def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.is_cuda
 
 
 class CheckpointManager:
@@ -168,16 +181,30 @@ class CheckpointManager:
         keeps = (hook.keep for hook in context.parts.hooks.values() if isinstance(hook, Checkpoint))
         self._keep = max(keeps, default=None)
         """How many of the newest checkpoints stay, beside those with a name; None keeps all."""
+        self._flushed: dict[Path, tuple[int, ...]] = {}
         self._saving: Saving | None = None
         self._warned: set[str] = set()
         given_away = any("checkpoint" in binding.takes for binding in context.plan.at("after_save_checkpoint"))
         self._mesh = context.parts.strategy.host_mesh
         self._copy = HostCopy(self._mesh, reuse=not given_away)
+        copies = self._ranks.first or self._mesh is not None
+        self._prepares = self._copy.reuse and copies and self._keep is not None
+        self._state.attention = self._prepares
 
     @property
     def has_written(self) -> bool:
         """Whether a write has ended that has not been reported."""
         return self._saving is not None and self._saving.outcome.done()
+
+    def prepare(self) -> None:
+        """Take the memory for copies of the state in another thread, once the optimizers have theirs."""
+        if self._prepares and self._state.iter:
+            self._prepares = False
+            parts = self._context.parts
+            tensors = [tensor for model in parts.models.values() for tensor in (*model.parameters(), *model.buffers())]
+            states = [state for optimizer in parts.optimizers.values() for state in optimizer.state.values()]
+            tensors += [tensor for state in states for tensor in state.values()]
+            threading.Thread(target=self._copy.prepare, args=[tensors], name="hookflow-memory", daemon=True).start()
 
     def save(self) -> None:
         """Copy the state and write it in another thread; an earlier write is waited for first."""
@@ -325,7 +352,7 @@ class CheckpointManager:
         self._log.flush(frame=False)  # the log must have what the checkpoint has
         try:
             # and on the disk, before the checkpoint is
-            saving.facts = {**saving.facts, "log": sync_run(RunDir(self._context.folder))}
+            saving.facts = {**saving.facts, "log": sync_run(RunDir(self._context.folder), self._flushed)}
             if weight := weight or next(self.snapshot.nonfinite_weights(saving.state), None):
                 if self._context.parts.section.on_nan != "ignore":
                     saved = self._store.save_apart(saving.state, saving.facts, NONFINITE, shards)

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -19,7 +22,7 @@ from hookflow.hooks.weights import METADATA
 if TYPE_CHECKING:
     from pydantic_core import SchemaValidator
 
-VERSION = 8
+VERSION = 9
 """The version of the format; no other version is read."""
 MANIFEST = "manifest.json"
 TRAINING = "training.pt"
@@ -77,8 +80,10 @@ def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
 
 def links(folder: Path) -> dict[str, Path]:
     """Return the checkpoint of each name ("last", "best")."""
-    result = (path for path in folder.glob("[!.]*") if path.is_symlink())
-    return {link.name: folder / link.readlink().name for link in result}
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.is_symlink() and not entry.name.startswith(".")]
+        return {name: folder / (folder / name).readlink().name for name in names}
+    return {}
 
 
 def names_by_checkpoint(folder: Path) -> dict[Path, list[str]]:
@@ -138,35 +143,38 @@ def damage(path: Path, *, thorough: bool = True) -> str:
         files = read_manifest(path)["files"]
     except DamagedError as error:
         return str(error)
-    for name, entry in files.items():
-        try:
-            size = (path / name).stat().st_size
-            if size != entry["bytes"]:
-                return f"{name} has {size} bytes instead of {entry['bytes']}"
-            if thorough:
-                with (path / name).open("rb") as file:
-                    if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
-                        return f"{name} is not what was written"
-        except FileNotFoundError:
-            return f"{name} is missing"
-        except OSError as error:
-            return f"{name} cannot be read: {error.strerror}"
+    return next(filter(None, (damage_of(path / name, files[name], thorough=thorough) for name in files)), "")
+
+
+def damage_of(path: Path, entry: File, *, thorough: bool) -> str:
+    """Return the damage of a file of a checkpoint, as `damage` does."""
+    try:
+        size = path.stat().st_size
+        if size != entry["bytes"]:
+            return f"{path.name} has {size} bytes instead of {entry['bytes']}"
+        with path.open("rb") as file:
+            if thorough and hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
+                return f"{path.name} is not what was written"
+    except FileNotFoundError:
+        return f"{path.name} is missing"
+    except OSError as error:
+        return f"{path.name} cannot be read: {error.strerror}"
     return ""
 
 
-def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
-    """Return the newest checkpoint that is whole, and a line on each damaged one that was passed over.
+def newest_good(paths: Iterable[Path], check: Callable[[Path], str] = damage) -> tuple[Path | None, list[str]]:
+    """Return the first of these checkpoints that is whole, and a line on each damaged one that was passed over.
 
-    Returns None when there are no checkpoints. Raises UserError when none of them is whole.
+    `check` returns the damage of one. Returns None when there are no checkpoints. Raises UserError when none is whole.
     """
     passed_over: list[str] = []
-    for path in list_checkpoints(folder):
-        wrong = damage(path)
+    for path in paths:
+        wrong = check(path)
         if not wrong:
             return path, passed_over
         passed_over.append(f"checkpoint {path.name} cannot be used ({wrong}); taking the one before it")
     if passed_over:
-        hint = f"to start at the beginning, move {folder} away"
+        hint = f"to start at the beginning, move {path.parent} away"
         raise UserError([Problem(line.partition(";")[0], hint=hint) for line in passed_over])
     return None, passed_over
 

@@ -1,6 +1,6 @@
 """The checkpoint store: a directory for each checkpoint, as docs/checkpoints.md describes it, written atomically.
 
-A checkpoint is written aside, flushed to disk and renamed; an old one goes only after the new one reads back. Names
+A checkpoint is written aside, flushed to disk and renamed; an old one goes only after the new one is on the disk. Names
 that begin with a dot are not whole; the next process clears them away. Reading never executes code. A checkpoint with
 a type that was not saved before is loaded before it counts: a state that cannot be resumed is refused when it is saved.
 """
@@ -8,15 +8,17 @@ a type that was not saved before is loaded before it counts: a state that cannot
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,22 +34,18 @@ from hookflow.runner.checkpoint.manifest import (
     NONFINITE,
     TRAINING,
     VERSION,
+    DamagedError,
     File,
     damage,
+    damage_of,
     links,
     list_checkpoints,
     read_manifest,
     seal,
 )
-from hookflow.runner.checkpoint.nested import PLAIN, leaves, naming_unreadable, unreadable
-from hookflow.runner.checkpoint.shards import (
-    APART,
-    Shards,
-    any_sharded,
-    with_contents,
-    without_contents,
-    write_shards,
-)
+from hookflow.runner.checkpoint.nested import PLAIN, leaves, mapped, naming_unreadable, unreadable
+from hookflow.runner.checkpoint.shards import Shards, any_sharded, with_contents, without_contents, write_shards
+from hookflow.runner.distributed.rendezvous import Ranks
 from hookflow.version import __version__
 
 RUN = ".run"
@@ -76,6 +74,7 @@ class CheckpointStore:
         self._latest: Path | None = None
         self._whole: set[Path] = set()
         self._loaded: set[type] = set()
+        self._read: dict[Path, dict[str, Any]] = {}
         self._abandoned = threading.Event()
 
     def keep_in(self, out_dir: Path, below: Path) -> None:
@@ -133,26 +132,26 @@ class CheckpointStore:
     ) -> Saved:
         """Write a checkpoint with these `names`; `facts["it"]` names its directory, which the `shards` become part of.
 
-        `moved` gives names to existing checkpoints, by their iteration. Entries of `state` called "model…" or
-        "optimizer…" become files of their own. Raises OSError when it cannot be written; existing checkpoints are not
-        affected.
+        `moved` gives names to existing checkpoints, by their iteration. Entries of `state` called "model…" become files
+        of their own. Raises OSError when it cannot be written; existing checkpoints are not affected.
         """
         final = self._free(f"it{facts['it']:08d}")
-        there = {name: path.name for name, path in self.names().items() if path.exists()}
+        standing = self.all()
+        there = {name: path.name for name, path in self.names().items() if path in standing}
         named = there | self._standing(moved) | dict.fromkeys(names, final.name)
         saved = self._write(final, state, {**facts, "names": named}, shards)
+        self._link({name: target for name, target in named.items() if there.get(name) != target})
         self._latest = final
-        for name, target in named.items():
-            if there.get(name) != target:
-                self._link(name, target)
+        self._whole.add(final)
         return saved
 
     def move(self, moved: Mapping[str, int]) -> None:
         """Give names to existing checkpoints, by their iteration."""
-        for name, target in self._standing(moved).items():
-            self._link(name, target)
+        self._link(self._standing(moved))
 
     def _standing(self, moved: Mapping[str, int]) -> dict[str, str]:
+        if not moved:
+            return {}
         of = {int(path.name[2:].partition(".")[0]): path.name for path in reversed(self.all())}
         return {name: of[it] for name, it in moved.items() if it in of}
 
@@ -162,9 +161,36 @@ class CheckpointStore:
         """Write a state that no run resumes from, under a name with a prefix; it replaces an older one."""
         older = list_checkpoints(self.folder, prefix)
         saved = self._write(self._free(f"{prefix}it{facts['it']:08d}"), state, facts, shards)
+        fsync(self.folder)
         for path in older:
             self._remove(path)
         return saved
+
+    def load(self, path: Path, ranks: Ranks) -> str:
+        """Read a checkpoint for the next `take`; return its damage, empty without one. All ranks must call it."""
+        try:
+            self._read = {path: _verified(path, ranks)}
+        except DamagedError as error:
+            return str(error)
+        return ""
+
+    def take(self, path: Path, device: torch.device, mesh: DeviceMesh | None) -> dict[str, Any]:
+        """Return the state of a checkpoint, which is read now unless `load` has read it.
+
+        The tensors of models are on `device`; sharded ones are sharded over the mesh, if any.
+        """
+        there, self._read = self._read, {}
+        if path not in there:
+            state = read(path)
+        elif (path / METADATA).exists():
+            state = with_contents(there[path], path, device, mesh)
+        else:
+            state = there[path]
+
+        def placed(value: Any) -> Any:
+            return value.to(device) if isinstance(value, torch.Tensor) else value
+
+        return {key: mapped(value, placed) if key.startswith("model") else value for key, value in state.items()}
 
     def abandon(self) -> None:
         """Let the write in another thread raise AbandonedError soon; none begins any more."""
@@ -184,26 +210,20 @@ class CheckpointStore:
         then = {name: to for name, to in read_manifest(path)["names"].items() if (self.folder / to).exists()}
         for name in now.keys() - then.keys():
             (self.folder / name).unlink()
-        for name, target in then.items():
-            link = self.folder / name
-            # a manifest may say anything, also the name of a folder
-            if now.get(name) != self.folder / target and (link.is_symlink() or not link.exists()):
-                self._link(name, target)
+        # a manifest may say anything, also the name of a folder
+        free = {name for name in then if name in now or not (self.folder / name).exists()}
+        self._link({name: then[name] for name in free if now.get(name) != self.folder / then[name]})
 
     def prune(self, keep: int) -> None:
-        """Remove all but the `keep` newest that are whole, once the latest reads back; those with a name stay."""
+        """Remove all but the latest, the `keep` newest that are whole, and those with a name."""
         every = self.all()
-        latest = self._latest or next(iter(every), None)
-        if latest is None or damage(latest):
-            return
-        self._whole.add(latest)
 
         def is_whole(path: Path) -> bool:
             if path not in self._whole and not damage(path):
                 self._whole.add(path)
             return path in self._whole
 
-        spared = {latest, *islice(filter(is_whole, every), keep), *self.names().values()}
+        spared = {self._latest, *islice(filter(is_whole, every), keep), *self.names().values()}
         for path in every:
             if path not in spared:
                 self._remove(path)
@@ -223,31 +243,32 @@ class CheckpointStore:
     def _write(
         self, final: Path, state: Mapping[str, Any], facts: Mapping[str, Any], shards: Shards | None = None
     ) -> Saved:
-        """Write all files aside, beside the shards, and rename their directory to `final`."""
-        apart = [key for key in state if key.startswith(APART) and not any_sharded(state[key])]
-        state = without_contents(dict(state))
-        aside, others = shards or (self.folder / f".{final.name}.{os.getpid()}", {})
+        """Write all files aside, beside the shards, and rename their directory to `final`, which the caller flushes."""
+        apart = [key for key in state if key.startswith("model") and not (shards and any_sharded(state[key]))]
+        state = without_contents(dict(state)) if shards else dict(state)
+        aside, files = shards or (self.folder / f".{final.name}.{os.getpid()}", {})
         self.folder.mkdir(exist_ok=True)
         aside.mkdir(exist_ok=shards is not None)
         try:
             objects = {f"{key}.pt": state[key] for key in apart}
             objects[TRAINING] = {key: value for key, value in state.items() if key not in apart}
-            with naming_unreadable(dict(state)):
-                files = {name: self._write_file(aside / name, value) for name, value in objects.items()}
-            files |= {name: self._write_file(aside / name, text.encode()) for name, text in self._texts.items()}
-            files |= others
-            self._check_loads(aside, state)
-            versions = {"hookflow": __version__, "torch": torch.__version__}
-            manifest = {"version": VERSION, **facts, "saved": time.time(), **versions, "files": files}
-            self._write_file(aside / MANIFEST, seal(manifest).encode())
-            for name in (*files, MANIFEST):  # now, and not each as it is written: the first brings most of it along
-                fsync(aside / name)
+            with ExitStack() as opened:
+                with naming_unreadable(state):
+                    written = {name: self._write_file(aside / name, value, opened) for name, value in objects.items()}
+                for name, text in self._texts.items():
+                    written[name] = self._write_file(aside / name, text.encode(), opened)
+                self._check_loads(aside, state)
+                files = {**files, **{name: file.facts() for name, file in written.items()}}
+                versions = {"hookflow": __version__, "torch": torch.__version__}
+                manifest = {"version": VERSION, **facts, "saved": time.time(), **versions, "files": files}
+                written[MANIFEST] = self._write_file(aside / MANIFEST, seal(manifest).encode(), opened)
+                for file in written.values():  # now, and not each as it is written: the first brings most of it along
+                    os.fsync(file.fileno())
             fsync(aside)
             aside.rename(final)
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        fsync(self.folder)
         return Saved(final, sum(entry["bytes"] for entry in files.values()))
 
     def _check_loads(self, folder: Path, state: Mapping[str, Any]) -> None:
@@ -260,31 +281,34 @@ class CheckpointStore:
             return
         for path in folder.glob("*.pt"):
             try:
-                read_tensors(path, CPU, mmap=True)
+                read_tensors(path, mmap=True)
             except UserError as error:
                 wrong = unreadable(dict(state)) or f" cannot be loaded again: {error}"
                 raise TypeError(f"checkpoint{wrong}") from None
         self._loaded |= kinds & {*PLAIN, torch.Tensor, torch.nn.Parameter}
 
-    def _write_file(self, path: Path, content: Any) -> File:
-        """Write bytes as they are, anything else by `torch.save`; return the size and the checksum."""
-        with path.open("wb") as file:
-            digesting = _Digesting(file, self._abandoned)
-            if isinstance(content, bytes):
-                digesting.write(content)
-            else:
-                torch.save(content, cast("IO[bytes]", digesting))
-            return digesting.facts()
+    def _write_file(self, path: Path, content: Any, opened: ExitStack) -> _Digesting:
+        """Write bytes as they are, anything else by `torch.save`; the file is closed with `opened`."""
+        result = _Digesting(opened.enter_context(path.open("wb", buffering=0)), self._abandoned)
+        file = io.BufferedWriter(result, CHUNK)
+        if isinstance(content, bytes):
+            file.write(content)
+        else:
+            torch.save(content, file)
+        file.detach()
+        return result
 
     def _free(self, name: str) -> Path:
         beside = (f"{name}.{n}" for n in count(1))
         return next(path for each in chain([name], beside) if not (path := self.folder / each).exists())
 
-    def _link(self, name: str, target: str) -> None:
-        link = self.folder / f".{name}.link"
-        link.unlink(missing_ok=True)
-        link.symlink_to(target)
-        link.replace(self.folder / name)
+    def _link(self, targets: Mapping[str, str]) -> None:
+        """Let names refer to checkpoints, and flush the folder."""
+        for name, target in targets.items():
+            link = self.folder / f".{name}.link"
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
+            link.replace(self.folder / name)
         fsync(self.folder)
 
     def _remove(self, path: Path) -> None:
@@ -293,48 +317,114 @@ class CheckpointStore:
         shutil.rmtree(gone)
 
 
-def read(path: Path, device: torch.device, mesh: DeviceMesh | None = None) -> dict[str, Any]:
-    """Return the saved state, with the tensors of models on `device`; sharded ones are sharded over the mesh, if any.
+def read(path: Path) -> dict[str, Any]:
+    """Return the saved state, in full and on the CPU. Raises UserError as `read_tensors`, and where it is damaged."""
+    try:
+        state = _verified(path, Ranks())
+    except DamagedError as error:
+        raise UserError(Problem(f"checkpoint {short(path)} cannot be used: {error}")) from None
+    return with_contents(state, path, torch.device("cpu"), None) if (path / METADATA).exists() else state
 
-    Raises UserError when the checkpoint is damaged, of another format, or holds code.
+
+def _verified(path: Path, ranks: Ranks) -> dict[str, Any]:
+    """Return what is in the files of `torch.save`, of which each byte is read once, and verify a share of the others.
+
+    Raises DamagedError where it is damaged, or of another format.
     """
-    if wrong := damage(path):
-        raise UserError(Problem(f"checkpoint {short(path)} cannot be used: {wrong}"))
-    state = dict(read_tensors(path / TRAINING, torch.device("cpu")))
-    for name in read_manifest(path)["files"]:
-        if name.endswith(".pt") and name != TRAINING:
-            state[Path(name).stem] = read_tensors(path / name, device if name.startswith("model") else CPU)
-    return with_contents(state, path, device, mesh) if (path / METADATA).exists() else state
+    state: dict[str, Any] = {}
+    for k, (name, entry) in enumerate(read_manifest(path)["files"].items()):
+        tensors = name.endswith(".pt")
+        if wrong := damage_of(path / name, entry, thorough=not tensors and k % ranks.world == ranks.rank):
+            raise DamagedError(wrong)
+        if tensors:
+            content = _content(path / name, entry)
+            state |= content if name == TRAINING else {Path(name).stem: content}
+    return state
 
 
-CPU = torch.device("cpu")
+def _content(path: Path, entry: File) -> Any:
+    """Return what is in a file of `torch.save`. Raises DamagedError, and UserError as `read_tensors`."""
+    try:
+        with io.BufferedReader(digested := _Digested(path)) as file:
+            try:
+                content = read_tensors(path, file=file)
+            except Exception:
+                if digested.checksum() == entry["sha256"]:
+                    raise
+            if digested.checksum() != entry["sha256"]:
+                raise DamagedError(f"{path.name} is not what was written")
+    except OSError as error:
+        raise DamagedError(f"{path.name} cannot be read: {error.strerror}") from None
+    return content
 
 
-class _Digesting:
+class _Digested(io.FileIO):
+    """A file that `torch.load` reads, nearly in the order of its bytes: each goes into the checksum as it is read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._digest, self._end = hashlib.sha256(), 0
+
+    def readinto(self, buffer: Any) -> int:
+        at = self.tell()
+        if self._end < at < self._end + GAP:
+            self.seek(self._end)
+            self._add(self.read(at - self._end))
+        count = super().readinto(buffer) or 0
+        if at <= self._end < at + count:
+            self._add(memoryview(buffer)[self._end - at : count])
+        return count
+
+    def _add(self, data: Any) -> None:
+        self._digest.update(data)
+        self._end += len(data)
+
+    def checksum(self) -> str:
+        """Return the SHA-256 of the whole file, whose rest is read for it."""
+        self.seek(self._end)
+        while chunk := self.read(CHUNK):
+            self._add(chunk)
+        return self._digest.hexdigest()
+
+
+CHUNK = 1 << 20
+"""Bytes that are written, or read for a checksum, at once."""
+
+GAP = 1 << 12
+"""Bytes between two tensors at most; what is read further on before the rest is the directory at the end."""
+
+
+class _Digesting(io.RawIOBase):
     """A file that is written from the beginning to the end, with the checksum of its bytes."""
 
     def __init__(self, file: Any, abandoned: threading.Event) -> None:
         self._file, self._abandoned = file, abandoned
-        self.digest = hashlib.sha256()
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def writable(self) -> bool:
+        return True
 
     def write(self, data: Any) -> int:
         if self._abandoned.is_set():
             raise AbandonedError
-        self.digest.update(data)
-        return int(self._file.write(data))
-
-    def flush(self) -> None:
-        self._file.flush()
+        written = int(self._file.write(data) or 0)
+        self._digest.update(memoryview(data)[:written])
+        self._size += written
+        return written
 
     def tell(self) -> int:
-        return int(self._file.tell())
+        return self._size
+
+    def fileno(self) -> int:
+        return int(self._file.fileno())
 
     def close(self) -> None:
         """Do nothing: who has opened the file closes it."""
 
     def facts(self) -> File:
         """Return the size and the checksum."""
-        return {"bytes": self.tell(), "sha256": self.digest.hexdigest()}
+        return {"bytes": self._size, "sha256": self._digest.hexdigest()}
 
 
 def _is_being_written(path: Path) -> bool:

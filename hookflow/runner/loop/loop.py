@@ -51,6 +51,7 @@ class SafePoint:
         """
         state, requests = self.state, self.requests
         state.attention = False  # before looking: what comes from here on sets it again
+        self.checkpoints.prepare()
         synchronizes, self.synchronizes = self.synchronizes, False
         wishes = self._wants()
         agreed = self.consensus.settle(wishes) if wait or synchronizes else self.consensus.step(state.iter, wishes)

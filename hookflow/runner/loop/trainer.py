@@ -19,7 +19,7 @@ from hookflow.pipeline.load import key_of
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved, state_key
-from hookflow.runner.checkpoint.store import CheckpointStore, read
+from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.checkpoint.weights import load_changes
 from hookflow.runner.dispatch.torch_hooks import register_hooks
 from hookflow.runner.distributed.consensus import AnyConsensus
@@ -199,7 +199,8 @@ class Trainer:
         self._engine.fire("after_run")
 
     def _load(self, path: Path) -> None:
-        state = self._context.consensus.together(partial(read, path, self._parts.device, self._parts.strategy.mesh))
+        take = partial(self._store.take, path, self._parts.device, self._parts.strategy.mesh)
+        state = self._context.consensus.together(take)
         self._engine.fire("after_load_checkpoint", state)
         self._checkpoints.snapshot.restore(state)
         self._log.say(f"resumed from {path.name}: {self.state.place}")

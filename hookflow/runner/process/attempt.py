@@ -29,7 +29,7 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
 from hookflow.runner.data.workers import explaining_worker_errors
 from hookflow.runner.dispatch.torch_hooks import check_comm_hook
-from hookflow.runner.distributed.consensus import Alone, Consensus
+from hookflow.runner.distributed.consensus import Alone, AnyConsensus, Consensus
 from hookflow.runner.distributed.parallel import class_of
 from hookflow.runner.distributed.process_group import process_group
 from hookflow.runner.distributed.rendezvous import Ranks
@@ -70,8 +70,11 @@ def execute(
     explained = explain_oom(loaded.pipeline, lambda: bool(store.all()))
     with explained, torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks), only_showable():
         consensus = Consensus(ranks, loaded.pipeline.distributed.timeout) if ranks.world > 1 else Alone()
-        first = partial(_begin, store, say, resume) if ranks.first else _nothing
-        checkpoint = consensus.broadcast_object(consensus.together(first))
+        first = partial(_begin, store, say, resume) if ranks.first else list[Path]
+        saved = consensus.broadcast_object(consensus.together(first))
+        checkpoint, passed_over = newest_good(saved, partial(_load, store, consensus))
+        for line in passed_over if ranks.first else ():
+            say(line, "warn")
         if checkpoint is not None:
             changes, since = changes_since(checkpoint, loaded.public, plan), f"the checkpoint {checkpoint.name}"
             if not allow_changed_hooks and (refused := changed_hooks(changes, since)):
@@ -125,18 +128,23 @@ def _nothing() -> None:
     pass
 
 
-def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> Path | None:
-    """Clear away what a killed process has left, and return the checkpoint to resume from, if any."""
+def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> list[Path]:
+    """Clear away what a killed process has left, and return the checkpoints to resume from, the newest first."""
     for path in store.clear_leftovers():
         say(f"{short(path)} is left alone: a process that lives is writing it", "warn")
-    if not resume:
-        return None
-    checkpoint, passed_over = newest_good(store.folder)
-    for line in passed_over:
-        say(line, "warn")
-    if checkpoint is None:
+    saved = store.all() if resume else []
+    if resume and not saved:
         say("there is no checkpoint to resume from: starting at the beginning", "warn")
-    return checkpoint
+    return saved
+
+
+def _load(store: CheckpointStore, consensus: AnyConsensus, path: Path) -> str:
+    """Read a checkpoint on all ranks; return its damage, which any of them may find.
+
+    Each rank reads for itself: from the memory of its machine, which is faster than to send the state to the others.
+    """
+    wrong = consensus.all_gather_object(consensus.together(partial(store.load, path, consensus.ranks)))
+    return next(filter(None, wrong), "")
 
 
 def _log_is_behind(log: Path, size: int, it: int) -> str:
