@@ -45,7 +45,6 @@ from hookflow.runner.checkpoint.manifest import (
 )
 from hookflow.runner.checkpoint.nested import PLAIN, leaves, mapped, naming_unreadable, unreadable
 from hookflow.runner.checkpoint.shards import Shards, any_sharded, with_contents, without_contents, write_shards
-from hookflow.runner.distributed.rendezvous import Ranks
 from hookflow.version import __version__
 
 RUN = ".run"
@@ -166,10 +165,10 @@ class CheckpointStore:
             self._remove(path)
         return saved
 
-    def load(self, path: Path, ranks: Ranks) -> str:
+    def load(self, path: Path, rank: int = 0, world: int = 1) -> str:
         """Read a checkpoint for the next `take`; return its damage, empty without one. All ranks must call it."""
         try:
-            self._read = {path: _verified(path, ranks)}
+            self._read = {path: _verified(path, rank, world)}
         except DamagedError as error:
             return str(error)
         return ""
@@ -320,21 +319,21 @@ class CheckpointStore:
 def read(path: Path) -> dict[str, Any]:
     """Return the saved state, in full and on the CPU. Raises UserError as `read_tensors`, and where it is damaged."""
     try:
-        state = _verified(path, Ranks())
+        state = _verified(path)
     except DamagedError as error:
         raise UserError(Problem(f"checkpoint {short(path)} cannot be used: {error}")) from None
     return with_contents(state, path, torch.device("cpu"), None) if (path / METADATA).exists() else state
 
 
-def _verified(path: Path, ranks: Ranks) -> dict[str, Any]:
-    """Return what is in the files of `torch.save`, of which each byte is read once, and verify a share of the others.
+def _verified(path: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
+    """Return what is in the files of `torch.save`, of which each byte is read once; verify this rank's share of others.
 
     Raises DamagedError where it is damaged, or of another format.
     """
     state: dict[str, Any] = {}
     for k, (name, entry) in enumerate(read_manifest(path)["files"].items()):
         tensors = name.endswith(".pt")
-        if wrong := damage_of(path / name, entry, thorough=not tensors and k % ranks.world == ranks.rank):
+        if wrong := damage_of(path / name, entry, thorough=not tensors and k % world == rank):
             raise DamagedError(wrong)
         if tensors:
             content = _content(path / name, entry)

@@ -143,7 +143,8 @@ def _load(store: CheckpointStore, consensus: AnyConsensus, path: Path) -> str:
 
     Each rank reads for itself: from the memory of its machine, which is faster than to send the state to the others.
     """
-    wrong = consensus.all_gather_object(consensus.together(partial(store.load, path, consensus.ranks)))
+    ranks = consensus.ranks
+    wrong = consensus.all_gather_object(consensus.together(partial(store.load, path, ranks.rank, ranks.world)))
     return next(filter(None, wrong), "")
 
 
