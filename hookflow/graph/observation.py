@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.slots import VERBS, Verb, commutes, owner_of, root, wider, widest
+from hookflow.graph.turning import key
 from hookflow.graph.why import Ambiguity, ambiguities, clash
 
 MANY = 4
@@ -115,13 +117,11 @@ def with_observed(plan: Plan, observed: Sequence[Seen]) -> Plan:
 def turned(observed: Plan, declared: Plan) -> Iterator[Ambiguity]:
     """Yield each pair that clashes by what was seen, and fires the other way round once that is declared."""
     for point in observed.order:
-        places = {_who(binding): k for k, binding in enumerate(declared.at(point))}
-        bound = observed.at(point)
-        for k, first in enumerate(bound):
-            for then in bound[k + 1 :]:
-                turns = first.hook != then.hook and places[_who(then)] < places[_who(first)]
-                if turns and (slots := clash(observed.points[point], first, then)):
-                    yield Ambiguity(point, first, then, slots)
+        places = {key(binding): k for k, binding in enumerate(declared.at(point))}
+        for first, then in combinations(observed.at(point), 2):
+            turns = first.hook != then.hook and places[key(then)] < places[key(first)]
+            if turns and (slots := clash(observed.points[point], first, then)):
+                yield Ambiguity(point, first, then, slots)
 
 
 def undecided(observed: Plan, more: Mapping[Method, Slots]) -> Iterator[Ambiguity]:
@@ -154,10 +154,6 @@ def without_reads(more: Mapping[Method, Slots], pairs: Iterable[Ambiguity]) -> d
         for method, slots in more.items()
     }
     return {method: slots for method, slots in kept.items() if slots}
-
-
-def _who(binding: Binding) -> tuple[str, str, str]:
-    return binding.hook, binding.method, binding.half
 
 
 def covered(slot: str, declared: Collection[str]) -> bool:

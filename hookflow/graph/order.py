@@ -143,7 +143,8 @@ class Order:
                     for other in rows.get((spec.hook, binding.point), ()):
                         # how they were entered decides how they are left; an edge to itself is reported elsewhere
                         left = self._leaving.issuperset((row, other))
-                        if spec.holds_at(binding) and spec.hook != binding.hook and not left:
+                        holds = spec.at in (None, (binding.point, binding.half))
+                        if holds and spec.hook != binding.hook and not left:
                             first, then = (other, row) if is_after else (row, other)
                             self._graph.state(Statement(first, then, spec.kind, spec.where))
 

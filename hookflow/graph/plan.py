@@ -297,9 +297,6 @@ class EdgeSpec:
     where: Where
     at: tuple[str, Half] | None = None
 
-    def holds_at(self, binding: Binding) -> bool:
-        return self.at is None or self.at == (binding.point, binding.half)
-
 
 @dataclass(frozen=True, slots=True)
 class Node:

@@ -38,15 +38,10 @@ def type_words(schema: Mapping[str, Any], definitions: Definitions | None = None
         case {"type": "object", "patternProperties": _} | {"type": "object", "additionalProperties": {"$ref": _}}:
             return "tables by name"
         case {"type": str(kind)}:
-            return plain_type(kind, schema)
+            signs = _SIGNS if kind in ("integer", "number") else {}
+            bounds = ", ".join(f"{sign} {_bound(schema[name])}" for name, sign in signs.items() if name in schema)
+            return f"{_TYPES.get(kind, '')} {bounds}".strip()
     return ""
-
-
-def plain_type(kind: str, schema: Mapping[str, Any]) -> str:
-    """Return a type of JSON Schema that is no list of others, with the bounds of a number."""
-    bounded = _SIGNS if kind in ("integer", "number") else {}
-    bounds = ", ".join(f"{sign} {_bound(schema[bound])}" for bound, sign in bounded.items() if bound in schema)
-    return f"{_TYPES.get(kind, '')} {bounds}".strip()
 
 
 def _bound(bound: int | float) -> str:

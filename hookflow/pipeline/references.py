@@ -18,9 +18,6 @@ from hookflow.pipeline.values import walk
 MOST_MADE = 1_000_000
 """Characters and entries that references may put in their places. A few lines could double them with each line."""
 
-LOOK_UP = 10
-"""Characters that a reference counts for in itself."""
-
 ENVIRONMENT = "env:"
 """How the name of a reference begins that is a variable of the environment."""
 
@@ -125,7 +122,7 @@ class _Resolver:
 
     def _look_up(self, match: re.Match[str], path: Key) -> Any:
         name = match["name"].strip()
-        self._count(LOOK_UP, path)
+        self._count(len(match.group()), path)
         if not name or not match["end"]:
             self._fail(path, f"{match.group()} is no reference", "write ${section.key} or ${env:NAME:-default}")
         if name.startswith(ENVIRONMENT):
