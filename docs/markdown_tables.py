@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from hookflow.pipeline.problems import plain_type
+from hookflow.pipeline import problems
 from hookflow.pipeline.source_map import as_toml
 from hookflow.pipeline.values import PATTERN
 
@@ -69,8 +69,8 @@ def type_words(schema: Mapping[str, Any], anchors: Mapping[str, str], definition
                 return _several(words(next(iter(properties.values()))))
             case {"type": "null"}:
                 return ""
-            case {"type": str(kind)}:
-                return code(plain_type(kind, schema))
+            case {"type": str()}:
+                return code(problems.type_words(schema))
         return "any"
 
     return words(schema)
