@@ -32,10 +32,10 @@ class Adversarial:
     def step(self, run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
         real = batch[0]
         fake = run.models["generator"](torch.randn(len(real), 2, device=real.device))
-        found = self.judged(run, real, 1.0) + self.judged(run, fake.detach(), 0.0)
-        run.backward(found, "discriminator")
+        result = self.judged(run, real, 1.0) + self.judged(run, fake.detach(), 0.0)
+        run.backward(result, "discriminator")
         run.step("discriminator")
-        outputs = {"discriminator_loss": found}
+        outputs = {"discriminator_loss": result}
         if run.iter % 2:
             fooled = self.judged(run, fake, 1.0)
             run.backward(fooled, "generator")

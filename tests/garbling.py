@@ -69,5 +69,5 @@ def other_value(data: bytes, chance: random.Random) -> bytes:
         del place[key]
     else:
         place[key] = chance.choice(ODD)
-    text = "\n".join(json.dumps(one) for one in whole)
+    text = "\n".join(json.dumps(item) for item in whole)
     return (text.replace("1.5", "1e400") if chance.random() < 0.1 else text).encode()

@@ -176,7 +176,7 @@ WIDTH = 6
 
 
 def padded(examples: list[Any], width: int = WIDTH) -> Any:
-    inputs = torch.stack([torch.nn.functional.pad(one, (0, width - len(one))) for one, _ in examples])
+    inputs = torch.stack([torch.nn.functional.pad(item, (0, width - len(item))) for item, _ in examples])
     return {"inputs": inputs, "target": torch.tensor([int(target) for _, target in examples])}
 
 

@@ -62,8 +62,8 @@ class Loud(Classification):
 
 class UpsetAdversarial(Adversarial):
     def judged(self, run: Any, points: torch.Tensor, as_real: float) -> torch.Tensor:
-        found = super().judged(run, points, as_real)
-        return found * torch.nan if run.iter == 1 and not as_real else found
+        result = super().judged(run, points, as_real)
+        return result * torch.nan if run.iter == 1 and not as_real else result
 
 
 class Poisons:

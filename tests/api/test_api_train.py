@@ -91,8 +91,8 @@ def test_what_check_and_python_warn_of_is_recorded_once(tmp_path: Path, capsys: 
     (doubt,) = pipeline.check()
     with pytest.warns(UserWarning, match="by warnings"):
         run = hookflow.train(pipeline, ui="plain", runs=tmp_path)
-    said = [(one["it"], one["level"], one["source"], one["text"]) for one in records(RunDir(run.dir), "message")]
-    never_fires, by_warnings, by_logging, caught = [one for one in said if one[1] != "info"]
+    said = [(item["it"], item["level"], item["source"], item["text"]) for item in records(RunDir(run.dir), "message")]
+    never_fires, by_warnings, by_logging, caught = [item for item in said if item[1] != "info"]
     assert never_fires == (0, "warn", "hookflow", f"<dict>: {doubt.message} ({doubt.hint})")
     assert by_warnings[:3] == (4, "warn", "warnings")
     assert str(by_warnings[3]).startswith("UserWarning: by warnings (")

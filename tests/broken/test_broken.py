@@ -23,11 +23,11 @@ def test_a_broken_pipeline_says_what_is_wrong(
     monkeypatch.setattr(sys, "argv", ["hookflow", "check", name])
     with pytest.raises(SystemExit) as ended:
         main()
-    said = capsys.readouterr()
-    told = said.err.replace(str(HERE), "HERE")
+    captured = capsys.readouterr()
+    printed = captured.err.replace(str(HERE), "HERE")
     golden = Path(name).with_suffix(".txt")
     if os.environ.get("HOOKFLOW_GOLDEN") == "write":
-        golden.write_text(told, "utf-8")
-    assert (ended.value.code, said.out) == (2, "")
-    assert told == golden.read_text("utf-8")
-    assert not re.search(r"pydantic|https?:|Traceback", told)
+        golden.write_text(printed, "utf-8")
+    assert (ended.value.code, captured.out) == (2, "")
+    assert printed == golden.read_text("utf-8")
+    assert not re.search(r"pydantic|https?:|Traceback", printed)

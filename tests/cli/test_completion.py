@@ -52,9 +52,9 @@ def tab(filled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
         with pytest.raises(SystemExit) as end:
             main()
-        said = capsys.readouterr()
-        assert (end.value.code, said.err) == (0, "")
-        return said.out.split()
+        message = capsys.readouterr()
+        assert (end.value.code, message.err) == (0, "")
+        return message.out.split()
 
     return press
 

@@ -81,10 +81,10 @@ def read_by_all(run: RunDir, what: str) -> dict[str, str]:
     for name, read in READERS.items():
         began = time.process_time()  # which a busy machine does not make longer
         code, text = read(run)
-        told = f"{what}, {name}: exit code {code}\n{text}"
-        assert code in (range(256) if name in ("plain", "json") else (0, 1, 2)), told
-        assert "\x1b" not in text, told
-        assert time.process_time() - began < SECONDS, told
+        printed = f"{what}, {name}: exit code {code}\n{text}"
+        assert code in (range(256) if name in ("plain", "json") else (0, 1, 2)), printed
+        assert "\x1b" not in text, printed
+        assert time.process_time() - began < SECONDS, printed
         said[name] = text
     return said
 

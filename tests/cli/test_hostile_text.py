@@ -125,8 +125,8 @@ def told(*arguments: str) -> str:
 
 
 def harmless(printed: str, what: object = "") -> str:
-    found = CONTROL.search(STYLE.sub("", printed).replace("\n", ""))
-    assert not found, (what, found, printed)
+    result = CONTROL.search(STYLE.sub("", printed).replace("\n", ""))
+    assert not result, (what, result, printed)
     return printed
 
 

@@ -80,7 +80,7 @@ def test_nothing_is_overwritten(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("pipeline", "my-net"), '"my-net" cannot be a name'),
         (("pipeline", "../up"), '"../up" cannot be a name'),
@@ -90,7 +90,7 @@ def test_nothing_is_overwritten(here: Path) -> None:
         (("hook", "ema"), "a built-in hook"),
     ],
 )
-def test_a_name_that_cannot_be_one_is_refused(arguments: tuple[str, ...], said: str, here: Path) -> None:
-    with pytest.raises(UserError, match=said):
+def test_a_name_that_cannot_be_one_is_refused(arguments: tuple[str, ...], message: str, here: Path) -> None:
+    with pytest.raises(UserError, match=message):
         new(*arguments)
     assert not [*here.iterdir()]

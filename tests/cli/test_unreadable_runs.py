@@ -87,12 +87,12 @@ def denied(*arguments: str) -> tuple[int, str]:
         return called(*arguments)
 
 
-@pytest.mark.parametrize("arguments", OF_A_RUN, ids=[" ".join(one[:4]) for one in OF_A_RUN])
+@pytest.mark.parametrize("arguments", OF_A_RUN, ids=[" ".join(item[:4]) for item in OF_A_RUN])
 @pytest.mark.parametrize("of", ["directory", "event log"])
 def test_a_run_that_cannot_be_read(run: RunDir, arguments: tuple[str, ...], of: str) -> None:
     refused = run.path if of == "directory" else run.events
     refused.chmod(0)
-    code, text = denied(*(str(run.path) if one == "RUN" else one for one in arguments))
+    code, text = denied(*(str(run.path) if item == "RUN" else item for item in arguments))
     refused.chmod(0o700)
     assert code == 2
     assert "Permission denied" in text

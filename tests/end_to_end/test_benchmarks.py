@@ -38,7 +38,7 @@ def kept(overhead: Any, *ratios: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "busy", "code", "said"),
+    ("before", "now", "busy", "code", "message"),
     [
         ((1.04, 1.05, 1.06), (1.06, 1.05, 1.04), set(), 0, "of 1 rows 1 were compared, none slower"),
         ((1.04, 1.05, 1.06), (1.10, 1.09, 1.08), set(), 1, "no hooks: 1.050 -> 1.090 (+0.040, noise 0.020): slower"),
@@ -50,12 +50,12 @@ def kept(overhead: Any, *ratios: float) -> None:
     ids=["same", "slower", "faster", "wavering", "busy", "nothing kept"],
 )
 def test_a_ratio_has_moved_when_it_did_by_more_than_the_noise(
-    overhead: Any, capsys: pytest.CaptureFixture[str], before: Any, now: Any, busy: set[str], code: int, said: str
+    overhead: Any, capsys: pytest.CaptureFixture[str], before: Any, now: Any, busy: set[str], code: int, message: str
 ) -> None:
     if before:
         kept(overhead, *before)
     assert overhead.check(table(overhead, *now), busy) == code
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 def test_ratios_of_another_machine_are_told(overhead: Any, capsys: pytest.CaptureFixture[str]) -> None:

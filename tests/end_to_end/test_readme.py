@@ -19,8 +19,8 @@ README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 
 def block(marker: str) -> str:
     """Return the code block that begins with the marker."""
-    (found,) = re.findall(rf"```\w+\n({re.escape(marker)}\n.*?)```", README, re.DOTALL)
-    return str(found)
+    (result,) = re.findall(rf"```\w+\n({re.escape(marker)}\n.*?)```", README, re.DOTALL)
+    return str(result)
 
 
 def test_the_pipeline_and_the_hook_run_as_they_stand(tmp_path: Path) -> None:

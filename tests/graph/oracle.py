@@ -36,13 +36,13 @@ class Described:
     writes: tuple[str, ...] = ()
 
     def places(self) -> list[Place]:
-        found: list[Place] = []
+        result: list[Place] = []
         for method in self.methods:
             if method == "around_val":
-                found += [(self.name, OPENING, "enter"), (self.name, CLOSING, "exit")]
+                result += [(self.name, OPENING, "enter"), (self.name, CLOSING, "exit")]
             else:
-                found.append((self.name, method, "whole"))
-        return found
+                result.append((self.name, method, "whole"))
+        return result
 
 
 def method_of(place: Place) -> str:
@@ -117,8 +117,8 @@ class Oracle:
         within = self._within(implied)
         pulled = {p: min([inner[p], *(inner[q] for q in inner if (p, q) in within and inner[q] < 2)]) for p in inner}
         pushed = {p: max([pulled[p], *(pulled[q] for q in inner if (q, p) in within)]) for p in inner}
-        found = {p: 4 - depth if p in plain else depth for p, depth in pushed.items()}
-        return found | {p: 4 - found[entry(p)] for p in self.places if p[2] == "exit"}
+        result = {p: 4 - depth if p in plain else depth for p, depth in pushed.items()}
+        return result | {p: 4 - result[entry(p)] for p in self.places if p[2] == "exit"}
 
     def _within(self, implied: set[Pair]) -> set[Pair]:
         """Return what lies further in than what, from both points: what is entered later, and what is left earlier."""

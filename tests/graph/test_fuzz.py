@@ -102,7 +102,7 @@ def check_plan(hooks: list[Described]) -> Plan | None:
     gone = ends(found, *((given.edge.first_id, given.edge.then_id) for given in found.given_way))
     assert gone == oracle.contradicted | oracle.circular, hooks
     sure = ends(found, *((e.first_id, e.then_id) for e in kinds["pair"] if not e.loose and e.first != e.then))
-    phases = {(one, two) for one, two in sure if oracle.phases[one] != oracle.phases[two]}
+    phases = {(item, two) for item, two in sure if oracle.phases[item] != oracle.phases[two]}
     assert sure - phases <= oracle.implied, hooks
     for seed in range(3):
         shuffled = compiled(hooks, seed)  # what can be satisfied is never refused
@@ -146,7 +146,7 @@ def check_explanations(hooks: list[Described], found: Plan) -> None:
                     assert (answer.path[0].first_id, answer.path[-1].then_id) == (answer.first.id, answer.then.id)
 
     def undecided(first: Binding, then: Binding) -> bool:
-        own = ((one.half, PHASES.index(found.hook(one.hook).phase)) for one in (first, then))
+        own = ((item.half, PHASES.index(found.hook(item.hook).phase)) for item in (first, then))
         upper, lower = (4 - phase if half == "exit" else phase for half, phase in own)
         return reasons[first.id, then.id] == "phase" and (first.phase == then.phase or upper >= lower)
 
@@ -159,7 +159,7 @@ def check_explanations(hooks: list[Described], found: Plan) -> None:
             apart = first.id < then.id and first.hook != then.hook and {first.half, then.half} != {"exit"}
             if clash and apart and (turns[frozenset((place(first), place(then)))] or undecided(first, then)):
                 expected.add((first.id, then.id, tuple(sorted(clash))))
-    assert {(one.first.id, one.then.id, one.slots) for one in ambiguities(found)} == expected, hooks
+    assert {(item.first.id, item.then.id, item.slots) for item in ambiguities(found)} == expected, hooks
 
 
 def fuzz(count: int, seed: int) -> None:

@@ -49,11 +49,11 @@ PAIRS = {
 
 def tried(pipeline: Loaded) -> Commuted:
     """Try every pair; nothing may be doubtful, before and after."""
-    found = Findings.of(pipeline, valid_plan(pipeline))
-    assert not found.doubtful, "\n".join(found.lines(120))
-    commuted = commute(pipeline, found.plan, pipeline.source.parent, lambda *said: None)
-    found = replace(found, commuted=commuted)
-    assert not found.doubtful, "\n".join(found.lines(120))
+    result = Findings.of(pipeline, valid_plan(pipeline))
+    assert not result.doubtful, "\n".join(result.lines(120))
+    commuted = commute(pipeline, result.plan, pipeline.source.parent, lambda *said: None)
+    result = replace(result, commuted=commuted)
+    assert not result.doubtful, "\n".join(result.lines(120))
     return commuted
 
 

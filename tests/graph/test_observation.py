@@ -42,15 +42,15 @@ def seen(compiled: Plan, firings: int = 1, **touched: Touched) -> list[Seen]:
 )
 def test_what_is_touched_and_not_declared_is_missing(declared: Touched, touched: Touched, said: Touched) -> None:
     compiled = plan(at(POINT, "a", *declared))
-    found = {("a", POINT): Slots(*map(tuple, said))} if any(said) else {}
-    assert missing(compiled, seen(compiled, a=touched)) == found
+    result = {("a", POINT): Slots(*map(tuple, said))} if any(said) else {}
+    assert missing(compiled, seen(compiled, a=touched)) == result
 
 
 def test_what_is_missing_is_that_of_a_method_at_both_of_its_points() -> None:
     compiled = plan(node("a", points=AROUND))
     entered, left = compiled.bindings
-    found = [Seen(entered, 1, Slots(("lr", *FOUR[:2]))), Seen(left, 1, Slots((*FOUR[2:], "outputs.e"), ("lr",)))]
-    assert missing(compiled, found) == {("a", "around_val"): Slots(("lr", "outputs"), ("lr",))}
+    result = [Seen(entered, 1, Slots(("lr", *FOUR[:2]))), Seen(left, 1, Slots((*FOUR[2:], "outputs.e"), ("lr",)))]
+    assert missing(compiled, result) == {("a", "around_val"): Slots(("lr", "outputs"), ("lr",))}
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_state_and_logs_are_missing_once_another_hook_reads_them(
     own: str, other: str, declared: tuple[str, ...], said: tuple[str, ...]
 ) -> None:
     compiled = plan(at("before_train", "b"), at(POINT, "a", (), declared))
-    found = missing(compiled, seen(compiled, a=([], [own]), b=([other], [])))
-    assert found.get(("a", POINT), Slots()) == Slots((), said)
+    result = missing(compiled, seen(compiled, a=([], [own]), b=([other], [])))
+    assert result.get(("a", POINT), Slots()) == Slots((), said)
 
 
 def test_what_another_hook_declares_to_read_or_to_write_is_missing() -> None:
@@ -105,19 +105,19 @@ def test_a_declaration_that_no_firing_bears_out_was_never_seen(
     declared: Touched, touched: Touched, said: Touched
 ) -> None:
     compiled = plan(at(POINT, "a", *declared))
-    found = {"a": Slots(*map(tuple, said))} if any(said) else {}
-    assert never_seen(seen(compiled, a=touched)) == found
+    result = {"a": Slots(*map(tuple, said))} if any(said) else {}
+    assert never_seen(seen(compiled, a=touched)) == result
     assert never_seen(seen(compiled, 0, a=touched)) == {}, "it has not fired"
 
 
 def test_a_plan_with_what_was_seen_keeps_its_order_and_what_is_declared() -> None:
     compiled = plan(at(POINT, "a", ["metrics.loss"]), at(POINT, "b", (), ["lr"]))
-    found = with_observed(compiled, seen(compiled, a=(["metrics", "lr"], ["rng"]), b=([], ["grads"])))
-    assert [(one.hook, one.reads, one.writes) for one in found.bindings] == [
+    result = with_observed(compiled, seen(compiled, a=(["metrics", "lr"], ["rng"]), b=([], ["grads"])))
+    assert [(item.hook, item.reads, item.writes) for item in result.bindings] == [
         ("a", ("lr", "metrics"), ("rng",)),
         ("b", (), ("grads", "lr")),
     ]
-    assert found.edges == compiled.edges
+    assert result.edges == compiled.edges
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_pairs_that_the_declarations_turn(
     nodes: list[Node], declared: list[str], said: list[tuple[str, str, tuple[str, ...]]]
 ) -> None:
     """The first plan is ordered as the file has it: what was seen makes no edges."""
-    now = plan(*(at(POINT, one.hook.name) for one in nodes))
-    touched = {one.hook.name: (one.bound[0].reads, one.bound[0].writes) for one in nodes}
+    now = plan(*(at(POINT, item.hook.name) for item in nodes))
+    touched = {item.hook.name: (item.bound[0].reads, item.bound[0].writes) for item in nodes}
     then = plan(*(at(POINT, name) for name in declared))
-    found = turned(with_observed(now, seen(now, **touched)), then)
-    assert [(one.first.hook, one.then.hook, one.slots) for one in found] == said
+    result = turned(with_observed(now, seen(now, **touched)), then)
+    assert [(item.first.hook, item.then.hook, item.slots) for item in result] == said

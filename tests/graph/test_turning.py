@@ -47,13 +47,13 @@ def pipelines(draw: st.DrawFn) -> list[Node]:
 
 
 def wanted(nodes: list[Node], places: Places) -> Plan:
-    return compile_plan("p", {one.hook.name: one for one in nodes}, wanted=places)
+    return compile_plan("p", {item.hook.name: item for item in nodes}, wanted=places)
 
 
 def test_neither_two_methods_of_a_hook_nor_two_halves_that_are_left_are_a_pair() -> None:
     both = (*AROUND, ("before_val", "whole"))
-    found = {(pair.point, pair.hooks) for pair in unordered(plan(node("a", points=both), node("b", points=AROUND)))}
-    assert found == {("before_val", ("a", "b"))}
+    result = {(pair.point, pair.hooks) for pair in unordered(plan(node("a", points=both), node("b", points=AROUND)))}
+    assert result == {("before_val", ("a", "b"))}
     assert not [*unordered(plan(node("a", ambiguous_with=["b"]), node("b")))]
 
 
@@ -116,7 +116,7 @@ def test_neighbours_that_nothing_orders_change_places_and_nobody_else(nodes: lis
     declared = plan(*nodes)
     free = {*unordered(declared)}
     swaps = neighbouring(declared, free)
-    there = [one for swap in swaps for one in ((swap.point, swap.first), (swap.point, swap.then))]
+    there = [item for swap in swaps for item in ((swap.point, swap.first), (swap.point, swap.then))]
     assert len({*there}) == len(there)
     plain = {swap for swap in swaps if swap.first[1] == swap.then[1] == "whole"}
     assert plain <= {*turned(declared, wanted(nodes, swapped(declared, swaps)))} <= free
@@ -140,7 +140,7 @@ class Planted:
         for pair in self.pairs:
             row = {key(binding): row for row, binding in enumerate(plan.at(pair.point))}
             leaves["model", str(pair)] = b"first" if row[pair.first] < row[pair.then] else b"then"
-        return Trace((Visit(POINT, 1, leaves),), frozenset((one.point, key(one)) for one in plan.bindings))
+        return Trace((Visit(POINT, 1, leaves),), frozenset((item.point, key(item)) for item in plan.bindings))
 
     def again(self, plan: Plan, *, may_raise: bool = True) -> Trace:
         return self.of(plan)
@@ -154,12 +154,12 @@ def test_exactly_the_pairs_are_found_that_make_a_difference(nodes: list[Node], d
     planted = data.draw(st.lists(st.sampled_from(free), unique=True, max_size=3)) if free else []
     made = Planted(nodes, planted)
     steps, same, untried = _Search(cast("Trials", made), declared).all(free)
-    found = {pair for step in steps for pair in step.pairs}
+    result = {pair for step in steps for pair in step.pairs}
     stuck = {pair for pair, _ in untried}
-    assert {*planted} <= found | stuck
+    assert {*planted} <= result | stuck
     assert all({*step.pairs} & {*planted} for step in steps), "a step without a pair that makes a difference"
     assert not {*same} & {*planted}
-    assert found | {*same} | stuck == {*free}
+    assert result | {*same} | stuck == {*free}
 
 
 def test_trials_are_about_as_many_as_hooks_at_a_point() -> None:

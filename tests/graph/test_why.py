@@ -59,7 +59,7 @@ class TestPrecedence:
 
 
 def pairs(compiled: Plan) -> list[tuple[str, str, str]]:
-    return [(found.first.hook, found.then.hook, " ".join(found.slots)) for found in ambiguities(compiled)]
+    return [(result.first.hook, result.then.hook, " ".join(result.slots)) for result in ambiguities(compiled)]
 
 
 WRITES = {"writes": ["model"]}
@@ -132,9 +132,9 @@ class TestHooksThatShareNoPoint:
     ) -> None:
         compiled = plan(at("a", *points_of_a.split()), at("b", *points_of_b.split()))
         for names in ("ab", "ba"):
-            found = apart(compiled, *names, False)
-            assert (found.first, found.round) == (first, round_)
-            assert len(found.rows) == len(compiled.bindings)
+            result = apart(compiled, *names, False)
+            assert (result.first, result.round) == (first, round_)
+            assert len(result.rows) == len(compiled.bindings)
 
     @pytest.mark.parametrize(
         ("writes", "reads", "handed"),

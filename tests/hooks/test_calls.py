@@ -21,8 +21,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def warnings(folder: Path, code: str, table: str = "") -> list[str]:
     """Return what is warned of the hook `It` of a file of this code."""
-    found = compile_pipeline(pipeline_with(folder, code, table)).warnings
-    return [re.sub(r"h\d+\.py", "FILE", problem.message) for problem in found]
+    result = compile_pipeline(pipeline_with(folder, code, table)).warnings
+    return [re.sub(r"h\d+\.py", "FILE", problem.message) for problem in result]
 
 
 def of_method(folder: Path, *lines: str, table: str = "") -> list[str]:

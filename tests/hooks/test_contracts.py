@@ -121,9 +121,9 @@ def inline(value: Any) -> str:
 
 
 def hook_class(name: str) -> type[Hook]:
-    found = find_hook(BUILT_IN[name], Path(), None)
-    assert isinstance(found, type)
-    return found
+    result = find_hook(BUILT_IN[name], Path(), None)
+    assert isinstance(result, type)
+    return result
 
 
 @pytest.fixture(autouse=True)
@@ -186,22 +186,22 @@ class TestEveryHook:
         assert sum(about(hook_class(other)) == sentence for other in BUILT_IN) == 1, "another hook says the same"
 
     def test_its_methods_belong_to_points_and_take_what_those_offer(self, name: str) -> None:
-        found, problems = methods(hook_class(name), POINTS)
+        result, problems = methods(hook_class(name), POINTS)
         assert not problems
-        assert found
-        assert all(set(method.takes) <= set(POINTS[method.point].offers) for method in found)
+        assert result
+        assert all(set(method.takes) <= set(POINTS[method.point].offers) for method in result)
 
     def test_declares_its_slots(self, name: str) -> None:
         hook = hook_class(name)
-        found = methods(hook, POINTS)[0]
-        reads, writes = (slots(hook, kind, {method.name for method in found}) for kind in ("reads", "writes"))
+        result = methods(hook, POINTS)[0]
+        reads, writes = (slots(hook, kind, {method.name for method in result}) for kind in ("reads", "writes"))
         assert not [*reads[1], *writes[1]]
         declared = {slot for by_method, _ in (reads, writes) for of_one in by_method.values() for slot in of_one}
         assert {root(slot) for slot in declared} <= SLOTS.keys()
         for by_method, _ in (reads, writes):
-            assert not [issue for one in by_method.values() for issue in filled(one, hook, name, {})[1]]
+            assert not [issue for item in by_method.values() for issue in filled(item, hook, name, {})[1]]
         assert bool(declared) == (name not in TOUCHES_NOTHING)
-        for method in found:
+        for method in result:
             of_method = {*reads[0].get(method.name, ()), *writes[0].get(method.name, ())}
             assert SLOTS.keys() & set(method.takes) <= set(map(root, of_method)), (
                 f"{method.name} is given what it does not declare"
@@ -229,8 +229,8 @@ class TestEverySample:
         given += [f"hooks.{other}.enabled=false" for sample, other in INSTEAD_OF.items() if sample == name]
         used = {hook.use for hook in parse(TOY.read_text(), TOY).pipeline.hooks.values()}
         loaded = parse(TOY.read_text(), TOY, () if name in used else given)
-        found = Findings.of(loaded, valid_plan(loaded))
-        assert not found.doubtful, "\n".join(found.lines(120))
+        result = Findings.of(loaded, valid_plan(loaded))
+        assert not result.doubtful, "\n".join(result.lines(120))
 
     def test_its_state_holds_nothing_that_would_execute_code(self, name: str) -> None:
         file = io.BytesIO()

@@ -87,7 +87,7 @@ def test_two_that_log_one_name_at_one_point_are_in_no_order_without_a_condition_
         ]
     ):
         (folder := tmp_path / str(number)).mkdir()
-        assert [one.slots for one in ambiguities(compiled(folder, logs, "iter > 3", second))] == slots
+        assert [item.slots for item in ambiguities(compiled(folder, logs, "iter > 3", second))] == slots
 
 
 def test_nobody_else_reads_a_number_so_without_a_condition_it_is_no_slot(tmp_path: Path) -> None:

@@ -98,8 +98,8 @@ def test_ranks_log_the_means_over_all_their_examples(tmp_path: Path) -> None:
     prepare(loaded, compile_pipeline(loaded), run_dir, CLOUDS.parent)
     assert carry_out(run_dir, 2) == [0, 0]
     first, second = kept(run_dir), kept(run_dir, rank=1)
-    both = {it: (one[0], mean([one, second[it]]), one[2] + second[it][2]) for it, one in first.items()}
-    assert {one[2] != second[it][2] for it, one in first.items()} == {True, False}
+    both = {it: (item[0], mean([item, second[it]]), item[2] + second[it][2]) for it, item in first.items()}
+    assert {item[2] != second[it][2] for it, item in first.items()} == {True, False}
     assert_are_means(run_dir, both, 3, rel=1e-9)
 
 

@@ -231,8 +231,8 @@ class TestImages:
         assert images.first_images((other, photos, masks)) is photos
         assert images.first_images({"x": other, "masks": masks}).shape == (5, 1, 4, 6)  # type: ignore[union-attr]
         assert images.first_images((other, [1, 2])) is None
-        found = images.rescaled(torch.stack([torch.linspace(-3, 5, 12).reshape(3, 2, 2), torch.ones(3, 2, 2)]))
-        assert (found[0].min(), found[0].max(), found[1].max()) == (0, 1, 0)
+        result = images.rescaled(torch.stack([torch.linspace(-3, 5, 12).reshape(3, 2, 2), torch.ones(3, 2, 2)]))
+        assert (result[0].min(), result[0].max(), result[1].max()) == (0, 1, 0)
 
     def test_a_grid_has_every_image_in_its_place(self) -> None:
         shown = torch.arange(1.0, 4)[:, None, None, None].expand(3, 1, 2, 2)

@@ -84,14 +84,14 @@ def test_a_class_is_inspected_once_however_many_hooks_are_of_it(
 
 
 def test_two_schedules_of_one_rate_are_ambiguous() -> None:
-    (found,) = ambiguities(plan("scheduler", "lr_schedule"))
-    assert (found.point, found.slots) == ("before_train_iter", ("lr",))
+    (result,) = ambiguities(plan("scheduler", "lr_schedule"))
+    assert (result.point, result.slots) == ("before_train_iter", ("lr",))
 
 
 def test_two_averages_are_ambiguous_until_they_are_ordered_or_allowed() -> None:
     second = '[hooks.slow]\nuse = "ema"\n'
-    found = {(each.point, each.first.hook, each.then.hook) for each in ambiguities(plan("ema", more=second))}
-    assert ("before_val", "ema", "slow") in found
+    result = {(each.point, each.first.hook, each.then.hook) for each in ambiguities(plan("ema", more=second))}
+    assert ("before_val", "ema", "slow") in result
     assert not list(ambiguities(plan("ema", more=second + 'after = ["ema"]\n')))
     assert not list(ambiguities(plan("ema", more=second + 'ambiguous_with = ["ema"]\n')))
 

@@ -65,7 +65,7 @@ def observed(hooks: Sequence[str], folder: Path) -> tuple[Plan, Observed]:
 
 
 def assert_declared(plan: Plan, found: Observed) -> None:
-    raised = [one for one in found.silent if one.why.startswith("raised")]
+    raised = [item for item in found.silent if item.why.startswith("raised")]
     assert not raised
     assert missing(plan, found.seen) == {}
     assert not list(ambiguities(with_observed(plan, found.seen)))

@@ -47,7 +47,7 @@ def test_it_names_what_it_looks_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "column", "hint"),
+    ("text", "message", "column", "hint"),
     [
         ("", "cannot be read", 1, "e.g."),
         ("loss = 3", "cannot be read", 6, '"=="'),
@@ -67,10 +67,10 @@ def test_it_names_what_it_looks_at() -> None:
         ("min(*loss, 2) > 1", "conditions know", 5, ""),
     ],
 )
-def test_what_is_refused(text: str, said: str, column: int, hint: str) -> None:
+def test_what_is_refused(text: str, message: str, column: int, hint: str) -> None:
     with pytest.raises(ConditionError, match=f"at column {column} ") as raised:
         parse_condition(text)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert hint in raised.value.hint
 
 

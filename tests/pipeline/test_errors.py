@@ -20,8 +20,8 @@ def test_a_problem_shows_the_line_that_the_user_wrote(tmp_path: Path) -> None:
     path = tmp_path / "p.toml"
     path.write_text('a = 1\n  b = "x\u2028y"\r\n\n', "utf-8")
     place = str(path)
-    told = f'{place}:2:3: bad\n    2 |   b = "x·y"\n      |   ^\n    mend it'
-    assert str(Problem("bad", Where(place, 2, 3), "mend it")) == told
+    printed = f'{place}:2:3: bad\n    2 |   b = "x·y"\n      |   ^\n    mend it'
+    assert str(Problem("bad", Where(place, 2, 3), "mend it")) == printed
     assert str(Problem("bad", Where(place, 2))) == f'{place}:2: bad\n    2 | b = "x·y"'
     assert str(Problem("empty", Where(place, 3, 1))) == f"{place}:3:1: empty"
     assert str(Problem("beyond", Where(place, 9))) == f"{place}:9: beyond"

@@ -47,7 +47,7 @@ def told(path: Path, *overrides: str, imports: bool = True) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (BASE.replace("= 1", f"= {NINES}"), ":3: this is not TOML: an integer has too many digits"),
         (BASE.replace("= 1", f"= {EFS}"), ":3:1: run.max_epochs: the integer has too many digits"),
@@ -65,14 +65,14 @@ def told(path: Path, *overrides: str, imports: bool = True) -> str:
     ],
     ids=range(13),
 )
-def test_what_is_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
+def test_what_is_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
     if text.endswith(MANY):
         monkeypatch.setattr(references, "MOST_MADE", TOO_MUCH)
     (tmp_path / "itself.py").symlink_to("itself.py")
     path = tmp_path / "p.toml"
     path.write_text(text)
     problems = told(path)
-    assert said in problems
+    assert message in problems
     assert str(path) in problems
     assert len(problems) < 200_000
 

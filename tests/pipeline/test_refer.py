@@ -65,7 +65,7 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("use", "said"),
+    ("use", "message"),
     [
         ("pth", 'there is nothing called "pth"\n    did you mean "path"?'),
         (":Path", 'there is nothing called ":Path"'),
@@ -79,13 +79,13 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
         ("./my_mod.py", 'write "package.module:Name" or "./file.py:Name"'),
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_told_with_the_nearest(use: str, said: str, tmp_path: Path) -> None:
+def test_what_is_not_there_is_told_with_the_nearest(use: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "my_mod.py").write_text("class Mine: ...\ndef yours(run): ...\ndef _own(): ...\n")
-    assert said in failure(use, tmp_path)
+    assert message in failure(use, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "line"),
+    ("text", "message", "line"),
     [
         ("a = 1\nb = c\n", "NameError: name 'c' is not defined", "2: b = c"),
         ("a = 1\n\nb = (\n", "SyntaxError: '(' was never closed", "3: b = ("),
@@ -94,16 +94,16 @@ def test_what_is_not_there_is_told_with_the_nearest(use: str, said: str, tmp_pat
     ],
 )
 def test_a_file_that_raises_is_told_with_its_own_line(
-    text: str, said: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, message: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.py").write_text(text)
     for _ in range(2):  # a module that failed is not there the second time either
-        told = failure("./mine.py:X", tmp_path)
-        assert f'"./mine.py" cannot be imported: {said}' in told
-        assert re.search(rf"at .*mine\.py:{re.escape(line)}", told)
+        printed = failure("./mine.py:X", tmp_path)
+        assert f'"./mine.py" cannot be imported: {message}' in printed
+        assert re.search(rf"at .*mine\.py:{re.escape(line)}", printed)
     (tmp_path / "mine.py").rename(tmp_path / "broken_here.py")
     monkeypatch.syspath_prepend(tmp_path)
-    assert f'"broken_here" cannot be imported: {said}' in failure("broken_here:X"), "nor is it said to be missing"
+    assert f'"broken_here" cannot be imported: {message}' in failure("broken_here:X"), "nor is it said to be missing"
 
 
 def test_a_failed_import_is_shown_once_for_all_places_that_need_it(tmp_path: Path) -> None:

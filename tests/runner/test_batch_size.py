@@ -153,8 +153,8 @@ def plain(**options: Any) -> DataLoader[Any]:
 )
 def test_a_loader_of_ones_own_is_known_by_its_sampler(make: Callable[..., Any], options: dict[str, Any]) -> None:
     source: Any = as_source(make(**options), Where("test"), context())
-    found = [(source.batch_size(k), source.global_batch_size(k)) for k, _ in enumerate(source.epoch(0))]
-    assert found == [(len(images), len(images)) for images, _ in source.epoch(0)]
+    result = [(source.batch_size(k), source.global_batch_size(k)) for k, _ in enumerate(source.epoch(0))]
+    assert result == [(len(images), len(images)) for images, _ in source.epoch(0)]
 
 
 def test_a_distributed_sampler_gives_every_rank_as_many() -> None:

@@ -141,8 +141,8 @@ def test_ten_hooks_are_called_at_the_cost_of_little_more(tmp_path: Path, train_h
     ten = counted(TEN_HOOKS, tmp_path, train_here)
     more = ten.median() - bare
     wanted = f"at most {MORE_WITH_TEN_HOOKS} wanted"
-    said = f"{more:.0f} calls an iteration more than the {bare:.0f} without hooks, {wanted}; with them:{ten.table()}"
-    assert more <= MORE_WITH_TEN_HOOKS, said
+    message = f"{more:.0f} calls an iteration more than the {bare:.0f} without hooks, {wanted}; with them:{ten.table()}"
+    assert more <= MORE_WITH_TEN_HOOKS, message
 
 
 IDLE_PROBES = "".join(

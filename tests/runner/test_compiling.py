@@ -92,12 +92,14 @@ def test_a_hook_removed_from_a_compiled_network_is_called_no_more(trained: Train
 
 
 @pytest.mark.parametrize(
-    ("device", "absent", "said"),
+    ("device", "absent", "message"),
     [("cpu", "which", r"p\.toml:3:1.* a C\+\+ compiler.*\n.*install g\+\+"), ("cuda", "find_spec", "Triton")],
 )
-def test_no_compiler_is_the_users_mistake(monkeypatch: pytest.MonkeyPatch, device: str, absent: str, said: str) -> None:
+def test_no_compiler_is_the_users_mistake(
+    monkeypatch: pytest.MonkeyPatch, device: str, absent: str, message: str
+) -> None:
     monkeypatch.setattr(build.shutil if absent == "which" else build, absent, lambda name: None)  # type: ignore[attr-defined]
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         build.check_compiler(torch.device(device), Where("p.toml", 3, 1))
 
 

@@ -38,17 +38,17 @@ def test_a_resumed_run_ends_with_the_same_bits(resumes_alike: NewRun, precision:
 @pytest.fixture
 def waits() -> Iterator[Callable[[], list[str]]]:
     """Collect what PyTorch says of each wait of the training thread for CUDA, where it is told to warn of them."""
-    found: list[str] = []
+    result: list[str] = []
     trainer = threading.current_thread()
 
     def note(message: Any, *about: Any, **more: Any) -> None:
         if "synchronizing CUDA operation" in str(message) and threading.current_thread() is trainer:
-            found.append(str(message))
+            result.append(str(message))
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = note
-        yield lambda: found
+        yield lambda: result
     torch.cuda.set_sync_debug_mode("default")
 
 

@@ -173,7 +173,7 @@ def test_schedules_go_on_over_a_step_that_is_left_out(trained: Trained) -> None:
     schedule = f'hooks.schedule={{use="scheduler", args={{{chain}}}}}'
     run = (schedule, ONE_EPOCH, "hooks.log.points=['after_train_iter']", 'run.on_nan="skip"')
     whole, upset_one = trained(*run), trained(*run, upset(0, 2))
-    rates = [{at: v for (at, _, name), v in curve(one).items() if name == "lr"} for one in (whole, upset_one)]
+    rates = [{at: v for (at, _, name), v in curve(item).items() if name == "lr"} for item in (whole, upset_one)]
     assert rates[0] == rates[1] and len({*rates[0].values()}) == 3
 
 

@@ -87,7 +87,7 @@ CUT = Length(None, 12, iters_per_epoch=5)
 
 
 @pytest.mark.parametrize(
-    ("point", "trigger", "length", "said"),
+    ("point", "trigger", "length", "message"),
     [
         (
             "after_train_iter",
@@ -141,9 +141,9 @@ CUT = Length(None, 12, iters_per_epoch=5)
         ("mine_of_val", Trigger(), NO_VAL, "at mine_of_val"),
     ],
 )
-def test_what_it_says_of_every_kind_of_point(point: str, trigger: Trigger, length: Length, said: str) -> None:
+def test_what_it_says_of_every_kind_of_point(point: str, trigger: Trigger, length: Length, message: str) -> None:
     binding = Binding(0, "h", point, point, "whole", (), trigger, "normal")
-    assert forecast(Plan("p", (), (binding,), (), own=(OWN,)), length)[0].text == said
+    assert forecast(Plan("p", (), (binding,), (), own=(OWN,)), length)[0].text == message
 
 
 def test_an_around_is_asked_where_it_is_entered() -> None:
@@ -152,14 +152,14 @@ def test_an_around_is_asked_where_it_is_entered() -> None:
         Binding(0, "h", "before_val", "around_val", "enter", (), trigger, "normal"),
         Binding(1, "h", "after_val", "around_val", "exit", (), trigger, "normal"),
     ]
-    assert [one.text for one in forecast(Plan("p", (), tuple(halves), ()), EPOCHS).values()] == [
+    assert [item.text for item in forecast(Plan("p", (), tuple(halves), ()), EPOCHS).values()] == [
         "every 2 validations, first before validation 1: 2 times",
         "every 2 validations, first after validation 1: 2 times",
     ]
 
 
 @pytest.mark.parametrize(
-    ("stages", "trigger", "said"),
+    ("stages", "trigger", "message"),
     [
         (("val",), Trigger(), "in validation, at each module"),
         (("test",), Trigger(), "in the test, at each module"),
@@ -169,13 +169,13 @@ def test_an_around_is_asked_where_it_is_entered() -> None:
     ],
 )
 def test_of_a_stage_without_training_it_says_that_it_comes_and_not_how_often(
-    stages: tuple[str, ...], trigger: Trigger, said: str
+    stages: tuple[str, ...], trigger: Trigger, message: str
 ) -> None:
     evaluated = Binding(0, "h", "forward", "forward", "whole", (), trigger, "normal", stages=stages)
     once = Binding(1, "h", "after_run", "after_run", "whole", (), Trigger(), "normal")
     plan = Plan("p", (), (evaluated, once), ())
-    found = forecast(plan, Length(None, 9, tests=True))
-    assert [one.text for one in found.values()] == [said, "at the end of the run"]
-    assert (found[0].first == "never") == (found[0].times == 0) == (said == "never")
+    result = forecast(plan, Length(None, 9, tests=True))
+    assert [item.text for item in result.values()] == [message, "at the end of the run"]
+    assert (result[0].first == "never") == (result[0].times == 0) == (message == "never")
     without = forecast(plan, Length(None, 9, validates=False))
     assert (without[0].text == "never") == ("train" not in stages)

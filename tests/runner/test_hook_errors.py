@@ -98,13 +98,13 @@ def test_an_exception_that_cannot_be_shown_ends_the_run_like_any_other(
 ) -> None:
     run_dir = trained(fails("after_train", kind=kind), "run.max_epochs=1", code=1)
     (error,) = records(run_dir, "error")
-    said = f"{kind}, which cannot be shown: that raises {raised}"
-    assert (error["hook"], error["point"], error["type"], error["text"]) == ("bad", "after_train", built_in, said)
+    message = f"{kind}, which cannot be shown: that raises {raised}"
+    assert (error["hook"], error["point"], error["type"], error["text"]) == ("bad", "after_train", built_in, message)
     printed = capfd.readouterr().err
     assert printed == error["traceback"]
     assert 'raised by the hook "bad" at after_train' in printed
     assert 'raise KINDS[self.kind]("as told")' in printed
-    assert records(run_dir, "end")[0]["reason"] == f"{built_in}: {said}"
+    assert records(run_dir, "end")[0]["reason"] == f"{built_in}: {message}"
 
 
 def test_a_users_mistake_found_by_a_hook_stays_one(trained: Trained) -> None:
@@ -114,8 +114,8 @@ def test_a_users_mistake_found_by_a_hook_stays_one(trained: Trained) -> None:
     (error,) = records(run_dir, "error")
     assert error["hook"] == "bad"
     assert ended(run_dir) == ("failed", 2)
-    said = f'--set {bad}: as told\n    raised by the hook "bad" at before_train\n    iteration 0, epoch 0'
-    assert records(run_dir, "end")[0]["reason"] == said
+    message = f'--set {bad}: as told\n    raised by the hook "bad" at before_train\n    iteration 0, epoch 0'
+    assert records(run_dir, "end")[0]["reason"] == message
 
 
 def test_a_hook_that_fails_when_a_checkpoint_has_been_read(trained: Trained, train_here: Train) -> None:
@@ -144,7 +144,7 @@ CANNOT_BE_MADE = 'hooks.bad={use="./watchers.py:CannotBeMade", args={kind="%s"}}
 
 
 @pytest.mark.parametrize(
-    ("override", "hook", "said"),
+    ("override", "hook", "message"),
     [
         (fails("after_forward", "raise", "SystemExit"), "bad", "SystemExit: as told"),
         (fails("after_forward", "ignore", "GeneratorExit"), "bad", "GeneratorExit: as told"),
@@ -162,11 +162,11 @@ CANNOT_BE_MADE = 'hooks.bad={use="./watchers.py:CannotBeMade", args={kind="%s"}}
     ],
 )
 def test_whatever_else_raises_is_recorded_and_printed_once(
-    trained: Trained, capfd: pytest.CaptureFixture[str], override: str, hook: str, said: str
+    trained: Trained, capfd: pytest.CaptureFixture[str], override: str, hook: str, message: str
 ) -> None:
     run_dir = trained(override, "run.max_epochs=1", code=1)
     (error,) = records(run_dir, "error")
     assert (error["hook"], error["action"]) == (hook, "raise")
-    assert said in f"{error['type']}: {error['text']}"
+    assert message in f"{error['type']}: {error['text']}"
     assert capfd.readouterr().err == error["traceback"]
     assert not list(run_dir.checkpoints.glob("*"))

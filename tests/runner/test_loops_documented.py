@@ -16,8 +16,8 @@ PAGE = (TESTS.parent / "docs" / "loops.md").read_text("utf-8")
 
 def rows(heading: str) -> dict[str, list[str]]:
     table = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    found = re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE)
-    return {point: cells.split(" | ") for point, cells in found}
+    result = re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE)
+    return {point: cells.split(" | ") for point, cells in result}
 
 
 def trace(name: str) -> list[tuple[str, str, str]]:

@@ -81,7 +81,7 @@ def test_a_stop_is_granted_wherever_it_is_requested(trained: Trained, point: str
 
 
 @pytest.mark.parametrize(
-    ("call", "point", "writes", "said"),
+    ("call", "point", "writes", "message"),
     [
         ("skip_step", "after_backward", '["grads"]', 'writes "control"; declare it: writes = ["control", "grads"] in'),
         ("skip_step", "after_optimizer_step", '["control"]', "after_optimizer_step; it may be called at after_forward"),
@@ -92,11 +92,11 @@ def test_a_stop_is_granted_wherever_it_is_requested(trained: Trained, point: str
         ("stop", "after_run", "[]", "run.stop is not allowed at after_run"),
     ],
 )  # fmt: skip
-def test_who_may_not(trained: Trained, call: str, point: str, writes: str, said: str) -> None:
+def test_who_may_not(trained: Trained, call: str, point: str, writes: str, message: str) -> None:
     at = {"before_train_epoch": 0, "after_val": 5, "after_run": 15}.get(point, 1)
-    told = reason(trained(steers(call, point, at, writes), code=2)).replace("\n    ", "; ")
-    assert said in told
-    assert f'raised by the hook "steers" at {point}' in told
+    printed = reason(trained(steers(call, point, at, writes), code=2)).replace("\n    ", "; ")
+    assert message in printed
+    assert f'raised by the hook "steers" at {point}' in printed
 
 
 def test_a_replacement_that_is_not_declared(trained: Trained) -> None:

@@ -82,7 +82,7 @@ def test_what_there_is_no_room_for_is_dropped_and_told(trained: Trained, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "message"),
     [
         ("image", "TypeError: run.log_image(\"sample\", …) needs height × width × 1, 3 or 4 channels, last or first, "
         "not (2, 3, 4, 5); log the images of a batch one by one, or make a grid of them"),
@@ -91,9 +91,9 @@ def test_what_there_is_no_room_for_is_dropped_and_told(trained: Trained, monkeyp
         ("figure", 'TypeError: run.log_figure("sample", …) needs a figure of matplotlib, not a Tensor (tensor([[0'),
     ],
 )  # fmt: skip
-def test_what_is_no_image_is_refused_where_it_is_logged(what: str, said: str, trained: Trained) -> None:
+def test_what_is_no_image_is_refused_where_it_is_logged(what: str, message: str, trained: Trained) -> None:
     run = trained(f'hooks.wrong={{use="./loggers.py:LogsWrongly", args={{what="{what}"}}}}', SHORT, code=1)
-    assert reason(run).startswith(said)
+    assert reason(run).startswith(message)
 
 
 def test_channels_may_come_first_or_last() -> None:

@@ -210,7 +210,7 @@ NO_HANDLE = "run.handle is for a hook inside the network, while it is called"
 
 
 @pytest.mark.parametrize(
-    ("override", "said", "hint"),
+    ("override", "message", "hint"),
     [
         (
             'hooks.removes={use="./module_watchers.py:Removes", args={hook="prob", at=1}}',
@@ -221,6 +221,6 @@ NO_HANDLE = "run.handle is for a hook inside the network, while it is called"
         (OUTSIDE % "before_run", NO_HANDLE, 'another hook writes run.handles["probe"]'),
     ],
 )
-def test_a_handle_that_is_not_there(trained: Trained, tmp_path: Path, override: str, said: str, hint: str) -> None:
+def test_a_handle_that_is_not_there(trained: Trained, tmp_path: Path, override: str, message: str, hint: str) -> None:
     (error,) = records(trained(notes(tmp_path, modules='["head"]'), override, code=2), "error")
-    assert f"{said}\n    {hint}" in str(error["text"])
+    assert f"{message}\n    {hint}" in str(error["text"])

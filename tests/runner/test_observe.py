@@ -49,11 +49,11 @@ def observed(hooks: Mapping[str, Any], file: Path = TOY, **run: Any) -> tuple[Pl
 
 def by_method(seen: Iterable[Seen]) -> dict[Method, Slots]:
     """Return what each method was seen to touch, at all of its points and in both halves of an `around`."""
-    found: dict[Method, Slots] = {}
+    result: dict[Method, Slots] = {}
     for one in seen:
         method = one.binding.hook, one.binding.method
-        found[method] = found.get(method, Slots()) | one.touched
-    return found
+        result[method] = result.get(method, Slots()) | one.touched
+    return result
 
 
 TOUCHES = {
@@ -93,11 +93,11 @@ def all_at_once() -> tuple[Plan, Observed]:
 
 @pytest.mark.parametrize("name", TOUCHES)
 def test_what_a_hook_touches_is_seen_and_nothing_else(all_at_once: tuple[Plan, Observed], name: str) -> None:
-    plan, found = all_at_once
-    assert not [one for one in found.silent if one.hook == name]
-    assert by_method(found.seen)[name, ""] == TOUCHES[name][1]
+    plan, result = all_at_once
+    assert not [one for one in result.silent if one.hook == name]
+    assert by_method(result.seen)[name, ""] == TOUCHES[name][1]
     alone = name in ("looks_at_shapes", "logs")
-    assert missing(plan, found.seen).get((name, ""), NOTHING) == (NOTHING if alone else TOUCHES[name][1])
+    assert missing(plan, result.seen).get((name, ""), NOTHING) == (NOTHING if alone else TOUCHES[name][1])
 
 
 def test_hooks_that_fire_within_a_hook_are_seen_on_their_own() -> None:
@@ -107,11 +107,11 @@ def test_hooks_that_fire_within_a_hook_are_seen_on_their_own() -> None:
         "listens": {"use": "./undeclared.py:writes_when_logged", "points": ["on_log"]},
         "logs": {"use": "./undeclared.py:logs", "points": ["after_train_iter"]},
     }
-    found = by_method(observed(hooks)[1].seen)
-    assert found["outer", ""] == Slots(("grads", "model"), ("grads", "model", "rng"))
-    assert found["inner", ""] == Slots((), ("rng",))
-    assert found["listens", ""] == Slots(("model",), ("model",))
-    assert found["logs", ""] == Slots((), ("scalars.mine",))
+    result = by_method(observed(hooks)[1].seen)
+    assert result["outer", ""] == Slots(("grads", "model"), ("grads", "model", "rng"))
+    assert result["inner", ""] == Slots((), ("rng",))
+    assert result["listens", ""] == Slots(("model",), ("model",))
+    assert result["logs", ""] == Slots((), ("scalars.mine",))
 
 
 def test_the_state_of_hooks_matters_once_another_touches_it() -> None:
@@ -120,8 +120,8 @@ def test_the_state_of_hooks_matters_once_another_touches_it() -> None:
         "teacher": {"use": "./undeclared.py:Teacher"},
         "alone": {"use": "./undeclared.py:SwappedAverage"},
     }
-    plan, found = observed(hooks)
-    lacking = missing(plan, found.seen)
+    plan, result = observed(hooks)
+    lacking = missing(plan, result.seen)
     assert lacking["teacher", "after_train_iter"] == Slots(("hook.plateau",), ("hook.plateau",))
     assert lacking["plateau", "after_val"].writes == ("hook.plateau", "lr")
     assert not any(slot.startswith("hook.alone") for slots in lacking.values() for slot in slots.writes)
@@ -132,17 +132,17 @@ def test_what_is_declared_is_not_missing_and_what_is_not_seen_is_told() -> None:
         "draws": {"use": "./undeclared.py:draws_torch", "points": ["after_val"], "writes": ["rng", "model"]},
         "logs": {"use": "./undeclared.py:logs", "points": ["after_test"], "reads": ["grads"]},
     }
-    plan, found = observed(hooks)
-    assert not missing(plan, found.seen)
-    assert never_seen(found.seen) == {"draws": Slots(writes=("model",))}, "logs has not fired"
-    assert [(one.hook, one.why) for one in found.silent] == [("logs", "run.test is off")]
+    plan, result = observed(hooks)
+    assert not missing(plan, result.seen)
+    assert never_seen(result.seen) == {"draws": Slots(writes=("model",))}, "logs has not fired"
+    assert [(one.hook, one.why) for one in result.silent] == [("logs", "run.test is off")]
 
 
 def test_several_models_and_optimizers_have_slots_of_their_own() -> None:
     hooks = {"mine": {"use": "./undeclared.py:halves_generator", "points": ["after_train_iter"]}}
-    _, found = observed(hooks, TOY.with_name("gan.toml"))
+    _, result = observed(hooks, TOY.with_name("gan.toml"))
     slots = ("lr.generator", "model.generator")
-    assert by_method(found.seen)["mine", ""] == Slots(slots, slots)
+    assert by_method(result.seen)["mine", ""] == Slots(slots, slots)
 
 
 def test_a_run_by_iterations_and_a_task_that_accumulates_are_observed_too() -> None:
@@ -156,9 +156,9 @@ def test_what_a_hook_raises_ends_nothing_and_stops_are_not_obeyed() -> None:
         "fails": {"use": "./undeclared.py:fails", "points": ["after_train_iter"]},
         "stops": {"use": "./undeclared.py:stops", "points": ["after_train_iter"], "writes": ["control"]},
     }
-    _, found = observed(hooks)
-    assert found.iters == 4
-    assert [(one.hook, one.why) for one in found.silent] == [("fails", "raised RuntimeError: on purpose")]
+    _, result = observed(hooks)
+    assert result.iters == 4
+    assert [(one.hook, one.why) for one in result.silent] == [("fails", "raised RuntimeError: on purpose")]
 
 
 def test_a_run_that_is_observed_ends_with_the_bits_of_one_that_is_not() -> None:
@@ -305,9 +305,9 @@ def watched(content: Mapping[str, Any], original: Any = None) -> tuple[WatchedDi
 def test_what_is_read_is_noted(name: str) -> None:
     operation, expected = READS[name]
     of, notes = watched(CONTENT)
-    found = done(operation, of)
-    assert found == done(operation, dict(CONTENT))
-    assert type(found) is not WatchedDict, "what is made of it is nobody's to watch"
+    result = done(operation, of)
+    assert result == done(operation, dict(CONTENT))
+    assert type(result) is not WatchedDict, "what is made of it is nobody's to watch"
     assert notes == {"reads": expected, "writes": set()}
 
 
@@ -317,8 +317,8 @@ def test_what_is_written_is_noted_and_done_to_the_original(name: str, kept: bool
     operation, expected = WRITES[name]
     original, plain = dict(CONTENT), dict(CONTENT)
     of, notes = watched(CONTENT, original if kept else None)
-    found = done(operation, of)
-    assert found == done(operation, plain)
+    result = done(operation, of)
+    assert result == done(operation, plain)
     assert notes["writes"] == expected
     assert of.quietly() == plain
     assert list(of.quietly()) == list(plain), "in this order"

@@ -59,10 +59,10 @@ class Stops:
 
 
 def logged(run_dir: RunDir) -> dict[tuple[Any, str], Any]:
-    found = {}
+    result = {}
     for record in records(run_dir, "scalars"):
-        found.update({(record["it"], name): value for name, value in record["v"].items()})  # type: ignore[attr-defined]
-    return found
+        result.update({(record["it"], name): value for name, value in record["v"].items()})  # type: ignore[attr-defined]
+    return result
 
 
 def test_every_number_is_offered_with_its_iteration_and_what_is_logged_there_is_not(trained: Trained) -> None:

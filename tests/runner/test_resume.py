@@ -175,8 +175,8 @@ def test_each_change_is_told_and_may_be_allowed(new_run: NewRun, train_here: Tra
 def test_what_may_change_by_itself(new_run: NewRun, change: str, may: May, expected: list[str]) -> None:
     then, now = (recorded(run.path) for run in (new_run(), new_run(change)))
     changes = [*changes_between((then[0].pipeline, then[1]), (now[0].pipeline, now[1]))]
-    assert {one.may for one in changes} == {may}
-    assert [any(words in one.text for one in changes) for words in expected] == [True] * len(expected)
+    assert {item.may for item in changes} == {may}
+    assert [any(words in item.text for item in changes) for words in expected] == [True] * len(expected)
 
 
 def test_what_is_recorded_is_read_as_it_stands(new_run: NewRun) -> None:

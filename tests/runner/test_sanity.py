@@ -85,10 +85,10 @@ def test_where_a_hook_makes_metrics_without_a_word_it_is_a_warning(trained: Trai
 def test_an_evaluation_that_raises_costs_no_iteration(trained: Trained) -> None:
     run_dir = trained('task.use="tests.sanity:Raises"', code=1)
     (end,) = records(run_dir, "end")
-    said = "in the sanity check over the validation: 'logits'"
-    assert (end["it"], end["reason"]) == (0, f"KeyError: {said}")
+    message = "in the sanity check over the validation: 'logits'"
+    assert (end["it"], end["reason"]) == (0, f"KeyError: {message}")
     (error,) = records(run_dir, "error")
-    assert (error["type"], error["text"]) == ("KeyError", said)
+    assert (error["type"], error["text"]) == ("KeyError", message)
     assert "run.sanity = false leaves the sanity check out" in str(error["traceback"])
 
 

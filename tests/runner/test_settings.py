@@ -111,7 +111,7 @@ def test_a_scale_that_is_too_large_is_halved_and_its_step_left_out(trained: Trai
     scales = [int(line.split()[-1]) for line in messages(run_dir) if ": scale " in line]
     taken = ["taken" in line for line in messages(run_dir) if "weights=" in line]
     left_out = ["skipped=True" in line for line in messages(run_dir) if "weights=" in line]
-    assert left_out == [not one for one in taken] and not taken[0], "it begins too large"
+    assert left_out == [not item for item in taken] and not taken[0], "it begins too large"
     for k, scale in enumerate(scales):
         before = scales[k - 1] if k else 2**16
         assert scale == (before if taken[k] else before // 2)

@@ -76,7 +76,7 @@ def test_every_tensor_of_a_batch_is_moved_and_nothing_else_is_touched() -> None:
 
 
 @pytest.mark.parametrize(
-    ("use", "said"),
+    ("use", "message"),
     [
         ("too_short", "the dataset yields no batches"),
         ("stream", "this makes a DataLoader, which has no length"),
@@ -86,10 +86,10 @@ def test_every_tensor_of_a_batch_is_moved_and_nothing_else_is_touched() -> None:
         ("FromDicts", "this makes a FromDicts, which has no length"),
     ],
 )
-def test_what_is_no_data_is_told_with_its_place(trained: Trained, use: str, said: str) -> None:
+def test_what_is_no_data_is_told_with_its_place(trained: Trained, use: str, message: str) -> None:
     run_dir = trained(train_on(use), code=2)
-    assert said in reason(run_dir)
-    assert f"--set data.train: {said}" in reason(run_dir) or "data.train" in reason(run_dir)
+    assert message in reason(run_dir)
+    assert f"--set data.train: {message}" in reason(run_dir) or "data.train" in reason(run_dir)
     assert not records(run_dir, "run")
 
 

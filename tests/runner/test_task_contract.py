@@ -13,7 +13,7 @@ from tests.conftest import NewRun, Train, Trained, messages, reason, records
 
 
 @pytest.mark.parametrize(
-    ("kind", "method", "said"),
+    ("kind", "method", "message"),
     [
         ("tuple", "step", "a tuple"),
         ("no loss", "step", 'a dict without "loss" (it has losses)'),
@@ -24,12 +24,12 @@ from tests.conftest import NewRun, Train, Trained, messages, reason, records
         ("a loss each", "evaluate", "a loss of shape (8,)"),
     ],
 )
-def test_a_task_that_breaks_its_contract(trained: Trained, kind: str, method: str, said: str) -> None:
+def test_a_task_that_breaks_its_contract(trained: Trained, kind: str, method: str, message: str) -> None:
     for sanity, it in [("true", 0), ("false", 5)] if method == "evaluate" else [("true", 0)]:
         task = f'task={{use="./watchers.py:BadTask", args={{kind="{kind}", method="{method}"}}}}'
         (end,) = records(trained(task, f"run.sanity={sanity}", code=2), "end")
         assert f"the task's {method} has returned" in str(end["reason"])
-        assert said in str(end["reason"])
+        assert message in str(end["reason"])
         assert end["it"] == it
 
 
@@ -90,7 +90,7 @@ def test_a_task_makes_more_of_the_means(trained: Trained) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ('model={use="builtins:dict"}', "model must be a torch.nn.modules.module.Module, and this makes a dict"),
         ('optimizer={use="builtins:dict"}', "optimizer must be a torch.optim.optimizer.Optimizer"),
@@ -101,8 +101,8 @@ def test_a_task_makes_more_of_the_means(trained: Trained) -> None:
         (task("step", ", args={wieght=2.0}"), 'task takes no argument "wieght"; did you mean "weight"?'),
     ],
 )
-def test_what_is_made_must_be_what_it_is_for(trained: Trained, override: str, said: str) -> None:
-    assert said in reason(trained(override, code=2)).replace("\n    ", "; ")
+def test_what_is_made_must_be_what_it_is_for(trained: Trained, override: str, message: str) -> None:
+    assert message in reason(trained(override, code=2)).replace("\n    ", "; ")
 
 
 def test_a_task_fires_points_of_the_pipeline(trained: Trained) -> None:

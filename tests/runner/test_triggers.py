@@ -206,13 +206,13 @@ def fired(run: Walk, point: str, written: Written, *, spared: bool, hold: bool =
     With `spared` it is asked only where its `next` says so; with `hold` it has a condition, of odd iterations.
     """
     trigger = Trigger(bound(point, written), POINTS[point], run, (lambda: run.iter % 2 == 1) if hold else None)
-    found, visit = [], 0
+    result, visit = [], 0
     for here in run.points():
         if here == point:
             if (not spared or run.iter >= trigger.next) and trigger():
-                found.append(visit)
+                result.append(visit)
             visit += 1
-    return found
+    return result
 
 
 @given(lengths, st.sampled_from(AT), triggers(amounts), st.booleans())
@@ -226,16 +226,16 @@ def test_asked_only_from_next_on_it_fires_as_always_asked(
 @given(lengths, st.sampled_from(AT), triggers(counted))
 def test_the_forecast_is_what_it_does(length: Length, point: str, written: Written) -> None:
     plan = Plan("p", (), (bound(point, written),), ())
-    found = fired(Walk(length), point, written, spared=True)
+    result = fired(Walk(length), point, written, spared=True)
     told = forecast(plan, length)[0]
     if POINTS[point].kind == "module":
-        assert f"in {len(found):,} of them" in told.text or not found
+        assert f"in {len(result):,} of them" in told.text or not result
     else:
-        assert told.times == len(found)
+        assert told.times == len(result)
     number = told.first.rpartition(" ")[2]
-    assert (told.first == "never") == (not found)
+    assert (told.first == "never") == (not result)
     if number.isdecimal():
-        assert int(number) == found[0] + 1
+        assert int(number) == result[0] + 1
     less = forecast(plan, Length(length.max_epochs, length.max_iters, length.val_every))[0]
     assert less.times in (None, told.times), "what is said without knowing the batches of an epoch stays true"
 

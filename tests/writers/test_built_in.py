@@ -37,14 +37,14 @@ def rows_of_csv(run: RunDir) -> list[Row]:
 def accumulated(run: RunDir) -> Any:
     from tensorboard.backend.event_processing import event_accumulator as events
 
-    found = events.EventAccumulator(str(run.writers / "tensorboard"), dict.fromkeys(events.DEFAULT_SIZE_GUIDANCE, 0))
-    return found.Reload()
+    result = events.EventAccumulator(str(run.writers / "tensorboard"), dict.fromkeys(events.DEFAULT_SIZE_GUIDANCE, 0))
+    return result.Reload()
 
 
 def rows_of_tensorboard(run: RunDir) -> list[Row]:
-    found = accumulated(run)
-    tags = found.Tags()["scalars"]
-    return [(event.step, tag, event.value) for tag in tags for event in found.Scalars(tag)]
+    result = accumulated(run)
+    tags = result.Tags()["scalars"]
+    return [(event.step, tag, event.value) for tag in tags for event in result.Scalars(tag)]
 
 
 def run_of_mlflow(run: RunDir) -> tuple[Any, Any]:
@@ -54,13 +54,13 @@ def run_of_mlflow(run: RunDir) -> tuple[Any, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
         client = mlflow.MlflowClient(tracking_uri=(run.writers / "mlflow").as_uri())
-        (found,) = client.search_runs([client.get_experiment_by_name("toy").experiment_id])
-    return client, found
+        (result,) = client.search_runs([client.get_experiment_by_name("toy").experiment_id])
+    return client, result
 
 
 def rows_of_mlflow(run: RunDir) -> list[Row]:
-    client, found = run_of_mlflow(run)
-    histories = (client.get_metric_history(found.info.run_id, name) for name in found.data.metrics)
+    client, result = run_of_mlflow(run)
+    histories = (client.get_metric_history(result.info.run_id, name) for name in result.data.metrics)
     return [(metric.step, metric.key, metric.value) for history in histories for metric in history]
 
 
@@ -133,23 +133,23 @@ def test_no_step_is_doubled_after_a_kill(name: str, new_run: NewRun, tmp_path: P
         stable = [
             (it, name, value) for it, name, value in logged(run, name == "tensorboard") if name != "samples_per_s"
         ]
-        found = {row for row in READERS[name](run) if row[1] != "samples_per_s"}
-        assert found == set(stable), "what waited at a kill is made up for"
+        result = {row for row in READERS[name](run) if row[1] != "samples_per_s"}
+        assert result == set(stable), "what waited at a kill is made up for"
 
 
 def test_tensorboard_has_images_texts_histograms_and_the_pipeline(new_run: NewRun) -> None:
     run = trained_with("tensorboard", new_run)
-    found = accumulated(run)
-    image = found.Images("val/sample")[2]
+    result = accumulated(run)
+    image = result.Images("val/sample")[2]
     assert (image.step, image.width, image.height) == (3, 5, 4)
     assert image.encoded_image_string == (run.path / "images/val/sample/it00000003.png").read_bytes()
     texts = {
-        tag: [event.tensor_proto.string_val[0].decode() for event in found.Tensors(tag)]
-        for tag in found.Tags()["tensors"]
+        tag: [event.tensor_proto.string_val[0].decode() for event in result.Tensors(tag)]
+        for tag in result.Tags()["tensors"]
     }
     assert texts["sample/text_summary"][0] == "iteration 1"
     assert 'use = "./toy.py:Net"' in texts["pipeline/text_summary"][0]
-    histogram = found.Histograms("weights")[-1].histogram_value
+    histogram = result.Histograms("weights")[-1].histogram_value
     assert (histogram.min, histogram.max, histogram.num) == (0, 2, 4)
     assert (list(histogram.bucket_limit), list(histogram.bucket)) == ([1, 2], [1, 3])
 
@@ -157,10 +157,10 @@ def test_tensorboard_has_images_texts_histograms_and_the_pipeline(new_run: NewRu
 def test_mlflow_has_scalars_parameters_and_artifacts(new_run: NewRun) -> None:
     run = trained_with("mlflow", new_run)
     assert sorted(rows_of_mlflow(run)) == logged(run, fp32=False)
-    client, found = run_of_mlflow(run)
-    assert found.info.status == "FINISHED"
-    assert (found.info.run_name, found.data.params["optimizer.args.lr"]) == (run.id, "0.1")
-    artifacts = {each.path for each in client.list_artifacts(found.info.run_id, "images/val/sample")}
+    client, result = run_of_mlflow(run)
+    assert result.info.status == "FINISHED"
+    assert (result.info.run_name, result.data.params["optimizer.args.lr"]) == (run.id, "0.1")
+    artifacts = {each.path for each in client.list_artifacts(result.info.run_id, "images/val/sample")}
     assert len(artifacts) == 5
 
 
@@ -178,9 +178,9 @@ def test_a_metric_may_be_called_as_what_stands_before_the_slash_of_another(
             writer.write_scalar(name, 0.5, iteration, 0, 1.0)
         writer.close()
     client = mlflow.MlflowClient(tracking_uri=tmp_path.as_uri())
-    (found,) = client.search_runs([client.get_experiment_by_name("toy").experiment_id])
-    assert set(found.data.metrics) == {"lr", "lr.0", "param/weight", "param/value"}
-    assert [metric.step for metric in client.get_metric_history(found.info.run_id, "lr.0")] == [1, 2]
+    (result,) = client.search_runs([client.get_experiment_by_name("toy").experiment_id])
+    assert set(result.data.metrics) == {"lr", "lr.0", "param/weight", "param/value"}
+    assert [metric.step for metric in client.get_metric_history(result.info.run_id, "lr.0")] == [1, 2]
 
 
 def test_wandb_has_scalars_images_and_texts(new_run: NewRun) -> None:

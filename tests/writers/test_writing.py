@@ -124,11 +124,13 @@ def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
     end = records(run, "end")[-1]
     assert (end["it"], end["status"]) == (15, "finished")
     logged = sum(1 for record in records(run) for _ in calls_of(record, run.path))  # type: ignore[arg-type]
-    said = rf"has not written {logged} of {logged} values \((\d+) dropped, as it was too slow; (\d+) left at the end\)"
-    found = re.search(said + " and has not closed$", warnings(run)[-1])
-    assert found, warnings(run)
+    message = (
+        rf"has not written {logged} of {logged} values \((\d+) dropped, as it was too slow; (\d+) left at the end\)"
+    )
+    result = re.search(message + " and has not closed$", warnings(run)[-1])
+    assert result, warnings(run)
     assert 'the writer "own" is slower than the run logs: values are dropped' in warnings(run)
-    dropped, left = map(int, found.groups())
+    dropped, left = map(int, result.groups())
     assert dropped + left == logged
     assert left in (7, 8), "as many as may wait, and that which it is in"
     released.set()
@@ -162,7 +164,7 @@ def test_it_is_closed_however_the_run_ends(code: int, trained: Trained, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("use", "said"),
+    ("use", "message"),
     [
         ("./own_writers.py:Lacks", "abstract methods"),
         ("./own_writers.py:NoWriter", "writers.own must be a hookflow.writers.base.Writer, and this makes a NoWriter"),
@@ -170,11 +172,11 @@ def test_it_is_closed_however_the_run_ends(code: int, trained: Trained, tmp_path
         ("csv", 'writers.own takes no argument "fil"'),
     ],
 )
-def test_what_is_no_writer_ends_the_run_before_it_trains(use: str, said: str, trained: Trained) -> None:
+def test_what_is_no_writer_ends_the_run_before_it_trains(use: str, message: str, trained: Trained) -> None:
     args = ', args={fil="x"}' if use == "csv" else ""
     run = trained(f'writers.own={{use="{use}"{args}}}', code=2)
     reason = str(records(run, "end")[0]["reason"])
-    assert said in reason
+    assert message in reason
     assert "run" not in {record["k"] for record in records(run)}
 
 
@@ -196,8 +198,8 @@ def test_a_writer_that_cannot_forget_gets_no_step_twice_or_backwards_after_a_kil
         assert its == sorted(set(its)), series
     assert written["scalar", "val/accuracy"][-1] == 15
     logged = {(row.name, row.iter) for row in scalars(run)}
-    found = {(name, it) for (kind, name), its in written.items() if kind == "scalar" for it in its}
-    assert len(logged - found) <= 2, "one call at most is lost in each kill: that which was being made"
+    result = {(name, it) for (kind, name), its in written.items() if kind == "scalar" for it in its}
+    assert len(logged - result) <= 2, "one call at most is lost in each kill: that which was being made"
 
 
 def test_of_two_ranks_the_first_alone_writes(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_model_takes_the_weights_of_another_number(gaussians: Gaussians) -> No
     known = [*other.parameters()]
     other.load_state_dict(gaussians.state_dict())
     assert torch.equal(other(places(4, 4)), gaussians(places(4, 4)))
-    assert all(one is parameter for one, parameter in zip(known, other.parameters(), strict=True))
+    assert all(item is parameter for item, parameter in zip(known, other.parameters(), strict=True))
 
 
 def test_a_run_resumed_across_changes_of_their_number_ends_like_the_one_left_alone(

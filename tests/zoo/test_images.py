@@ -94,10 +94,10 @@ def _reflected_shifts(image):
 
 def _augmentation(batch: Batch, originals) -> dict[int, tuple[int, int, bool]]:
     """Say for each class (so, image) in the batch how it was augmented."""
-    found = {}
+    result = {}
     for image, number in zip(batch.images.numpy(), batch.classes.tolist(), strict=True):
-        (found[number],) = [how for how, w in _reflected_shifts(originals[number]) if np.allclose(w, image)]
-    return found
+        (result[number],) = [how for how, w in _reflected_shifts(originals[number]) if np.allclose(w, image)]
+    return result
 
 
 def test_augmentation_shifts_within_a_reflected_border_and_flips_alternately():

@@ -39,8 +39,8 @@ def test_every_firing_and_every_edge_is_there(drawn: Plan) -> None:
     ):
         boxes = {int(id_): name for id_, name in re.findall(box, image, re.MULTILINE)}
         assert boxes == {binding.id: binding.hook for binding in drawn.bindings}
-        found = [(int(first), int(then)) for first, then in re.findall(arrow, image, re.MULTILINE)]
-        assert sorted(found) == sorted(links)
+        result = [(int(first), int(then)) for first, then in re.findall(arrow, image, re.MULTILINE)]
+        assert sorted(result) == sorted(links)
 
 
 def test_names_stand_in_the_letters_that_they_are_written_in() -> None:

@@ -140,12 +140,12 @@ def test_the_gutter_can_be_read_back_and_says_what_the_edges_say(links: set[tupl
     rows = gutter(8, links)
     assert len({len(row) for row in rows}) == 1
     opened: dict[int, int] = {}
-    found = set()
+    result = set()
     for row, line in enumerate(rows):
-        found |= {(opened[column], row) for column, knot in enumerate(line) if knot in "└┴├┼"}
+        result |= {(opened[column], row) for column, knot in enumerate(line) if knot in "└┴├┼"}
         opened |= {column: row for column, knot in enumerate(line) if knot in "┌┬"}
-        assert line.endswith("▶") == any(then == row for _, then in found)
-    assert closure(found) == closure(links)
+        assert line.endswith("▶") == any(then == row for _, then in result)
+    assert closure(result) == closure(links)
 
 
 @pytest.mark.parametrize(
