@@ -12,7 +12,7 @@ from hookflow.monitor.panels.hooks import FILLS, SHORT, phase_bar
 from hookflow.monitor.ranks import Rank, Ranks, can_compare
 from hookflow.monitor.style import Part, boxed, row, window
 from hookflow.monitor.view import Page, Scene, flip
-from hookflow.numbers import age, rough
+from hookflow.numbers import age, ms, rough
 from hookflow.text import fit
 
 WAITS = "·"
@@ -123,9 +123,9 @@ class _Rows:
             blanks = 6 * (1 + self._own + len(self._phases)) + (self._bar + 1) * bool(self._bar)
             return [(f" {at:>6}", "dim"), (f" {'·':>5}{' ' * (blanks - 6)}", "dim")]
         booked = rank.minute.booked
-        parts: list[Part] = [f" {rank.it:>6}", f" {_ms(rank.whole):>5}"]
-        parts += [f" {_ms(rank.own):>5}"] if self._own else []
-        parts += [(f" {_ms(booked[phase] / rank.iters):>5}", "dim") for phase in self._phases]
+        parts: list[Part] = [f" {rank.it:>6}", f" {ms(rank.whole):>5}"]
+        parts += [f" {ms(rank.own):>5}"] if self._own else []
+        parts += [(f" {ms(booked[phase] / rank.iters):>5}", "dim") for phase in self._phases]
         if not self._bar:
             return parts
         whole = sum(booked.values()) or 1
@@ -150,11 +150,6 @@ class _Rows:
         if straggler is not None and straggler.rank == number:
             return f"+{rough(straggler.cost / 1e6)} ms {straggler.reason.removeprefix('hook ')}", "warn"
         return "", ""
-
-
-def _ms(ns: float) -> str:
-    value = ns / 1e6
-    return f"{value:.2f}" if value < 99.995 else f"{value:.1f}" if value < 999.95 else f"{value:.0f}"
 
 
 def _move(scene: Scene, step: int) -> None:
