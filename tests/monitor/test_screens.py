@@ -112,6 +112,7 @@ def test_a_loss_that_is_no_number_leaves_no_state_green(scene: At, size: tuple[i
     assert "NaN" not in drawn(shown, *size)
     shown.state.apply({"k": "scalars", "t": shown.state.now, "it": 600, "ep": 6, "v": {"loss": "nan"}})
     assert "● RUNNING  ▲ loss NaN" in drawn(shown, *size).splitlines()[0]
+    assert "✓ FINISHED  ▲ loss NaN" in drawn(replace(shown, health=Health("finished")), *size).splitlines()[0]
     shown.state.apply({"k": "scalars", "t": shown.state.now, "it": 601, "ep": 6, "v": {"loss": 0.5}})
     assert "NaN" not in drawn(shown, *size).splitlines()[0]
 

@@ -32,7 +32,7 @@ def title(scene: Scene, width: int) -> Strip:
         (5, (f"#{scene.short_id}", "dim")),
         (6, (f"SHUFFLED {scene.plan.shuffle}" if scene.plan.shuffle is not None else "", "warn")),
         (9, (f"{health.glyph} {health.condition.upper()}", CONDITION_STYLES.get(health.condition, "warn"))),
-        (8, (f"▲ {state.not_finite}", "alarm") if state.not_finite and not health.over else ("", "")),
+        (8, (f"▲ {state.not_finite}" * bool(state.not_finite), "alarm")),
         (6, (span(state.elapsed), "")),
         (6, (f"{state.ranks.world} ranks" if scene.several else "", "")),
         (5 if wide else 2, (next(scores, ""), "good")),

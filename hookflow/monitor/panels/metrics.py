@@ -49,7 +49,7 @@ def strips(scene: Scene, width: int, height: int) -> list[Strip]:
         words: list[Part] = [(f" {name}", "dim")]
         if not place:
             words.append((f" {_curve(_line(series) or marks, width // 4, scene.view.log)}", "train"))
-        words += [(f" {number(last)}", "train")] if last is not None else []
+        words += [(f" {number(last)}", "train" if math.isfinite(last) else "error")] if last is not None else []
         words += [(" val", "dim"), (f" {number(marks[-1][1])}", "val")] if marks else []
         words.append("  ")
         left -= cells(*words)
