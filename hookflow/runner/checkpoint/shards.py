@@ -20,10 +20,6 @@ from hookflow.hooks.weights import read_shards
 from hookflow.runner.checkpoint.manifest import File
 from hookflow.runner.checkpoint.nested import leaves, mapped
 
-APART = ("model", "optimizer")
-"""How the entries of a state begin that plain PyTorch can read by themselves."""
-
-
 Shards = tuple[Path, dict[str, File]]
 """The files that all ranks have written of a checkpoint, after their folder."""
 
@@ -81,7 +77,7 @@ def write_shards(
 
     written: dict[str, Any] = {}
     for key, value in state.items():
-        if key.startswith(APART) and any_sharded(value):
+        if key.startswith(("model", "optimizer")) and any_sharded(value):
             written[key] = value
         else:
             written |= {_name((key, *place)): leaf for place, leaf in leaves(value) if is_sharded(leaf)}
