@@ -23,7 +23,8 @@ from hooks_page import hooks_page
 from markdown_tables import code, doc, rows_of_fields, sentence, slug, table
 
 from hookflow.cli.app import app
-from hookflow.cli.explain import arguments
+from hookflow.cli.explain import arguments, schema_of_pipelines
+from hookflow.cli.output import as_json
 from hookflow.graph import points
 from hookflow.graph.slots import SLOTS
 from hookflow.hooks.registry import HOOKS
@@ -246,7 +247,8 @@ def _default(value: Any) -> str:
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Yield every page that holds something made, with what it should be."""
+    """Yield every page that holds something made, with what it should be; and the schema for editors."""
+    yield FOLDER.parent / "pipelines" / "schema.json", f"{as_json(schema_of_pipelines())}\n"
     yield FOLDER / "reference.md", reference()
     yield FOLDER / "hooks.md", hooks_page(RENEW)
     for page in sorted(FOLDER.glob("*.md")):
