@@ -169,7 +169,7 @@ class MonitorApp(App[Outcome]):
     ENABLE_COMMAND_PALETTE = False
     INLINE_PADDING = 0
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(name, f"press('{name}')", show=False, priority=True) for name in NAMES
+        Binding(key, f"press('{key}')", show=False, priority=True) for key in NAMES
     ]
 
     def __init__(

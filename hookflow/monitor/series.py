@@ -155,9 +155,7 @@ class Timing:
     def __init__(self) -> None:
         self.count = self.total = self.last = 0
         self.slower: Slower | None = None
-        self._seconds: deque[tuple[int, int, Firings]] = (
-            deque()
-        )  # the last WINDOW: second, its first iteration, firings
+        self._seconds: deque[tuple[int, int, Firings]] = deque()  # the last WINDOW: clock, first iteration, firings
         self._older = Firings()
         self._means: deque[tuple[int, float]] = deque()  # the last RECENT seconds: first iteration, mean ns
         self._past: dict[int, int] = {}  # the seconds before them, by the bin of their mean

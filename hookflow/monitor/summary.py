@@ -128,9 +128,8 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         gone = f", no end record from rank {', '.join(map(str, ranks.gone))}" if ranks.gone else ""
         lines.append(f"  {ranks.world} ranks: {ranks.straggler.sentence if ranks.straggler else even}{gone}")
     if journal.warnings or journal.errors:
-        lines.append(
-            f"  warnings {journal.warnings}, errors {journal.errors}; in full: hookflow show {run_argument(run)}"
-        )
+        counts = f"warnings {journal.warnings}, errors {journal.errors}"
+        lines.append(f"  {counts}; in full: hookflow show {run_argument(run)}")
         if state.errors:
             lines.append(f"  whole tracebacks and what the run printed: {short(run.output)}")
     if state.unreadable:

@@ -91,12 +91,9 @@ def event(scene: Scene, width: int, height: int) -> list[Strip]:
 
 def traceback(text: str, width: int) -> list[Strip]:
     """Return the lines as they stand, cut into pieces that fit."""
-    room = width - 2
-    return [
-        row(width, " ", line[at : at + room])
-        for line in text.splitlines()
-        for at in range(0, max(len(line), 1), max(room, 1))
-    ]
+    room = max(width - 2, 1)
+    pieces = (line[at : at + room] for line in text.splitlines() for at in range(0, max(len(line), 1), room))
+    return [row(width, " ", piece) for piece in pieces]
 
 
 def _compared(scene: Scene, entry: Entry, width: int) -> Iterator[Strip]:
