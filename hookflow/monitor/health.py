@@ -21,7 +21,7 @@ from hookflow.monitor.state import RunState
 from hookflow.numbers import lasting, one_line, percent
 
 SETTLED = 10.0
-"""Seconds of training without which no time left is told that is longer: the first iterations are slow."""
+"""A longer time left is unknown until so many seconds of training: the first iterations are slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Pace:
 
     @property
     def left(self) -> str:
-        """The time that is left: from the quickest pace lately to the slowest; empty while it is not known."""
+        """The time that is left, from the quickest pace to the slowest; it is empty while it is unknown."""
         if self.eta is None:
             return ""
         low, high = self.etas

@@ -126,8 +126,10 @@ def reason(ranks: Mapping[int, Rank], plan: Plan, slowest: int) -> str:
 
 
 SILENCE, ALIKE, HOLD = 10.0, 3.0, 5.0
-"""Seconds until a rank is named that is silent while others go on, that a message waits for others with the same text,
-and until a straggler is reported or counts as caught up. The longest time between frames is two seconds."""
+"""Seconds until a silent rank is named, until a message is not waited for on other ranks, and until a straggler counts.
+
+The longest time between frames is two seconds.
+"""
 
 REMEMBERED = 1000
 """Messages that are remembered, so that none is shown twice."""
