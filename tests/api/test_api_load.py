@@ -65,9 +65,9 @@ def test_all_mistakes_are_told_with_the_part_of_the_dict_or_override_that_is_wro
     table = {"use": nothing, "points": ["after_run", "after_vall"]}
     with pytest.raises(hookflow.UserError) as error:
         _ = hookflow.load(TOY, {"hooks.f": table, "hooks.clip.args": {"max_nrm": 1.0}}).plan
-    said = {problem.message: str(problem.where) for problem in error.value.problems}
-    assert said['there is no point "after_vall"'] == 'overrides["hooks.f"]["points"][1]'
-    assert said['hook "clip" takes no argument "max_nrm"'] == 'overrides["hooks.clip.args"]["max_nrm"]'
+    places = {problem.message: str(problem.where) for problem in error.value.problems}
+    assert places['there is no point "after_vall"'] == 'overrides["hooks.f"]["points"][1]'
+    assert places['hook "clip" takes no argument "max_nrm"'] == 'overrides["hooks.clip.args"]["max_nrm"]'
     assert "object at 0x" not in str(error.value)
     assert "function" not in str(error.value)
 

@@ -77,7 +77,7 @@ def test_what_cannot_be_loaded_is_told(run: RecordedRun) -> None:
 
 
 def test_reading_a_run_imports_no_torch(run: RecordedRun) -> None:
-    asked = "run.scalars(), run.metrics, run.plan, run.status, run.checkpoints"
-    code = f"import sys, hookflow; run = hookflow.load_run({str(run.dir)!r}); {asked}"
+    attributes = "run.scalars(), run.metrics, run.plan, run.status, run.checkpoints"
+    code = f"import sys, hookflow; run = hookflow.load_run({str(run.dir)!r}); {attributes}"
     code += "; assert not {'torch', 'textual'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)

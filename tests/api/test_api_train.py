@@ -51,9 +51,9 @@ def test_a_run_is_trained_here_and_returned(tmp_path: Path, capsys: pytest.Captu
     run = hookflow.train(toy(), ui="plain", runs=tmp_path)
     assert (run.status, run.name, run.dir.parent) == ("finished", "toy", tmp_path / "toy")
     assert json.loads((run.dir / "run.json").read_text())["pid"] == os.getpid()
-    said = capsys.readouterr().out
-    assert "val        epoch 3/3  iter 15/15" in said
-    assert "resumed " not in said
+    printed = capsys.readouterr().out
+    assert "val        epoch 3/3  iter 15/15" in printed
+    assert "resumed " not in printed
     assert [signal.getsignal(number) for number in HANDLED] == handlers
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
     left = set(threading.enumerate()) - {*threads}
@@ -91,8 +91,10 @@ def test_what_check_and_python_warn_of_is_recorded_once(tmp_path: Path, capsys: 
     (doubt,) = pipeline.check()
     with pytest.warns(UserWarning, match="by warnings"):
         run = hookflow.train(pipeline, ui="plain", runs=tmp_path)
-    said = [(item["it"], item["level"], item["source"], item["text"]) for item in records(RunDir(run.dir), "message")]
-    never_fires, by_warnings, by_logging, caught = [item for item in said if item[1] != "info"]
+    messages = [
+        (item["it"], item["level"], item["source"], item["text"]) for item in records(RunDir(run.dir), "message")
+    ]
+    never_fires, by_warnings, by_logging, caught = [item for item in messages if item[1] != "info"]
     assert never_fires == (0, "warn", "hookflow", f"<dict>: {doubt.message} ({doubt.hint})")
     assert by_warnings[:3] == (4, "warn", "warnings")
     assert str(by_warnings[3]).startswith("UserWarning: by warnings (")

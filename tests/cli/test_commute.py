@@ -84,8 +84,8 @@ def made(here: Path) -> Path:
     return here / "two.toml"
 
 
-def write(file: Path, one: str, two: str, more: str = "") -> Path:
-    file.write_text(TWO.format(tests=TESTS, one=one, two=two) + more)
+def write(file: Path, first: str, second: str, more: str = "") -> Path:
+    file.write_text(TWO.format(tests=TESTS, one=first, two=second) + more)
     return file
 
 
@@ -96,14 +96,14 @@ def commute(file: Path, *options: str, code: int = 0) -> str:
 
 def test_a_pair_that_differs_is_named_with_what_differs_and_fails_strict() -> None:
     file = BUGS / "nequip_590.toml"
-    said = commute(file, "--strict", code=1)
-    assert said.startswith(f"{file} is valid, with 1 pair whose order makes a difference")
+    printed = commute(file, "--strict", code=1)
+    assert printed.startswith(f"{file} is valid, with 1 pair whose order makes a difference")
     for part in (
         "saver and average at after_val: differ in the file weights-2.pt: 5 of 9 values, from `average.average`",
         'average first: after = ["average"] in [hooks.saver]',
         "commute 1 pair without a declared order, fired both ways: 1 made a difference, 0 did not (6 trials of",
     ):
-        assert part in said
+        assert part in printed
     invoke("check", "--strict", file)
     around = "each as one method around_val: what is entered first is left last"
     assert around in commute(BUGS / "lightning_9950.toml")
@@ -157,10 +157,10 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_said_of_a_pair(case: str, made: Path) -> None:
-    hooks, code, said = CASES[case]
+    hooks, code, printed = CASES[case]
     done = CliRunner().invoke(app, ["check", "--strict", "--commute", str(write(made, *hooks))], env={"COLUMNS": "160"})
     assert done.exit_code == code
-    assert all(part in " ".join(done.output.split()) for part in said), done.output
+    assert all(part in " ".join(done.output.split()) for part in printed), done.output
     if "declared" not in case:
         assert "Traceback" not in done.output
     assert "needs 1.0" not in done.output, "what hooks print is theirs, and the output the command's"
@@ -171,8 +171,8 @@ def test_what_is_said_of_a_pair(case: str, made: Path) -> None:
 def test_the_limit_is_told_with_what_was_not_tried(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(made, "Adds", "Adds")
     monkeypatch.setattr(trial, "TRIALS", 2)
-    said = commute(made, "--strict", code=1)  # an ambiguous pair that was not tried is ambiguous
-    assert "not tried, since the limit of" in said
+    printed = commute(made, "--strict", code=1)  # an ambiguous pair that was not tried is ambiguous
+    assert "not tried, since the limit of" in printed
     monkeypatch.setattr(trial, "TRIALS", 1)
     with pytest.raises(UserError, match="no answer within 1 trials"):
         commute(made)

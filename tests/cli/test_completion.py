@@ -43,7 +43,7 @@ def filled(here: Path) -> Path:
 
 @pytest.fixture
 def tab(filled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tab:
-    """Return what bash is offered at the end of a line; nothing else may be said."""
+    """Return what bash is offered at the end of a line; nothing else may be printed."""
 
     def press(line: str) -> list[str]:
         monkeypatch.setattr(sys, "argv", ["hookflow"])

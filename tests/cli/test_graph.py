@@ -92,9 +92,9 @@ def test_hooks_are_left_out_and_the_order_is_another_as_the_options_say() -> Non
 def test_json_is_the_plan() -> None:
     whole = Plan.from_json(json.loads(graph("--format", "json")))
     assert [hook.name for hook in whole.hooks][:2] == ["accuracy", "clip"]
-    one = json.loads(graph("--format", "json", "--point", "after_val"))
-    assert [binding["id"] for binding in one["bindings"]] == [binding.id for binding in whole.at("after_val")]
-    assert [edge["then_id"] for edge in one["edges"]] == [edge.then_id for edge in whole.edges_at("after_val")]
+    part = json.loads(graph("--format", "json", "--point", "after_val"))
+    assert [binding["id"] for binding in part["bindings"]] == [binding.id for binding in whole.at("after_val")]
+    assert [edge["then_id"] for edge in part["edges"]] == [edge.then_id for edge in whole.edges_at("after_val")]
 
 
 SUFFIXES = {"txt": "text", "mmd": "mermaid", "dot": "dot", "gv": "dot", "SVG": "svg", "html": "html", "json": "json"}

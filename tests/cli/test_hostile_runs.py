@@ -77,7 +77,7 @@ READERS: dict[str, Callable[[RunDir], tuple[int, str]]] = {
 
 def read_by_all(run: RunDir, what: str) -> dict[str, str]:
     """Let every reader read a run in the working directory, and return what each says; `what` is wrong with it."""
-    said = {}
+    outputs = {}
     for name, read in READERS.items():
         began = time.process_time()  # which a busy machine does not make longer
         code, text = read(run)
@@ -85,8 +85,8 @@ def read_by_all(run: RunDir, what: str) -> dict[str, str]:
         assert code in (range(256) if name in ("plain", "json") else (0, 1, 2)), printed
         assert "\x1b" not in text, printed
         assert time.process_time() - began < SECONDS, printed
-        said[name] = text
-    return said
+        outputs[name] = text
+    return outputs
 
 
 def attack(run: RunDir, seed: int) -> None:
@@ -141,10 +141,10 @@ ODDITIES: dict[str, Callable[[RunDir], object]] = {
 def test_a_value_of_another_type_is_not_believed(run: RunDir, trained: Path, oddity: str) -> None:
     ODDITIES[oddity](run)
     other = shutil.copytree(next(trained.glob("*/*")), run.path.with_name("20260101-000000-aaaa"), symlinks=True)
-    said = read_by_all(run, oddity)
-    (sound,) = (line for line in said["runs"].splitlines() if other.name in line)
+    outputs = read_by_all(run, oddity)
+    (sound,) = (line for line in outputs["runs"].splitlines() if other.name in line)
     assert "✓ finished" in sound, "the other one is told as it is"
-    assert run.id in said["runs"]
+    assert run.id in outputs["runs"]
 
 
 @pytest.mark.parametrize("other", ["a folder", "a file", "a link to itself", "a pipe"])
@@ -171,10 +171,10 @@ def test_something_else_in_place_of_the_lock(run: RunDir, other: str) -> None:
 
 
 def test_a_garbled_command_log_is_heard_for_what_it_still_says(tmp_path: Path) -> None:
-    asked = b'{"id":"01234567","cmd":"pause","t":1.0,"by":"me"}\n'
+    request = b'{"id":"01234567","cmd":"pause","t":1.0,"by":"me"}\n'
     for seed in range(300):
         file = tmp_path / "commands.jsonl"
-        file.write_bytes(garbled(3 * asked, random.Random(seed)) + b"\n" + asked)
+        file.write_bytes(garbled(3 * request, random.Random(seed)) + b"\n" + request)
         assert command_log(file).read_all()[-1]["cmd"] == "pause", seed
 
 

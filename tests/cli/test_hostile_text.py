@@ -112,7 +112,7 @@ def here(folder: Path) -> Iterator[pytest.MonkeyPatch]:
         signal.signal(number, handler)
 
 
-def told(*arguments: str) -> str:
+def printed_by(*arguments: str) -> str:
     """Return what a command line prints, to both streams."""
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(out):
@@ -156,7 +156,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     (folder / FILE).write_text(PIPELINE)
     with here(folder) as patch:
         patch.setenv("PRINTS", "1")
-        printed = told("run", FILE, "--ui=plain")
+        printed = printed_by("run", FILE, "--ui=plain")
     run = RunDir(next((folder / "runs" / "p").iterdir()))
     copy = RunDir(folder / "runs" / EVIL / run.id)
     shutil.copytree(run.path, copy.path, symlinks=True)
@@ -208,8 +208,8 @@ def given(command: str, parameter: Any, world: World) -> list[str]:
 def lines(command: str, world: World) -> Iterator[list[str]]:
     """Yield command lines: with every value of every argument and option, and with the hostile text for each."""
     parameters = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
-    arguments = [one for one in parameters if one.param_type_name == "argument"]
-    first = [given(command, one, world)[0] for one in arguments]
+    arguments = [item for item in parameters if item.param_type_name == "argument"]
+    first = [given(command, item, world)[0] for item in arguments]
     yield [EVIL] * len(arguments)
     yield [*first, EVIL]
     yield [*first, f"--{EVIL}"]
@@ -223,7 +223,7 @@ def lines(command: str, world: World) -> Iterator[list[str]]:
     for k, argument in enumerate(arguments):
         for value in given(command, argument, world):
             yield [*first[:k], value, *first[k + 1 :]]
-    yield [*first[: sum(one.required for one in arguments)]]
+    yield [*first[: sum(item.required for item in arguments)]]
     for option in parameters[len(arguments) :]:
         for value in given(command, option, world):
             yield [*first, *([f"{option.opts[0]}={value}"] if value else [option.opts[0]])]
@@ -232,7 +232,7 @@ def lines(command: str, world: World) -> Iterator[list[str]]:
 @pytest.mark.parametrize("command", NAMES)
 def test_every_command(command: str, world: World) -> None:
     with here(world.folder):
-        printed = [told(command, *line) for line in lines(command, world)]
+        printed = [printed_by(command, *line) for line in lines(command, world)]
     whole = "".join(printed)
     assert command in SHOWS_NONE or "ev·[8m" in whole or r"ev\u001b[8m" in whole or "ev [8m" in whole, whole
 

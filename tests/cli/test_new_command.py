@@ -24,9 +24,9 @@ def new(*arguments: str) -> str:
 
 @pytest.mark.usefixtures("train_here")  # which puts the handlers of signals back
 def test_a_pipeline_passes_check_and_trains(here: Path) -> None:
-    told = new("pipeline", "spirals")
-    assert told.splitlines()[0] == "wrote spirals.py, spirals.toml"
-    assert "hookflow run spirals.toml" in told
+    printed = new("pipeline", "spirals")
+    assert printed.splitlines()[0] == "wrote spirals.py, spirals.toml"
+    assert "hookflow run spirals.toml" in printed
     checked = hookflow_here("check", "spirals.toml", "--strict", cwd=here)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     own_task = "--set=task.use=./spirals.py:step"
@@ -55,9 +55,9 @@ def test_a_name_that_the_template_has_too_names_one_class(here: Path, name: str)
 
 
 def test_a_hook_comes_with_a_pipeline_and_a_test_that_passes(here: Path) -> None:
-    told = new("hook", "weight_norm")
-    assert told.splitlines()[0] == "wrote weight_norm.py, weight_norm.toml, test_weight_norm.py"
-    assert 'use = "./weight_norm.py:WeightNorm"' in told
+    printed = new("hook", "weight_norm")
+    assert printed.splitlines()[0] == "wrote weight_norm.py, weight_norm.toml, test_weight_norm.py"
+    assert 'use = "./weight_norm.py:WeightNorm"' in printed
     checked = hookflow_here("check", "weight_norm.toml", "--strict", cwd=here)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_weight_norm.py"]
@@ -72,9 +72,9 @@ def test_nothing_is_overwritten(here: Path) -> None:
     new("hook", "kept")
     before = {path.name: path.read_text() for path in here.glob("*.*")}
     (here / "kept.toml").unlink()
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as raised:
         new("pipeline", "kept")
-    assert [str(problem.where) for problem in told.value.problems] == ["kept.py"]
+    assert [str(problem.where) for problem in raised.value.problems] == ["kept.py"]
     del before["kept.toml"]
     assert {path.name: path.read_text() for path in here.glob("*.*")} == before
 

@@ -49,8 +49,8 @@ def test_a_run_is_stopped_with_a_checkpoint(
     training = start(run_dir)
     done = CliRunner().invoke(app, ["stop", "toy"])
     assert done.exit_code == 0, done.output
-    asked, stopped, resume = done.stdout.splitlines()
-    assert asked == f"asked {run_dir.id} to stop at its next safe point"
+    sent, stopped, resume = done.stdout.splitlines()
+    assert sent == f"asked {run_dir.id} to stop at its next safe point"
     at = records(run_dir, "end")[0]["it"]
     assert stopped == f"■ stopped at iteration {at:,}"
     assert resume == f"resume from iteration {at:,}: hookflow run --resume {run_dir.id}"
@@ -69,10 +69,10 @@ def test_a_run_that_hangs_is_told_of_and_ended_at_once(
     run_dir = new_run('hooks.hangs={use="tests.distributed.actors:Hangs"}')
     training = start(run_dir)
     wait_for(lambda: has_said(run_dir, "hangs"))
-    asked = CliRunner().invoke(app, ["stop", run_dir.id])
-    assert asked.exit_code == 0
-    assert "it has not reached one within 1 s" in asked.stdout
-    assert f"hookflow stop {run_dir.id} --now" in asked.stdout
+    done = CliRunner().invoke(app, ["stop", run_dir.id])
+    assert done.exit_code == 0
+    assert "it has not reached one within 1 s" in done.stdout
+    assert f"hookflow stop {run_dir.id} --now" in done.stdout
     training.signal(signal.SIGTERM)
     wait_for(lambda: has_said(run_dir, "hears"))
     done = CliRunner().invoke(app, ["stop", run_dir.id, "--now"])

@@ -57,11 +57,11 @@ def test_a_run_without_any_says_so(new_run: NewRun) -> None:
     assert invoke("checkpoints", "toy").startswith("no checkpoints in ")
 
 
-def written(folder: Path, told: list[dict[str, Any]]) -> RunDir:
-    run = RunDir.create(folder / "runs", "told")
+def written(folder: Path, lines: list[dict[str, Any]]) -> RunDir:
+    run = RunDir.create(folder / "runs", "logged")
     run.sign(id=run.id)
     log = Appender(run.events)
-    log.append({"ep": 0, "t": float(k), **record} for k, record in enumerate(told))
+    log.append({"ep": 0, "t": float(k), **record} for k, record in enumerate(lines))
     log.close()
     return run
 
@@ -91,8 +91,8 @@ def test_of_a_stretch_that_was_trained_twice_the_later_attempt_counts(here: Path
     ]
     assert (abandoned.iter, abandoned.name, math.isnan(abandoned.value)) == (3, "loss", True)
     assert tested == ScalarRow(3, 0, 9.0, "test/loss", 7.0)
-    assert invoke("export", "told").splitlines()[:2] == ["iteration,epoch,time,name,value", "1,0,1.0,loss,3.0"]
-    lines = invoke("export", "told", "--format", "jsonl").splitlines()
+    assert invoke("export", "logged").splitlines()[:2] == ["iteration,epoch,time,name,value", "1,0,1.0,loss,3.0"]
+    lines = invoke("export", "logged", "--format", "jsonl").splitlines()
     assert json.loads(lines[0]) == {"iteration": 1, "epoch": 0, "time": 1.0, "name": "loss", "value": 3.0}
     assert json.loads(lines[4])["value"] is None, "NaN is no JSON"
     with pytest.raises(UserError, match="cannot be written: Is a directory"):
