@@ -21,6 +21,7 @@ from hookflow.runner.checkpoint import store as checkpoint
 from hookflow.runner.checkpoint.manifest import TRAINING, damage, newest_good
 from hookflow.runner.checkpoint.store import AbandonedError, CheckpointStore, read
 from tests.conftest import Trained, messages, records
+from tests.runner.same import assert_same
 from tests.watchers import POINTS
 
 
@@ -44,6 +45,16 @@ def test_what_is_saved_is_counted_and_closed(store: CheckpointStore) -> None:
     assert saved.bytes == sum((saved.path / name).stat().st_size for name in ("model.pt", TRAINING))
     assert process.num_fds() <= before
     assert read(save(store, 7)) == {"model": {"w": pytest.approx(torch.tensor([7.0, 7.0]))}, "more": [7]}
+
+
+def test_each_byte_is_read_once(store: CheckpointStore) -> None:
+    state = {"model": {"w": torch.rand(1 << 20)}, "optimizer": [torch.rand(1 << k) for k in range(20)], "more": [1]}
+    saved = store.save(state, [], {"it": 1, "ep": 0})
+    before = psutil.Process().io_counters().read_chars
+    path, _ = newest_good(store.all(), store.load)
+    assert path == saved.path
+    assert_same(store.take(path, torch.device("cpu"), None), state)
+    assert saved.bytes <= psutil.Process().io_counters().read_chars - before < 1.01 * saved.bytes
 
 
 def test_damaged_ones_make_room_and_do_not_count(store: CheckpointStore) -> None:

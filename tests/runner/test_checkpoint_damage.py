@@ -187,6 +187,7 @@ def test_every_byte_of_one_may_be_another(recorded: CheckpointStore, of_a_file: 
         for k in range(0, len(whole), 1 if sealed else max(len(whole) // of_a_file, 1)):
             path.write_bytes(whole[:k] + bytes([whole[k] ^ 1 << k % 8]) + whole[k + 1 :])
             assert damage(newest, thorough=not sealed), (path.name, k)
+            assert sealed or recorded.load(newest), "it is found as the file is read"
         path.write_bytes(whole)
     assert not damage(newest)
 

@@ -186,11 +186,11 @@ def test_a_copy_shares_nothing_with_the_run_and_inside_what_is_shared_there() ->
 
 def test_a_copy_is_made_where_the_last_one_was() -> None:
     net, copy = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 3)), HostCopy(reuse=True)
-    places = [
-        {tensor.data_ptr() for tensor in copy.of({"model": net.state_dict()})["model"].values()} for _ in range(3)
-    ]
-    assert len(places[0]) == 6
-    assert places[0] == places[1] == places[2]
+    copy.prepare(net.parameters())
+    taken = {tensor.data_ptr() for tensors in copy._spare.values() for tensor in tensors}
+    assert len(taken) == 6
+    for _ in range(3):
+        assert {tensor.data_ptr() for tensor in copy.of({"model": net.state_dict()})["model"].values()} == taken
     net[0].weight.data = torch.ones(3, 2).T
     other = copy.of({"model": net.state_dict(), "more": torch.ones(2, 2)})
     assert_same(other["model"], net.state_dict())
@@ -209,6 +209,16 @@ def test_memory_for_large_tensors_of_a_gpu_is_locked_by_its_size(monkeypatch: py
     del memory
     assert not locked
     assert not host_memory(torch.empty(3, LARGE)).is_pinned()
+
+
+def test_memory_for_the_first_copy_is_taken_while_the_run_trains(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(HostCopy, "prepare", lambda copy, tensors: taken.append(len(tensors)))
+    trained("run.max_epochs=1")
+    trained("run.max_epochs=1", "hooks.checkpoint.enabled=false")
+    assert taken == [15], "six parameters, their momentum, and the buffers of a batch norm"
 
 
 def test_who_is_given_the_copy_may_keep_it(trained: Trained) -> None:
