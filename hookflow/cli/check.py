@@ -19,18 +19,17 @@ def check(
     observe: Annotated[
         bool,
         typer.Option(
-            "--observe",
-            help="Train for a few iterations, watch what each hook reads and writes, and say what is not declared.",
+            "--observe", help="Train a few iterations, and report what each hook reads and writes without declaring it."
         ),
     ] = False,
     write: Annotated[
-        bool, typer.Option("--write", help="With --observe: put the declarations that are missing into the file.")
+        bool, typer.Option("--write", help="With --observe: add the missing declarations to the file.")
     ] = False,
     commute: Annotated[
         bool,
         typer.Option(
             "--commute",
-            help="Fire every pair of hooks that nothing orders both ways, in short runs: does their order matter?",
+            help="Fire every pair of unordered hooks both ways, in short runs, to see whether their order matters.",
         ),
     ] = False,
     format_: FormatOption = "text",

@@ -110,9 +110,8 @@ def val(
 ) -> None:
     """Validate a checkpoint, and print the metrics.
 
-    The data are the pipeline's validation data. The pipeline is the one recorded with the run, and its hooks fire as in
-    a validation of the training: where there is an average of the weights, that is what is evaluated. The run itself is
-    left as it is.
+    It uses the pipeline as recorded with the run, and its validation data. Hooks fire as in a validation during the
+    training: averaged weights are evaluated where there are any. The run is not changed.
 
     Example: `hookflow val cifar:best`
     """
@@ -127,9 +126,8 @@ def test(
 ) -> None:
     """Test a checkpoint, and print the metrics.
 
-    The data are the pipeline's test data. The pipeline is the one recorded with the run, and its hooks fire as in the
-    test of a training: where there is an average of the weights, that is what is evaluated. The run itself is left as
-    it is.
+    It uses the pipeline as recorded with the run, and its test data. Hooks fire as in a test after training: averaged
+    weights are evaluated where there are any. The run is not changed.
 
     Example: `hookflow test cifar:best`
     """
@@ -148,10 +146,9 @@ def predict(
 ) -> None:
     """Write a checkpoint's predictions to a file.
 
-    The file has a row for each example of the split. The task's `predict(run, batch)` says what is predicted; the data
-    need no targets. The pipeline is the one recorded with the run. Its hooks prepare the pass as they do a test: an
-    average of the weights is used where there is one. Hooks that look at outputs or metrics do not fire. The run
-    itself is left as it is.
+    The file has a row for each example of the split, as the task's `predict(run, batch)` returns it; the data need no
+    targets. The pipeline is the one recorded with the run. Its hooks fire as in a test, but for those that read outputs
+    or metrics: averaged weights are used where there are any. The run is not changed.
 
     Example: `hookflow predict cifar:best --out predictions.jsonl`
     """

@@ -53,22 +53,20 @@ BY_SUFFIX |= {".txt": "text", ".mmd": "mermaid", ".gv": "dot"}
 def graph(
     target: PipelineOrRun,
     format_: Annotated[
-        Format | None, typer.Option("--format", "-f", help="How to draw it; by the suffix of --out, else text.")
+        Format | None, typer.Option("--format", "-f", help="Output format; by the suffix of --out, else text.")
     ] = None,
     point: Annotated[
         list[str] | None,
         typer.Option(
             metavar="POINT",
-            help="Draw this point alone, e.g. after_train_iter; more than once for several.",
+            help="Draw only this point, e.g. after_train_iter. Repeatable.",
             autocompletion=complete.points,
         ),
     ] = None,
     hook: Annotated[
         str | None,
         typer.Option(
-            metavar="HOOK",
-            help="Draw this hook alone, with those that it has edges with.",
-            autocompletion=complete.hooks,
+            metavar="HOOK", help="Draw only this hook and those that it has edges with.", autocompletion=complete.hooks
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,

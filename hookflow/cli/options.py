@@ -27,7 +27,7 @@ def _hooks_option(sentence: str) -> Any:
     return typer.Option(metavar="HOOK", help=sentence, rich_help_panel=SELECTION, autocompletion=complete.hooks)
 
 
-FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to show it.")]
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]
 PipelineFile = Annotated[Path, typer.Argument(help="A pipeline file.", metavar="FILE", show_default=False)]
 _overrides = "Override a key, e.g. run.seed=1. Repeatable."
 Overrides = Annotated[
@@ -35,7 +35,7 @@ Overrides = Annotated[
 ]
 Without = Annotated[list[str] | None, _hooks_option("Switch a hook off. Repeatable.")]
 Only = Annotated[list[str] | None, _hooks_option("Switch every other hook off. Repeatable.")]
-_shuffle = "Take another order that edges and phases allow, to find a forgotten edge."
+_shuffle = "Use another order that the edges and phases allow, to find a missing edge."
 Shuffle = Annotated[int | None, typer.Option(metavar="SEED", help=_shuffle, rich_help_panel=SELECTION)]
 _file_or_run = typer.Argument(
     metavar="FILE|RUN",
@@ -45,7 +45,7 @@ _file_or_run = typer.Argument(
 )
 PipelineOrRun = Annotated[str, _file_or_run]
 PipelineArgument = Annotated[str | None, _file_or_run]
-_no_import = "Read the source of hooks and run none of it: for a file that you do not trust."
+_no_import = "Read the hooks' source and run none of it: for a file that you do not trust."
 NoImport = Annotated[bool, typer.Option("--no-import", help=_no_import)]
 RunArgument = Annotated[
     str | None,
@@ -56,4 +56,4 @@ RunArgument = Annotated[
         autocompletion=complete.runs,
     ),
 ]
-RunsFolder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the runs are.")]
+RunsFolder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder of runs.")]

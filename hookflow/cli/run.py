@@ -39,10 +39,10 @@ Target = Annotated[
         autocompletion=complete.files_and_runs,
     ),
 ]
-RESUME = "Resume the newest run of FILE, as the file is now, or the run named, as recorded."
-OVERFIT = "Train on the first N batches again and again: can the net learn them?"
-NPROC = "Train by N processes (ranks) together; auto: one a GPU."
-RESTARTS = "When a rank fails: start all again from the last checkpoint, up to K times."
+RESUME = "Resume the newest run of FILE with the file as it is now, or the named run as recorded."
+OVERFIT = "Train on the first N batches only, to see whether the model can learn them."
+NPROC = "Number of processes (ranks) that train together; auto: one per GPU."
+RESTARTS = "Restart all ranks from the last checkpoint when one fails, up to K times."
 
 
 def run(
@@ -56,15 +56,15 @@ def run(
     only: Only = None,
     shuffle: Shuffle = None,
     dir: Annotated[  # noqa: A002  # the option's name
-        Path | None, typer.Option("--dir", metavar="DIR", help="The folder of runs: run.dir for this run.")
+        Path | None, typer.Option("--dir", metavar="DIR", help="The folder of runs; overrides run.dir.")
     ] = None,
     ui: UIOption = "auto",
     test: Annotated[bool, typer.Option("--test", help="Run the test after training.")] = False,
     overfit: Annotated[int | None, typer.Option(min=1, metavar="N", help=OVERFIT)] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Build everything, fire every point once, and keep nothing.")
+        bool, typer.Option("--dry-run", help="Build everything and fire every point once; keep nothing.")
     ] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id, and leave it alone.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id and return.")] = False,
     in_process: Annotated[bool, typer.Option("--in-process", help="Train in this process, for a debugger.")] = False,
     nproc: Annotated[str | None, typer.Option(metavar="N|auto", help=NPROC, show_default=False)] = None,
     max_restarts: Annotated[int, typer.Option(min=0, metavar="K", help=RESTARTS)] = 0,

@@ -104,8 +104,8 @@ def show(
 ) -> None:
     """Show one page on a run.
 
-    It has the result and its cause, the attempts with their changes, the warnings and errors with their iterations. The
-    metrics, the costliest hooks and the checkpoints follow, and the commands to continue with.
+    It has the result and its cause, attempts with their changes, warnings and errors by iteration, metrics, the
+    costliest hooks, checkpoints, and the commands to continue with.
 
     Example: `hookflow show cifar | less`
     """

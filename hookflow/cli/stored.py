@@ -24,14 +24,14 @@ HEADS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "stat
 
 def checkpoints(
     run: RunArgument = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Read every file and hold it against its checksum.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare every file with its checksum.")] = False,
     format_: FormatOption = "text",
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """List a run's checkpoints, and whether they are whole.
 
-    The newest is the first. Without `--verify` that is whether every file is there and has its size. One that was saved
-    after an error is listed last: no run goes on from it.
+    The newest is listed first. Without `--verify` only the presence and size of each file are checked. A checkpoint
+    that was saved after an error is listed last: no run resumes from it.
 
     Exits with 0 if all are whole, with 1 if one cannot be used.
 

@@ -24,13 +24,13 @@ def watch(
     run: RunArgument = None,
     ui: UIOption = "auto",
     replay: Annotated[
-        bool, typer.Option("--replay", help="Play the recording in the dashboard; keys pause it, and go back and on.")
+        bool, typer.Option("--replay", help="Replay the recording in the dashboard; keys pause and seek.")
     ] = False,
-    speed: Annotated[float, typer.Option(min=0.01, help="With --replay: the speed, as a multiple of real time.")] = 8.0,
+    speed: Annotated[float, typer.Option(min=0.01, help="With --replay: speed, as a multiple of real time.")] = 8.0,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
     readonly: Annotated[bool, typer.Option("--readonly", help="Send no commands to the run.")] = False,
 ) -> None:
-    """Show a run live, or as it ended; or play its recording.
+    """Show a run live or as it ended, or replay its recording.
 
     Leaving the dashboard does not stop the run.
     """

@@ -27,10 +27,10 @@ INDENT = "    "
 
 def why(
     a: Annotated[str, typer.Argument(metavar="A", help="A hook's name.", autocompletion=complete.hooks)],
-    b: Annotated[str, typer.Argument(metavar="B", help="The name of another.", autocompletion=complete.hooks)],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another hook's name.", autocompletion=complete.hooks)],
     pipeline: PipelineArgument = None,
     point: Annotated[
-        str | None, typer.Option(metavar="POINT", help="Ask of this point alone.", autocompletion=complete.points)
+        str | None, typer.Option(metavar="POINT", help="Answer for this point only.", autocompletion=complete.points)
     ] = None,
     set_: Overrides = None,
     without: Without = None,
@@ -41,9 +41,9 @@ def why(
 ) -> None:
     """Say why hook A fires before hook B, or after it.
 
-    At each point where both are bound it is the edges that lead from one to the other, each with its source; or the
-    phases, or nothing but their order in the file; and the edge that would turn the two. Of hooks that share no point
-    the loop decides. Without a pipeline it is the only one here or in pipelines/.
+    At each point where both fire, it is the edges that lead from one to the other, each with its source; else the
+    phases, or the order in the file. The edge that would reverse the order is named, too. For hooks that share no point
+    it is the loop. Without a pipeline it is the only one here or in pipelines/.
 
     Example: `hookflow why ema checkpoint pipelines/cifar.toml`
     """
