@@ -68,7 +68,7 @@ def test_weights_and_metrics_are_those_of_one_process(train_both: TrainBoth) -> 
     f1 = 'f1={use="MulticlassF1Score", args={num_classes=3}}'
     alone, together = train_both(
         'hooks.freeze={use="freeze", args={params=["body.*"], begin="2it", end="1ep"}}',
-        'hooks.swa={use="swa", args={begin="1ep", every="2it", lr=0.02, anneal="3it"}}',
+        'hooks.swa={use="swa", args={begin="1ep", every="2it"}}',
         'hooks.schedule={use="param_schedule", args={weight_decay=[[0, 0.01], ["100%", 0.1]]}}',
         f'hooks.metrics={{use="metrics", args={{metrics={{{f1}}}}}}}',
         'hooks.accumulation={use="accumulation_schedule", args={batches=[["1ep", 2]]}}',

@@ -67,7 +67,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "profiler": {"wait": 1, "warmup": 1, "active": 2},
     "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
     "spike_guard": {"window": 8, "sigmas": 0.5, "patience": 100, "rollback": True},
-    "swa": {"begin": "1ep", "every": "2it", "lr": 0.02, "anneal": "3it"},
+    "swa": {"begin": "1ep", "every": "2it"},
     "sync_buffers": {},
     "throughput": {"window": 2, "tokens_per_sample": 64, "flops_per_sample": 1e9, "peak_flops": 1e12},
     "time_limit": {"limit": "3.8h"},

@@ -114,12 +114,17 @@ def three(optimizer: Optimizer) -> LRScheduler:
     return SequentialLR(optimizer, parts, [8, 24])
 
 
+def cosine_then_swa(optimizer: Optimizer) -> LRScheduler:
+    return SequentialLR(optimizer, [CosineAnnealingLR(optimizer, 24, 1e-3), SWALR(optimizer, 0.05, 4)], [24])
+
+
 CHAIN = [{"use": "LinearLR", "args": {"start_factor": 0.1}, "length": "10%"}, {"use": "CosineAnnealingLR"}]
 THREE = [
     {"use": "torch.optim.lr_scheduler:LinearLR", "length": "1ep"},
     {"use": "MultiStepLR", "args": {"milestones": [3, 9]}, "length": 16},
     {"use": "CosineAnnealingLR", "args": {"eta_min": 1e-4}},
 ]
+SWA = {"use": "torch.optim.swa_utils:SWALR", "args": {"swa_lr": 0.05, "anneal_epochs": 4}}
 ONE = [{"use": "OneCycleLR", "args": {"max_lr": 0.3}}]
 CASES: dict[str, tuple[dict[str, Any], Callable[[Optimizer], LRScheduler], int]] = {
     "warm-up then cosine": ({"chain": CHAIN}, warm_up_then_cosine(4, 36), ITERS),
@@ -134,6 +139,11 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Optimizer], LRScheduler], int]]
         {"chain": [{**ONE[0], "length": "50%"}]},
         lambda optimizer: OneCycleLR(optimizer, 0.3, total_steps=20),
         19,
+    ),
+    "cosine, then the rate of weights that are averaged": (
+        {"chain": [{"use": "CosineAnnealingLR", "length": 24, "args": {"eta_min": 1e-3}}, SWA]},
+        cosine_then_swa,
+        ITERS,
     ),
     "chained by epochs": (
         {"chain": [{**CHAIN[0], "length": "2ep"}, CHAIN[1]], "per": "epoch"},

@@ -25,7 +25,7 @@ SOON = {
     "freeze": {"params": ["body.*"], "end": 2},
     "lr_finder": {"start": 1e-4, "end": 1.0, "iters": 10},
     "spike_guard": {"window": 2, "sigmas": 1e-6, "rollback": True},
-    "swa": {"begin": 0, "every": 1, "lr": 0.02, "anneal": 2},
+    "swa": {"begin": 0, "every": 1},
     "time_limit": {"limit": "1s"},
 }
 """Arguments with which hooks do early in a run what they do."""
@@ -45,7 +45,6 @@ UNSEEN: dict[str, Slots] = {
     "export": Slots(reads=("checkpoint", "model")),  # nothing is exported of a run that is not kept
     "freeze": Slots(reads=("grads",)),  # says where it stands
     "sync_buffers": Slots(reads=("model",), writes=("model",)),  # over several ranks
-    "swa": Slots(reads=("optimizer",)),
     "time_limit": Slots(writes=("checkpoint", "control")),  # within the second
     "tta": Slots(reads=("model",)),  # it changes what calls the model
 }

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import SWALR, AveragedModel, get_swa_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
@@ -39,8 +39,6 @@ def trained(hook: Average, model: nn.Module, steps: int = 20) -> Iterator[Any]:
     hook.name = "averaged"
     hook.before_train(run)
     for _ in range(steps):
-        if isinstance(hook, SWA):
-            hook.before_train_iter(run)
         with torch.no_grad():
             for tensor in model.state_dict().values():
                 if tensor.is_floating_point():
@@ -115,30 +113,6 @@ class TestSWA:
         assert hook.updates == 5
         assert all(torch.equal(tensor, state[name]) for name, tensor in hook.average.items())
         assert hook.average.keys() == floats(model).keys()
-
-    @pytest.mark.parametrize(("shape", "torchs"), [("cosine", "cos"), ("linear", "linear")])
-    @pytest.mark.parametrize("anneal", [0, 4, 10])
-    def test_the_rates_are_those_of_torch(self, shape: Any, torchs: Any, anneal: int) -> None:
-        model, hook = Net(), SWA(begin=0, lr=0.05, anneal=anneal, shape=shape)
-        optimizer = torch.optim.SGD(Net().parameters(), 0.5)
-        scheduler = SWALR(optimizer, 0.05, anneal, torchs)
-        optimizer.step()
-        rates, expected = [], []
-        for run in trained(hook, model):
-            rates.append(run.optimizers["optimizer"].param_groups[0]["lr"])
-            expected.append(optimizer.param_groups[0]["lr"])
-            scheduler.step()
-        assert rates == pytest.approx(expected, rel=1e-6)
-
-    def test_it_takes_the_rate_over_from_a_schedule_and_is_validated(self, trained: Trained) -> None:
-        swa = 'hooks.swa={use="swa", args={begin="2ep", every="2it", lr=0.03, anneal="2it", monitor="accuracy"}}'
-        whole = trained("hooks.ema.enabled=false", "hooks.log.points=['after_train_iter']", swa)
-        rates: Any = {r["it"]: r["v"]["lr"] for r in records(whole, "scalars") if "lr" in r["v"]}  # type: ignore[index,operator]
-        assert rates[11] == rates[10] + (rates[10] - rates[9])  # the last one of the schedule
-        assert rates[12] == pytest.approx((rates[11] + 0.03) / 2)
-        assert [rates[k] for k in (13, 14, 15)] == [0.03] * 3
-        assert "model_swa" in final_state(whole)
-        assert [r for r in records(whole, "checkpoint") if "best-swa" in r["names"]]  # type: ignore[operator]
 
 
 def given_to_the_norm(net: Net, epoch: int, batches: int) -> Tensor:

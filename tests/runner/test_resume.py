@@ -102,7 +102,7 @@ def test_what_an_epoch_had_entered_is_entered_again_and_nothing_else(
 
 
 def test_a_modules_extra_state_goes_through_every_hook_that_keeps_weights(resumes_alike: NewRun) -> None:
-    swa = 'hooks.swa={use="swa", args={begin="1ep", lr=0.02}}'
+    swa = 'hooks.swa={use="swa", args={begin="1ep"}}'
     export = 'hooks.export={use="export", args={formats=["state_dict"]}}'
     resumes_alike('model.use="./toy.py:Counts"', swa, export, point="after_train_iter", at=12)
 

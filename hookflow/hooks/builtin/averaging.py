@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.builtin.schedules import Ease, Progress, eased, iterations
+from hookflow.hooks.builtin.schedules import Progress, iterations
 from hookflow.hooks.tensors import local, shard_like
 from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
 
@@ -184,43 +184,25 @@ class EMA(Average):
 class SWA(Average):
     """Averages the weights, one sample every `every` from `begin` on; validates and tests the average.
 
-    With `lr`, the learning rates go there from what they are at `begin`, within `anneal`, whatever a schedule before
-    says: weights are sampled at a constant rate. Buffers are those of the last sample, so that the statistics of batch
-    norms are not those of the mean: let `precise_bn` estimate them anew before each validation. A checkpoint keeps
-    the mean as `model_<hook's name>`. As `torch.optim.swa_utils` does it.
+    Buffers are those of the last sample, so that the statistics of batch norms are not those of the mean: let
+    `precise_bn` estimate them anew before each validation. A checkpoint keeps the mean as `model_<hook's name>`. For a
+    constant rate while it samples, end the chain of `scheduler` with `torch.optim.swa_utils:SWALR`.
     """
 
-    phase = "late"  # its rates replace those of a schedule
-    reads: ClassVar[Slots] = {**READS, "before_train_iter": ("optimizer", "lr"), "after_train_iter": ("model.{model}",)}
-    writes: ClassVar[Slots] = {**WRITES, "before_train_iter": ("lr",)}
+    phase = "late"  # beside `ema`, its average is the inner one
+    reads: ClassVar[Slots] = {**READS, "after_train_iter": ("model.{model}",)}
+    writes: ClassVar[Slots] = WRITES
 
     begin: Annotated[Progress, Field(description='when sampling begins: 0, 1000, "5ep", "75%" of the run')] = "75%"
     every: Annotated[Progress, Field(description='how often it samples: 100, "1ep", "1%" of the run')] = "1ep"
-    lr: Annotated[float | None, Field(ge=0, description="the rate while sampling; the schedule's if left out")] = None
-    anneal: Annotated[Progress, Field(description="how long the way to that rate takes; 0: none")] = "5%"
-    shape: Annotated[Ease, Field(description="the way there")] = "cosine"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.period = self.length = 1
-        self.rates: dict[str, list[float]] = {}
-        """The learning rates at `begin`, by optimizer and parameter group."""
+        self.period = 1
 
     def before_train(self, run: Run) -> None:
         super().before_train(run)
         self.period = max(1, iterations(self.every, run))
-        self.length = iterations(self.anneal, run)
-
-    def before_train_iter(self, run: Run) -> None:
-        if self.lr is None or run.iter < self.first:
-            return
-        groups = {name: optimizer.param_groups for name, optimizer in run.optimizers.items()}
-        self.rates = self.rates or {name: [group["lr"] for group in several] for name, several in groups.items()}
-        path = min(1.0, (run.iter - self.first) / self.length) if self.length else 1.0
-        share = eased(path, self.shape)
-        for name, several in groups.items():
-            for group, rate in zip(several, self.rates[name], strict=True):
-                group["lr"] = self.lr * share + rate * (1 - share)
 
     def after_train_iter(self, run: Run) -> None:
         """Sample the weights, once an iteration however many optimizers step in it."""
@@ -234,10 +216,3 @@ class SWA(Average):
             for name, buffer in self.network(run).named_buffers():
                 if name in self.average:
                     local(self.average[name]).copy_(local(buffer))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "rates": self.rates}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.rates = state["rates"]

@@ -60,11 +60,7 @@ def at_iterations(name: str, values: Sequence[tuple[int | str, Value]], run: Run
     return places
 
 
-Ease = Literal["cosine", "linear"]
-"""The way from one value to the next."""
-
-
-def eased(path: float, shape: Ease) -> float:
+def eased(path: float, shape: Literal["cosine", "linear"]) -> float:
     """Return the share of the difference that is made when so much of the way is done, each from 0 to 1."""
     return path if shape == "linear" else (1 - math.cos(math.pi * path)) / 2
 
