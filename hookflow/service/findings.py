@@ -227,8 +227,8 @@ def _length(pipeline: Pipeline) -> str:
 
 def _order(reasons: Counter[Reason], shuffle: int | None) -> str:
     """Say what decides between hooks that fire one right after the other."""
-    alone = "the file" if shuffle is None else f"the shuffle with seed {shuffle}"
-    words: dict[Reason, str] = {"edge": "by edges", "phase": "by phase", "file": f"by {alone} alone"}
+    last = "the file" if shuffle is None else f"the shuffle with seed {shuffle}"
+    words: dict[Reason, str] = {"edge": "by edges", "phase": "by phase", "file": f"by {last} alone"}
     lines = [f"{reasons[reason]} {message}" for reason, message in words.items() if reasons[reason]]
     harmless = ", which is no fault by itself" if reasons["file"] else ""
     return f"{counted(reasons.total(), 'pair')} of neighbours: ordered {', '.join(lines)}{harmless}"

@@ -271,3 +271,11 @@ def test_where_nothing_but_ascii_is_taken_the_rest_is_question_marks() -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "?" in done.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has such a device")
+def test_a_full_disk_is_a_line_without_a_traceback() -> None:
+    command = [sys.executable, "-m", "hookflow", "graph", "p.toml"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "cannot be written: No space left on device\n")
