@@ -133,12 +133,13 @@ def run(
 
 def _exit(run_dir: RunDir, code: int, *, shown: bool) -> NoReturn:
     """Exit with the code of a run; print a mistake of the user's, and any failure of a run that was not shown."""
-    from hookflow.monitor.summary import print_summary
-    from hookflow.service.runs import failure_report
-
     if code == 2:
+        from hookflow.service.runs import failure_report
+
         print_error(failure_report(run_dir))
     elif code and not shown:
+        from hookflow.monitor.summary import print_summary
+
         with suppress(OSError):  # the exit code is the run's own
             print_summary(run_dir, sys.stderr)
     drop_unprinted()
