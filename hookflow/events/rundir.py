@@ -281,30 +281,27 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-NEEDED = re.compile(r"(plan.*|run)\.json|events.*\.jsonl|pipeline\.toml")
-"""The files of a run directory that a resume needs."""
-
 SETTLED = 0.05
-"""Seconds after which a change of a file has another time than the one before: the system's clock ticks in ms."""
+"""Seconds after which a change of a folder has another time than the one before: the system's clock ticks in ms."""
 
 
-def sync_run(run: RunDir, flushed: dict[Path, tuple[int, ...]]) -> int:
+def sync_run(run: RunDir, flushed: tuple[int, int] | None) -> tuple[int, tuple[int, int] | None]:
     """Flush what a resume needs beside a checkpoint: logs, pipeline, plan, identity, and their folders.
 
-    Returns the bytes of rank 0's log that are on the disk. `flushed` keeps what is there for the next call, which
-    flushes what has changed.
+    Returns the bytes of rank 0's log that are on the disk, and what the next call takes as `flushed`: it leaves out
+    all but logs while the run's folder has not changed, in which other files are replaced whole.
     """
     size = run.events.stat().st_size if run.events.exists() else 0
-    files = (path for path in run.path.iterdir() if NEEDED.fullmatch(path.name))
-    for path in (*files, run.path, run.path.parent, run.path.parent.parent):
+    status, now = run.path.stat(), time.time()
+    state = status.st_ino, status.st_ctime_ns
+    files = [*run.path.glob("events*.jsonl")]
+    if state != flushed:
+        files += [run.identity, run.pipeline, *run.path.glob("plan*.json")]
+        files += [run.path, run.path.parent, run.path.parent.parent]
+    for path in files:
         with contextlib.suppress(FileNotFoundError):
-            status, now = path.stat(), time.time()
-            state = (status.st_ino, status.st_size, status.st_ctime_ns)
-            if flushed.get(path) != state:
-                fsync(path)
-                if status.st_ctime < now - SETTLED:
-                    flushed[path] = state
-    return size
+            fsync(path)
+    return size, state if status.st_ctime < now - SETTLED else None
 
 
 def all_runs(root: Path, unreadable: Callable[[str], object] = lambda why: None) -> list[RunDir]:

@@ -181,7 +181,7 @@ class CheckpointManager:
         keeps = (hook.keep for hook in context.parts.hooks.values() if isinstance(hook, Checkpoint))
         self._keep = max(keeps, default=None)
         """How many of the newest checkpoints stay, beside those with a name; None keeps all."""
-        self._flushed: dict[Path, tuple[int, ...]] = {}
+        self._flushed: tuple[int, int] | None = None
         self._saving: Saving | None = None
         self._warned: set[str] = set()
         given_away = any("checkpoint" in binding.takes for binding in context.plan.at("after_save_checkpoint"))
@@ -352,7 +352,8 @@ class CheckpointManager:
         self._log.flush(frame=False)  # the log must have what the checkpoint has
         try:
             # and on the disk, before the checkpoint is
-            saving.facts = {**saving.facts, "log": sync_run(RunDir(self._context.folder), self._flushed)}
+            size, self._flushed = sync_run(RunDir(self._context.folder), self._flushed)
+            saving.facts = {**saving.facts, "log": size}
             if weight := weight or next(self.snapshot.nonfinite_weights(saving.state), None):
                 if self._context.parts.section.on_nan != "ignore":
                     saved = self._store.save_apart(saving.state, saving.facts, NONFINITE, shards)
