@@ -228,7 +228,7 @@ class Acknowledged(Stamp):
     """The `id` of the command."""
     cmd: str
     """The command."""
-    asked: float
+    sent: float
     """When it was sent, in seconds since 1970."""
     ok: bool
     """Whether it was executed; false when it was refused."""

@@ -282,10 +282,10 @@ class RunState:
         self._note(record, "checkpoint", "checkpoint", text, record["path"])
 
     def _on_ack(self, record: records.Acknowledged) -> None:
-        self.requests.setdefault(record["id"], Request(record["cmd"], record["asked"])).answer = record
+        self.requests.setdefault(record["id"], Request(record["cmd"], record["sent"])).answer = record
         outcome = f"done at iteration {record['it']}" if record["ok"] else "refused"
         note = f": {record['note']}" if record["note"] else ""
-        text = f"{record['cmd']} {outcome} ({record['t'] - record['asked']:.1f} s){note}"
+        text = f"{record['cmd']} {outcome} ({record['t'] - record['sent']:.1f} s){note}"
         self._note(record, "command", "command", text)
 
     def _on_message(self, record: records.Message) -> None:

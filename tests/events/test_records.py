@@ -48,7 +48,7 @@ def put_one_of_each(recorder: Recorder) -> None:
     put("image", it=2, ep=0, name="sample", path="images/a.png", **size, caption="a cat", figure=False, hook="images")
     put("text", name="sample", text="Once", hook="samples")
     put("histogram", it=2, ep=0, name="weights", edges=[0.0, 0.5, 1.0], counts=[3, 4], hook="stats")
-    put("ack", id="0", cmd="pause", asked=0.0, ok=True, note="")
+    put("ack", id="0", cmd="pause", sent=0.0, ok=True, note="")
     put("message", level="info", source="hookflow", text="hello")
     recorder.failure(ValueError("no"), hook="bad", point="after_train", action="ignore")
     put("end", status="finished", exit=0, reason="", seconds=1.0)

@@ -146,7 +146,7 @@ class Training:
             text = "ema took 8.1 ms at iteration 236, 12 times its usual time"
             return [self._stamp("message", level="warn", source="ema", text=text)]
         if epoch == 5 and done - count < 20 <= done:
-            answer = {"id": "0badcafe", "cmd": "checkpoint", "asked": self.t - 0.4, "ok": True, "note": ""}
+            answer = {"id": "0badcafe", "cmd": "checkpoint", "sent": self.t - 0.4, "ok": True, "note": ""}
             return [self._stamp("ack", **answer)]
         return []
 

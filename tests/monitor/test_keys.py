@@ -211,7 +211,7 @@ def test_commands_are_sent_and_shown_until_they_are_answered(going: RunDir) -> N
         await pilot.press("c")
         assert "◉ checkpoint requested" in shown(app)
         (request,) = (json.loads(line) for line in going.commands.read_text().splitlines())
-        answer = {"id": request["id"], "cmd": "checkpoint", "asked": request["t"], "ok": True, "note": ""}
+        answer = {"id": request["id"], "cmd": "checkpoint", "sent": request["t"], "ok": True, "note": ""}
         append(going, [{"k": "ack", "t": time.time(), "it": 600, "ep": 6, **answer}])
         await until_shown(app, pilot, "◉ checkpoint done at iteration 600")
         assert app.state.pending == []

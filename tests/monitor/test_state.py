@@ -229,7 +229,7 @@ def test_a_command_waits_until_the_run_answers_it() -> None:
     state.apply_command({"id": "0new", "cmd": "checkpoint", "t": BEGAN + 3, "by": "somebody"})
     assert [request.cmd for request in state.pending] == ["checkpoint"]
     ack = {"k": "ack", "t": BEGAN + 4, "it": 80, "ep": 0, "id": "0new", "cmd": "checkpoint"}
-    state.apply({**ack, "asked": BEGAN + 3, "ok": True, "note": ""})
+    state.apply({**ack, "sent": BEGAN + 3, "ok": True, "note": ""})
     assert state.pending == []
 
 

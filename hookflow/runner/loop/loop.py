@@ -160,7 +160,7 @@ class SafePoint:
             case _:
                 note = f"there is no command {name!r}"
         id_, sent = command.get("id", ""), command.get("t", 0.0)
-        self.context.log.put("ack", id=id_, cmd=str(name), asked=sent, ok=not note, note=note)
+        self.context.log.put("ack", id=id_, cmd=str(name), sent=sent, ok=not note, note=note)
         return saves
 
 
