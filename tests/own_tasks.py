@@ -99,6 +99,7 @@ class Forgets:
         self.buffer: deque[Any] = deque(maxlen=6)
         self.draws = torch.Generator().manual_seed(3)
         self.target = nn.Linear(4, 3)
+        self.scaler = torch.amp.GradScaler("cpu")
         self.steps = 0
         self.name = "forgets"
         self.seen: Any = None
@@ -113,6 +114,8 @@ class Forgets:
         loss = loss + (logits - self.target(inputs)).square().mean() / self.steps
         run.backward(loss)
         run.step()
+        self.scaler.scale(loss)
+        self.scaler.update(2.0**self.steps)
         with torch.no_grad():
             self.target.weight.mul_(0.9)
         return {"loss": loss}
@@ -124,13 +127,14 @@ class Forgets:
 class Remembers(Forgets):
     def state_dict(self) -> dict[str, Any]:
         held = {"buffer": list(self.buffer), "draws": self.draws.get_state(), "steps": self.steps}
-        return held | {"target": self.target.state_dict()}
+        return held | {"target": self.target.state_dict(), "scaler": self.scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.buffer.extend(state["buffer"])
         self.draws.set_state(state["draws"])
         self.steps = state["steps"]
         self.target.load_state_dict(state["target"])
+        self.scaler.load_state_dict(state["scaler"])
 
 
 class HalfAState(StepOnly):

@@ -107,7 +107,7 @@ def test_a_modules_extra_state_goes_through_every_hook_that_keeps_weights(resume
     resumes_alike('model.use="./toy.py:Counts"', swa, export, point="after_train_iter", at=12)
 
 
-LOST = "the task Forgets changes buffer, draws, target, steps while it trains, and no checkpoint holds that"
+LOST = "the task Forgets changes buffer, draws, target, scaler, steps while it trains, and no checkpoint holds that"
 
 
 @pytest.mark.parametrize("task", ["Remembers", "Forgets"])

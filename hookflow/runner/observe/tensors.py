@@ -40,7 +40,7 @@ _OF_TORCH = frozenset(vars(nn.Module()))
 _IN_USE = (threading.Thread, type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
 _NOT_LOOKED_INTO = ("hookflow.runner.", "torch.", "builtins", "types", "functools", "inspect", "_thread")
 """Modules of objects that have no state of the user's; what FSDP keeps beside a network must stay as it is."""
-_BUT = ("hookflow.runner.data.", "torch.utils.data.")
+_BUT = ("hookflow.runner.data.", "torch.utils.data.", "torch.amp.", "torch.cuda.amp.")
 
 _PURE = (Loader, OnDevice)
 """Sources whose batches depend on nothing that came before."""
