@@ -288,10 +288,13 @@ class ShuffledWithFirst(NumbersWithPlace):
     """Shuffles with its first example, which draws too; knows how many it has given, and not in which order."""
 
     def __iter__(self) -> Iterator[Any]:
-        self.order = torch.randperm(self.examples).tolist()
-        random.shuffle(self.order)
+        order = torch.randperm(self.examples).tolist()
+        random.shuffle(order)
+        yield from self.walk(order)
+
+    def walk(self, order: list[int]) -> Iterator[Any]:
         of, number = share()
-        own = self.order[number::of]
+        own = order[number::of]
         while self.given < len(own):
             inputs, target = self.plain[own[self.given]]
             self.given += 1
@@ -303,25 +306,7 @@ class ShuffledInIter(ShuffledWithFirst):
     """The same, in `__iter__` itself."""
 
     def __iter__(self) -> Iterator[Any]:
-        order = torch.randperm(self.examples)
-        of, number = share()
-        return Walking(self, order[number::of])
-
-
-class Walking:
-    def __init__(self, of: ShuffledInIter, order: Any) -> None:
-        self.of, self.order = of, order
-
-    def __iter__(self) -> Walking:
-        return self
-
-    def __next__(self) -> Any:
-        if self.of.given == len(self.order):
-            self.of.given = 0
-            raise StopIteration
-        inputs, target = self.of.plain[self.order[self.of.given]]
-        self.of.given += 1
-        return inputs + random.random() + self.order[self.of.given - 1], target
+        return self.walk(torch.randperm(self.examples).tolist())
 
 
 class Empty(Endless):

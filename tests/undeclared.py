@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -113,14 +112,6 @@ def writes_when_logged(run: Any, name: str) -> None:
         run.model.head.bias.mul_(1.0)
 
 
-def draws_python(run: Any) -> None:
-    random.random()
-
-
-def draws_numpy(run: Any) -> None:
-    np.random.rand()
-
-
 def leaves_a_note(run: Any) -> None:
     run.note = run.iter
 
@@ -153,10 +144,6 @@ def copies_outputs(outputs: dict[str, Any]) -> None:
 
 def asks_for_a_metric(run: Any) -> None:
     assert run.metric("loss") < 1e9
-
-
-def looks_for_a_metric(metrics: dict[str, Any]) -> None:
-    assert metrics.get("psnr") is None
 
 
 def makes_a_metric(metrics: dict[str, Any]) -> None:

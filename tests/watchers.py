@@ -128,16 +128,11 @@ class OwnNotesError(UnicodeError):
     __notes__ = "mine"
 
 
-class NoTextOfExitError(SystemExit):
-    __str__ = NoTextError.__str__
-
-
 KINDS: dict[str, Any] = {
     "NoTextError": NoTextError,
     "NoReprError": NoReprError,
     "NoNotesError": NoNotesError,
     "OwnNotesError": OwnNotesError,
-    "NoTextOfExitError": NoTextOfExitError,
     "RuntimeError": RuntimeError,
     "SystemExit": SystemExit,
     "GeneratorExit": GeneratorExit,

@@ -153,6 +153,14 @@ weights = { file = "./w.pt" }
 use = "./net.py:Net"
 weights = "w.pt"
 
+[model.at_home]
+use = "./net.py:Net"
+weights = "~/w.pt"
+
+[model.absolute]
+use = "./net.py:Net"
+weights = "/w.pt"
+
 [task]
 use = "./net.py:step"
 
@@ -170,7 +178,7 @@ def test_every_file_of_a_base_is_found_from_the_child(built_on: Load) -> None:
     recorded = dump(built_on(ON_BASE, **{"shared/base.toml": base}).public)
     named = re.findall(r'"[^"]*\.(?:py|pt)[^"]*"', recorded)
     outside = [name for name in named if not name.startswith('"../shared/')]
-    assert (len(named), outside) == (9, ['"./left.py:alone"'])
+    assert (len(named), outside) == (13, ['"./left.py:alone"', '"~/w.pt"', '"/w.pt"'])
 
 
 def test_every_key_that_speaks_of_a_file_beside_the_pipeline_is_marked() -> None:

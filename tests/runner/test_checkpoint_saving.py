@@ -55,14 +55,6 @@ def test_the_training_does_not_wait_for_the_disk(
     assert reported[-1].startswith("after_save_checkpoint iter=15"), "it has ended before the run does"
 
 
-def test_what_is_written_is_reported_at_the_next_safe_point(
-    trained: Trained, tmp_path: Path, written_at_once: None
-) -> None:
-    trained(TRACER % (tmp_path / "trace"))
-    lines = (tmp_path / "trace").read_text().splitlines()
-    assert next(line.split()[1] for line in lines if line.startswith("after_save_checkpoint")) == "iter=6"
-
-
 def test_a_write_under_way_when_the_run_fails_is_reported(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,16 +289,3 @@ def test_keep_counts_after_a_signal_too(trained: Trained, tmp_path: Path) -> Non
     )
     (left,) = CheckpointStore(run_dir.checkpoints).all()
     assert left.name == "it00000008"
-
-
-def test_a_pass_that_was_cut_short_is_entered_again_when_it_goes_on(
-    trained: Trained, train_here: Train, tmp_path: Path
-) -> None:
-    """The run ends in the middle of an epoch, of which it saves the last iteration after it has left it."""
-    marks = tmp_path / "around"
-    around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
-    run_dir = trained(around, swap=("max_epochs = 3", "max_iters = 7"))
-    assert marks.read_text().split() == ["entered", "left"] * 2
-    run_dir.pipeline.write_text(run_dir.pipeline.read_text().replace("max_iters = 7", "max_iters = 10"))
-    assert train_here(run_dir, resume=True) == 0
-    assert marks.read_text().split() == ["entered", "left"] * 3

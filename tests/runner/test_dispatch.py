@@ -215,9 +215,8 @@ def walk(said: list[dict[str, Any]], *, generates: bool) -> dict[str, Any]:
         make_triggers(plan, state, lambda binding: lambda: True),
         state,
         Dispatcher(plan, books, here, report),
-        generates=generates,
     )
-    engine.bind(object())
+    engine.bind(object(), None if generates else lambda binding, call: call)
     ended: Any = None
     try:
         for it in range(ITERS):

@@ -90,7 +90,6 @@ def test_on_the_way_out_every_hook_has_its_turn(trained: Trained, tmp_path: Path
         ("NoReprError", "Exception", "ValueError"),
         ("NoNotesError", "LookupError", "OSError"),
         ("OwnNotesError", "UnicodeError", "TypeError"),
-        ("NoTextOfExitError", "SystemExit", "KeyError"),
     ],
 )
 def test_an_exception_that_cannot_be_shown_ends_the_run_like_any_other(

@@ -19,8 +19,6 @@ from tests.processes import Training
 from tests.runner.same import assert_same_end
 from tests.runner.test_resume import EVERY_3, strikes
 
-OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]'
-
 
 def over(name: str, split: str = "train", **loader: object) -> str:
     keys = ", ".join(f"{key} = {toml(value)}" for key, value in {"batch_size": 8, **loader}.items())

@@ -42,13 +42,7 @@ def test_batches_may_be_dicts(trained: Trained) -> None:
 
 
 @pytest.mark.parametrize("name", ["shuffled", "with_generator", "with_sampler"])
-@pytest.mark.parametrize(
-    ("point", "it"),
-    [
-        pytest.param("after_train_epoch", 3, id="between epochs"),
-        pytest.param("after_backward", 4, id="within an epoch"),
-    ],
-)
+@pytest.mark.parametrize(("point", "it"), [("after_train_epoch", 3), ("after_backward", 4)])
 def test_a_resumed_run_has_the_batches_that_it_would_have_had(
     resumes_alike: NewRun, name: str, point: str, it: int
 ) -> None:

@@ -67,26 +67,14 @@ def metrics(run_dir: RunDir) -> dict[str, float]:
     return records(run_dir, "metrics")[-1]["v"]  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("name", ["step", "StepOnly"])
-def test_a_function_or_a_step_alone_is_a_task(trained: Trained, name: str) -> None:
-    run_dir = trained(ONE_EPOCH, task(name))
-    assert metrics(run_dir).keys() >= {"loss", "confidence", "accuracy"}
-    assert 1 / 3 < metrics(run_dir)["confidence"] < 1
-
-
-def test_it_trains_like_the_class_that_does_the_same(trained: Trained) -> None:
-    own, shipped = trained(ONE_EPOCH, task("step")), trained(ONE_EPOCH)
-    assert metrics(own)["loss"] == metrics(shipped)["loss"]
-
-
-def test_a_function_takes_arguments_of_the_file(trained: Trained) -> None:
-    plain, weighted = trained(ONE_EPOCH, task("step")), trained(ONE_EPOCH, task("step", ", args={weight=0.0}"))
-    assert metrics(weighted)["loss"] == 0 < metrics(plain)["loss"]
-
-
-def test_a_task_makes_more_of_the_means(trained: Trained) -> None:
-    run_dir = trained(ONE_EPOCH, task("StepOnly"))
-    assert metrics(run_dir)["double"] == 2 * metrics(run_dir)["loss"]
+def test_a_function_or_a_step_alone_is_a_task(trained: Trained) -> None:
+    """It trains like the class that does the same. A function takes arguments of the file, a class makes metrics."""
+    tasks = [], [task("step")], [task("StepOnly")], [task("step", ", args={weight=0.0}")]
+    shipped, function, step, weighted = (metrics(trained(ONE_EPOCH, *each)) for each in tasks)
+    assert shipped["loss"] == function["loss"] == step["loss"] > weighted["loss"] == 0
+    assert function.keys() >= {"loss", "confidence", "accuracy"}
+    assert 1 / 3 < function["confidence"] < 1
+    assert step["double"] == 2 * step["loss"]
 
 
 @pytest.mark.parametrize(

@@ -239,9 +239,6 @@ def test_around_states_as_by_hand(
     assert not any(getattr(head, hooks) for head in heads for hooks in left)
 
 
-__all__ = ["ran"]
-
-
 def halves(name: str, grad: torch.Tensor, param: nn.Parameter) -> torch.Tensor:
     CALLS.append(("halves", name, float(grad.sum()), param.grad is None))
     return grad * 0.5
