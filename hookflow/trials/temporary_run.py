@@ -249,7 +249,7 @@ def with_checkpoint(
     checkpoint: Path,
     split: Split,
     overrides: Sequence[str],
-    say: Callable[[str, Level], None],
+    say: Callable[..., None],
 ) -> Evaluated[Result]:
     """Execute `Trainer.evaluate` or `Trainer.predict` with a checkpoint, and the pipeline that it was saved with.
 
@@ -263,13 +263,10 @@ def with_checkpoint(
     base = run_dir.base()
     plan = compile_pipeline(loaded, base)
 
-    def tell(text: str, level: Level = "info") -> None:
-        say(text, level)
-
     def with_state(trainer: Trainer, store: CheckpointStore) -> tuple[Result, RunState]:
         return execute(trainer, checkpoint.absolute(), split), trainer.state
 
-    with torch_settings(loaded.pipeline.run, tell):
-        parts = build(loaded, plan, base, tell, [split], fresh=False)
+    with torch_settings(loaded.pipeline.run, say):
+        parts = build(loaded, plan, base, say, [split], fresh=False)
         (result, state), _ = in_temporary_run(parts, plan, with_state, say)
     return Evaluated(state.iter, state.epoch, parts.data[split].info, result)

@@ -109,7 +109,7 @@ def by_position(method: Callable[..., object], takes: tuple[str, ...]) -> bool:
     return all(p.name == name and p.kind is not p.KEYWORD_ONLY for p, name in zip(parameters, takes, strict=False))
 
 
-def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[str, ...], run: object) -> Call:
+def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[str, ...]) -> Call:
     """Return `method` as a function of the tuple of everything that its point offers.
 
     `takes` names its arguments out of `offers`, whose first is the run.
@@ -120,8 +120,6 @@ def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[s
     match places:
         case []:
             return lambda offered: method()
-        case [0]:
-            return lambda offered: method(run)
         case [place]:
             return lambda offered: method(offered[place])
     pick = itemgetter(*places)

@@ -136,8 +136,7 @@ def key_of(binding: Binding) -> tuple[str, str]:
 class Engine:
     """The hooks of one run. Nothing fires before `bind` has received the values of `run`.
 
-    With several ranks only the first (`rank` 0) calls the hooks of rank 0. With `generates` false every point is fired
-    by the readable dispatcher, which does the same.
+    With several ranks only the first (`rank` 0) calls the hooks of rank 0.
     """
 
     on_request: Callable[[], None] | None = None
@@ -151,8 +150,6 @@ class Engine:
         state: RunState,
         dispatcher: Dispatcher,
         rank: int = 0,
-        *,
-        generates: bool = True,
     ) -> None:
         self.plan = plan
         self.dispatcher = dispatcher
@@ -161,19 +158,21 @@ class Engine:
         self._gates = gates
         self._state = state
         self._rank = rank
-        self._generates = generates
         self._own = {point.name: point.offers[1:] for point in plan.own}
         self._closings: dict[tuple[str, str], Firing] = {}
         self._calls: dict[str, Callable[..., None]] = {}
 
     def bind(self, run: object, wrap: Callable[[Binding, Call], Call] | None = None) -> None:
-        """Make every binding ready to be called with this run; `wrap` puts something around each call."""
+        """Make every binding ready to be called with this run.
+
+        `wrap` puts something around each call; then the readable dispatcher fires every point.
+        """
         self.dispatcher.run = run
         at: dict[str, list[Firing]] = defaultdict(list)
         for binding in self.plan.bindings:
             if self._rank and self.plan.hook(binding.hook).ranks == "zero":
                 continue
-            firing = self._firing(binding, run)
+            firing = self._firing(binding)
             if wrap:
                 firing.call = wrap(binding, firing.call)
             at[binding.point].append(firing)
@@ -185,12 +184,12 @@ class Engine:
         self.dispatcher.at = {name: tuple(firings) for name, firings in at.items()}
         for name, firings in self.dispatcher.at.items():
             self._calls[name] = partial(self.dispatcher.fire, name)
-            if self._generates and not wrap and name in self.plan.points:
+            if not wrap and name in self.plan.points:
                 point = self.plan.points[name]
                 if can_be_generated(self.plan, point, firings):
                     self._calls[name] = generate(point, firings, self.dispatcher, self._state)
 
-    def _firing(self, binding: Binding, run: object) -> Firing:
+    def _firing(self, binding: Binding) -> Firing:
         hook, planned = self._hooks[binding.hook], self.plan.hook(binding.hook)
         method = getattr(hook, binding.method) if binding.method else hook
         gate = self._gates.get(binding.id)
@@ -199,7 +198,7 @@ class Engine:
         if gate is None and planned.on_error == "disable":
             gate = Switch()
         due: Due | None = partial(self.arounds.is_open, binding) if binding.half == "exit" else gate
-        call = adapt(method, binding.takes, self.plan.points[binding.point].offers, run)
+        call = adapt(method, binding.takes, self.plan.points[binding.point].offers)
         if binding.half == "enter":
             call = partial(self.arounds.enter, binding, call)
         elif binding.half == "exit":

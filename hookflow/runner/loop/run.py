@@ -174,9 +174,7 @@ class Run:
     replace_batch = _of("_requests.replace_batch")
 
     def add_param_group(self, params: Iterable[nn.Parameter], optimizer: str | None = None, **settings: Any) -> None:
-        wanted = (
-            self.optimizer if optimizer is None else self.optimizers[optimizer]
-        )  # raises where there is no such one
+        wanted = self.optimizer if optimizer is None else self.optimizers[optimizer]  # raises where there is none
         name = next(name for name, each in self.optimizers.items() if each is wanted)
         self._update.add_param_group(params, name, settings)
 
