@@ -187,9 +187,8 @@ class CheckpointManager:
         given_away = any("checkpoint" in binding.takes for binding in context.plan.at("after_save_checkpoint"))
         self._mesh = context.parts.strategy.host_mesh
         self._copy = HostCopy(self._mesh, reuse=not given_away)
-        copies = self._ranks.first or self._mesh is not None
-        self._prepares = self._copy.reuse and copies and self._keep is not None
-        self._state.attention = self._prepares
+        writes = self._ranks.first or self._mesh is not None
+        self._prepares = self._state.attention = writes and self._copy.reuse and self._keep is not None
 
     @property
     def has_written(self) -> bool:
@@ -202,8 +201,8 @@ class CheckpointManager:
             self._prepares = False
             parts = self._context.parts
             tensors = [tensor for model in parts.models.values() for tensor in (*model.parameters(), *model.buffers())]
-            states = [state for optimizer in parts.optimizers.values() for state in optimizer.state.values()]
-            tensors += [tensor for state in states for tensor in state.values()]
+            for optimizer in parts.optimizers.values():
+                tensors += [value for state in optimizer.state.values() for value in state.values()]
             threading.Thread(target=self._copy.prepare, args=[tensors], name="hookflow-memory", daemon=True).start()
 
     def save(self) -> None:

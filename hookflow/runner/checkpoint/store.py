@@ -179,17 +179,10 @@ class CheckpointStore:
         The tensors of models are on `device`; sharded ones are sharded over the mesh, if any.
         """
         there, self._read = self._read, {}
-        if path not in there:
-            state = read(path)
-        elif (path / METADATA).exists():
-            state = with_contents(there[path], path, device, mesh)
-        else:
-            state = there[path]
-
-        def placed(value: Any) -> Any:
-            return value.to(device) if isinstance(value, torch.Tensor) else value
-
-        return {key: mapped(value, placed) if key.startswith("model") else value for key, value in state.items()}
+        state = _filled(path, device, mesh, there[path]) if path in there else read(path)
+        for key in [key for key in state if key.startswith("model")]:
+            state[key] = mapped(state[key], lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf)
+        return state
 
     def abandon(self) -> None:
         """Let the write in another thread raise AbandonedError soon; none begins any more."""
@@ -262,7 +255,7 @@ class CheckpointStore:
                 manifest = {"version": VERSION, **facts, "saved": time.time(), **versions, "files": files}
                 written[MANIFEST] = self._write_file(aside / MANIFEST, seal(manifest).encode(), opened)
                 for file in written.values():  # now, and not each as it is written: the first brings most of it along
-                    os.fsync(file.fileno())
+                    os.fsync(file.file.fileno())
             fsync(aside)
             aside.rename(final)
         except BaseException:
@@ -319,10 +312,13 @@ class CheckpointStore:
 def read(path: Path) -> dict[str, Any]:
     """Return the saved state, in full and on the CPU. Raises UserError as `read_tensors`, and where it is damaged."""
     try:
-        state = _verified(path)
+        return _filled(path, torch.device("cpu"), None, _verified(path))
     except DamagedError as error:
         raise UserError(Problem(f"checkpoint {short(path)} cannot be used: {error}")) from None
-    return with_contents(state, path, torch.device("cpu"), None) if (path / METADATA).exists() else state
+
+
+def _filled(path: Path, device: torch.device, mesh: DeviceMesh | None, state: dict[str, Any]) -> dict[str, Any]:
+    return with_contents(state, path, device, mesh) if (path / METADATA).exists() else state
 
 
 def _verified(path: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
@@ -332,10 +328,10 @@ def _verified(path: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
     """
     state: dict[str, Any] = {}
     for k, (name, entry) in enumerate(read_manifest(path)["files"].items()):
-        tensors = name.endswith(".pt")
-        if wrong := damage_of(path / name, entry, thorough=not tensors and k % world == rank):
+        loads = name.endswith(".pt")
+        if wrong := damage_of(path / name, entry, thorough=not loads and k % world == rank):
             raise DamagedError(wrong)
-        if tensors:
+        if loads:
             content = _content(path / name, entry)
             state |= content if name == TRAINING else {Path(name).stem: content}
     return state
@@ -397,9 +393,8 @@ class _Digesting(io.RawIOBase):
     """A file that is written from the beginning to the end, with the checksum of its bytes."""
 
     def __init__(self, file: Any, abandoned: threading.Event) -> None:
-        self._file, self._abandoned = file, abandoned
-        self._digest = hashlib.sha256()
-        self._size = 0
+        self.file, self._abandoned = file, abandoned
+        self._digest, self._size = hashlib.sha256(), 0
 
     def writable(self) -> bool:
         return True
@@ -407,19 +402,13 @@ class _Digesting(io.RawIOBase):
     def write(self, data: Any) -> int:
         if self._abandoned.is_set():
             raise AbandonedError
-        written = int(self._file.write(data) or 0)
+        written = int(self.file.write(data) or 0)
         self._digest.update(memoryview(data)[:written])
         self._size += written
         return written
 
     def tell(self) -> int:
         return self._size
-
-    def fileno(self) -> int:
-        return int(self._file.fileno())
-
-    def close(self) -> None:
-        """Do nothing: who has opened the file closes it."""
 
     def facts(self) -> File:
         """Return the size and the checksum."""
