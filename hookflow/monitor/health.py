@@ -15,8 +15,8 @@ from hookflow.events.records import PHASES, Error
 from hookflow.events.run_lock import started_at
 from hookflow.events.rundir import Life, RunDir, run_argument, short
 from hookflow.graph.plan import Binding, Plan
+from hookflow.monitor.durations import WINDOW
 from hookflow.monitor.ranks import named, spent
-from hookflow.monitor.series import WINDOW
 from hookflow.monitor.state import RunState
 from hookflow.numbers import lasting, one_line, percent
 

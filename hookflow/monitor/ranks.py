@@ -9,8 +9,8 @@ from typing import NamedTuple, cast
 
 from hookflow.events.records import PHASES, End, Error, Frame, Message, Record, Run
 from hookflow.graph.plan import Binding, Plan
+from hookflow.monitor.durations import WINDOW, Minute, Timing
 from hookflow.monitor.journal import BECAME, Journal, Kind
-from hookflow.monitor.series import WINDOW, Minute, Timing
 from hookflow.numbers import one_line, rough
 
 MEETING: Mapping[str, tuple[str, ...]] = {"ddp": ("backward",), "fsdp": ("forward", "backward")}

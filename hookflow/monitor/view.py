@@ -12,10 +12,10 @@ from textual.strip import Strip
 from hookflow.graph.plan import Binding, Plan
 from hookflow.metric_mode import mode_by_name
 from hookflow.monitor.charts import Pixels
+from hookflow.monitor.durations import WINDOW
 from hookflow.monitor.health import Health, Pace, share
 from hookflow.monitor.journal import Entry, Key, Shown
 from hookflow.monitor.machine import Machine
-from hookflow.monitor.series import WINDOW
 from hookflow.monitor.state import RunState
 
 

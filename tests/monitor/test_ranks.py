@@ -15,11 +15,11 @@ from hookflow.events.percentiles import bin_of
 from hookflow.events.reading import read_record
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import feed, plain
+from hookflow.monitor.durations import WINDOW
 from hookflow.monitor.feed import Recording
 from hookflow.monitor.health import PATIENCE, Pace, examine, verdict
 from hookflow.monitor.keys import KEYS
 from hookflow.monitor.ranks import HOLD, SILENCE, named
-from hookflow.monitor.series import WINDOW
 from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import summary
 from tests.golden_files import check_golden

@@ -16,8 +16,9 @@ from hookflow.events.now import NOWHERE
 from hookflow.events.percentiles import bin_of
 from hookflow.events.reading import read_record
 from hookflow.events.records import KINDS
+from hookflow.monitor.durations import WINDOW, Timing
 from hookflow.monitor.health import PATIENCE_AT_FIRST, Pace, costliest, examine, share, verdict
-from hookflow.monitor.series import WINDOW, Series, Timing
+from hookflow.monitor.series import Series
 from hookflow.monitor.state import RunState
 from tests.monitor.fake_run import BEGAN, ITERS_PER_EPOCH, Training, plan
 

@@ -14,9 +14,9 @@ from hookflow.graph.plan import Binding
 from hookflow.graph.render.text import gutter
 from hookflow.graph.why import rows_of
 from hookflow.monitor.charts import ticks
+from hookflow.monitor.durations import WINDOW, Timing
 from hookflow.monitor.health import bottleneck, verdict
 from hookflow.monitor.panels.events import traceback
-from hookflow.monitor.series import WINDOW, Timing
 from hookflow.monitor.style import SPARKS, Part, boxed, cells, definition, row, scrolled, spread, window
 from hookflow.monitor.view import Page, Scene
 from hookflow.numbers import many, ms, percent, plural, rough
