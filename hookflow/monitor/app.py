@@ -319,7 +319,8 @@ class MonitorApp(App[Outcome]):
         return scene
 
     def _kept(self) -> dict[str, list[str]]:
-        files = sorted(self._dir.checkpoints.glob("it*/model*.pt"))
+        paths = sorted(self._dir.checkpoints.glob("it*/*"))
+        files = (path for path in paths if path.match("model*.pt") or path.suffix == ".distcp")
         return {name: [file.name for file in group] for name, group in groupby(files, lambda file: file.parent.name)}
 
     def _health(self, state: RunState, clock: float) -> Health:

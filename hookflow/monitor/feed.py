@@ -138,7 +138,7 @@ class Live:
     def poll(self, budget: float = 0.05) -> bool:
         """Fold what is new, for about `budget` seconds; return whether there may be more than that."""
         until = time.monotonic() + budget
-        return any(time.monotonic() > until for _ in self._fold())
+        return any(time.monotonic() > until for _ in self.records())
 
     @property
     def unread(self) -> tuple[int, int]:
@@ -152,11 +152,8 @@ class Live:
         while self.poll():
             pass
 
-    def records(self) -> Iterator[Record]:
-        """Fold what is new record by record; yield those of rank 0's event log once they are folded."""
-        return (record for rank, record in self._fold() if rank == 0)
-
-    def _fold(self) -> Iterator[tuple[int, Record]]:
+    def records(self) -> Iterator[tuple[int, Record]]:
+        """Fold what is new record by record; yield the rank and the record once it is folded."""
         if self.plan is None:
             self._read_plan(self._attempt or 1)
         for command in self._commands.read():
@@ -255,7 +252,7 @@ def follow_records(
     child_exit: Callable[[], int | None] | None = None,
     look: Callable[[bool], None] = lambda over: None,
 ) -> int:
-    """Give every record to `tell`, after it was folded, until the run is over; return the exit code to leave with.
+    """Give every record of rank 0 to `tell`, once it is folded, until the run is over; return the exit code.
 
     `look` is called before each look at the log; its argument is true at the last one.
     """
@@ -263,8 +260,9 @@ def follow_records(
         code = child_exit() if child_exit is not None else None
         over = code is not None if child_exit else _over(run, live)  # before the last look, so that nothing comes after
         look(over)
-        for record in live.records():
-            tell(record)
+        for rank, record in live.records():
+            if rank == 0:
+                tell(record)
         if over:
             end = (live.state.refused if child_exit else None) or live.state.end
             return int(end["exit"]) if end else exit_code(code or LOST)

@@ -151,11 +151,7 @@ KEYS: tuple[Key, ...] = (
     Key(FRAMES, "← →", "a frame back and on; with shift 5 %", "replay"),
     Key(BOUNDS, ", .", "to the start, to the end; also home and end", "replay"),
     Key({"less_than_sign": "slower", "greater_than_sign": "faster"}, "< >", "slower, faster", "replay"),
-    Key(
-        {"e": partial(_next_trouble, -1), "E": partial(_next_trouble, 1)},
-        "e E",
-        "newest warning or error, then older; newer",
-    ),
+    Key(TROUBLES, "e E", "newest warning or error, then older; newer"),
     *(Key({page.key: partial(_toggle, page.name)}, page.key, page.about) for page in (GALLERY, OUTPUT)),
     Key({"f": partial(flip, "idle")}, "f", "show the points too where nothing fires, and hide them"),
     Key({"v": partial(flip, "whole")}, "v", "figures of the hooks: of the last 60 s, or of the whole run"),

@@ -110,7 +110,6 @@ class Scene:
 
     @property
     def several(self) -> bool:
-        """Whether several processes train together."""
         return self.state.ranks.world > 1
 
     def since(self, binding: Binding) -> float:
@@ -119,7 +118,6 @@ class Scene:
         return (self.state.first.trained if inside else self.state.now) - WINDOW
 
     def spent(self, binding: Binding) -> int:
-        """Return the ns of a binding in its window."""
         return self.state.first.timing(binding.id).spent(self.since(binding))
 
     def share(self, *bindings: Binding) -> float:
@@ -133,7 +131,6 @@ class Scene:
 
     @property
     def shown_points(self) -> list[str]:
-        """The points to list."""
         if self.view.idle:
             return self.points
         timing, bound = self.state.first.timing, [point for point in self.points if self.plan.at(point)]
@@ -156,13 +153,11 @@ class Scene:
 
     @property
     def logged(self) -> Key | None:
-        """The selected name in the gallery."""
         keys = self.state.gallery.keys
         return self.view.logged if self.view.logged in keys else next(iter(keys), None)
 
     @property
     def shown(self) -> Shown | None:
-        """The selected item in the gallery."""
         held = self.state.gallery.of(self.logged) if self.logged else []
         chosen = [shown for shown in held if shown.number == self.view.shown]
         return next(iter([*chosen, *held[::-1]]), None)

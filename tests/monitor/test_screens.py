@@ -217,6 +217,10 @@ def test_the_page_of_a_checkpoint(scene: At, width: int, height: int) -> None:
     shown.view.event = next(entry.number for entry in shown.state.journal if entry.detail == saved["path"])
     shown.kept = {"ep0004.pt": ["model.pt", "model_ema.pt"]}
     check_golden(f"monitor/checkpoint-{width}x{height}.txt", drawn(shown, width, height))
+    shown.kept = {"ep0004.pt": ["__0_0.distcp", "__1_0.distcp"]}
+    shards = drawn(shown, 120, 40)
+    assert "__0_0.distcp, __1_0.distcp" in shards and 'weights = "<path>"   under' in shards
+    assert "torch.load" not in shards
     shown.kept = {}
     gone = drawn(shown, 120, 40)
     assert "not on the disk any more" in gone

@@ -127,12 +127,14 @@ def _checkpoint(scene: Scene, saved: Checkpoint) -> list[tuple[str, str]]:
     weights = scene.kept.get(folder.name)
     if not weights:
         return [*facts, ("removed", "it is not on the disk any more: newer or better ones have replaced it")]
+    is_whole = weights[0].endswith(".pt")  # else there is a file for each rank
+    file = f"<path>/{weights[0]}" if is_whole else "<path>"
     newest = "" if it == scene.state.checkpoints[-1]["it"] else "   (from the newest checkpoint, which this is not)"
     return [
         *facts,
         ("weights", ", ".join(weights)),
-        ("load them", f'torch.load("<path>/{weights[0]}", weights_only=True)'),
-        ("train on", f'weights = "<path>/{weights[0]}"   under [model] in another pipeline'),
+        *[("load them", f'torch.load("{file}", weights_only=True)')] * is_whole,
+        ("train on", f'weights = "{file}"   under [model] in another pipeline'),
         ("resume", f"hookflow run --resume {scene.known_as}{newest}"),
         ("validate", f"hookflow val {scene.known_as}:{folder.name}"),
     ]

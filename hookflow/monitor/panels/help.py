@@ -21,16 +21,10 @@ NUMBERS = (
     ("epoch", "the one that is worked on, with its validation; after the end, those done"),
     ("0:00:00", "time since this attempt began, at the top"),
     ("it/s", "training iterations per second of iteration time, last 60 s; validation left out"),
-    (
-        "ETA",
-        "iterations left, at the paces of the last 10 and 60 s and the attempt, with validation in proportion so far",
-    ),
+    ("ETA", "iterations left at the paces of the last 10 and 60 s and of the attempt, with validation in proportion"),
     ("iteration", "half and 95 % of the last minute's iterations took at most so long"),
     ("data", "the training thread waited for the next batch"),
-    (
-        "fwd bwd opt",
-        "forward pass with the loss, backward pass, optimizer step; waiting for the GPU counts where it is",
-    ),
+    ("fwd bwd opt", "forward pass with the loss, backward pass, optimizer step; each with its waits for the GPU"),
     ("hooks, other", "all firings inside iterations: the %it of all hooks added up; whatever else the loop did"),
     ("verdict", "the largest of compute, data and hooks; then all hooks together and the costliest, as %it"),
     ("charts", "a line for the training (means of neighbours), ◇ for each validation, ◆ for each checkpoint"),
