@@ -148,6 +148,17 @@ def test_killing_the_viewer_harms_no_run(tmp_path: Path) -> None:
     wait_for(lambda: run.life() == "gone")
 
 
+def test_a_reader_that_goes_away_ends_no_run(tmp_path: Path) -> None:
+    with hookflow_begun("run", str(TOY), cwd=tmp_path) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr.read() == ""
+    assert child.returncode == 0
+    assert records(only_run(tmp_path), "end")[0]["status"] == "finished"
+
+
 def test_no_two_processes_train_in_one_directory(tmp_path: Path) -> None:
     done = hookflow("run", str(TOY), "--ui=json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, only_run(tmp_path).events.read_text()), "the log, line by line"
