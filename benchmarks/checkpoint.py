@@ -29,7 +29,7 @@ from torch import nn
 from hookflow.runner.checkpoint.manager import HostCopy, Saving, begin
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 
-ROUNDS = 3
+ROUNDS = 7
 WIDTH, LAYERS = 1024, 10
 
 PIPELINE = f"""
@@ -166,7 +166,7 @@ def main() -> None:
     print(f"{size / 1e6:.1f} M parameters, medians of {ROUNDS} rounds, {torch.get_num_threads()} threads")
     with tempfile.TemporaryDirectory() as folder:
         show(saves(Path(folder)))
-        # show(starts(Path(folder)))
+        show(starts(Path(folder)))
 
 
 if __name__ == "__main__":
