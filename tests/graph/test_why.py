@@ -15,11 +15,6 @@ from hookflow.graph.why import ambiguities, apart, neighbours, precedence
 from tests.hook_nodes import AROUND, POINT, node, plan
 
 
-def left(name: str, after: Iterable[str] = (), phase: str = "normal", **slots: list[str]) -> Node:
-    """Return a plain hook that fires where arounds are left."""
-    return node(name, after, phase=phase, points=[("after_val", "whole")], **slots)  # type: ignore[arg-type]
-
-
 class TestNeighbours:
     def test_have_the_edge_that_says_so(self) -> None:
         compiled = plan(node("a"), node("b", ["a"]), node("c", phase="late"), node("d", phase="late"))
@@ -49,54 +44,20 @@ class TestPrecedence:
         assert [given.edge.slots for given in answer.overruled] == [("lr",)]
         assert precedence(compiled, "read", "a")[0].overruled == ()
 
-    def test_passes_by_no_nesting_that_only_the_file_states(self) -> None:
-        """`a` is left before `b` as the file has it, and `p` waits for `b`; but also for `y`, which waits for `a`."""
-        arounds = [node("b", points=AROUND), node("a", points=AROUND)]
-        (answer,) = precedence(plan(*arounds, left("p", "b")), "a", "p")
-        assert (answer.reason, answer.path) == ("file", ())
-        (answer,) = precedence(plan(*arounds, left("x", "a"), left("y", "x"), left("p", "yb")), "a", "p")
-        assert [(edge.first, edge.then) for edge in answer.path] == [("a", "x"), ("x", "y"), ("y", "p")]
-
 
 def pairs(compiled: Plan) -> list[tuple[str, str, str]]:
     return [(result.first.hook, result.then.hook, " ".join(result.slots)) for result in ambiguities(compiled)]
 
 
 WRITES = {"writes": ["model"]}
-BOTH = {"reads": ["model"], "writes": ["model"]}
-STOPS = {"writes": ["control"]}
-EARLY = node("c", ["b"], phase="early")
-EMA = node("ema", points=AROUND, reads=["model"], writes=["model"])
 
 AMBIGUOUS: dict[str, tuple[list[Node], list[tuple[str, str, str]]]] = {
     "two writers": ([node("a", **WRITES), node("b", **WRITES)], [("a", "b", "model")]),
-    "writers of parts and of the whole": (
-        [node("a", writes=["model.a"]), node("b", writes=["model.b"]), node("whole", **WRITES), node("x")],
-        [("a", "whole", "model.a"), ("b", "whole", "model.b")],
-    ),
-    "a chain": ([node("a", **WRITES), node("x", after=["a"]), node("b", **WRITES, after=["x"])], []),
-    "a flow": ([node("a", **WRITES), node("b", reads=["model"])], []),
-    "flows in a circle": (
-        [node("a", writes=["x"], reads=["y"]), node("b", writes=["y"], reads=["x"])],
-        [("a", "b", "x y")],
-    ),
     "allowed by the second": ([node("a", **WRITES), node("b", **WRITES, ambiguous_with=["a"])], []),
     "allowed by a third for itself": (
         [node("a", **WRITES, ambiguous_with=["b", "c"]), node("b", **WRITES), node("c", **WRITES)],
         [("b", "c", "model")],
     ),
-    "two requests": ([node("a", **STOPS), node("b", **STOPS)], []),
-    "two arounds, once": (
-        [node("a", points=AROUND, **WRITES), node("b", points=AROUND, **WRITES)],
-        [("a", "b", "model")],
-    ),
-    "a phase that a third hook has moved": ([node("a", **BOTH), node("b", **BOTH), EARLY], [("b", "a", "model")]),
-    "a moved phase, and their own": ([node("a", **BOTH, phase="last"), node("b", **BOTH), EARLY], []),
-    "what a second half overwrites": (
-        [node("ema", points=AROUND, **BOTH), left("p", **WRITES)],
-        [("p", "ema", "model")],
-    ),
-    "the same, late": ([node("ema", points=AROUND, **BOTH), left("p", phase="late", **WRITES)], []),
 }
 
 
