@@ -102,3 +102,14 @@ def test_every_command_whose_output_goes_nowhere(tmp_path: Path) -> None:
             assert done.returncode in (0, 1, 2), (command, way, done)
             assert "Traceback" not in done.stderr, (command, way, done)
             assert "Exception ignored" not in done.stderr, (command, way, done)
+
+
+@pytest.mark.long
+def test_a_reader_that_goes_away_at_any_line(tmp_path: Path) -> None:
+    for lines in range(1, 25):
+        folder = tmp_path / str(lines)
+        folder.mkdir()
+        done = shell(f"{HOOKFLOW} {RUN} --ui plain | head -{lines}", folder)
+        assert done.stderr == ""
+        run = only_run(folder)
+        assert records(run, "end")[0]["status"] == "finished", "the viewer waits for it, and so does the pipe"

@@ -12,22 +12,9 @@ from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.foreign import FRAMEWORKS
 from hookflow.pipeline.load import load
-from tests.conftest import hookflow_here
+from tests.conftest import circle, hookflow_here
 
-PIPELINE = """\
-[run]
-name = "ported"
-max_epochs = 1
-default_hooks = false
-[model]
-use = "hookflow.zoo.circle:Net"
-[optimizer]
-use = "torch.optim:SGD"
-[data.train]
-use = "circle"
-[hooks.ported]
-use = "./ported.py:Ported"
-"""
+PIPELINE = circle("max_epochs = 1", "default_hooks = false") + '[hooks.ported]\nuse = "./ported.py:Ported"\n'
 MMENGINE = """\
 class Hook:
     priority = "NORMAL"

@@ -10,22 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TESTS, hookflow_here
+from tests.conftest import circle, hookflow_here
 
-PIPELINE = f"""
-[run]
-name = "p"
-max_epochs = 1
-[model]
-use = "{TESTS / "toy.py"}:Net"
-[optimizer]
-use = "torch.optim:SGD"
-[data.train]
-use = "circle"
-[hooks.odd]
-use = "./%s:It"
-points = ["after_val"]
-"""
+PIPELINE = circle("max_epochs = 1") + '[hooks.odd]\nuse = "./%s:It"\npoints = ["after_val"]\n'
 OF_CLASS = """
 class Odd(type):
     def __getattribute__(cls, name):
@@ -92,7 +79,7 @@ def test_whatever_it_raises_is_a_problem(tmp_path: Path, code: str, does: str) -
     status, told, _ = looked_at(tmp_path, code, 1, does, "check", "p.toml")
     kind = "KeyboardInterrupt" if "Keyboard" in does else "GeneratorExit" if "Generator" in does else "SystemExit"
     assert status == 2
-    assert told.startswith("p.toml:12:")
+    assert told.startswith("p.toml:11:")
     assert kind in told
 
 

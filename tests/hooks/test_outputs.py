@@ -118,18 +118,6 @@ def test_a_mistake_that_only_the_run_shows_is_the_users(
 
 
 class TestMetrics:
-    def test_each_pass_begins_anew_and_counts_all_batches(self) -> None:
-        hook = Metrics(metrics={"f1": {"use": "MulticlassF1Score", "args": {"num_classes": 2}}})  # type: ignore[dict-item]
-        run: Any = StandIn(Net())
-        for _ in range(2):
-            hook.before_val_epoch(run)
-            for answers, target in [([0, 0, 1], [0, 1, 1]), ([1, 0], [1, 0])]:
-                logits = torch.nn.functional.one_hot(torch.tensor(answers), 2).float()
-                hook.after_val_iter({"logits": logits, "target": torch.tensor(target)})
-            metrics: dict[str, Any] = {}
-            hook.after_val_epoch(metrics)
-            assert float(metrics["f1"]) == pytest.approx(4 / 5)
-
     @pytest.mark.parametrize(
         ("metric", "message"),
         [
@@ -197,14 +185,6 @@ class TestTTA:
         for transform, others in expected.items():
             assert [view[0, 0].tolist() for view in views(image, [transform])] == [image[0, 0].tolist(), *others]
         assert views(image, ["rot90"])[1][0, 0].tolist() == [[2, 5, 8], [1, 4, 7], [0, 3, 6]]
-
-    def test_transforms_are_composed(self) -> None:
-        image = torch.randn(2, 3, 4, 4)
-        result = views(image, ["hflip", "shift(2)"])
-        assert len(result) == 6
-        assert torch.equal(result[1], image.flip(3))
-        (_, *shifted) = views(image.flip(3), ["shift(2)"])
-        assert all(map(torch.equal, result[4:], shifted))
 
     def test_outputs_are_the_mean_over_all_views_and_the_network_is_restored(self) -> None:
         net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))

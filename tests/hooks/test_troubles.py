@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ from hookflow.errors import UserError
 from hookflow.graph.plan import Plan
 from hookflow.graph.why import ambiguities
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.inspect import Inspection
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import parse
 from tests.hooks.sources import HEAD, pipeline_with
@@ -63,24 +61,6 @@ def test_the_built_in_hooks_raise_none_in_any_order_of_the_file(other: str) -> N
     uses = [use for use in BUILT_IN if use not in (other, "lr_finder", "early_stop")]
     for shuffled in (uses, uses[::-1], generator.sample(uses, len(uses)), generator.sample(uses, len(uses))):
         assert alarms(plan(*shuffled)) == []
-
-
-def test_a_class_is_inspected_once_however_many_hooks_are_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mine.py").write_text("class It:\n    reads = ('model',)\n    def after_train(self): ...\n")
-    inspected: list[Any] = []
-
-    class Counted(Inspection):
-        def __init__(self, hook: Any, points: Any) -> None:
-            inspected.append(hook)
-            super().__init__(hook, points)
-
-    monkeypatch.setattr("hookflow.hooks.compile.Inspection", Counted)
-    tables = "".join(f'[hooks.h{k}]\nuse = "./mine.py:It"\n' for k in range(50))
-    compiled = compile_pipeline(parse(HEAD + tables, tmp_path / "p.toml"))
-    assert len(compiled.at("after_train")) == 50
-    assert len(inspected) == len({hook.use for hook in compiled.hooks})
 
 
 def test_two_schedules_of_one_rate_are_ambiguous() -> None:

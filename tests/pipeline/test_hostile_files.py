@@ -105,17 +105,6 @@ def test_what_could_not_be_read_back_is_not_recorded(tmp_path: Path, monkeypatch
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("error", ["KeyError(name)", "SystemExit(0)"])
-def test_an_object_that_raises_when_it_is_inspected(tmp_path: Path, error: str) -> None:
-    (tmp_path / "odd.py").write_text(
-        f"class Odd:\n    def __getattribute__(self, name):\n        raise {error}\n"
-        "    def __call__(self, run):\n        pass\nhook = Odd()\n"
-    )
-    path = tmp_path / "p.toml"
-    path.write_text(f'{BASE}[hooks.odd]\nuse = "./odd.py:hook"\npoints = ["after_val"]\n')
-    assert f'{path}:11:1: hook "odd": looking at ./odd.py:hook raises ' in told(path)
-
-
 def mutated(text: str, chance: random.Random) -> str:
     """Return a file with a line or a few characters taken out, doubled, swapped or made up."""
     for _ in range(chance.randrange(1, 4)):
