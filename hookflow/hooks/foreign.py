@@ -17,21 +17,18 @@ from hookflow.graph.points import Points
 from hookflow.hooks.arguments import parameters_of
 
 ORDERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    point: tuple(tuple(order.split()) for order in orders)
-    for point, *orders in (
-        ("forward_pre", "module input", "module args kwargs"),
-        ("forward", "module input output", "module args kwargs output"),
-        ("full_backward_pre", "module grad_output"),
-        ("full_backward", "module grad_input grad_output"),
-        ("global_forward_pre", "module input"),
-        ("global_forward", "module input output", "module args kwargs output"),
-        ("global_full_backward_pre", "module grad_output"),
-        ("global_full_backward", "module grad_input grad_output"),
-        ("parameter_grad", "grad"),
-        ("post_accumulate_grad", "param"),
-        ("optimizer_step_pre", "optimizer args kwargs"),
-        ("optimizer_step_post", "optimizer args kwargs"),
-    )
+    "forward_pre": (("module", "input"), ("module", "args", "kwargs")),
+    "forward": (("module", "input", "output"), ("module", "args", "kwargs", "output")),
+    "full_backward_pre": (("module", "grad_output"),),
+    "full_backward": (("module", "grad_input", "grad_output"),),
+    "global_forward_pre": (("module", "input"),),
+    "global_forward": (("module", "input", "output"), ("module", "args", "kwargs", "output")),
+    "global_full_backward_pre": (("module", "grad_output"),),
+    "global_full_backward": (("module", "grad_input", "grad_output"),),
+    "parameter_grad": (("grad",),),
+    "post_accumulate_grad": (("param",),),
+    "optimizer_step_pre": (("optimizer", "args", "kwargs"),),
+    "optimizer_step_post": (("optimizer", "args", "kwargs"),),
 }
 """The arguments of PyTorch's hooks in the order in which it gives them, by point."""
 

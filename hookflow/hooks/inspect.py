@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from functools import cache, partial, partialmethod
 from typing import Any
 
@@ -186,13 +186,7 @@ def _is_misspelt(name: str, points: Points) -> bool:
     """Say whether a name is nearly that of a point; one that ends a point's (`save_checkpoint`) is a good name."""
     if any(point.endswith(f"_{name}") for point in points.names):
         return False
-    matcher = SequenceMatcher(None, "", name)
-    ratios = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)  # upper bounds first: they are quick
-    for point in points.names:
-        matcher.set_seq1(point)
-        if all(ratio() > LIKENESS for ratio in ratios):
-            return True
-    return False
+    return bool(get_close_matches(name, points.names, 1, LIKENESS))
 
 
 def _no_method(name: str, attribute: Any, points: Points) -> Issue | None:

@@ -36,13 +36,13 @@ class TensorBoardWriter(Writer):
         self._write(event_pb2.Event(wall_time=clock.time(), file_version="brain.Event:2"))
 
     def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
-        self._add(self._value(tag=name, simple_value=value), iteration, time)
+        self._add(iteration, time, tag=name, simple_value=value)
 
     def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
         png = file.read_bytes()
         width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
         image = self._protos.Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)
-        self._add(self._value(tag=name, image=image), iteration, time)
+        self._add(iteration, time, tag=name, image=image)
 
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
         self._add_summary(self._summary.text(name, text), iteration, time)
@@ -60,7 +60,7 @@ class TensorBoardWriter(Writer):
             bucket_limit=edges[1:],
             bucket=counts,
         )
-        self._add(self._value(tag=name, histo=histogram), iteration, time)
+        self._add(iteration, time, tag=name, histo=histogram)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         self._add_summary(self._summary.text(CONFIG, f"```toml\n{tomli_w.dumps(config)}\n```"), 0, clock.time())
@@ -76,11 +76,8 @@ class TensorBoardWriter(Writer):
     def close(self) -> None:
         self._records.close()
 
-    def _value(self, **fields: Any) -> Any:
-        return self._protos.Summary.Value(**fields)
-
-    def _add(self, value: Any, iteration: int, time: float) -> None:
-        self._add_summary(self._protos.Summary(value=[value]), iteration, time)
+    def _add(self, iteration: int, time: float, **fields: Any) -> None:
+        self._add_summary(self._protos.Summary(value=[self._protos.Summary.Value(**fields)]), iteration, time)
 
     def _add_summary(self, summary: Any, iteration: int, time: float) -> None:
         self._write(self._events.Event(wall_time=time, step=iteration, summary=summary))

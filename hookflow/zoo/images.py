@@ -71,7 +71,10 @@ class Images(BatchSharding):
         self._augment = training if options.augment is None else options.augment
         self._sizes = options.sizes
         self._seed = options.seed
-        self._images = (_padded(images) if self._augment else images).to(device)
+        if self._augment:
+            edge = SHIFT, SHIFT
+            images = torch.from_numpy(np.pad(images.numpy(), ((0, 0), edge, edge, (0, 0)), mode="reflect"))
+        self._images = images.to(device)
         self._classes = classes.to(device)
         mean, std = torch.tensor(MEAN, device=device), torch.tensor(STD, device=device)
         self._scale = (1 / (255 * std)).view(3, 1, 1)
@@ -115,12 +118,6 @@ class Images(BatchSharding):
         """Return a generator seeded by the source's seed and `key`, unlike that of any other key."""
         state = np.random.SeedSequence((self._seed, *key)).generate_state(1, np.uint64)
         return torch.Generator().manual_seed(int(state[0]))
-
-
-def _padded(images: Tensor) -> Tensor:
-    """Return the images with `SHIFT` more pixels at each edge, reflected."""
-    edge = SHIFT, SHIFT
-    return torch.from_numpy(np.pad(images.numpy(), ((0, 0), edge, edge, (0, 0)), mode="reflect"))
 
 
 SPLITS = {"train": 4_000, "val": 1_000, "test": 1_000}

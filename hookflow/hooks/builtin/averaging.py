@@ -196,10 +196,6 @@ class SWA(Average):
     begin: Annotated[Progress, Field(description='when sampling begins: 0, 1000, "5ep", "75%" of the run')] = "75%"
     every: Annotated[Progress, Field(description='how often it samples: 100, "1ep", "1%" of the run')] = "1ep"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.period = 1
-
     def before_train(self, run: Run) -> None:
         super().before_train(run)
         self.period = max(1, iterations(self.every, run))

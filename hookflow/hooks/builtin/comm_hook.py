@@ -54,11 +54,8 @@ class CommHook(Hook):
     def ddp_comm(self, name: str, process_group: Any, bucket: Any) -> Any:
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-        match self.algorithm:
-            case "fp16_compress":
-                return default_hooks.fp16_compress_hook(process_group, bucket)
-            case "bf16_compress":
-                return default_hooks.bf16_compress_hook(process_group, bucket)
+        if self.algorithm != "power_sgd":
+            return getattr(default_hooks, f"{self.algorithm}_hook")(process_group, bucket)
         if name not in self._power_sgd:
             begins = max(self.start - self._before.get(name, 0), 2)
             self._power_sgd[name] = powerSGD_hook.PowerSGDState(process_group, self.matrix_rank, begins)

@@ -59,7 +59,10 @@ class Log(Hook):
 
     def add(self, run: Run, outputs: dict[str, Any]) -> None:
         """Take in the outputs of an iteration, logged or not."""
-        names = [name for name, value in outputs.items() if _is_number(value)] if self.only is None else self.only
+        names = self.only
+        if names is None:
+            values = outputs.items()
+            names = [name for name, v in values if isinstance(v, int | float) or getattr(v, "ndim", None) == 0]
         picked = {name: outputs[name] for name in names if name in outputs}
         examples = run.batch_size or 1  # where the examples are unknown, each batch counts alike
         for name, value in picked.items():
@@ -105,10 +108,6 @@ class Log(Hook):
         return {name: item for name, item in kept.items() if item}
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) or getattr(value, "ndim", None) == 0
-
-
 Setting = Literal["momentum", "weight_decay"]
 
 
@@ -149,8 +148,11 @@ class EnvInfo(Hook):
     ranks = "zero"
 
     def before_run(self, run: Run) -> None:
+        from importlib.metadata import distributions
+
         code, there = git(Path.cwd()), machine()
-        result = {"git": code, **there, "packages": packages()}
+        packages = {each.name: each.version for each in sorted(distributions(), key=lambda each: each.name.lower())}
+        result = {"git": code, **there, "packages": packages}
         (run.dir / "environment.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
         dirty = f", {len(code['dirty'])} files differ from it" if code and code["dirty"] else ""
         commit = f"{code['commit'][:12]} on {code['branch']}{dirty}" if code else "no repository"
@@ -171,13 +173,6 @@ def git(folder: Path) -> dict[str, Any] | None:
         return {"commit": commit, "branch": branch, "dirty": [line[3:] for line in ask("status", "-s").splitlines()]}
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def packages() -> dict[str, str]:
-    """Return the versions of the installed packages by name."""
-    from importlib.metadata import distributions
-
-    return {each.name: each.version for each in sorted(distributions(), key=lambda each: each.name.lower())}
 
 
 def machine() -> dict[str, Any]:

@@ -85,7 +85,11 @@ class SpikeGuard(Hook):
         if self.in_a_row == self.patience:
             run.stop(f"the loss has spiked {self.patience} times in a row")
         if self.spiked and self.kept:
-            self._roll_back(run)
+            for name, part in parts(run).items():
+                state = deepcopy(self.kept[name])  # an optimizer goes on with the tensors that it is given
+                if "param_groups" in state:  # their settings, as the rate, stay
+                    state["param_groups"] = part.state_dict()["param_groups"]
+                part.load_state_dict(state)
             self.losses = deque(self.kept["losses"], self.window)
             run.say("the weights and the optimizer are those of the last checkpoint again", "warn")
         self.spiked = False
@@ -102,14 +106,6 @@ class SpikeGuard(Hook):
     def after_load_checkpoint(self, run: Run, checkpoint: Mapping[str, Any]) -> None:
         if "hooks" in checkpoint:  # else it is only weights, to begin with
             self.before_save_checkpoint(run, checkpoint)
-
-    def _roll_back(self, run: Run) -> None:
-        """Load the kept state into models and optimizers; settings of parameter groups, as the rate, stay."""
-        for name, part in parts(run).items():
-            state = deepcopy(self.kept[name])  # an optimizer goes on with the tensors that it is given
-            if "param_groups" in state:
-                state["param_groups"] = part.state_dict()["param_groups"]
-            part.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
         return {"losses": list(self.losses), "in_a_row": self.in_a_row}

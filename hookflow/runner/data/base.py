@@ -88,13 +88,8 @@ def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
     for batch in batches:
         with torch.cuda.stream(side):
             moved, copied = context.to_device(batch), side.record_event()
-        yield _after_copy(moved, copied)  # before the next one is fetched, which may take long
-
-
-def _after_copy(batch: Any, copied: torch.cuda.Event) -> Any:
-    """Return the batch for the current stream, which waits until it is copied; the CPU does not."""
-    for tensor in tensors(batch):
-        current = torch.cuda.current_stream(tensor.device)
-        current.wait_event(copied)
-        tensor.record_stream(current)  # so that its memory is not reused before this stream is done with it
-    return batch
+        for tensor in tensors(moved):
+            current = torch.cuda.current_stream(tensor.device)
+            current.wait_event(copied)  # the CPU does not wait
+            tensor.record_stream(current)  # so that its memory is not reused before this stream is done with it
+        yield moved  # before the next one is fetched, which may take long
