@@ -56,20 +56,11 @@ class LogsOnce:
             time.sleep(0.01)
 
 
-class LogsWrongly:
-    def __init__(self, what: str) -> None:
-        self.what = what
+WRONG = {"image": torch.zeros(2, 3, 4, 5), "text": 3, "histogram": "abc", "figure": torch.zeros(3, 3)}
 
-    def after_train_iter(self, run: Any) -> None:
-        match self.what:
-            case "image":
-                run.log_image("sample", torch.zeros(2, 3, 4, 5))
-            case "text":
-                run.log_text("sample", 3)
-            case "histogram":
-                run.log_histogram("sample", "abc")
-            case "figure":
-                run.log_figure("sample", torch.zeros(3, 3))
+
+def logs_wrongly(run: Any, what: str) -> None:
+    getattr(run, f"log_{what}")("sample", WRONG[what])
 
 
 class Floods:

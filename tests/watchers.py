@@ -290,13 +290,13 @@ class Grows:
 class Probes:
     """Notes in a file at which modules it fires, and in which iteration."""
 
-    def __init__(self, file: str, mark: str = "") -> None:
-        self.file, self.mark = Path(file), mark
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
 
     def note(self, run: Any, module: nn.Module, what: str) -> None:
         (name,) = [name for name, other in run.model.named_modules() if other is module]
         with self.file.open("a") as file:
-            file.write(f"{self.mark}{what} {name or 'net'} {run.iter} {run.stage}\n")
+            file.write(f"{what} {name or 'net'} {run.iter} {run.stage}\n")
 
 
 def _notes(point: str) -> Any:

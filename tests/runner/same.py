@@ -27,6 +27,11 @@ def curve(run_dir: RunDir) -> dict[tuple[object, object, str], float]:
     return {key: value for key, value in logged.items() if key[2] not in MEASURED}
 
 
+def logged(run_dir: RunDir, name: str) -> dict[object, float]:
+    """Return what was logged by a name, by iteration."""
+    return {it: value for (it, split, of), value in curve(run_dir).items() if of == name and split is None}
+
+
 def assert_same(one: object, other: object, at: str = "state") -> None:
     """Compare two states to the bit."""
     assert type(one) is type(other), at

@@ -7,14 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.manifest import NONFINITE, damage, list_checkpoints, newest_good
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from hookflow.runner.loop.finite import Losses, advice, why_the_host_looks
 from tests.conftest import TESTS, TOY, NewRun, Trained, messages, reason, records
-from tests.runner.same import assert_same, curve, final_state
+from tests.runner.same import assert_same, curve, final_state, logged
 
 ONE_EPOCH = "run.max_epochs=1"
 LOOKS = 'hooks.looks={use="./upsets.py:Looks"}'
@@ -23,10 +22,6 @@ FUSED = "optimizer.args.fused=true"
 
 def upset(*batches: int, kind: str = "loss") -> str:
     return f'task={{use="./upsets.py:Upset", args={{batches={list(batches)}, kind="{kind}"}}}}'
-
-
-def skipped(run_dir: RunDir) -> list[float]:
-    return [value for (_, _, name), value in curve(run_dir).items() if name == "skipped_steps"]
 
 
 def test_the_diagnosis_leaves_no_trace(trained: Trained) -> None:
@@ -59,7 +54,7 @@ def test_a_step_from_what_is_not_finite_is_left_out(trained: Trained, kind: str)
     assert [line.split(" weights")[0] for line in lines][:3] == taken
     weights = [line.split("weights=")[1] for line in lines]
     assert len({*weights[1:3]}) == 1 and len({*weights}) == 4, "the third iteration changes nothing"
-    assert skipped(run_dir) == [1.0]
+    assert [*logged(run_dir, "skipped_steps").values()] == [1.0]
     assert final_state(run_dir)["hooks"]["ema"]["updates"] == 4, "an average is one over steps"  # type: ignore[index]
     assert [line for line in messages(run_dir) if "no step" in line] == [
         "iteration 3 takes no step: the loss or a gradient is not finite"
@@ -179,7 +174,7 @@ def test_schedules_go_on_over_a_step_that_is_left_out(trained: Trained) -> None:
 
 def test_a_resumed_run_counts_on(resumes_alike: NewRun) -> None:
     run = (upset(1, 4), 'run.on_nan="skip"', "hooks.throughput.enabled=false", "run.max_epochs=2")
-    assert skipped(resumes_alike(*run, point="after_train_iter", at=3)) == [1.0, 2.0]
+    assert [*logged(resumes_alike(*run, point="after_train_iter", at=3), "skipped_steps").values()] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -217,6 +212,6 @@ def test_optimizers_that_decide_by_themselves_decide_alike_and_the_iteration_kno
     for part in ("model", "optimizer"):
         assert_same(final_state(knowing)[part], final_state(blind)[part])
     for run_dir in (knowing, blind):
-        assert skipped(run_dir) == [1.0, 2.0]
+        assert [*logged(run_dir, "skipped_steps").values()] == [1.0, 2.0]
         left_out = ["skipped=True" in line for line in messages(run_dir) if "weights" in line]
         assert left_out[:5] == [False, False, True, False, True]

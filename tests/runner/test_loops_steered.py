@@ -162,15 +162,13 @@ class Evaluating(Net):
         self.eval()
 
 
-def test_what_was_frozen_before_the_training_stays_so(trained: Trained) -> None:
-    run_dir = trained(f'model.use="{__file__}:Frozen"', 'hooks.freezes={use="./photographs.py:Freezes", args={at=99}}')
-    assert {line.split(": ")[1] for line in modes(run_dir)} == {"['body.1']"}
-
-
-def test_a_net_that_comes_in_evaluation_as_a_whole_is_trained(trained: Trained) -> None:
+@pytest.mark.parametrize(("net", "frozen"), [("Frozen", "['body.1']"), ("Evaluating", "[]")])
+def test_what_comes_frozen_stays_so_and_a_net_in_evaluation_as_a_whole_is_trained(
+    trained: Trained, net: str, frozen: str
+) -> None:
     freezes = 'hooks.freezes={use="./photographs.py:Freezes", args={at=99}}'
-    run_dir = trained(f'model.use="{__file__}:Evaluating"', freezes)
-    assert {line.split(": ")[1] for line in modes(run_dir)} == {"[]"}
+    run_dir = trained(f'model.use="{__file__}:{net}"', freezes)
+    assert {line.split(": ")[1] for line in modes(run_dir)} == {frozen}
 
 
 class Judging:

@@ -92,7 +92,8 @@ def test_what_there_is_no_room_for_is_dropped_and_told(trained: Trained, monkeyp
     ],
 )  # fmt: skip
 def test_what_is_no_image_is_refused_where_it_is_logged(what: str, message: str, trained: Trained) -> None:
-    run = trained(f'hooks.wrong={{use="./loggers.py:LogsWrongly", args={{what="{what}"}}}}', SHORT, code=1)
+    wrong = f'hooks.wrong={{use="./loggers.py:logs_wrongly", args={{what="{what}"}}, points=["after_train_iter"]}}'
+    run = trained(wrong, SHORT, code=1)
     assert reason(run).startswith(message)
 
 

@@ -17,14 +17,18 @@ from tests.toy import Net
 SWAP = ("max_epochs = 3", "max_iters = 1")
 
 
-def probes(tmp_path: Path, name: str = "probe", **keys: object) -> str:
-    written = "".join(f", {key}={value}" for key, value in keys.items())
-    args = f'{{file="{tmp_path / "notes"}", mark="{name} "}}'
-    return f'hooks.{name}={{use="./watchers.py:Probes", args={args}{written}}}'
+def notes(tmp_path: Path, who: str = "probe", use: str = "Notes", **keys: object) -> str:
+    written = "".join(f", {key.rstrip('_')}={value}" for key, value in keys.items())
+    args = f'{{file="{tmp_path / "notes"}", who="{who}"}}'
+    return f'hooks.{who}={{use="./module_watchers.py:{use}", args={args}{written}}}'
+
+
+def noted(tmp_path: Path) -> list[str]:
+    return (tmp_path / "notes").read_text().splitlines()
 
 
 PICKED = {
-    '["*"]': ["net", "body", "body.0", "body.1", "body.2", "body.3", "head"],
+    '["*"]': ["body.0", "body.1", "body.2", "body.3", "body", "head", "net"],
     '["body.?"]': ["body.0", "body.1", "body.2", "body.3"],
     '["head", "*.[02]"]': ["body.0", "body.2", "head"],
     '["type:Linear"]': ["body.0", "head"],
@@ -34,10 +38,10 @@ PICKED = {
 
 
 def test_globs_and_classes_pick_modules(trained: Trained, tmp_path: Path) -> None:
-    hooks = [probes(tmp_path, f"p{k}", modules=globs, points='["forward_pre"]') for k, globs in enumerate(PICKED)]
+    hooks = [notes(tmp_path, f"p{k}", modules=globs) for k, globs in enumerate(PICKED)]
     trained(*hooks, swap=SWAP)
     lines = [line.split() for line in noted(tmp_path)]
-    picked = {globs: [name for who, _, name, *_ in lines if who == f"p{k}"] for k, globs in enumerate(PICKED)}
+    picked = {globs: [name for who, name, *_ in lines if who == f"p{k}"] for k, globs in enumerate(PICKED)}
     assert picked == PICKED
 
 
@@ -51,7 +55,7 @@ NO_MATCH = {
 
 
 def test_all_that_picks_nothing_is_told_at_once_with_the_nearest(trained: Trained, tmp_path: Path) -> None:
-    hooks = [probes(tmp_path, f"p{k}", modules=f'["head", "{glob}"]') for k, glob in enumerate(NO_MATCH)]
+    hooks = [notes(tmp_path, f"p{k}", modules=f'["head", "{glob}"]') for k, glob in enumerate(NO_MATCH)]
     text = reason(trained(*hooks, "optimizer.groups=[{match='bodi*'}]", code=2))
     for k, told in enumerate(NO_MATCH.values()):
         assert f"--set hooks.p{k}" in text and told in text
@@ -61,16 +65,6 @@ def test_all_that_picks_nothing_is_told_at_once_with_the_nearest(trained: Traine
 
 ITERS = ("max_epochs = 3", "max_iters = 6")
 OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
-
-
-def notes(tmp_path: Path, who: str = "probe", use: str = "Notes", **keys: object) -> str:
-    written = "".join(f", {key.rstrip('_')}={value}" for key, value in keys.items())
-    args = f'{{file="{tmp_path / "notes"}", who="{who}"}}'
-    return f'hooks.{who}={{use="./module_watchers.py:{use}", args={args}{written}}}'
-
-
-def noted(tmp_path: Path) -> list[str]:
-    return (tmp_path / "notes").read_text().splitlines()
 
 
 # Stages.

@@ -15,7 +15,7 @@ from hookflow.pipeline.load import load
 from hookflow.runner.builder.build import build
 from hookflow.runner.numerics.precision import CUBLAS, choose_precision
 from tests.conftest import TESTS, TOY, NewRun, Trained, messages, reason, records
-from tests.runner.same import curve, final_state
+from tests.runner.same import final_state, logged
 
 SEES = ('hooks.sees={use="./upsets.py:Settings"}', "run.max_epochs=1")
 
@@ -85,10 +85,6 @@ def precision_of(run_dir: RunDir) -> object:
     return records(run_dir, "run")[-1]["precision"]
 
 
-def logged(run_dir: RunDir, name: str) -> list[float]:
-    return [value for (_, _, of), value in curve(run_dir).items() if of == name]
-
-
 PRECISION_SEES = 'hooks.sees={use="./watchers.py:Sees"}'
 
 
@@ -115,7 +111,7 @@ def test_a_scale_that_is_too_large_is_halved_and_its_step_left_out(trained: Trai
     for k, scale in enumerate(scales):
         before = scales[k - 1] if k else 2**16
         assert scale == (before if taken[k] else before // 2)
-    assert logged(run_dir, "skipped_steps")[-1] == left_out.count(True)
+    assert [*logged(run_dir, "skipped_steps").values()][-1] == left_out.count(True)
     (said,) = (line for line in messages(run_dir) if line.startswith("iteration 1 takes no step"))
     assert said.endswith("a gradient is not finite in float16: the loss is scaled by half as much")
 

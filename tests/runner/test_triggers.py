@@ -19,6 +19,7 @@ from hookflow.hooks.base import Hook
 from hookflow.pipeline.schema import Interval
 from hookflow.runner.dispatch.triggers import Trigger
 from tests.conftest import NewRun, Trained, messages, records
+from tests.runner.same import logged
 
 
 @dataclass
@@ -294,10 +295,6 @@ def told(at: str, when: str, name: str = "told", **more: object) -> str:
     written = "".join(f", {key}={value}" for key, value in more.items())
     quoted = when.replace('"', '\\"')
     return f'hooks.{name}={{use="./watchers.py:tells", points=["{at}"], when="{quoted}"{written}}}'
-
-
-def logged(run_dir: RunDir, name: str) -> dict[object, float]:
-    return {r["it"]: r["v"][name] for r in records(run_dir, "scalars") if name in r["v"]}  # type: ignore[index,operator]
 
 
 def iterations(run_dir: RunDir, name: str = "told") -> list[object]:
