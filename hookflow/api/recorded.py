@@ -37,7 +37,7 @@ def load_run(run: str | os.PathLike[str] = LATEST, folder: str | os.PathLike[str
 
     Raises UserError when there is none, or more than one.
     """
-    return RecordedRun(find_run(os.fspath(run), Path(folder), elsewhere="folder"))
+    return RecordedRun(find_run(os.fspath(run), Path(folder)))
 
 
 class RecordedRun:

@@ -163,13 +163,19 @@ def open_target(
     the user's hooks only the file's words are known. Raises UserError when there is no such thing, it is not valid, or
     a run is to be changed.
     """
+    from hookflow.events.rundir import short
     from hookflow.hooks.compile import compile_pipeline
+    from hookflow.pipeline.load import load
+    from hookflow.service.runs import find_run, recorded_plan
 
     if named is not None and not named.endswith(".toml") and not Path(named).is_file():
         if overrides or without or only or shuffle is not None:
             hint = "name the pipeline's file, to ask of another order than that of the run"
             raise UserError(Problem(f"{named} is a run, and its plan is recorded", hint=hint))
-        return recorded_target(named, runs)
+        run = find_run(named, runs, or_file=True)
+        loaded = load(short(run.pipeline), recorded=True, environment=False)
+        base = Path(run.describe().get("base", "."))
+        return Target(run.id, loaded, recorded_plan(run), base, run, imports=False)  # a run directory is data
     path = Path(named or only_pipeline())
     loaded = read_pipeline(path, overrides, without=without, only=only, imports=imports)
     plan = compile_pipeline(loaded, shuffle=shuffle, imports=imports)
@@ -204,15 +210,3 @@ def no_point(points: Points, name: str) -> Problem:
     if name != pair and pair in points.pairs:
         return Problem(f"{name} is two points", hint=f"name one of them: before_{pair} or {points.pairs[pair]}")
     return Problem(f'there is no point "{name}"', hint=nearest(name, [point.name for point in points]))
-
-
-def recorded_target(named: str, runs: Path = Path("runs")) -> Target:
-    """Return the pipeline and plan that a run has recorded. Raises UserError when there is no such run."""
-    from hookflow.events.rundir import short
-    from hookflow.pipeline.load import load
-    from hookflow.service.runs import find_run, recorded_plan
-
-    run = find_run(named, runs, or_file=True)
-    loaded = load(short(run.pipeline), recorded=True, environment=False)
-    base = Path(run.describe().get("base", "."))
-    return Target(run.id, loaded, recorded_plan(run), base, run, imports=False)  # a run directory is data

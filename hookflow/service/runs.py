@@ -28,21 +28,20 @@ def find_run(
     root: Path,
     *,
     having: Callable[[RunDir], bool] | None = None,
-    elsewhere: str = "--dir",
     or_file: bool = False,
 ) -> RunDir:
     """Return the run that `wanted` means: a path, an id, a unique beginning or end of one, or a name (its newest run).
 
     None and "latest" mean the newest of all. A name means the newest `having` what is needed, if there is such a run.
-    Raises UserError when there is none, or more than one, and PermissionError where its event log cannot be read; the
-    error says that `elsewhere` names another folder, and with `or_file` that `wanted` is not a pipeline file either.
+    Raises UserError when there is none, or more than one, and PermissionError where its event log cannot be read. With
+    `or_file` the error says that `wanted` is no pipeline file either.
     """
     if wanted and (Path(wanted) / "run.json").is_file():
         run = RunDir(Path(wanted))
     else:
         unreadable: list[str] = []
         runs = all_runs(root, unreadable.append)
-        run = _chosen(runs, wanted, having) or _raise_unknown(wanted, root, runs, unreadable, elsewhere, or_file)
+        run = _chosen(runs, wanted, having) or _raise_unknown(wanted, root, runs, unreadable, or_file)
     with suppress(FileNotFoundError, IsADirectoryError):  # it has not got as far as to have one
         open_regular(run.events).close()
     return run
@@ -62,7 +61,7 @@ def _chosen(runs: list[RunDir], wanted: str | None, having: Callable[[RunDir], b
 
 
 def _raise_unknown(
-    wanted: str | None, root: Path, runs: list[RunDir], unreadable: list[str], elsewhere: str, or_file: bool
+    wanted: str | None, root: Path, runs: list[RunDir], unreadable: list[str], or_file: bool
 ) -> NoReturn:
     """Raise UserError for an unknown run, and for a missing file of that name; and what may be meant."""
     names = [name for run in runs for name in (run.id, run.path.parent.name, run.id.rsplit("-", 1)[-1])]
@@ -73,7 +72,7 @@ def _raise_unknown(
 
         message = f'there is no file "{wanted}", and {message}'
         hint = hint or nearest_file(Path(wanted))
-    start = f"start one with `hookflow run`, or name the place with {elsewhere}"
+    start = "start one with `hookflow run`, or name their folder (--dir)"
     raise UserError(Problem(message, Where("RUN"), hint or ("`hookflow runs` lists them" if runs else start)))
 
 

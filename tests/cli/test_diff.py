@@ -91,7 +91,7 @@ def test_what_is_neither_a_pipeline_nor_a_run() -> None:
     assert 'did you mean "old.toml"?' in wrong
     wrong = refused("diff", "old.toml", "nope")
     assert 'there is no file "nope", and there are no runs in runs' in wrong
-    assert "name the place with --dir" in wrong
+    assert "name their folder (--dir)" in wrong
     run = record("old.toml")
     assert 'no run "q"' in refused("diff", "q", "new.toml")
     run.plan.write_text("{}")

@@ -197,7 +197,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> torch.distributed.HashStore:
     """Return the store of ranks that have not met yet."""
     store = torch.distributed.HashStore()
     monkeypatch.setattr(rendezvous, "store", lambda seconds: store)
-    monkeypatch.setattr(rendezvous, "_joined", None)
+    monkeypatch.setattr(rendezvous, "joined", None)
     return store
 
 
@@ -216,7 +216,7 @@ def test_ranks_wait_for_each_other_without_being_deaf(shared: torch.distributed.
         signal.signal(signal.SIGALRM, before)
     with pytest.raises(RuntimeError, match="not all of the 2 ranks are there"):
         rendezvous.rendezvous(Ranks(0, 2, 0), 0)
-    assert rendezvous.joined() is None
+    assert rendezvous.joined is None
 
 
 def test_a_rank_that_heeds_no_signal_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch, run_dir: RunDir) -> None:

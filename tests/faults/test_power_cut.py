@@ -110,8 +110,8 @@ def test_a_log_that_is_behind_its_checkpoint_is_reported(trained: Trained, train
     assert train_here(run_dir, resume=True) == 0
     (text,) = [text for text in warned(run_dir) if "the event log ends" in text]
     assert text == (
-        "the event log ends at iteration 2: what was recorded from there to the checkpoint's iteration 5 is lost, "
-        "as after a power cut"
+        "the event log ends before the checkpoint's iteration 5: what was recorded between its end and the checkpoint "
+        "is lost, as after a power cut"
     )
 
 

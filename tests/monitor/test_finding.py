@@ -84,7 +84,7 @@ def test_a_wrong_name_is_answered_with_what_there_is(root: Path, wanted: str, sa
 
 
 def test_no_runs_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match=r"there are no runs in .*\n.*, or name the place with --dir"):
+    with pytest.raises(UserError, match=r"there are no runs in .*\n.*, or name their folder \(--dir\)"):
         find_run(None, tmp_path / "runs")
     runs(dir=tmp_path / "runs")
     assert "no runs in" in capsys.readouterr().out
@@ -100,7 +100,7 @@ def test_a_name_that_could_be_a_files(root: Path, tmp_path: Path, monkeypatch: p
 
     empty = Path("runs")
     nothing = 'RUN: there is no file "quads", and there are no runs in runs\n    '
-    assert message("quads", empty) == nothing + "start one with `hookflow run`, or name the place with --dir"
+    assert message("quads", empty) == nothing + "start one with `hookflow run`, or name their folder (--dir)"
     assert message("zzzzzz", root).startswith(f'RUN: there is no file "zzzzzz", and no run "zzzzzz" in {root}\n')
     Path("quads.toml").touch()
     assert message("quads", empty) == nothing + 'did you mean "quads.toml"?'

@@ -89,7 +89,7 @@ def agree_on_failure(ranks: Ranks, mine: Stop, *, lost: bool) -> Stop:
     It is `mine` itself when this rank was interrupted and no rank has failed, or when it has only `lost` another one
     without a report.
     """
-    store = rendezvous.joined()
+    store = rendezvous.joined
     if store is None:
         return mine  # their agent compares the reports
     failed = mine.status == "failed" and not lost

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import _broadcast_coalesced
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
@@ -32,26 +34,27 @@ OF_DDP = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
 """The keys of `[distributed]` that `DistributedDataParallel` takes by the same names."""
 
 
-@torch.no_grad()
-def broadcast(tensors: list[Tensor]) -> None:
-    """Copy the contents of these tensors from rank 0 to all, by one call, whatever their types."""
-    tensors = sorted(tensors, key=lambda tensor: -tensor.element_size())  # so that each begins at a multiple of its own
-    flat = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
-    dist.broadcast(flat, src=0)
-    pieces = torch.split(flat, [tensor.nbytes for tensor in tensors])
-    for tensor, piece in zip(tensors, pieces, strict=True):
-        tensor.copy_(piece.view(tensor.dtype).view_as(tensor))
+BUCKET = 250 << 20
+"""Bytes that are sent at once, as by `DistributedDataParallel`: a copy of all may not fit in the memory."""
+
+
+def broadcast(tensors: Iterable[Tensor]) -> None:
+    """Copy the contents of these tensors from rank 0 to all; as bytes, since gloo lacks some types of numbers."""
+    shared = [tensor.detach() for tensor in tensors]
+    shared = [tensor.view(-1).view(torch.uint8) if tensor.is_contiguous() else tensor for tensor in shared]
+    if shared:
+        _broadcast_coalesced(dist.distributed_c10d._get_default_group(), shared, BUCKET, 0)
 
 
 @torch.no_grad()
 def average(tensors: list[Tensor]) -> None:
     """Replace the contents of these tensors by their mean over the ranks, by one call for each type of number."""
     for group in by_dtype(tensors):
-        flat = torch.cat([tensor.reshape(-1) for tensor in group])
+        flat = _flatten_dense_tensors(group)  # type: ignore[no-untyped-call]
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
-        pieces = torch.split(flat, [tensor.numel() for tensor in group])
-        torch._foreach_copy_(group, [piece.view_as(tensor) for piece, tensor in zip(pieces, group, strict=True)])
+        pieces = _unflatten_dense_tensors(flat, group)  # type: ignore[no-untyped-call]
+        torch._foreach_copy_(group, pieces)
 
 
 def class_of(model: nn.Module) -> str:
@@ -122,8 +125,7 @@ class Parallel(Strategy):
         self._buffers: list[tuple[nn.Module, str]] = []
 
     def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
-        for tensor in (*network.parameters(), *network.buffers()):  # one by one: a copy of all may not fit
-            broadcast([tensor.detach()])
+        broadcast((*network.parameters(), *network.buffers()))
         self._models = [model for model in models if any(p.requires_grad for p in model.parameters())]
         self._buffers = [  # by name: a module may put another tensor there
             (module, name)
@@ -133,8 +135,7 @@ class Parallel(Strategy):
         ]
 
     def add_parameters(self, parameters: Sequence[Tensor]) -> None:
-        for parameter in parameters:
-            broadcast([parameter.detach()])
+        broadcast(parameters)
 
     def check_lengths(self, lengths: Mapping[str, int], place: Locate) -> None:
         mappings: list[Mapping[str, int]] = [{}] * dist.get_world_size()
@@ -152,9 +153,8 @@ class Parallel(Strategy):
         return total
 
     def broadcast_buffers(self) -> None:
-        result = (module._buffers[name] for module, name in self._buffers)
-        if buffers := [buffer for buffer in result if buffer is not None]:
-            broadcast(buffers)
+        buffers = (module._buffers[name] for module, name in self._buffers)
+        broadcast(buffer for buffer in buffers if buffer is not None)
 
 
 def choose_strategy(
@@ -312,11 +312,21 @@ def full_state(state: dict[str, Any], consensus: AnyConsensus) -> dict[str, Any]
     All ranks must call it, and each waits for the others. A state of a hook that is equal on all ranks is kept once.
     Sharded tensors remain so.
     """
-    mine = {name: hashlib.sha256(pickle.dumps(_plain(hook))).hexdigest() for name, hook in state["hooks"].items()}
-    looks = consensus.all_gather_object(mine)
-    alike = {name for name in looks[0] if all(look.get(name) == looks[0][name] for look in looks)}
+
+    def plain(leaf: Any) -> Any:
+        if is_sharded(leaf):
+            return str(leaf.dtype), tuple(leaf.shape)
+        if isinstance(leaf, Tensor):
+            words = leaf.detach().cpu().reshape(-1).view(torch.uint8)
+            return str(leaf.dtype), tuple(leaf.shape), words.numpy().tobytes()
+        return leaf
+
+    hooks = state["hooks"]
+    mine = {name: hashlib.sha256(pickle.dumps(mapped(hook, plain))).digest() for name, hook in hooks.items()}
+    first, *rest = consensus.all_gather_object(mine)
+    alike = {name for name in first if all(look.get(name) == first[name] for look in rest)}
     own = {key: state[key] for key in OWN}
-    own["hooks"] = {name: hook for name, hook in state["hooks"].items() if name not in alike}
+    own["hooks"] = {name: hook for name, hook in hooks.items() if name not in alike}
     # a GPU's tensor that is pickled would come out on that GPU on every other rank
     sent = mapped(
         without_contents(own), lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) and not leaf.is_meta else leaf
@@ -334,18 +344,6 @@ def local_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
         return state | {"random": None}
     own: dict[str, Any] = others[ranks.rank - 1]
     return state | own | {"hooks": state["hooks"] | own["hooks"]}
-
-
-def _plain(value: Any) -> Any:
-    """Return what is equal for equal states, as bytes and plain values."""
-    if is_sharded(value):
-        return "sharded", str(value.dtype), tuple(value.shape)
-    if isinstance(value, Tensor):
-        words = value.detach().cpu().reshape(-1).view(torch.uint8)
-        return "tensor", str(value.dtype), tuple(value.shape), words.numpy().tobytes()
-    if isinstance(value, dict):
-        return [(key, _plain(item)) for key, item in value.items()]
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 class FSDP(Parallel):
@@ -366,7 +364,11 @@ class FSDP(Parallel):
     def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        _check_layout(network, place)
+        for name, parameter in network.named_parameters():
+            if not parameter.is_contiguous():
+                message = f'"fsdp" cannot shard "{name}": it uses the channels_last memory format'
+                hint = 'leave out run.channels_last, and such a layout in the model, or use strategy = "ddp"'
+                raise UserError(Problem(message, place("distributed.strategy"), hint))
         super().parallelize(network, models, device, place)
         self.mesh, half = init_device_mesh(device.type, (dist.get_world_size(),)), HALVES.get(self._precision)
         patient = dist.new_group(backend="gloo", timeout=timedelta(days=1))  # since a disk may hang
@@ -435,11 +437,3 @@ def repeated_block(network: nn.Module) -> list[str]:
 
 def _can_be_gathered(module: nn.Module) -> bool:
     return type(module).forward is not nn.Module.forward and any(True for _ in module.parameters())
-
-
-def _check_layout(network: nn.Module, place: Locate) -> None:
-    for name, parameter in network.named_parameters():
-        if not parameter.is_contiguous():
-            message = f'"fsdp" cannot shard "{name}": it uses the channels_last memory format'
-            hint = 'leave out run.channels_last, and such a layout in the model, or use strategy = "ddp"'
-            raise UserError(Problem(message, place("distributed.strategy"), hint))

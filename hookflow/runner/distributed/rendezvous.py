@@ -42,7 +42,8 @@ def of_environment() -> Ranks:
 PERIOD = 0.05
 """Seconds between the checks for the others."""
 
-_joined: Store | None = None
+joined: Store | None = None
+"""The result of `rendezvous`; None before it."""
 
 
 def started_by_torchrun() -> bool:
@@ -68,20 +69,15 @@ def store(seconds: float) -> Store:
     return PrefixStore("hookflow", result)
 
 
-def joined() -> Store | None:
-    """Return the result of `rendezvous`; None before it."""
-    return _joined
-
-
 def rendezvous(ranks: Ranks, seconds: float) -> Store:
     """Return a part of the store that is these ranks' own, once all of them are there.
 
     Rank 0 answers each rank's token with a new prefix, since launchers of several machines count restarts apart. Polls,
     because a wait of the library ignores signals. Raises RuntimeError when they are not there after so many seconds.
     """
-    global _joined
-    if _joined is not None:
-        return _joined
+    global joined
+    if joined is not None:
+        return joined
     from torch._C._distributed_c10d import PrefixStore
 
     tcp_store, me = store(seconds), secrets.token_hex(8)
@@ -100,7 +96,7 @@ def rendezvous(ranks: Ranks, seconds: float) -> Store:
             ours = PrefixStore(name, tcp_store)
             ours.set(f"rank {ranks.rank}", "")
             if ours.check(expected):
-                _joined = ours
+                joined = ours
                 return ours
         if time.monotonic() > until:
             raise RuntimeError(f"not all of the {ranks.world} ranks are there after {seconds} seconds")

@@ -6,7 +6,6 @@ import os
 import platform
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -15,7 +14,6 @@ from typing import Any, Literal
 import torch
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.reading import read_record
 from hookflow.events.records import VERSION
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
@@ -41,9 +39,6 @@ from hookflow.runner.numerics.precision import describe, torch_settings
 from hookflow.runner.process.launch import adopt
 from hookflow.runner.process.signals import Signals, Stop
 from hookflow.user_code import only_showable
-
-TAIL = 1 << 16
-"""Bytes at the end of a log that have its last iteration."""
 
 
 def execute(
@@ -87,7 +82,8 @@ def execute(
         check_comm_hook(plan, parts.strategy, parts.place)
         manifest = read_manifest(checkpoint) if checkpoint else {"it": 0, "ep": 0}
         if ranks.first and recorder.log_found < manifest.get("log", 0):
-            say(_log_is_behind(run_dir.events, recorder.log_found, manifest["it"]), "warn")
+            lost = "what was recorded between its end and the checkpoint is lost, as after a power cut"
+            say(f"the event log ends before the checkpoint's iteration {manifest['it']}: {lost}", "warn")
         with writing(parts.writers, run_dir, wanted.pipeline, manifest["it"], recorder, signals) as start_writers:
             _record_start(recorder, plan, parts, manifest, checkpoint, loaded.pipeline.distributed.strategy)
             for problem in plan.warnings if ranks.first else ():
@@ -146,19 +142,6 @@ def _load(store: CheckpointStore, consensus: AnyConsensus, path: Path) -> str:
     ranks = consensus.ranks
     wrong = consensus.all_gather_object(consensus.together(partial(store.load, path, ranks.rank, ranks.world)))
     return next(filter(None, wrong), "")
-
-
-def _log_is_behind(log: Path, size: int, it: int) -> str:
-    """Return a warning: the first `size` bytes of the log do not reach the checkpoint of iteration `it`."""
-    with log.open("rb") as file:
-        file.seek(max(size - TAIL, 0))
-        lines = file.read(min(size, TAIL)).splitlines()
-    end = 0
-    for line in lines:
-        with suppress(ValueError, KeyError):  # a kind of another version may say no iteration
-            end = max(end, read_record(line)["it"])
-    lost = f"what was recorded from there to the checkpoint's iteration {it} is lost"
-    return f"the event log ends at iteration {end}: {lost}, as after a power cut"
 
 
 def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
