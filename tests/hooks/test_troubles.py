@@ -15,23 +15,13 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import parse
 from tests.hooks.sources import HEAD, pipeline_with
+from tests.hooks.test_contracts import SAMPLES, inline
 
-ARGUMENTS = {
-    "activation_checkpoint": 'args = { match = ["*"] }',
-    "freeze": 'args = { params = ["*"] }',
-    "grad_clip": "args = { max_norm = 1.0 }",
-    "accumulation_schedule": "args = { batches = [[0, 2]] }",
-    "comm_hook": 'args = { algorithm = "fp16_compress" }',
-    "metrics": 'args = { metrics = { f1 = { use = "MulticlassF1Score" } } }',
-    "predict": 'args = { outputs = ["logits"] }',
-    "tta": 'args = { transforms = ["hflip"] }',
-    "scheduler": 'args = { chain = [{ use = "ConstantLR" }] }',
-    "time_limit": 'args = { limit = "230m" }',
-}
+ARGUMENTS = {**SAMPLES, "comm_hook": {"algorithm": "fp16_compress"}}
 
 
 def plan(*uses: str, more: str = "") -> Plan:
-    tables = "".join(f'[hooks.{use}]\nuse = "{use}"\n{ARGUMENTS.get(use, "")}\n' for use in uses)
+    tables = "".join(f'[hooks.{use}]\nuse = "{use}"\nargs = {inline(ARGUMENTS.get(use, {}))}\n' for use in uses)
     return compile_pipeline(parse(HEAD + tables + more, Path("troubles.toml")))
 
 
