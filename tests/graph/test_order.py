@@ -9,9 +9,9 @@ import json
 
 import pytest
 
-from hookflow.errors import UserError, Where
+from hookflow.errors import UserError
 from hookflow.graph.compile import compile_plan
-from hookflow.graph.plan import EdgeKind, Node, Plan
+from hookflow.graph.plan import Node, Plan
 from hookflow.graph.points import Point, Points
 from hookflow.graph.render.text import as_text
 from tests.hook_nodes import AROUND, POINT, node, order, plan
@@ -73,45 +73,11 @@ class TestEdges:
 
 
 class TestNames:
-    def test_that_are_unknown_are_reported_all_at_once_with_the_nearest(self) -> None:
-        text = str(refused(node("ema"), node("a", ["emma"]), node("b", before=["nobody"]), node("c", requires=["em"])))
-        assert 'did you mean "ema"?' in text
-        assert 'write "nobody?" if it may be missing' in text
-        assert 'requires the hook "em", which is not in this pipeline' in text
-
-    def test_of_a_class_are_reported_with_it(self) -> None:
-        for kind, stated in (("class", True), ("file", False)):
-            assert ("(stated by p.toml:1" in str(refused(node("a", ["nobody"], kind=kind)))) is stated  # type: ignore[arg-type]
-
-    @pytest.mark.parametrize(
-        ("hook", "message"),
-        [
-            (node("a", requires=["off"]), 'requires the hook "off", which is switched off'),
-            (node("a", requires=["b?"]), "what is required cannot be optional"),
-            (node("a", ambiguous_with=["nobody"]), 'ambiguous with "nobody", which is not in this pipeline'),
-            (node("a", after=["a"]), "before or after itself"),
-        ],
-    )
-    def test_that_cannot_be(self, hook: Node, message: str) -> None:
-        assert message in str(refused(hook, node("b"), disabled=("off",)))
-
     def test_of_hooks_that_are_off_or_optional_may_be_missing(self) -> None:
         assert plan(node("a", ["off", "c?"], ambiguous_with=["b", "off", "c?"]), node("b"), disabled=["off"])
 
 
 class TestCycles:
-    def test_name_their_hooks_and_edges_and_stand_where_the_first_is_stated(self) -> None:
-        (problem,) = refused(
-            node("a", ["c"]), node("b", near={POINT: (["a"], [])}), node("c", ["b"]), node("d")
-        ).problems
-        assert problem.message == f"ordering cycle: a → b → c → a at {POINT}"
-        assert problem.hint.split("\n    ") == [
-            '"a" before "b": p.toml:2',
-            '"b" before "c": p.toml:1',
-            '"c" before "a": p.toml:1',
-        ]
-        assert problem.where == Where("p.toml", 2)
-
     def test_at_several_points_are_reported_once(self) -> None:
         points = [(point, "whole") for point in ("before_train", "after_train", "after_run")]
         for count, more in ((1, ""), (2, " and 1 more"), (3, " and 2 more")):
@@ -135,12 +101,6 @@ class TestCycles:
             'an edge may be that of one method alone: points = [{ at = "after_val", after = ["…"] }, …]',
             "what is entered first is left last",
         ]
-
-    @pytest.mark.parametrize(("kinds", "hints"), [("ff", 0), ("fc", 1), ("cc", 1)])
-    def test_that_a_class_is_part_of_say_how_the_file_overrules_it(self, kinds: str, hints: int) -> None:
-        kind: dict[str, EdgeKind] = {"f": "file", "c": "class"}
-        error = refused(node("a", ["b"], kind=kind[kinds[0]]), node("b", ["a"], kind=kind[kinds[1]]))
-        assert str(error).count("the file can overrule: after = [] or before = [] in the hook's table") == hints
 
     def test_are_all_reported_at_once_and_of_a_tangle_a_dozen(self) -> None:
         assert len(refused(*(node(name, set("abcdef") - {name}) for name in "abcdef")).problems) == 12

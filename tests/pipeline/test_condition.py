@@ -50,12 +50,9 @@ def test_it_names_what_it_looks_at() -> None:
     ("text", "message", "column", "hint"),
     [
         ("", "cannot be read", 1, "e.g."),
-        ("loss = 3", "cannot be read", 6, '"=="'),
         ("loss > 3 && lr > 1", "cannot be read", 11, 'write "and" for "&&"'),
         ("!(loss > 3)", "cannot be read", 1, 'write "not" for "!"'),
-        ("loss", "a number, and neither holds", 1, "compare it"),
         ("(loss > 3) + 1 > 1", "is no number", 2, "combine"),
-        ("lr > 1 or isnam(loss)", 'no function "isnam"', 11, 'did you mean "isnan"?'),
         ("é > 1 or isnam(loss)", 'no function "isnam"', 10, 'did you mean "isnan"?'),
         ("  eval(loss) > 1", 'no function "eval"', 3, ""),
         ("loss > 'high'", "this is no number", 8, "value("),
@@ -63,7 +60,6 @@ def test_it_names_what_it_looks_at() -> None:
         ("loss in (1, 2)", "numbers are compared with", 9, ""),
         ("True", "conditions know", 1, ""),
         ("().__class__.__bases__ > 1", "only names may have dots", 1, ""),
-        ("__import__('os').getcwd() > 1", "conditions know", 1, ""),
         ("min(*loss, 2) > 1", "conditions know", 5, ""),
     ],
 )
