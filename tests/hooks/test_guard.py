@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from hookflow.errors import UserError, Where
+from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.builtin.early_stop import EarlyStop
 from hookflow.hooks.builtin.lr_finder import LRFinder, steepest, swept
 from hookflow.hooks.builtin.spike_guard import SpikeGuard, is_spike
-from hookflow.hooks.builtin.time_limit import TimeLimit
 from hookflow.runner.checkpoint.store import read
 from tests.conftest import NewRun, Trained, records
 from tests.hooks.stand_ins import StandIn
@@ -32,11 +30,6 @@ Train = Callable[..., int]
 
 
 class TestTimeLimit:
-    @pytest.mark.parametrize("written", ["soon", "3h50m", "2ep", "0s", 10])
-    def test_what_is_no_duration_is_refused_before_the_run(self, written: object) -> None:
-        (problem,) = wrong_arguments(TimeLimit, {"limit": written}, "time_limit", lambda _: Where(""))
-        assert "limit" in problem.message
-
     def test_it_stops_with_a_checkpoint_from_which_the_run_is_resumed_to_the_same_end(
         self, trained: Trained, train_here: Train, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -18,6 +18,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.builtin.metrics import Accuracy, Metrics
 from hookflow.hooks.builtin.predict import TTA, Predict, views
+from hookflow.hooks.builtin.schedules import LRSchedule, ParamSchedule
+from hookflow.hooks.builtin.time_limit import TimeLimit
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from tests.conftest import TESTS, TOY, Trained, records
@@ -163,15 +165,21 @@ class TestMetrics:
 
 
 @pytest.mark.parametrize(
-    ("make", "args"),
+    ("make", "others", "name", "values"),
     [
-        *((Predict, {"outputs": ["logits"], "file": file}) for file in ("rows.txt", "../rows.npz", "rows")),
-        *((TTA, {"transforms": [transform]}) for transform in ("flip", "shift(0)", "shift(-1)", "shift", 3)),
+        (Predict, {"outputs": ["logits"]}, "file", ["rows.txt", "../rows.npz", "rows"]),
+        (TTA, {}, "transforms", [["flip"], ["shift(0)"], ["shift(-1)"], ["shift"], [3]]),
+        (TimeLimit, {}, "limit", ["soon", "3h50m", "2ep", "0s", 10]),
+        (LRSchedule, {}, "warmup", [1.5, -1, "30s", "100%", "soon", True]),
+        (ParamSchedule, {}, "momentum", [[], [["30s", 0.9]], [[0, -0.1]], [["soon", 1.0]], [[0]], 0.9]),
     ],
 )
-def test_an_invalid_argument_is_refused_before_the_run(make: Any, args: dict[str, Any]) -> None:
-    (problem,) = wrong_arguments(make, args, "hook", lambda _: Where(""))
-    assert "file" in problem.message or "transform" in problem.message
+def test_an_invalid_argument_is_refused_before_the_run(
+    make: Any, others: dict[str, Any], name: str, values: list[Any]
+) -> None:
+    for value in values:
+        (problem,) = wrong_arguments(make, {**others, name: value}, "hook", lambda _: Where(""))
+        assert f'"{name}"' in problem.message, value
 
 
 class TestTTA:

@@ -67,13 +67,10 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        ("pth", 'there is nothing called "pth"\n    did you mean "path"?'),
         (":Path", 'there is nothing called ":Path"'),
-        ("pathlib:Pth", 'there is no "Pth" in pathlib\n    did you mean "Path"?'),
         ("pathlib:Path.exist", 'there is no "exist" in Path\n    did you mean "exists"?'),
         ("email.mine:X", 'there is no module "email.mine"\n    did you mean "email.mime"?'),
         ("hookflw.hooks:X", 'there is no module "hookflw"\n    did you mean "hookflow"?'),
-        ("./min.py:X", 'there is no file "./min.py"'),
         ("./mymod.py:X", 'did you mean "my_mod.py"?'),
         ("my_mod:Mine", 'for the file write "./my_mod.py:Mine"'),
         ("./my_mod.py", 'write "package.module:Name" or "./file.py:Name"'),
