@@ -307,25 +307,6 @@ for _name in ("forward_pre", "forward", "full_backward_pre", "full_backward"):
     setattr(Probes, _name, _notes(_name))
 
 
-class Scales:
-    """Replaces what it is offered inside the network by so much of it; each method does it in PyTorch's own way."""
-
-    def __init__(self, by: float, points: list[str]) -> None:
-        self.by, self.chosen = by, points
-
-    def forward_pre(self, args: tuple[torch.Tensor, ...]) -> Any:
-        return tuple(arg * self.by for arg in args) if "forward_pre" in self.chosen else None
-
-    def forward(self, output: torch.Tensor) -> Any:
-        return output * self.by if "forward" in self.chosen else None
-
-    def full_backward_pre(self, grad_output: tuple[torch.Tensor, ...]) -> Any:
-        return tuple(grad * self.by for grad in grad_output) if "full_backward_pre" in self.chosen else None
-
-    def full_backward(self, grad_input: tuple[torch.Tensor, ...], grad_output: object) -> Any:
-        return tuple(grad * self.by for grad in grad_input) if "full_backward" in self.chosen else None
-
-
 def sees_logits(run: Any, outputs: dict[str, torch.Tensor]) -> None:
     run.say(f"logits {outputs['logits'].min().item()} to {outputs['logits'].max().item()}")
 
@@ -347,11 +328,9 @@ class WaitsFor:
         self.file = Path(file)
 
     def after_train_epoch(self) -> None:
-
         while not self.file.exists():
             time.sleep(0.01)
 
 
 def slow(run: Any) -> None:
-
     time.sleep(0.02)

@@ -25,7 +25,7 @@ MAIN = "tests.runner.test_iteration_forms"
 GAN = TESTS / "gan.toml"
 ITERATIONS = ("max_epochs = 3", "max_iters = 7")
 RAISES = 'hooks.raises={use="./watchers.py:Raises", args={at=3}, on_error="%s"}'
-IN_MODULES = 'hooks.scales={use="./watchers.py:Scales", args={by=0.5, points=["forward"]}, modules=["head"]}'
+IN_MODULES = 'hooks.scales={use="./module_watchers.py:halves", points=["forward"], modules=["head"]}'
 WHEN = 'hooks.told={use="./watchers.py:tells", points=["after_forward"], when="loss < 0.9"}'
 
 

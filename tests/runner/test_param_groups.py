@@ -71,14 +71,6 @@ def test_settings_are_scaled_before_a_schedule_sees_them(trained: Trained) -> No
     assert first["lr"] == pytest.approx(last["lr"] * 0.1)
 
 
-def test_a_group_has_the_optimizers_own_setting_times_the_factor() -> None:
-    groups = [ParamGroup(match="*.bias", scale={"lr": 0.1, "weight_decay": 0.0})]
-    net = Net()
-    optimizer = torch.optim.AdamW(param_groups(groups, net, Where)[0], lr=0.5, weight_decay=0.2)
-    scale_groups(optimizer, groups, Where)
-    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.05, 0.0), (0.5, 0.2)]
-
-
 def test_what_is_no_number_of_the_optimizer_cannot_be_scaled() -> None:
     groups = [ParamGroup(match="*.bias", scale={"momentun": 0.1})]
     optimizer = torch.optim.SGD(param_groups(groups, Net(), Where)[0], lr=0.5)

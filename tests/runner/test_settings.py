@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import pytest
 import torch
@@ -143,17 +142,12 @@ def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale(trained: Trained) -
     assert "the loss is NaN in iteration 3" in reason(run_dir)
 
 
-class TestAuto:
-    AUTO = ("run.precision='auto'", "run.device='cpu'", "run.max_epochs=1")
-
-    def test_it_is_what_the_processor_computes_in_and_left_out_it_is_fp32(self, trained: Trained, bf16: bool) -> None:
-        for settings, half in ((self.AUTO, bf16), (("run.max_epochs=1",), False)):
-            run_dir = trained(*settings, PRECISION_SEES)
-            assert precision_of(run_dir) == ("bf16" if half else "fp32")
-            assert f"train: logits torch.{'bfloat16' if half else 'float32'}, loss torch.float32" in messages(run_dir)
-
-    @pytest.mark.parametrize(("asked", "device", "chosen"), [("auto", "mps", "fp32"), ("tf32", "cuda", "tf32")])
-    def test_no_other_device_is_judged_by_the_processor(self, bf16: bool, asked: Any, device: str, chosen: str) -> None:
+def test_auto_is_what_the_processor_computes_in_and_left_out_it_is_fp32(trained: Trained, bf16: bool) -> None:
+    for settings, half in ((("run.precision='auto'", "run.device='cpu'"), bf16), ((), False)):
+        run_dir = trained(*settings, "run.max_epochs=1", PRECISION_SEES)
+        assert precision_of(run_dir) == ("bf16" if half else "fp32")
+        assert f"train: logits torch.{'bfloat16' if half else 'float32'}, loss torch.float32" in messages(run_dir)
+    for asked, device, chosen in (("auto", "mps", "fp32"), ("tf32", "cuda", "tf32")):  # which the processor is not
         assert choose_precision(asked, torch.device(device), lambda *said: None) == chosen
 
 

@@ -36,7 +36,7 @@ TRIGGERS = (
 )
 
 INSIDE = (
-    'hooks.probes={use="./watchers.py:Scales", args={by=0.9, points=["forward"]}, modules=["head"], every=2}',
+    'hooks.probes={use="./module_watchers.py:halves", points=["forward"], modules=["head"], every=2}',
     'hooks.once={use="./module_watchers.py:halves_once", points=["forward"], modules=["type:Linear"], from=2}',
     'hooks.halves={use="./module_watchers.py:halves", points=["forward"], modules=["body.0"], stages=["train", "val"]}',
 )

@@ -138,14 +138,6 @@ def test_they_fire_in_the_process_that_trains_alone(trained: Trained, tmp_path: 
     assert ("Identity" in {name for name, _ in seen}) is (workers == 0)
 
 
-class Steps:
-    def optimizer_step_pre(self, name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        return with_closure(name, optimizer, args, kwargs)
-
-    def optimizer_step_post(self, name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        after_step(name, optimizer, args, kwargs)
-
-
 def with_closure(name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
     CALLS.append(("pre", name, type(optimizer).__name__, len(args)))
     return (*args, lambda: CALLS.append(("closure", name))), kwargs
@@ -155,6 +147,14 @@ def after_step(name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: A
     CALLS.append(
         ("post", name, len(args), float(sum(p.detach().sum() for g in optimizer.param_groups for p in g["params"])))
     )
+
+
+class Steps:
+    def optimizer_step_pre(self, name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        return with_closure(name, optimizer, args, kwargs)
+
+    def optimizer_step_post(self, name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        after_step(name, optimizer, args, kwargs)
 
 
 def in_steps(parts: Parts, state: RunState) -> Iterator[Any]:
@@ -308,17 +308,9 @@ class Thaws:
         run.model.head.requires_grad_(run.iter > 0)
 
 
-def frozen_net() -> nn.Module:
-    from tests.toy import Net
-
-    net = Net()
-    net.body[0].requires_grad_(False)
-    return net
-
-
 def test_on_a_frozen_parameter_they_fire_once_it_trains(ran: Ran) -> None:
-    model = f'model.use="{__name__}:frozen_net"'
-    says = hook("says", says_iter, "parameter_grad", parameters=["head.bias", "body.0.*"])
+    model = 'model.use="./surgeons.py:HalfFrozen"'
+    says = hook("says", says_iter, "parameter_grad", parameters=["head.bias", "body.0.weight"])
     assert ran(model, says, hook("thaws", Thaws), *SHORT)[1] == [(1, "head.bias")]
 
 

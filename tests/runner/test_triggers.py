@@ -35,7 +35,7 @@ class Place:
 
 
 def trigger_of(written: Written, place: Place, point: str = "after_train_iter") -> Trigger:
-    return Trigger(Binding(0, "h", point, point, "whole", (), written, "normal"), POINTS[point], place)
+    return Trigger(bound(point, written), POINTS[point], place)
 
 
 @pytest.mark.parametrize(
@@ -107,22 +107,6 @@ def test_nothing_is_done_where_the_length_is_not_known_yet(trigger: Written) -> 
     assert trigger_of(trigger, Place(max_iters=0, iters_per_epoch=0), "before_run")()
 
 
-AT = (
-    "before_run",
-    "before_train",
-    "before_train_epoch",
-    "before_train_iter",
-    "forward",
-    "after_optimizer_step",
-    "after_train_iter",
-    "after_train_epoch",
-    "before_val",
-    "after_val",
-    "after_train",
-    "after_run",
-)
-
-
 @dataclass
 class Walk:
     """A run without anything to train; the points come as `hookflow.graph.points` draws them."""
@@ -176,6 +160,9 @@ class Walk:
                 yield from ("before_val", "after_val")
         yield from ("after_train", "after_run")
 
+
+AT = list(dict.fromkeys(Walk(Length(1, None, iters_per_epoch=1)).points()))
+"""The points of a run, in their order."""
 
 lengths = st.builds(
     lambda loop, total, every, unit, per: Length(
