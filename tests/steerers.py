@@ -37,13 +37,6 @@ class SeesBatch:
     before_val_iter = before_train_iter
 
 
-class Smaller:
-    writes = ("batch",)
-
-    def before_train_iter(self, run: Any, batch: Any) -> None:
-        run.replace_batch((batch[0][1:], batch[1][1:]))
-
-
 class ReplacesUndeclared(Replaces):
     writes = ()
 
@@ -66,11 +59,6 @@ class SkipsAll:
 
     def before_train_iter(self, run: Any) -> None:
         run.skip_batch()
-
-
-class Weights:
-    def after_train_iter(self, run: Any) -> None:
-        run.say(str(sum(float(p.detach().double().sum()) for p in run.model.parameters())))
 
 
 class Doubles:

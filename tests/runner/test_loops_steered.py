@@ -53,14 +53,6 @@ def test_inside_the_network_an_epoch_is_ended_in_training_alone(trained: Trained
     assert ("run.stop_epoch is not allowed at forward in val" in reason(run_dir)) == (stage == "val")
 
 
-def test_a_skipped_step_leaves_the_weights_alone(trained: Trained) -> None:
-    run_dir = trained(
-        'hooks.skips={use="./steerers.py:Skips"}', 'hooks.weights={use="./steerers.py:Weights"}', "run.max_epochs=1"
-    )
-    first, *others = messages(run_dir)
-    assert set(others) == {first}
-
-
 def test_a_replaced_batch_is_what_later_hooks_and_the_task_see(trained: Trained) -> None:
     run_dir = trained(watcher("SeesBatch"), watcher("Replaces"), "run.max_epochs=1")
     assert messages(run_dir)[:3] == ["0 8 False", "0 8 False", "1 8 False"]
@@ -68,7 +60,9 @@ def test_a_replaced_batch_is_what_later_hooks_and_the_task_see(trained: Trained)
 
 
 def test_each_batch_of_an_accumulated_iteration_may_be_replaced(trained: Trained) -> None:
-    run_dir = trained(watcher("SeesBatch"), watcher("Smaller"), "run.max_epochs=1", "run.accumulate=2")
+    run_dir = trained(
+        watcher("SeesBatch"), 'hooks.trims={use="./detection.py:Trims"}', "run.max_epochs=1", "run.accumulate=2"
+    )
     sizes = [line.split()[1] for line in messages(run_dir) if line.startswith("0 ")]
     assert sizes == ["7", "7", "7"]
     assert next(line for line in messages(run_dir) if line.startswith("1 ")) == "1 14 True", "after_train_iter: of both"
