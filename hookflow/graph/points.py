@@ -61,13 +61,6 @@ Kind = Literal["standard", "step", "module", "global", "parameter", "optimizer",
 The others are PyTorch's: modules of the network, every module, parameters, optimizer steps, DDP, saving and loading.
 """
 
-PICKS: dict[Kind, Literal["modules", "parameters"]] = {
-    "module": "modules",
-    "state": "modules",
-    "parameter": "parameters",
-}
-"""The key of a binding that says, by globs, what its hook is registered on."""
-
 POINT_LIKE = ("before_", "after_", "on_", "around_")
 """A method that begins like this is meant for a point: a misspelt one is a mistake, never ignored."""
 
@@ -101,8 +94,8 @@ class Point:
 
     @property
     def picks(self) -> Literal["modules", "parameters", ""]:
-        """The key of a binding that says what it is registered on; empty where there is nothing to pick."""
-        return PICKS.get(self.kind, "")
+        """The key of a binding that says, by globs, what it is registered on; empty where there is nothing to pick."""
+        return "modules" if self.kind in ("module", "state") else "parameters" if self.kind == "parameter" else ""
 
     @property
     def of_batches(self) -> bool:
@@ -250,28 +243,22 @@ class Loop:
 
     def __init__(self, points: Points, validates_in_epoch: bool) -> None:
         row = {point.name: k for k, point in enumerate(points)}
-        self._place: dict[str, int] = {}
-        self._within: dict[str, tuple[str, ...]] = {}
+        self.place: dict[str, int] = {}
+        """The place of each point in one round; a negative number if it may fire anywhere."""
+        self.within: dict[str, tuple[str, ...]] = {}
+        """The loops that repeat each point, from outside in."""
         for name, k in row.items():
             point = points[name]
             if point.kind == "own":
-                anywhere, within = self._place[point.follows] < 0, self._within[point.follows]
+                anywhere, within = self.place[point.follows] < 0, self.within[point.follows]
             else:
                 irregular = validates_in_epoch and row["before_val"] <= k <= row["after_val"]
                 anywhere = irregular or name in ELSEWHERE or point.kind in ("state", "log")
                 within = tuple(of for of, (a, b) in ROUNDS.items() if row[a] <= k <= row[b] and not anywhere)
-            self._place[name] = -1 if anywhere else k
-            self._within[name] = within
-
-    def place(self, point: str) -> int:
-        """Return the place of a point in one round; a negative number if it may fire anywhere."""
-        return self._place[point]
-
-    def within(self, point: str) -> tuple[str, ...]:
-        """Return what the point is repeated with, from outside in."""
-        return self._within[point]
+            self.place[name] = -1 if anywhere else k
+            self.within[name] = within
 
     def common(self, *points: str) -> str:
         """Return the innermost round that all points are in; empty where the run passes them once."""
-        shared = [name for name in ROUNDS if all(name in self.within(point) for point in points)]
+        shared = [name for name in ROUNDS if all(name in self.within[point] for point in points)]
         return shared[-1] if shared else ""

@@ -174,9 +174,6 @@ RUNNER: Mapping[str, tuple[str, ...]] = {
 }
 """Where the runner, or PyTorch, has written a slot when hooks fire there."""
 
-SPENT: Mapping[str, tuple[str, ...]] = {"grads": ("after_optimizer_step", "after_train_iter")}
-"""Slots whose use ends within an iteration: writing it there does nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class Stale:
@@ -208,7 +205,7 @@ class Lifetimes:
         writes += ((slot, point, None) for slot, points in RUNNER.items() for point in points)
         writes += ((slot, b.point, b) for b in plan.bindings for slot in _passing(b.writes))
         for slot, point, writer in writes:
-            place = self.loop.place(point)
+            place = self.loop.place[point]
             for part in self._parts.of([slot]):
                 if part not in self._first or place < self._first[part][0]:
                     self._first[part] = place, point, writer
@@ -230,24 +227,11 @@ class Lifetimes:
     def _stale(self, reader: Binding, slot: str) -> Stale | None:
         writes = [self._first[part] for part in self._parts.of([slot]) if part in self._first]
         first, point, writer = min(writes, key=lambda write: write[0], default=(-1, "", None))
-        if not 0 <= self.loop.place(reader.point) < first:
+        if not 0 <= self.loop.place[reader.point] < first:
             return None
         common = self.loop.common(reader.point, point)
-        beside = self.loop.within(reader.point)[-1:] == (common,) and not reader.point.startswith("before_")
+        beside = self.loop.within[reader.point][-1:] == (common,) and not reader.point.startswith("before_")
         return Stale(reader, slot, point, writer, common, not common or (beside and root(slot) in ANEW))
-
-    def vain(self) -> Iterator[tuple[Binding, str]]:
-        """Yield who writes a slot at points alone where it has had its use, and that no hook reads behind it."""
-        for slot, spent in SPENT.items():
-            reads = (self.loop.place(b.point) for b in self._plan.bindings if slot in map(root, b.reads))
-            last = max(reads, default=-1)
-            writers: dict[str, list[Binding]] = {}
-            for binding in self._plan.bindings:
-                if slot in map(root, binding.writes):
-                    writers.setdefault(binding.hook, []).append(binding)
-            for first, *others in writers.values():
-                if all(b.point in spent for b in (first, *others)) and last < self.loop.place(first.point):
-                    yield first, slot
 
 
 def _passing(slots: Iterable[str]) -> Iterator[str]:
@@ -263,10 +247,9 @@ def _asked(binding: Binding) -> set[str]:
 
 def doubts(plan: Plan, nodes: Nodes, validates_in_epoch: bool) -> tuple[list[Problem], list[Problem]]:
     """Return warnings of probable mistakes, and notes for readers of the plan."""
-    lifetimes = Lifetimes(plan, validates_in_epoch)
     warnings: list[Problem] = []
     notes: list[Problem] = []
-    for stale in lifetimes.stale():
+    for stale in Lifetimes(plan, validates_in_epoch).stale():
         reader = stale.reader
         how = f' (when = "{reader.trigger.when}")' if stale.slot in _asked(reader) else ""
         message = (
@@ -281,7 +264,4 @@ def doubts(plan: Plan, nodes: Nodes, validates_in_epoch: bool) -> tuple[list[Pro
             warnings.append(Problem(message, where, hint))
         else:
             notes.append(Problem(message, where))
-    for writer, slot in lifetimes.vain():
-        message = f'hook "{writer.hook}" writes {slot} at {writer.point}, when the step has already used them'
-        warnings.append(Problem(message, nodes[writer.hook].where, "fire it at before_optimizer_step"))
     return warnings, notes

@@ -207,8 +207,8 @@ def apart(plan: Plan, a: str, b: str, validates_in_epoch: bool) -> Apart:
     lifetimes = Lifetimes(plan, validates_in_epoch)
     loop = lifetimes.loop
     bound = [(binding.point, binding.hook) for binding in plan.bindings if binding.hook in (a, b)]
-    rows = tuple((point, hook, ("", *loop.within(point))[-1]) for point, hook in dict.fromkeys(bound))
-    places = {name: [loop.place(point) for point, hook in bound if hook == name] for name in (a, b)}
+    rows = tuple((point, hook, ("", *loop.within[point])[-1]) for point, hook in dict.fromkeys(bound))
+    places = {name: [loop.place[point] for point, hook in bound if hook == name] for name in (a, b)}
     first, then = sorted((a, b), key=places.__getitem__)
     certain = min(places[first], default=-1) >= 0 and max(places[first]) < min(places[then])
     common = loop.common(*(point for point, _ in bound)) if certain else ""

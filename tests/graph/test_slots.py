@@ -179,17 +179,10 @@ class TestWhatTheRoundBeforeHasLeft:
             writer("average.a", "after_forward"),
             writer("average.b", "after_train_iter", "v"),
         ],
-        [writer("grads", "after_optimizer_step"), reader("grads", "after_train_iter")],
-        [writer("grads", "before_optimizer_step after_train_iter")],
     ],
 )
 def test_what_lives_on_or_is_fresh_or_used_is_no_matter(nodes: list[Node]) -> None:
     assert lifetimes(*nodes) == ([], [])
-
-
-def test_gradients_behind_the_step_are_written_in_vain() -> None:
-    (message,), _ = lifetimes(writer("grads", "after_optimizer_step"))
-    assert message == 'hook "w" writes grads at after_optimizer_step, when the step has already used them'
 
 
 def test_points_of_the_pipelines_own_are_where_those_are_that_they_follow() -> None:
@@ -203,11 +196,11 @@ def test_points_of_the_pipelines_own_are_where_those_are_that_they_follow() -> N
     }
     points = Points(Point(name, 3, ("run",), "firing", "", "own", to) for name, to in follows.items())
     loop, irregular = (Loop(points, validates_in_epoch) for validates_in_epoch in (False, True))
-    assert loop.within("counted") == loop.within("counted_twice") == ("epoch", "iteration")
-    assert (loop.within("looked"), loop.within("rated")) == (("epoch", "validation batch"), ("epoch",))
+    assert loop.within["counted"] == loop.within["counted_twice"] == ("epoch", "iteration")
+    assert (loop.within["looked"], loop.within["rated"]) == (("epoch", "validation batch"), ("epoch",))
     order = ("after_train_iter", "counted", "counted_twice", "after_train_epoch", "after_val", "rated", "after_train")
-    places = [loop.place(point) for point in order]
+    places = [loop.place[point] for point in order]
     assert places == sorted(set(places))
-    assert (loop.place("built"), loop.place("uploaded")) == (1, -1)
-    assert max(irregular.place("rated"), irregular.place("looked")) < 0
-    assert (irregular.within("rated"), irregular.within("looked")) == ((), ())
+    assert (loop.place["built"], loop.place["uploaded"]) == (1, -1)
+    assert max(irregular.place["rated"], irregular.place["looked"]) < 0
+    assert (irregular.within["rated"], irregular.within["looked"]) == ((), ())
