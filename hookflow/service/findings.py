@@ -56,8 +56,6 @@ def commuted_lines(plan: Plan, commuted: Commuted, settled: Sequence[Ambiguity])
         yield "", f"not tried, since {why}: {_named(pair for pair, reason in commuted.untried if reason == why)}"
     if commuted.leaking:
         yield "", f"not judged, since {LEAKS}: {_named(commuted.leaking)}"
-    if commuted.unlooked:
-        yield "", "there are more pairs than were looked at"
     if commuted.noise:
         more = f", and {len(commuted.noise) - SHOWN} more" * (len(commuted.noise) > SHOWN)
         yield "", f"not compared, since it differs in trials of one order: {', '.join(commuted.noise[:SHOWN])}{more}"

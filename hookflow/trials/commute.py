@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from hookflow.errors import Problem, UserError
@@ -114,18 +113,6 @@ def _source(a: Leaves, b: Leaves, leaves: Sequence[Leaf]) -> str:
     return ""
 
 
-PAIRS = 5000
-"""How many pairs are looked at."""
-
-SILENT = "one of them does not fire in a trial"
-APART = "no order was found in which one follows right upon the other"
-ENOUGH = f"the limit of {TRIALS} trials, or {SECONDS:g} s, was reached"
-"""Why a pair has not been tried."""
-
-COMPARED = ("model", "grads", "optimizer", "lr", "rng")
-"""Parts that must be equal in two trials of the same order: else nothing follows from a difference."""
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """The smallest change of the order that makes a difference: `pairs` are those that it turns, mostly one."""
@@ -139,14 +126,13 @@ class Commuted:
     """The results of trials: the `steps` that differ, the pairs that make no difference (`same`), and the rest.
 
     `noise` differs between two trials of the same order, and so do hooks of the `leaking` pairs. `untried` pairs have
-    their reason. `unlooked` says that there are more than `PAIRS`.
+    their reason.
     """
 
     steps: tuple[Step, ...]
     same: tuple[Pair, ...]
     leaking: tuple[Pair, ...]
     untried: tuple[tuple[Pair, str], ...]
-    unlooked: bool
     noise: tuple[str, ...]
     trials: int
     seconds: float
@@ -157,19 +143,16 @@ def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], 
 
     Exceptions in the order of the plan propagate, as in a dry run.
     """
-    result = list(islice(unordered(plan), PAIRS + 1))
-    unlooked, pairs = len(result) > PAIRS, result[:PAIRS]
+    pairs = list(unordered(plan))
     if not pairs:
-        return Commuted((), (), (), (), unlooked=False, noise=(), trials=0, seconds=0.0)
+        return Commuted((), (), (), (), noise=(), trials=0, seconds=0.0)
     with trials(loaded, plan, base, say) as made:
         search = _Search(made, plan)
         steps, same, left = search.all([pair for pair in pairs if search.fires(pair)])
-        untried = [*((pair, SILENT) for pair in pairs if not search.fires(pair)), *left]
+        silent = ((pair, "one of them does not fire in a trial") for pair in pairs if not search.fires(pair))
         leaking = tuple(pair for pair in same if search.leaks(pair))
         same = [pair for pair in same if pair not in leaking]
-        return Commuted(
-            tuple(steps), tuple(same), leaking, tuple(untried), unlooked, search.noise, made.count, made.seconds
-        )
+        return Commuted(tuple(steps), tuple(same), leaking, (*silent, *left), search.noise, made.count, made.seconds)
 
 
 class _Search:
@@ -181,7 +164,7 @@ class _Search:
         self._first = made.again(plan, may_raise=False)
         self._noise = changing(self._first, made.again(plan, may_raise=False))
         self._free = frozenset(unordered(plan))
-        if loud := sorted({leaf[0] for leaf in self._noise} & {*COMPARED}):
+        if loud := sorted({leaf[0] for leaf in self._noise} & {"model", "grads", "optimizer", "lr", "rng"}):
             message = f"two runs of the same order differ in {' and '.join(loud)}, so other orders cannot be judged"
             raise UserError(Problem(message, hint="set run.deterministic = true, or look for what depends on the time"))
 
@@ -250,8 +233,10 @@ class _Search:
                 stuck += [] if tried else [pair for pair in left if pair in swaps or pair.turned in swaps]
                 left = {pair: None for pair in left if pair not in tried and pair not in stuck}
         except EnoughError:
-            return steps, same, [(pair, ENOUGH) for pair in left]
-        return steps, same, [(pair, APART) for pair in (*stuck, *left)]
+            why = f"the limit of {TRIALS} trials, or {SECONDS:g} s, was reached"
+            return steps, same, [(pair, why) for pair in left]
+        why = "no order was found in which one follows right upon the other"
+        return steps, same, [(pair, why) for pair in (*stuck, *left)]
 
     def _with_neighbours(self, order: Plan, pairs: Collection[Pair]) -> Plan | None:
         """Return an order in which some of the pairs stand side by side: this one, the declared one, or another."""

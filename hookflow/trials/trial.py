@@ -46,12 +46,6 @@ from hookflow.trials.temporary_run import BATCHES, EPOCHS, ITERS, fired_in, in_t
 NAME = "the probe"
 """The name of the probe among the hooks; no table can be called so."""
 
-KINDS = ("standard", "step", "own")
-"""The kinds of points where it looks: effects of PyTorch's hooks, inside the network, show at the next of them."""
-
-ALWAYS = ("after_train_iter", "after_train_epoch", "after_val", "before_save_checkpoint", "after_run")
-"""Points where it looks even if no hook fires there: they show the effects of hooks inside the network."""
-
 
 @dataclass(frozen=True, slots=True)
 class Visit:
@@ -105,8 +99,13 @@ class Probe:
 
 
 def probed(plan: Plan) -> list[Binding]:
-    """Return the probe's bindings, with the numbers that follow those of the plan: it fires last at each point."""
-    points = [p for p in plan.points if p.kind in KINDS and (plan.at(p.name) or p.name in ALWAYS)]
+    """Return the probe's bindings, with the numbers that follow those of the plan: it fires last at each point.
+
+    Effects of hooks inside the network show at the next point of the loop; at some points it looks for them always.
+    """
+    always = ("after_train_iter", "after_train_epoch", "after_val", "before_save_checkpoint", "after_run")
+    kinds = ("standard", "step", "own")
+    points = [p for p in plan.points if p.kind in kinds and (plan.at(p.name) or p.name in always)]
     result = []
     for id_, point in enumerate(points, len(plan.bindings)):
         takes = [name for name in point.offers if name in OFFERED and point.name != "after_save_checkpoint"]
