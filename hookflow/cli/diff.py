@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,7 +47,7 @@ def diff(
     old, new = open_target(a, runs=dir), open_target(b, runs=dir)
     result = difference((old.loaded.public, old.plan), (new.loaded.public, new.plan))
     if format_ == "json":
-        echo_json(result.to_json())
+        echo_json(asdict(result))
     else:
         echo("\n".join(difference_lines(old, new, result)))
     raise typer.Exit(1 if result else 0)

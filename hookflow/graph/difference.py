@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from hookflow.graph.plan import Binding, Plan
@@ -53,10 +53,6 @@ class Difference:
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in self.__slots__)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain lists, mappings and values."""
-        return asdict(self)
 
 
 def difference(old: tuple[Pipeline, Plan], new: tuple[Pipeline, Plan]) -> Difference:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -59,7 +59,7 @@ def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
     """
     declared = {(binding.hook, binding.method): binding for binding in plan.bindings}
     shared = _shared(observed)
-    touched: dict[Method, Slots] = {}
+    touched: defaultdict[Method, Slots] = defaultdict(Slots)
 
     def matters(slot: str, binding: Binding) -> bool:
         point = plan.points[binding.point]
@@ -71,8 +71,7 @@ def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
         binding = seen.binding
         both = seen.touched.reads, seen.touched.writes
         slots = Slots(*(tuple(slot for slot in touching if matters(slot, binding)) for touching in both))
-        method = binding.hook, binding.method
-        touched[method] = touched.get(method, Slots()) | slots
+        touched[binding.hook, binding.method] |= slots
     result = {}
     for method, slots in touched.items():
         reads, writes = declared[method].reads, declared[method].writes
@@ -84,15 +83,13 @@ def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
 
 
 def never_seen(observed: Sequence[Seen]) -> dict[str, Slots]:
-    """Return, by hook, the declared slots that no firing of the hook has touched. Hooks that did not fire are left
-    out."""
-    touched: dict[str, Slots] = {}
-    declared: dict[str, Slots] = {}
+    """Return, by hook that has fired, the declared slots that no firing of the hook has touched."""
+    touched: defaultdict[str, Slots] = defaultdict(Slots)
+    declared: defaultdict[str, Slots] = defaultdict(Slots)
     for seen in observed:
         if seen.firings:
-            name = seen.binding.hook
-            touched[name] = touched.get(name, Slots()) | seen.touched
-            declared[name] = declared.get(name, Slots()) | Slots(seen.binding.reads, seen.binding.writes)
+            touched[seen.binding.hook] |= seen.touched
+            declared[seen.binding.hook] |= Slots(seen.binding.reads, seen.binding.writes)
     result = {
         name: Slots(
             tuple(slot for slot in slots.reads if not _met(slot, touched[name].reads)),

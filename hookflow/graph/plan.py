@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
@@ -209,11 +208,6 @@ class Plan:
     @cached_property
     def _dropped(self) -> frozenset[Edge]:
         return frozenset(overruled.edge for overruled in self.given_way)
-
-    @property
-    def unexplained(self) -> Counter[str]:
-        """How many flows gave way at each point without a recorded reason."""
-        return Counter(overruled.edge.point for overruled in self.given_way if not overruled.against)
 
     def cycle(self, given_way: GivenWay) -> tuple[Edge, ...]:
         """Return the cycle of flows that an edge gave way to, from its first name on; () where a kept edge did it."""

@@ -24,11 +24,6 @@ MOST_BYTES = 1_000_000
 
 TOO_LONG = f"longer than {MOST_BYTES // 1_000_000} MB, which is too much for a pipeline"
 
-MOST_BITS = 14_000
-"""The longest integer in digits; Python writes no more than 4,300 digits."""
-
-_TOO_MANY_DIGITS = re.compile(r"\d[\d_]{4300,}")
-
 
 def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> str:
     """Return the text of a file; `named` is the place of another file that names it. Raises UserError."""
@@ -67,7 +62,7 @@ def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
     except tomli.TOMLDecodeError as error:
         raise UserError(_syntax(error, text, source)) from None
     except ValueError:  # Python converts no more digits
-        line = text.count("\n", 0, digits.start()) + 1 if (digits := _TOO_MANY_DIGITS.search(text)) else 0
+        line = text.count("\n", 0, digits.start()) + 1 if (digits := re.search(r"\d[\d_]{4300,}", text)) else 0
         raise UserError(Problem("this is not TOML: an integer has too many digits", Where(source, line))) from None
     except RecursionError:
         raise UserError(Problem("this is not TOML: nested too deep", Where(source))) from None
@@ -79,7 +74,7 @@ def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
 def impossible(tree: Any) -> Iterator[tuple[Key, str]]:
     """Yield the keys of integers that Python reads, in hexadecimal digits, but does not write out."""
     for key, value in walk(tree):
-        if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        if isinstance(value, int) and value.bit_length() > 14_000:  # Python writes no more than 4,300 digits
             yield key, f"{'.'.join(key)}: the integer has too many digits"
 
 

@@ -41,8 +41,6 @@ DEFAULT_HOOKS: dict[str, dict[str, Any]] = {
 CLASSES = {"log": "hookflow.hooks.builtin.log:Log", "checkpoint": "hookflow.hooks.builtin.checkpoint:Checkpoint"}
 """The classes that the short names mean."""
 
-WHERE = Where("the default hooks")
-
 
 def add_default_hooks(tree: dict[str, Any], places: SourceMap) -> None:
     """Add the default hooks to the tables of a pipeline, in place, which need not be valid.
@@ -62,7 +60,7 @@ def add_default_hooks(tree: dict[str, Any], places: SourceMap) -> None:
                 hooks[name] = {**default, **hooks[name]}
         elif wanted and default["use"] not in uses and CLASSES[name] not in uses:
             hooks[name] = {**default, "default": True}
-            places.put(("hooks", name), WHERE)
+            places.put(("hooks", name), Where("the default hooks"))
 
 
 _STUB = {"use": "builtins:print", "points": ["before_run"]}
@@ -208,7 +206,7 @@ def _resolve(
     ]
     problems = list(apply(changes, tree, places))
     written, _, variables = interpolate(tree, places, None)
-    resolved, unresolved, _ = interpolate(tree, places, os.environ) if environment else (written, {}, ())
+    resolved, unresolved, _ = interpolate(tree, places, os.environ) if environment else (written, {}, [])
     if environment:
         mask({name: os.environ[name] for name in variables if name in os.environ})
     for tables in (resolved, written):

@@ -13,13 +13,11 @@ from hookflow.errors import SHOWN, Problem, nearest, nearest_or_all
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import Key, SourceMap, as_toml, dotted
 
-Definitions = Mapping[str, Mapping[str, Any]]
-
 _TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "array": "list", "object": "table"}
 _SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
-def type_words(schema: Mapping[str, Any], definitions: Definitions | None = None) -> str:
+def type_words(schema: Mapping[str, Any], definitions: Mapping[str, Mapping[str, Any]] | None = None) -> str:
     """Return the type that a JSON Schema describes, but for null; `definitions` are what its references stand for."""
     definitions = definitions or schema.get("$defs", {})
     match schema:

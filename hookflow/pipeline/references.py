@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -24,24 +24,15 @@ ENVIRONMENT = "env:"
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)(?P<end>\}?)")
 
 
-class Interpolated(NamedTuple):
-    """A tree with its references replaced."""
-
-    tree: dict[str, Any]
-    problems: dict[Key, Problem]
-    """The problems, by the key of the faulty string."""
-    variables: tuple[str, ...]
-    """The variables of the environment that it refers to."""
-
-
-def interpolate(tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str] | None) -> Interpolated:
-    """Return the tree with every reference replaced.
+def interpolate(
+    tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str] | None
+) -> tuple[dict[str, Any], dict[Key, Problem], list[str]]:
+    """Return the tree with every reference replaced, problems by faulty key, and the environment's variables in it.
 
     With None for the environment, references to it stay, and every string is escaped for a later `interpolate`.
     """
     resolver = _Resolver(tree, places, environ)
-    resolved: dict[str, Any] = resolver.resolve(tree, ())
-    return Interpolated(resolved, resolver.problems, tuple(resolver.variables))
+    return resolver.resolve(tree, ()), resolver.problems, [*resolver.variables]
 
 
 def variables_of(text: str) -> list[str]:

@@ -117,9 +117,6 @@ WRITERS = Registry(
 )
 COMPONENTS = (MODELS, DATA, TASKS, WRITERS)
 
-EXTRAS = ("mlflow", "tensorboard", "wandb")
-"""The writers that need a package of their own name, which an extra of that name installs."""
-
 
 def registry_of(key: str) -> Registry | None:
     """Return the registry of a component by its key ("model.generator", "data.train"); optimizers have none."""
@@ -128,7 +125,7 @@ def registry_of(key: str) -> Registry | None:
 
 
 def missing_extra(registry: Registry | None, use: str, where: Where | None) -> Problem | None:
-    """Return the problem that a built-in component needs a package which is not installed; None where it does not."""
-    if registry is not WRITERS or use not in EXTRAS:
+    """Return the problem that a built-in writer needs the package of its own name; None where it is installed."""
+    if registry is not WRITERS or use not in ("mlflow", "tensorboard", "wandb"):
         return None
     return missing_package(f'the writer "{use}"', use, use, where)

@@ -54,17 +54,9 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-def _shape(value: Any) -> str:
-    """Return the tag of a value that may be a name, or a table or a list of more."""
-    return "<table>" if isinstance(value, dict | Section) else "<list>" if isinstance(value, list) else "<name>"
-
-
-def _list_or_table(value: Any) -> str:
-    return "<list>" if isinstance(value, list) else "<table>"
-
-
-def _table_or_list(value: Any) -> str:
-    return "<table>" if isinstance(value, dict) else "<list>"
+def _shape(value: Any, other: str = "<name>") -> str:
+    """Return the tag of a table, a list, or of any other value."""
+    return "<table>" if isinstance(value, dict | Section) else "<list>" if isinstance(value, list) else other
 
 
 Short = TypeVar("Short")
@@ -427,18 +419,21 @@ class OwnPoint(Section):
 
 Slots = Annotated[
     Annotated[list[str], Tag("<list>")] | Annotated[dict[str, list[str]], Tag("<table>")],
-    Discriminator(_table_or_list),
+    Discriminator(lambda value: _shape(value, "<list>")),
 ]
 """The slots that a hook touches, in all of its methods or by method."""
+
+
+ArgsOrList = Annotated[
+    Annotated[Args, Tag("<table>")] | Annotated[ArgList, Tag("<list>")],
+    Discriminator(lambda value: _shape(value, "<table>")),
+]
 
 
 class _Node(Section):
     use: Use = Field(examples=["ema"])
     """The hook: a registered name, "package.module:Name" or "./file.py:Name"."""
-    args: Annotated[
-        Annotated[Args, Tag("<table>")] | Annotated[ArgList, Tag("<list>")],
-        Discriminator(_list_or_table),
-    ] = {}
+    args: ArgsOrList = {}
     """The arguments: by name, or in a list, which fills the first ones."""
     phase: Literal["first", "early", "normal", "late", "last"] | None = None
     """A place in the order that needs no neighbour's name; what the class says if left out."""

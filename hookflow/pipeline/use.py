@@ -207,8 +207,6 @@ def objects_in_use(objects: Objects) -> Iterator[None]:
         _IN_USE.reset(token)
 
 
-FORMS = '"package.module:Name" or "./file.py:Name"'
-
 _imported: dict[str, Path] = {}
 """The files that `import_file` has imported, by the name of their module."""
 
@@ -244,22 +242,15 @@ def locate(use: str, base: Path, where: Where | None, registered: Mapping[str, s
     module, _, name = registered.get(use, use).rpartition(":")
     if not module or not name:
         package, _, last = use.rpartition(".")
-        every = f"write {FORMS}" + (f", or one of {', '.join(sorted(registered))}" if registered else "")
+        every = 'write "package.module:Name" or "./file.py:Name"'
+        every += f", or one of {', '.join(sorted(registered))}" if registered else ""
         dotted_name = f'write "{package}:{last}"' if package.strip("./:") and last != "py" else every
         _fail(f'there is nothing called "{use}"', where, nearest(use, registered) or dotted_name)
     file = base / module
-    if module.endswith(".py") and not is_file(file):
+    if module.endswith(".py") and not os.path.isfile(file):  # noqa: PTH113  # for a Path, some names raise
         hint = nearest(file.name, [other.name for other in file.parent.glob("*.py")])
         _fail(f'there is no file "{module}" ({file.absolute()})', where, hint)
     return module, name
-
-
-def is_file(path: Path) -> bool:
-    """Say whether there is such a file; there is none of a name that no file can have."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def _from_package(module_name: str, name: str, base: Path, where: Where | None) -> ModuleType:
@@ -274,7 +265,7 @@ def _from_package(module_name: str, name: str, base: Path, where: Where | None) 
         path = getattr(sys.modules.get(package), "__path__", ()) if dot else None
         hint = nearest(missing, [module.name for module in pkgutil.iter_modules(path)])
         hint = hint.replace('"', f'"{package}{dot}', 1)
-        if is_file(base / file):
+        if os.path.isfile(base / file):  # noqa: PTH113
             hint = f'for the file write "./{file}:{name}"'
         _fail(f'there is no module "{error.name}"', where, hint)
     except BaseException as error:  # whatever the user's module may raise

@@ -125,7 +125,8 @@ class TestVeryManyFlows:
         hooks = [node(f"a{k}", reads=["x"], writes=["y"]) for k in range(15)]
         compiled = plan(*hooks, *(node(f"b{k}", reads=["y"], writes=["x"]) for k in range(15)))
         assert compiled.edges == ()
-        assert (len(compiled.given_way), compiled.unexplained) == (450, {POINT: 350})
+        unexplained = [overruled for overruled in compiled.given_way if not overruled.against]
+        assert (len(compiled.given_way), len(unexplained)) == (450, 350)
         assert f"at {POINT}, 350 more flows gave way to others" in " ".join(as_text(compiled).split())
         assert Plan.from_json(json.dumps(compiled.to_json())) == compiled
 

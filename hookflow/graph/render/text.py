@@ -10,6 +10,7 @@ after_val                   ema       ╰ leaves around_val
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
@@ -86,7 +87,8 @@ def edges_that_gave_way(plan: Plan) -> Iterator[str]:
             against = ", ".join(map(in_words, overruled.against))
             sentences[f"{at}, {in_words(overruled.edge)} gave way to: {against}"] = None
     yield from sentences
-    for point, count in plan.unexplained.items():
+    unexplained = Counter(overruled.edge.point for overruled in plan.given_way if not overruled.against)
+    for point, count in unexplained.items():
         yield f"at {point}, {counted(count, 'more flow')} gave way to others"
 
 
