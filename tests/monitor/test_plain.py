@@ -111,12 +111,6 @@ def test_of_a_run_that_vanished_the_exit_code_is_one(tmp_path: Path) -> None:
     assert "the process is gone and left no end record" in plain_lines(gone(make(tmp_path, upto=40)), code=feed.LOST)
 
 
-def test_raw_lines_are_the_log(whole: RunDir) -> None:
-    out = io.StringIO()
-    assert plain.follow_json(whole, out) == 0
-    assert out.getvalue() == whole.events.read_text()
-
-
 def test_a_hang_is_told_ever_more_seldom_and_when_it_is_over(tmp_path: Path) -> None:
     run = make(tmp_path, upto=30)
     run.sign_process()
@@ -345,14 +339,8 @@ def test_on_a_terminal_lines_scroll_above_bars(going: RunDir, terminals: list[Te
     assert re.search(r"^ +val accuracy +0\.\d+ +0\.\d+ +\d +\d+ *$", shown, re.MULTILINE)
     assert "╌" not in shown
     assert not terminal.screen.cursor.hidden
-    assert re.search(
-        r"train      epoch 6/8  iter 588/784  loss \S+  lr \S+$", _unwrapped(terminal.output), re.MULTILINE
-    )
-
-
-def _unwrapped(output: bytes) -> str:
-    """Return what was printed without what styles it and moves the cursor."""
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", output.decode())
+    unstyled = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", terminal.output.decode())
+    assert re.search(r"train      epoch 6/8  iter 588/784  loss \S+  lr \S+$", unstyled, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("environment", "has_bars"), [({}, True), ({"CI": "1"}, False), ({"TERM": "dumb"}, False)])
