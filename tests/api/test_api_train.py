@@ -44,13 +44,14 @@ def sabotaged(act: Any) -> Any:
     )
 
 
-def test_a_run_is_trained_here_and_returned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("process", [False, True], ids=["here", "in a process of its own"])
+def test_a_run_is_trained_and_returned(tmp_path: Path, capsys: pytest.CaptureFixture[str], process: bool) -> None:
     handlers = [signal.getsignal(number) for number in HANDLED]
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     threads = threading.enumerate()
-    run = hookflow.train(toy(), ui="plain", runs=tmp_path)
+    run = hookflow.train(toy(), ui="plain", runs=tmp_path, process=process)
     assert (run.status, run.name, run.dir.parent) == ("finished", "toy", tmp_path / "toy")
-    assert json.loads((run.dir / "run.json").read_text())["pid"] == os.getpid()
+    assert (json.loads((run.dir / "run.json").read_text())["pid"] == os.getpid()) != process
     printed = capsys.readouterr().out
     assert "val        epoch 3/3  iter 15/15" in printed
     assert "resumed " not in printed
@@ -58,15 +59,7 @@ def test_a_run_is_trained_here_and_returned(tmp_path: Path, capsys: pytest.Captu
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
     left = set(threading.enumerate()) - {*threads}
     assert not [thread for thread in left if thread.name.startswith("hookflow")]
-
-
-def test_a_run_in_a_process_of_its_own_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    handlers = [signal.getsignal(number) for number in HANDLED]
-    own = hookflow.train(toy(), "plain", runs=tmp_path, process=True)
-    assert "val        epoch 3/3  iter 15/15" in capsys.readouterr().out
-    assert json.loads((own.dir / "run.json").read_text())["pid"] != os.getpid()
-    assert [signal.getsignal(number) for number in HANDLED] == handlers
-    assert own.metrics == hookflow.train(toy(), "none", runs=tmp_path).metrics
+    assert run.metrics == hookflow.train(toy(), "none", runs=tmp_path).metrics
     assert capsys.readouterr().out == ""
 
 

@@ -21,29 +21,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from hookflow.runner.checkpoint import store
 
 
-class Acts:
-    """Calls something of the run on one rank, at one iteration of one point."""
-
-    writes = ("control",)
-
-    def __init__(self, call: str, rank: int, at: int, point: str, args: list[Any]) -> None:
-        self.call, self.rank, self.iteration, self.point, self.args = call, rank, at, point, args
-
-    def act(self, point: str, run: Any) -> None:
-        if (point, run.rank, run.iter) == (self.point, self.rank, self.iteration):
-            getattr(run, self.call)(*self.args)
-
-    def before_train_iter(self, run: Any) -> None:
-        self.act("before_train_iter", run)
-
-    def after_backward(self, run: Any) -> None:
-        self.act("after_backward", run)
-
-    def before_optimizer_step(self, run: Any) -> None:
-        self.act("before_optimizer_step", run)
-
-    def after_train_iter(self, run: Any) -> None:
-        self.act("after_train_iter", run)
+def acts(run: Any, call: str, rank: int, at: int, args: list[Any]) -> None:
+    """Call something of the run on one rank, at one iteration."""
+    if (run.rank, run.iter) == (rank, at):
+        getattr(run, call)(*args)
 
 
 class Strikes:
@@ -104,21 +85,14 @@ class Remembers:
 class Breaks:
     """Raises on rank 1 alone, in the third iteration."""
 
-    def fail(self, run: Any) -> None:
+    def before_train_iter(self, run: Any) -> None:
         if run.rank == 1 and run.iter == 2:
             raise RuntimeError("as told")
 
-    def before_train_iter(self, run: Any) -> None:
-        self.fail(run)
-
-    def forward(self, run: Any) -> None:
-        self.fail(run)
-
-    def after_train_iter(self, run: Any) -> None:
-        self.fail(run)
+    forward = after_train_iter = before_train_iter
 
     def around_train_iter(self, run: Any) -> Iterator[None]:
-        self.fail(run)
+        self.before_train_iter(run)
         yield
 
 

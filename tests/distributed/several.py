@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
@@ -30,7 +29,7 @@ class Ranks:
         self.trainings = [
             Training(
                 run_dir,
-                output=output_of(run_dir, rank).name,
+                output=f"output.rank{rank}.log",
                 environment={**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 **options,
             )
@@ -58,12 +57,7 @@ def carry_out(run_dir: RunDir, world: int, **options: bool) -> list[int]:
 
 def printed(run_dir: RunDir, rank: int) -> str:
     """Return the output of a rank."""
-    return output_of(run_dir, rank).read_text()
-
-
-def output_of(run_dir: RunDir, rank: int) -> Path:
-    """Return the file of a rank's output."""
-    return run_dir.path / f"output.rank{rank}.log"
+    return (run_dir.path / f"output.rank{rank}.log").read_text()
 
 
 def records_of(run_dir: RunDir, kind: str, rank: int = 0) -> list[dict[str, Any]]:

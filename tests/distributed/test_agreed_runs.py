@@ -24,9 +24,12 @@ REMEMBERS = 'hooks.remembers={use="./actors.py:Remembers"}'
 OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=2}, "after_val"]'
 
 
-def acts(name: str, call: str, rank: int, at: int, point: str, args: str = "", more: str = "") -> str:
-    provided = f'call="{call}", rank={rank}, at={at}, point="{point}", args=[{args}]'
-    return f'hooks.{name}={{use="./actors.py:Acts", args={{{provided}}}{more}}}'
+CONTROL = 'writes=["control"], '
+
+
+def acts(name: str, call: str, rank: int, at: int, point: str, args: str = "", more: str = CONTROL) -> str:
+    provided = f'call="{call}", rank={rank}, at={at}, args=[{args}]'
+    return f'hooks.{name}={{use="./actors.py:acts", points=["{point}"], {more}args={{{provided}}}}}'
 
 
 def ended(run_dir: RunDir) -> tuple[int, str]:
@@ -62,8 +65,8 @@ def test_what_one_rank_does_undeclared_is_heard_later(ranks_trained: NewClouds) 
     The end of an epoch, asked for on rank 0 alone, when that epoch has closed: it does not end the next.
     """
     run_dir = ranks_trained(
-        acts("ends_epoch", "stop_epoch", 0, 6, "after_train_iter", '"enough"', ', ranks="zero"'),
-        acts("stops", "stop", 1, 14, "after_train_iter", '"enough of it"', ", writes=[]"),
+        acts("ends_epoch", "stop_epoch", 0, 6, "after_train_iter", '"enough"', CONTROL + 'ranks="zero", '),
+        acts("stops", "stop", 1, 14, "after_train_iter", '"enough of it"', ""),
         "run.max_epochs=3",
     )
     assert ended(run_dir) in [(15, "finished"), (16, "finished")]

@@ -76,6 +76,7 @@ def test_why_a_run_has_ended(
         says(run_dir, rank, exit_code, f"rank {rank} says")
     stop = exit_status(run_dir, 5.0, failed, asked)
     assert (stop.exit, stop.reason) == (code, reason)
+    assert stop.may_be_restarted == (code in (1, 139)), "neither the user nor a mistake of theirs has ended it"
 
 
 RAISED: dict[str, object] = {"k": "error", "type": "ValueError", "text": "as told", "action": "raise"} | dict.fromkeys(

@@ -120,16 +120,6 @@ def test_a_rank_ends_whose_launcher_was_gone_before_it_looked(new_clouds: NewClo
     assert reason(run_dir).startswith(f"the launcher (process {gone}) is gone")
 
 
-@pytest.mark.long
-def test_a_mistake_that_all_ranks_find_is_told_once(tmp_path: Path) -> None:
-    mistaken = '--set=model.weights="nowhere.pt"'
-    done = hookflow("run", str(CLOUDS), "--nproc=2", "--max-restarts=3", mistaken, cwd=tmp_path)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.count("nowhere.pt") == 2, "the message, and the line of the file"
-    assert "Traceback" not in done.stdout + done.stderr
-    assert len(list(tmp_path.glob("runs/*/*/run.json"))) == 1
-
-
 QUIET = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
 
 

@@ -154,10 +154,17 @@ def test_the_repeated_block_is_gathered_by_itself_in_the_precision_of_the_run(tr
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_ranks_do_not_drift_apart(ranks_trained: NewClouds, strategy: str) -> None:
-    """Whatever each draws, and whatever a model keeps beside its parameters."""
+    """Whatever each draws, whatever a model keeps beside its parameters, and whichever loss a condition looks at."""
+    far = 'use="./clouds.py:far", points=["after_train_iter"], when="loss > 0.9'
     tells = 'hooks.tells={use="./clouds.py:Tells"}'
     normed = 'model.use="./clouds.py:Normed"', "data.train.args.examples=44"
-    run_dir = ranks_trained(*normed, f'distributed.strategy="{strategy}"', tells)
+    run_dir = ranks_trained(
+        *normed,
+        f'distributed.strategy="{strategy}"',
+        tells,
+        f'hooks.far={{{far} and rank >= 0"}}',
+        f'hooks.near={{{far}", ranks="zero"}}',
+    )
     batches = [f"batch {here} of {2 * here}, 3.0, tensor([0.5000, 0.5000])" for here in (4, 4, 4, 4, 4, 2)] * 2
     assert [messages_of(run_dir, rank, "batch") for rank in (0, 1)] == [batches, batches]
     drawn, weights = ([messages_of(run_dir, rank, word) for rank in (0, 1)] for word in ("drawn", "weights"))
@@ -165,6 +172,10 @@ def test_ranks_do_not_drift_apart(ranks_trained: NewClouds, strategy: str) -> No
     if strategy == "ddp":
         assert weights[0] == weights[1], "and all have the same weights"
     assert [r["v"] for r in records_of(run_dir, "metrics")] == [r["v"] for r in records_of(run_dir, "metrics", 1)]
+    losses = {int(str(key[0])): value for key, value in curve(run_dir).items() if key[1:] == (None, "loss")}
+    expected = [f"far at {it}" for it, loss in losses.items() if loss > 0.9]
+    assert messages_of(run_dir, 1, "far") == expected
+    assert 0 < len(expected) < len(losses)
 
 
 def test_a_task_that_steps_itself_trains_alike(ranks_trained: NewClouds, train_both: TrainBoth) -> None:
@@ -180,16 +191,6 @@ def test_a_task_that_steps_itself_trains_alike(ranks_trained: NewClouds, train_b
     assert_alike(*train_both(*overrides))
     refused = ranks_trained(*overrides, FSDP, codes=[2, 2])
     assert "FSDP cannot train with a task that steps its optimizers itself" in reason(refused)
-
-
-def test_a_condition_holds_on_all_ranks_or_on_none(ranks_trained: NewClouds) -> None:
-    """Though of each rank's own loss it would hold elsewhere."""
-    run_dir = ranks_trained(
-        'hooks.far={use="./clouds.py:far", points=["after_train_iter"], when="loss > 0.9 and rank >= 0"}',
-        'hooks.near={use="./clouds.py:far", points=["after_train_iter"], when="loss > 0.9", ranks="zero"}',
-    )
-    losses = {int(str(k[0])): value for k, value in curve(run_dir).items() if k[1:] == (None, "loss")}
-    assert messages_of(run_dir, 1) == [f"far at {it}" for it, loss in losses.items() if loss > 0.9]
 
 
 @pytest.mark.parametrize(
