@@ -66,7 +66,8 @@ def train(
     _check(pipeline, ui, process)
     run_dir = new_run(pipeline.loaded, pipeline.plan, None if runs is None else Path(runs))
     follow: Follow | None = None
-    if ui == "auto" and in_notebook():
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if ui == "auto" and hasattr(shell, "kernel"):  # of a notebook
         follow = partial(_follow_in_notebook, run_dir)
     elif ui != "none":
         shown = plain.follow_json if ui == "json" else plain.follow
@@ -168,12 +169,6 @@ BAR = 30
 
 PERIOD = 0.5
 """Seconds between two drawings of the line, at the least."""
-
-
-def in_notebook() -> bool:
-    """Say whether this process is the kernel of a notebook."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return hasattr(shell, "kernel")
 
 
 def _follow_in_notebook(run_dir: RunDir, child_exit: Callable[[], int | None]) -> int:

@@ -83,10 +83,15 @@ def _ways(plan: Plan, step: Step) -> Sequence[str]:
 
 def _named(pairs: Iterable[Pair]) -> str:
     """Return pairs in words, each once with all its points."""
-    points: dict[tuple[str, str], list[str]] = {}
-    for pair in pairs:
-        points.setdefault(pair.hooks, []).append(pair.point)
-    return "; ".join(f"{first} and {then} at {', '.join(at)}" for (first, then), at in points.items())
+    return "; ".join(_at_points((" and ".join(pair.hooks), pair.point) for pair in pairs))
+
+
+def _at_points(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield each text once, with all its points."""
+    points: dict[str, dict[str, None]] = {}
+    for text, point in entries:
+        points.setdefault(text, {})[point] = None
+    yield from (f"{text} at {', '.join(at)}" for text, at in points.items())
 
 
 COUNTED = 1000
@@ -177,7 +182,8 @@ class Findings:
         return Problem(message, self.loaded.places.of(f"hooks.{then}"), hint)
 
     def _details(self) -> Iterator[tuple[str, str]]:
-        yield from _first_few("ambiguous", _folded(self.alarms), more=len(self.alarms) == COUNTED)
+        touching = ((f"{a.first.hook} and {a.then.hook} touch {', '.join(a.slots)},", a.point) for a in self.alarms)
+        yield from _first_few("ambiguous", _at_points(touching), more=len(self.alarms) == COUNTED)
         if self.alarms:
             yield "", "(state which fires first, by after or before; or that either may, by ambiguous_with)"
         if self.commuted:
@@ -230,15 +236,6 @@ def _order(reasons: Counter[Reason], shuffle: int | None) -> str:
     lines = [f"{reasons[reason]} {message}" for reason, message in words.items() if reasons[reason]]
     harmless = ", which is no fault by itself" if reasons["file"] else ""
     return f"{counted(reasons.total(), 'pair')} of neighbours: ordered {', '.join(lines)}{harmless}"
-
-
-def _folded(ambiguous: Iterable[Ambiguity]) -> dict[str, None]:
-    """Return the pairs in words, each once with all points where it is ambiguous."""
-    points: dict[str, list[str]] = {}
-    for pair in ambiguous:
-        message = f"{pair.first.hook} and {pair.then.hook} touch {', '.join(pair.slots)}"
-        points.setdefault(message, []).append(pair.point)
-    return dict.fromkeys(f"{message}, at {', '.join(dict.fromkeys(at))}" for message, at in points.items())
 
 
 def _first_few(name: str, entries: Iterable[str], more: bool = False) -> Iterator[tuple[str, str]]:

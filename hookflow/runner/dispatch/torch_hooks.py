@@ -20,7 +20,7 @@ from hookflow.runner.builder.components import Parts
 from hookflow.runner.dispatch.dispatcher import Dispatcher, Firing
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.dispatch.module_hooks import hidden
-from hookflow.runner.distributed.parallel import Strategy
+from hookflow.runner.distributed.parallel import DDP, Strategy
 from hookflow.runner.process.state import RunState
 
 
@@ -49,8 +49,9 @@ def wrong_parameters(plan: Plan, model: nn.Module, place: Callable[[Binding, str
 def check_comm_hook(plan: Plan, strategy: Strategy, place: Callable[[str], Where]) -> None:
     """Raise UserError where the plan has a communication hook, and no DDP calls it."""
     for binding in plan.at("ddp_comm"):
-        if strategy.no_buckets:
-            message = f'hook "{binding.hook}" has nothing to do at ddp_comm: {strategy.no_buckets}'
+        if not isinstance(strategy, DDP):
+            why = 'only several ranks with strategy = "ddp" average gradients in buckets, and no task that steps itself'
+            message = f'hook "{binding.hook}" has nothing to do at ddp_comm: {why}'
             hint = f"leave it out: --without {binding.hook}"
             raise UserError(Problem(message, place(f"hooks.{binding.hook}.use"), hint))
 

@@ -73,8 +73,6 @@ class Strategy:
     """Whether there are several ranks."""
     bucketed: Sequence[nn.Module] = ()
     """The models whose gradients are averaged in buckets, so that a communication hook may do that instead."""
-    no_buckets = "a single process averages no gradients"
-    """Why there are none; empty where there are."""
     mesh: DeviceMesh | None = None
     """The mesh over which tensors are sharded; None where they are not."""
     host_mesh: DeviceMesh | None = None
@@ -118,7 +116,6 @@ class Parallel(Strategy):
     """The base of a strategy of several ranks. Each computes the gradients of its share of a batch."""
 
     several = True
-    no_buckets = ""
 
     def __init__(self) -> None:
         self._models: list[nn.Module] = []
@@ -269,8 +266,6 @@ class _Bare(nn.Module):
 class DDPAtStep(Parallel):
     """Averages gradients when an optimizer steps: for a task that steps its optimizers itself."""
 
-    no_buckets = "the task steps its optimizers itself, so that gradients are averaged at the step, and not in buckets"
-
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         average([p.grad for p in parameters if p.grad is not None])
 
@@ -352,8 +347,6 @@ class FSDP(Parallel):
     Without `units` they are the network's repeated blocks. In a precision of 16 bits parameters are gathered, and
     modules compute, in it; gradients are reduced in float32. Batch norms stay in float32.
     """
-
-    no_buckets = "FSDP shards gradients, and averages none in buckets"
 
     def __init__(self, units: Sequence[str] | None, precision: str, say: Callable[..., None]) -> None:
         super().__init__()

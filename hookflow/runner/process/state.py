@@ -83,15 +83,11 @@ class RunState:
             self.set_length(self.max_epochs, self.max_iters, state["iters_per_epoch"])
 
     @property
-    def current_epoch(self) -> int:
-        """The current epoch, counted from 1; between two epochs the one that is over."""
-        return self.epoch + (self.batch_idx > 0)
-
-    @property
     def place(self) -> str:
-        """How far the run is, in words."""
+        """How far the run is, in words; between two epochs it is in the one that is over."""
         evaluating = self.stage in ("val", "test")  # then `batch_idx` counts other batches
-        return f"iteration {self.iter}, {f'in {self.stage}' if evaluating else f'epoch {self.current_epoch}'}"
+        inside = f"in {self.stage}" if evaluating else f"epoch {self.epoch + (self.batch_idx > 0)}"
+        return f"iteration {self.iter}, {inside}"
 
     @property
     def finished(self) -> bool:
