@@ -73,7 +73,6 @@ TOUCHES = {
     "forgets_momentum": ("after_train_epoch", Slots((), ("optimizer",))),
     "scales_the_batch": ("before_train_iter", Slots(("batch",), ("batch",))),
     "changes_the_loss": ("after_forward", Slots(("outputs.loss",), ("outputs.loss",))),
-    "copies_outputs": ("after_forward", Slots(("outputs",))),
     "adds_to_checkpoint": ("before_save_checkpoint", Slots((), ("checkpoint.extra",))),
     "reads_checkpoint": ("before_save_checkpoint", Slots(("checkpoint.position",))),
     "asks_for_a_metric": ("after_val", Slots(("metrics.loss",))),

@@ -17,6 +17,7 @@ from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import WeightsSection
 from hookflow.runner.checkpoint.weights import load_weights
 from tests.conftest import NewRun, Train, Trained, reason, records
+from tests.runner.by_hand import weights as weights_of
 from tests.runner.test_checkpoint_damage import Evil
 from tests.toy import Net
 
@@ -76,10 +77,6 @@ def begins(path: Path, content: object = None) -> tuple[str, ...]:
     if content:
         torch.save(content, path)
     return f'model.weights="{path}"', "run.max_epochs=1", "optimizer.args={lr=0.0}"
-
-
-def ended(run_dir: Any) -> dict[str, torch.Tensor]:
-    return dict(torch.load(run_dir.checkpoints / "last" / "model.pt", weights_only=True))
 
 
 def put_before(prefix: str, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -242,7 +239,7 @@ def test_weights_are_offered_to_hooks_and_what_these_change_is_copied_in(
     reported = {record["name"]: record["text"] for record in records(run_dir, "text")}
     assert reported["before_run"] == str(float(kept["head.bias"].sum())), "the model has them already"
     assert reported["offered"] == f"['model'] {sorted(kept)}"
-    weights = ended(run_dir)
+    weights = weights_of(run_dir)
     assert weights["head.bias"].tolist() == [7.0] * 3
     assert weights["head.weight"].unique().tolist() == [5.0]
     assert weights["body.0.bias"].unique().tolist() == [0.0], "what no hook changes in them is not copied again"
@@ -258,7 +255,7 @@ def test_what_a_hook_makes_of_weights_must_fit(trained: Trained, tmp_path: Path,
 def test_the_folder_of_a_checkpoint_may_be_named(trained: Trained) -> None:
     first = trained("run.max_epochs=1")
     second = trained(*begins(first.checkpoints / "last"))
-    assert torch.equal(ended(second)["head.weight"], ended(first)["head.weight"])
+    assert torch.equal(weights_of(second)["head.weight"], weights_of(first)["head.weight"])
 
 
 @pytest.mark.parametrize("file", ["weights.pt", "~/weights.pt"])
@@ -277,6 +274,6 @@ def test_a_plain_file_is_what_a_run_begins_with(
     run_dir = new_run(*begins(Path(file)))
     run_dir.sign(base=str(tmp_path))
     assert train_here(run_dir) == 0, reason(run_dir)
-    assert torch.equal(ended(run_dir)["head.weight"], kept["head.weight"])
+    assert torch.equal(weights_of(run_dir)["head.weight"], kept["head.weight"])
     (tmp_path / "weights.pt").unlink()
     assert train_here(run_dir, resume=True) == 0

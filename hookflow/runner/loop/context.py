@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.timing import Books, Timeline
 from hookflow.runner.loop.requests import SKIPPED, WITH_A_BATCH, Requests
+from hookflow.runner.numerics.precision import in_precision
 from hookflow.runner.process.state import RunState
 
 
@@ -67,6 +68,11 @@ class Context:
         self.requests = Requests(plan, state, lambda: engine.current, self.sizes, log.say, ranks.world > 1)
         skipping = {b.point for b in plan.bindings if "control" in b.writes} if ranks.world > 1 else set()
         self._skips_agreed = skipping & {*WITH_A_BATCH}
+
+    def computed(self, method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Return a task's method in the run's precision, before which the hooks inside the network are settled."""
+        parts = self.parts
+        return self.module_hooks.settled(in_precision(method, parts.device, parts.precision, parts.section.compile))
 
     def offer(self, point: str, batch: Any, writers: Sequence[Firing] | None = None) -> Any:
         """Fire a point with a batch, or these firings of it alone; return the batch after the hooks, or SKIPPED."""

@@ -18,7 +18,6 @@ from hookflow.hooks.builtin.predict import Predictions
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.requests import SKIPPED
 from hookflow.runner.loop.task import as_number, check_outputs, evaluation_of, single_numbers, steps_itself
-from hookflow.runner.numerics.precision import in_precision
 from hookflow.runner.process.signals import WorkerHangs
 
 Sums = Mapping[str, tuple[float, int]]
@@ -72,8 +71,7 @@ class Evaluation:
         self.parts = parts = self.context.parts
         self.state = self.context.state
         self.engine = self.context.engine
-        evaluate = in_precision(evaluation_of(parts.task), parts.device, parts.precision, parts.section.compile)
-        self.evaluate = self.context.module_hooks.settled(evaluate)
+        self.evaluate = self.context.computed(evaluation_of(parts.task))
 
     @torch.no_grad()
     def __call__(self, split: Split) -> bool:

@@ -15,7 +15,6 @@ from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.requests import BEFORE_THE_STEP, SKIPPED
 from hookflow.runner.loop.task import check_outputs, single_numbers, steps_itself
 from hookflow.runner.loop.update import Update, clears_gradients
-from hookflow.runner.numerics.precision import in_precision
 from hookflow.runner.process.state import RunState
 
 Iterate = Callable[[Iterator[Any]], None]
@@ -34,19 +33,14 @@ def choose(context: Context, run: Any, update: Update) -> Iterate:
     return plain(context, run, update)
 
 
-def step_of(context: Context) -> Callable[[Any, Any], dict[str, Any]]:
-    parts = context.parts
-    step = in_precision(parts.task.step, parts.device, parts.precision, parts.section.compile)
-    return context.module_hooks.settled(step)
-
-
 def plain(context: Context, run: Any, update: Update) -> Iterate:
     """Return the iteration of one batch, on one process, in which no hook changes the batch or the control flow.
 
     This is the hot path: whatever can be decided before is decided above `iterate`. A call that is not there costs
     nothing, and `tests/runner/test_calls.py` counts those that are.
     """
-    s, step, requests, point = context.state, step_of(context), context.requests, context.engine.call
+    s, requests, point = context.state, context.requests, context.engine.call
+    step = context.computed(context.parts.task.step)
     before_iter, after_iter = point("before_train_iter"), point("after_train_iter")
     after_forward, before_backward = point("after_forward"), point("before_backward")
     after_backward = point("after_backward")
@@ -122,7 +116,7 @@ class _Batchwise(ABC):
         self.context = context
         self.state = context.state
         self.run = run
-        self.step = step_of(context)
+        self.step = context.computed(context.parts.task.step)
         self.update = update
         self.strategy = context.parts.strategy
         self.timeline = context.timeline

@@ -143,8 +143,7 @@ class Trainer:
         predict = prediction_of(self._parts.task)
         with self._running():
             self._load(checkpoint)
-            step = in_precision(predict, self._parts.device, self._parts.precision, self._parts.section.compile)
-            return self._evaluate.predict(split, self._context.module_hooks.settled(step))
+            return self._evaluate.predict(split, self._context.computed(predict))
 
     @contextmanager
     def _running(self) -> Iterator[None]:
