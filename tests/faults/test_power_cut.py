@@ -16,7 +16,7 @@ import pytest
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
-from tests.conftest import NewRun, Train, Trained, records
+from tests.conftest import NewRun, Train, Trained, messages, records
 from tests.runner.same import assert_each_once, assert_same_end
 
 EACH = (
@@ -99,7 +99,7 @@ def test_what_stands_after_a_power_cut_is_resumed_with_its_whole_log(
             assert train_here(run, resume=True) == 0
             assert_same_end(run, whole)
             assert_each_once(run, "each", until=int(str(records(whole, "end")[-1]["it"])))
-            assert not [text for text in warned(run) if "the event log ends" in text]
+            assert not [text for text in messages(run, "warn") if "the event log ends" in text]
     assert resumed > moments / 2
 
 
@@ -108,12 +108,8 @@ def test_a_log_that_is_behind_its_checkpoint_is_reported(trained: Trained, train
     lines = run_dir.events.read_bytes().splitlines(keepends=True)
     run_dir.events.write_bytes(b"".join(lines[: next(k for k, line in enumerate(lines) if b'"it":3' in line)]))
     assert train_here(run_dir, resume=True) == 0
-    (text,) = [text for text in warned(run_dir) if "the event log ends" in text]
+    (text,) = [text for text in messages(run_dir, "warn") if "the event log ends" in text]
     assert text == (
         "the event log ends before the checkpoint's iteration 5: what was recorded between its end and the checkpoint "
         "is lost, as after a power cut"
     )
-
-
-def warned(run_dir: RunDir) -> list[str]:
-    return [str(record["text"]) for record in records(run_dir, "message") if record["level"] == "warn"]

@@ -34,7 +34,7 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.service.findings import Findings
 from hookflow.service.pipelines import valid_plan
-from tests.conftest import TOY, NewRun, records
+from tests.conftest import TOY, NewRun, Train, records
 from tests.photographs import photograph
 from tests.runner.same import assert_same_end
 
@@ -109,8 +109,6 @@ SAVED_AT = 12
 """Where a run is saved in the test of the state: within the last of its three epochs, after two validations."""
 
 HERE = Where("test")
-
-Train = Callable[..., int]
 
 
 def inline(value: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from pathlib import Path
 from signal import SIGTERM
 from types import SimpleNamespace
@@ -20,13 +19,11 @@ from hookflow.hooks.builtin.early_stop import EarlyStop
 from hookflow.hooks.builtin.lr_finder import LRFinder, steepest, swept
 from hookflow.hooks.builtin.spike_guard import SpikeGuard, is_spike
 from hookflow.runner.checkpoint.store import read
-from tests.conftest import NewRun, Trained, records
+from tests.conftest import NewRun, Train, Trained, messages, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, assert_same_end, final_state
 from tests.runner.test_resume import strikes as interrupts
 from tests.toy import Counts
-
-Train = Callable[..., int]
 
 
 class TestTimeLimit:
@@ -241,7 +238,7 @@ class TestLRFinder:
         rates = [logged[it]["lr_finder/lr"] for it in range(1, 13)]
         assert rates == pytest.approx([10 ** (-4 + k * 4 / 11) for k in range(12)])
         assert logged[12]["lr"] == pytest.approx(1.0)
-        (message,) = (str(r["text"]) for r in records(run_dir, "message") if "learning rate" in str(r["text"]))
+        (message,) = (text for text in messages(run_dir) if "learning rate" in text)
         assert message.startswith(("suggested learning rate", "no learning rate to suggest"))
         assert message.endswith("the sweep ended at 1.000")
         assert records(run_dir, "end")[0]["it"] == 12
@@ -253,7 +250,7 @@ class TestLRFinder:
 
     def test_it_stops_where_the_loss_diverges(self, trained: Trained) -> None:
         run_dir = trained(FINDER, "hooks.finder.args.end=1e8", "hooks.clip.enabled=false", "run.on_nan='ignore'")
-        (message,) = (str(r["text"]) for r in records(run_dir, "message") if "learning rate" in str(r["text"]))
+        (message,) = (text for text in messages(run_dir) if "learning rate" in text)
         assert "the sweep diverged at" in message
         assert records(run_dir, "end")[0]["it"] < 12  # type: ignore[operator]
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +12,11 @@ from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.hooks.builtin.means import EpochSums, Window, sum_dtype
-from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import parse
 from hookflow.runner.loop.evaluation import Means
-from hookflow.runner.process.launch import prepare
 from tests import own_tasks
 from tests.conftest import TESTS, NewRun, Trained, records
 from tests.distributed.several import carry_out
 
-Train = Callable[..., int]
 KEEPS = 'hooks.keeps={use="tests.hooks.test_log_means:Keeps"}'
 CLOUDS = TESTS / "distributed" / "clouds.toml"
 EPOCHS = "run.max_epochs=3"
@@ -92,10 +86,8 @@ def test_it_is_bound_to_the_end_of_an_epoch_only_where_it_logs_there(new_run: Ne
     assert bound('mean="epoch"') == ["after_train_iter", "after_train_epoch"]
 
 
-def test_ranks_log_the_means_over_all_their_examples(tmp_path: Path) -> None:
-    loaded = parse(CLOUDS.read_text(), CLOUDS, (KEEPS, log('window=3, mean="epoch"'), "hooks.ema.enabled=false"))
-    run_dir = RunDir.create(tmp_path, "clouds")
-    prepare(loaded, compile_pipeline(loaded), run_dir, CLOUDS.parent)
+def test_ranks_log_the_means_over_all_their_examples(new_run: NewRun) -> None:
+    run_dir = new_run(KEEPS, log('window=3, mean="epoch"'), "hooks.ema.enabled=false", pipeline=CLOUDS)
     assert carry_out(run_dir, 2) == [0, 0]
     first, second = kept(run_dir), kept(run_dir, rank=1)
     both = {it: (item[0], mean([item, second[it]]), item[2] + second[it][2]) for it, item in first.items()}

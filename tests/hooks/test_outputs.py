@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,10 @@ from hookflow.hooks.builtin.schedules import LRSchedule, ParamSchedule
 from hookflow.hooks.builtin.time_limit import TimeLimit
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from tests.conftest import TESTS, TOY, Trained, records
+from tests.conftest import TESTS, TOY, Trained, messages, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, curve, final_state
 from tests.toy import Net, Points
-
-Train = Callable[..., int]
 
 F1 = '{use="torchmetrics.classification:MulticlassF1Score", args={num_classes=3}}'
 MICRO = '{use="MulticlassAccuracy", args={num_classes=3, average="micro"}}'
@@ -63,8 +60,7 @@ def test_a_run_has_metrics_of_torchmetrics_predictions_and_exports(trained: Trai
     path = exported(run_dir, "*.pt")
     assert path.name == f"last-model-{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}.pt"
     assert_same(torch.load(path, weights_only=True), dict(weights))
-    messages = [str(record["text"]) for record in records(run_dir, "message")]
-    assert "predictions are in predictions.npz" in messages and f"exported {path}" in messages
+    assert {"predictions are in predictions.npz", f"exported {path}"} <= {*messages(run_dir)}
     assert_same(safetensors.load_file(exported(run_dir, "last-model-*.safetensors")), dict(weights))
     program = torch.export.load(exported(run_dir, "last-model-*.pt2")).module()
     net = Net().eval()
@@ -86,7 +82,7 @@ def test_the_average_of_the_best_is_exported_to_a_folder_of_ones_own(trained: Tr
 
 def test_without_the_checkpoint_nothing_is_exported(trained: Trained) -> None:
     run_dir = trained('hooks.export={use="export", args={checkpoint="best-2"}}')
-    assert any('no checkpoint "best-2"' in str(record["text"]) for record in records(run_dir, "message"))
+    assert any('no checkpoint "best-2"' in text for text in messages(run_dir))
 
 
 def test_checkpoints_begin_with_their_trigger_and_what_was_better_before_is_no_best(trained: Trained) -> None:

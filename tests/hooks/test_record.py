@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,9 @@ from hookflow.runner.logging import timing
 from hookflow.runner.loop import run as run_module
 from hookflow.runner.loop.evaluation import Evaluation
 from hookflow.runner.loop.loop import SafePoint
-from tests.conftest import NewRun, Trained, records
+from tests.conftest import NewRun, Train, Trained, records
 from tests.hooks.stand_ins import NOW, StandIn
 from tests.toy import Tied
-
-Train = Callable[..., int]
 
 
 def net() -> nn.Module:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +18,11 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load, parse
 from hookflow.runner.process.launch import prepare, propose
 from tests import pytorch_hooks
-from tests.conftest import TESTS, NewRun, Trained, hookflow_here, records
+from tests.conftest import TESTS, NewRun, Train, Trained, hookflow_here, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.by_hand import weights
 from tests.runner.same import final_state
 from tests.toy import Net
-
-Train = Callable[..., int]
 
 
 def rates(schedule: LRSchedule, *iters: int) -> list[float]:

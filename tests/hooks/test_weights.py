@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,14 +21,11 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.globs import named_parameters
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import read
-from hookflow.runner.process.launch import prepare
 from hookflow.zoo.tasks import Classification
-from tests.conftest import TESTS, NewRun, Trained, records
+from tests.conftest import TESTS, NewRun, Train, Trained, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, curve, final_state
 from tests.toy import Net, Points, Tied
-
-Train = Callable[..., int]
 
 
 def trained(hook: Average, model: nn.Module, steps: int = 20) -> Iterator[Any]:
@@ -230,12 +226,9 @@ class TestFreeze:
         assert train_here(run_dir) == 0
         assert changed(run_dir, 1, 6) == [False] * 4 + [True] * 3  # the mean, the variance, the number of batches
 
-    def test_one_of_two_models_may_be_frozen_as_a_whole(self, tmp_path: Path, train_here: Train) -> None:
+    def test_one_of_two_models_may_be_frozen_as_a_whole(self, trained: Trained) -> None:
         freeze = 'hooks.freeze={use="freeze", args={params=["discriminator.*"], begin=5, end=15}}'
-        loaded = load(TESTS / "gan.toml", [freeze, "hooks.checkpoint.args.keep=9", "run.threads=1"])
-        run_dir = RunDir.create(tmp_path, "gan")
-        prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
-        assert train_here(run_dir) == 0, records(run_dir, "error")
+        run_dir = trained(freeze, "hooks.checkpoint.args.keep=9", pipeline=TESTS / "gan.toml")
         states: Any = [read(run_dir.checkpoints / f"it{it:08d}") for it in (5, 10, 20)]
         for state, other, trains in [(*states[:2], False), (*states[1:], True)]:
             pairs = [(state["model_discriminator"][n], weight) for n, weight in other["model_discriminator"].items()]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hookflow.errors import UserError
-from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import dump, load, parse
-from hookflow.runner.process.launch import prepare
-from tests.conftest import circle, hookflow_here, records
+from tests.conftest import Trained, circle, hookflow_here, records
 
 BARE = (
     circle("max_epochs = 2")
@@ -100,18 +97,13 @@ def test_a_recorded_pipeline_has_them_in_full_and_gets_no_others(file: Path) -> 
     assert parse(BARE, file, recorded=True).pipeline.hooks == {}, "one from before there were any"
 
 
-def test_a_run_without_hooks_leaves_a_loss_and_weights(
-    file: Path, tmp_path: Path, train_here: Callable[..., int]
-) -> None:
+def test_a_run_without_hooks_leaves_a_loss_and_weights(file: Path, tmp_path: Path, trained: Trained) -> None:
     printed = hookflow_here("check", "p.toml", "--strict", cwd=tmp_path).stdout
     assert "2 hooks at 3 points; by default: log, checkpoint\n" in printed
     assert json.loads(hookflow_here("check", "p.toml", "-f", "json", cwd=tmp_path).stdout)["default_hooks"]
     assert "log         late, every 0.5%, default" in hookflow_here("graph", "p.toml", cwd=tmp_path).stdout
     assert "(default)" in hookflow_here("explain", "hooks", cwd=tmp_path).stdout
-    loaded = load(file)
-    run_dir = RunDir.create(tmp_path / "runs", "p")
-    prepare(loaded, compile_pipeline(loaded), run_dir, tmp_path)
-    assert train_here(run_dir) == 0
+    run_dir = trained(pipeline=file)
     scalars = records(run_dir, "scalars")
     assert len(scalars) >= 3
     assert {"loss", "lr"} <= scalars[0]["v"].keys()  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ import csv
 import json
 import signal
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from tests.conftest import TESTS, TOY, NewRun, Trained
 from tests.processes import Training
 from tests.runner.test_resume import strikes
 
-Train = Callable[..., int]
 LOGS = 'hooks.logs={use="./loggers.py:Logs"}'
 EVERY_3 = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]'
 Row = tuple[int, str, float]

@@ -7,28 +7,22 @@ import json
 import re
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hookflow
-from hookflow.events.rundir import RunDir
-from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import load
 from hookflow.runner.logging import writers
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.writers import calls_of
-from hookflow.runner.process.launch import prepare
 from hookflow.service.runs import scalars
-from tests.conftest import TESTS, TOY, NewRun, Trained, hookflow_here, records, wait_for
+from tests.conftest import TESTS, TOY, NewRun, Trained, hookflow_here, messages, reason, records, wait_for
 from tests.distributed.several import carry_out
 from tests.own_writers import Notes
 from tests.processes import Training
 from tests.runner.test_resume import strikes
 
-Train = Callable[..., int]
 LOGS = 'hooks.logs={use="./loggers.py:Logs"}'
 SHORT = "run.max_epochs=1"
 
@@ -46,10 +40,6 @@ def kinds(file: Path) -> list[str]:
     return [method for method, *_ in notes(file)]
 
 
-def warnings(run: RunDir) -> list[str]:
-    return [str(r["text"]) for r in records(run, "message") if r["level"] == "warn"]
-
-
 def test_a_writer_is_given_all_that_is_logged_and_closed_once(trained: Trained, tmp_path: Path) -> None:
     run = trained(own("Notes", tmp_path / "notes"), LOGS)
     made, config, *calls, closed = notes(tmp_path / "notes")
@@ -64,7 +54,7 @@ def test_a_writer_is_given_all_that_is_logged_and_closed_once(trained: Trained, 
     assert image[2:] == ["val/sample", 1, str(run.path / "images/val/sample/it00000001.png"), "at 1"]
     assert [call[3] for call in calls if call[0] == "text"] == list(range(1, 16))
     assert next(call for call in calls if call[0] == "histogram")[4:] == [[0.0, 1.0, 2.0], [1, 3]]
-    assert warnings(run) == []
+    assert messages(run, "warn") == []
 
 
 def test_the_training_thread_never_calls_what_writes(trained: Trained, tmp_path: Path) -> None:
@@ -99,7 +89,7 @@ def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
     with (run.writers / "csv/scalars.csv").open(newline="") as table:
         rows = [(int(row["iteration"]), row["name"], float(row["value"])) for row in csv.DictReader(table)]
     assert sorted(rows) == wanted
-    assert warnings(run) == []
+    assert messages(run, "warn") == []
 
 
 def test_a_value_is_written_once_its_iteration_is_over(trained: Trained, tmp_path: Path) -> None:
@@ -127,9 +117,9 @@ def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
     message = (
         rf"has not written {logged} of {logged} values \((\d+) dropped, as it was too slow; (\d+) left at the end\)"
     )
-    result = re.search(message + " and has not closed$", warnings(run)[-1])
-    assert result, warnings(run)
-    assert 'the writer "own" is slower than the run logs: values are dropped' in warnings(run)
+    result = re.search(message + " and has not closed$", messages(run, "warn")[-1])
+    assert result, messages(run, "warn")
+    assert 'the writer "own" is slower than the run logs: values are dropped' in messages(run, "warn")
     dropped, left = map(int, result.groups())
     assert dropped + left == logged
     assert left in (7, 8), "as many as may wait, and that which it is in"
@@ -142,7 +132,7 @@ def test_an_error_is_told_once_and_loses_one_value(trained: Trained, tmp_path: P
     (error,) = records(run, "error")
     assert (error["type"], error["text"], error["action"]) == ("ConnectionError", "nobody answers", "ignore")
     assert 'in write_scalar of the writer "own"' in str(error["traceback"])
-    first, last = [text for text in warnings(run) if 'the writer "own"' in text]
+    first, last = [text for text in messages(run, "warn") if 'the writer "own"' in text]
     assert first.startswith('the writer "own" raised in write_scalar: that value is lost')
     assert last == f'the writer "own" has not written 3 of {len(scalars(run))} values (3 failed)'
 
@@ -150,8 +140,8 @@ def test_an_error_is_told_once_and_loses_one_value(trained: Trained, tmp_path: P
 def test_one_that_always_raises_is_switched_off_and_closed(trained: Trained, tmp_path: Path) -> None:
     run = trained(own("Fails", tmp_path / "notes", times=10_000))
     assert kinds(tmp_path / "notes") == ["made", "config", *10 * ["scalar"], "close"]
-    assert any("has raised 10 times in a row: it is switched off" in text for text in warnings(run))
-    assert re.search(r"\(10 failed; \d+ given when it was switched off\)$", warnings(run)[-1])
+    assert any("has raised 10 times in a row: it is switched off" in text for text in messages(run, "warn"))
+    assert re.search(r"\(10 failed; \d+ given when it was switched off\)$", messages(run, "warn")[-1])
     assert len(records(run, "error")) == 1
 
 
@@ -175,8 +165,7 @@ def test_it_is_closed_however_the_run_ends(code: int, trained: Trained, tmp_path
 def test_what_is_no_writer_ends_the_run_before_it_trains(use: str, message: str, trained: Trained) -> None:
     args = ', args={fil="x"}' if use == "csv" else ""
     run = trained(f'writers.own={{use="{use}"{args}}}', code=2)
-    reason = str(records(run, "end")[0]["reason"])
-    assert message in reason
+    assert message in reason(run)
     assert "run" not in {record["k"] for record in records(run)}
 
 
@@ -202,12 +191,9 @@ def test_a_writer_that_cannot_forget_gets_no_step_twice_or_backwards_after_a_kil
     assert len(logged - result) <= 2, "one call at most is lost in each kill: that which was being made"
 
 
-def test_of_two_ranks_the_first_alone_writes(tmp_path: Path) -> None:
-    folder = TESTS / "distributed"
+def test_of_two_ranks_the_first_alone_writes(new_run: NewRun, tmp_path: Path) -> None:
     writer = own("Notes", tmp_path / "notes").replace("./own_writers.py", "tests.own_writers")
-    loaded = load(folder / "clouds.toml", (writer, 'hooks.logs={use="tests.loggers:Logs"}'))
-    run = RunDir.create(tmp_path, "clouds")
-    prepare(loaded, compile_pipeline(loaded), run, folder)
+    run = new_run(writer, 'hooks.logs={use="tests.loggers:Logs"}', pipeline=TESTS / "distributed" / "clouds.toml")
     assert carry_out(run, 2) == [0, 0]
     assert kinds(tmp_path / "notes").count("made") == kinds(tmp_path / "notes").count("close") == 1
     assert len(list((run.path / "images/val/sample").glob("*.rank1.png"))) == len(records(run, "image")) > 0

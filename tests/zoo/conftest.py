@@ -13,11 +13,8 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.process.launch import prepare
-from tests.conftest import records
+from tests.conftest import Train, records
 from tests.runner.same import assert_same_end
 
 
@@ -73,7 +70,7 @@ def server() -> Iterator[Server]:
     server.close()
 
 
-def assert_resumed_like(alone: RunDir, saved: int, folder: Path, train_here: Callable[..., int]) -> None:
+def assert_resumed_like(alone: RunDir, saved: int, folder: Path, train_here: Train) -> None:
     """Resume a copy of a finished run from its checkpoint at an iteration: it ends to the bit as the run left alone."""
     resumed = RunDir(Path(shutil.copytree(alone.path, folder / f"from{saved}", symlinks=True)))
     for path in CheckpointStore(resumed.checkpoints).all():
@@ -82,11 +79,3 @@ def assert_resumed_like(alone: RunDir, saved: int, folder: Path, train_here: Cal
     assert train_here(resumed, resume=True) == 0, records(resumed, "error")
     assert any(record["resumed_from"] == f"it{saved:08d}" for record in records(resumed, "run"))
     assert_same_end(alone, resumed)
-
-
-def begin(pipeline: Path, folder: Path, *overrides: str) -> RunDir:
-    """Prepare a run of a shipped pipeline."""
-    loaded = load(pipeline, overrides)
-    run_dir = RunDir.create(folder, pipeline.stem)
-    prepare(loaded, compile_pipeline(loaded), run_dir, pipeline.parent)
-    return run_dir

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,13 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.zoo.chargpt import CharGPT, Text, decode, encode, write
-from tests.conftest import records
-from tests.zoo.conftest import assert_resumed_like, begin
+from tests.conftest import Train, Trained, records
+from tests.zoo.conftest import assert_resumed_like
 
 PIPELINE = Path(__file__).parents[2] / "pipelines" / "chargpt.toml"
 SENTENCE = "the quick brown fox jumps over the lazy dog; "
 SMALL = (
     "run.device=cpu",
-    "run.threads=1",
     "run.max_iters=24",
     "run.val_every=8",
     "model.args={context=16, width=16, layers=1, heads=2}",
@@ -92,13 +90,11 @@ def test_several_files_are_one_text_and_what_is_missing_is_told(tmp_path: Path) 
 
 
 def test_a_run_learns_writes_counts_tokens_and_is_resumed_to_the_bit(
-    tmp_path: Path, train_here: Callable[..., int]
+    trained: Trained, tmp_path: Path, train_here: Train
 ) -> None:
     (tmp_path / "text.txt").write_text(SENTENCE * 50)
-    alone = begin(
-        PIPELINE, tmp_path, *SMALL, f"data.train.args.path={tmp_path / 'text.txt'}", "hooks.checkpoint.args.keep=9"
-    )
-    assert train_here(alone) == 0, records(alone, "error")
+    text = f"data.train.args.path={tmp_path / 'text.txt'}"
+    alone = trained(*SMALL, text, "hooks.checkpoint.args.keep=9", pipeline=PIPELINE)
     losses = [record["v"]["loss"] for record in records(alone, "metrics")]  # type: ignore[index]
     assert losses[-1] < losses[0] < 5.6  # from log 256 = 5.55
     samples = records(alone, "text")
@@ -109,7 +105,6 @@ def test_a_run_learns_writes_counts_tokens_and_is_resumed_to_the_bit(
 
 
 @pytest.mark.long
-def test_the_shipped_pipeline_reaches_what_it_says(tmp_path: Path, train_here: Callable[..., int]) -> None:
-    run_dir = begin(PIPELINE, tmp_path, "run.device=cpu")
-    assert train_here(run_dir) == 0
+def test_the_shipped_pipeline_reaches_what_it_says(trained: Trained) -> None:
+    run_dir = trained("run.device=cpu", pipeline=PIPELINE)
     assert records(run_dir, "metrics")[-1]["v"]["loss"] < 1.7  # type: ignore[index]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +14,13 @@ from hookflow.zoo.chargpt import CharGPT
 from hookflow.zoo.gaussian2d import Gaussians, Painting
 from hookflow.zoo.hooks import Render, Sample
 from hookflow.zoo.picture import Picture, places, read_image
-from tests.conftest import records
+from tests.conftest import Train, Trained, records
 from tests.runner.same import final_state
-from tests.zoo.conftest import assert_resumed_like, begin
+from tests.zoo.conftest import assert_resumed_like
 
 PIPELINE = Path(__file__).parents[2] / "pipelines" / "gaussian2d.toml"
 SMALL = (
     "run.device=cpu",
-    "run.threads=1",
     "run.max_iters=60",
     "run.val_every=20",
     "model.args.count=24",
@@ -95,10 +93,9 @@ def test_a_model_takes_the_weights_of_another_number(gaussians: Gaussians) -> No
 
 
 def test_a_run_resumed_across_changes_of_their_number_ends_like_the_one_left_alone(
-    tmp_path: Path, train_here: Callable[..., int]
+    trained: Trained, tmp_path: Path, train_here: Train
 ) -> None:
-    alone = begin(PIPELINE, tmp_path, *SMALL)
-    assert train_here(alone) == 0, records(alone, "error")
+    alone = trained(*SMALL, pipeline=PIPELINE)
     counts = [record["v"]["gaussians"] for record in records(alone, "scalars") if "gaussians" in record["v"]]  # type: ignore[index, operator]
     assert len(counts) == 6
     assert any(count != 24 + 8 * k for k, count in enumerate(counts, 1)), "nothing was pruned"
@@ -118,9 +115,8 @@ def test_a_run_resumed_across_changes_of_their_number_ends_like_the_one_left_alo
 
 
 @pytest.mark.long
-def test_the_shipped_pipeline_reaches_what_it_says(tmp_path: Path, train_here: Callable[..., int]) -> None:
-    run_dir = begin(PIPELINE, tmp_path, "run.device=cpu")
-    assert train_here(run_dir) == 0
+def test_the_shipped_pipeline_reaches_what_it_says(trained: Trained) -> None:
+    run_dir = trained("run.device=cpu", pipeline=PIPELINE)
     reached = {record["it"]: record["v"]["psnr"] for record in records(run_dir, "metrics")}  # type: ignore[index]
     assert reached[300] > 30
     assert reached[1500] > 41

@@ -9,7 +9,6 @@ import torch
 
 from hookflow.zoo.images import MEAN, STD, Batch, Images, Options, synthetic
 from tests.conftest import records
-from tests.zoo.conftest import begin
 
 CPU = torch.device("cpu")
 
@@ -140,9 +139,8 @@ def test_synthetic_images_say_so_and_depend_on_their_split_alone():
 
 
 @pytest.mark.long
-def test_synthetic_images_can_be_learnt(tmp_path, train_here):
+def test_synthetic_images_can_be_learnt(trained):
     pipeline = Path(__file__).parents[2] / "pipelines" / "cifar.toml"
     offline = [f"data.{split}.args.download=false" for split in ("train", "val", "test")]
-    run_dir = begin(pipeline, tmp_path, "run.device=cpu", *offline)
-    assert train_here(run_dir) == 0, records(run_dir, "error")
+    run_dir = trained("run.device=cpu", *offline, pipeline=pipeline)
     assert records(run_dir, "metrics")[-1]["v"]["accuracy"] > 0.85
