@@ -42,8 +42,8 @@ def moved(
 ) -> list[int]:
     """Return the phase of each row; `before` are the rows that edges put before it, `order` is a topological one.
 
-    At the second point of an around the graph runs backwards, and so do the phases of the rows that stand there alone:
-    early is late. Which of two moves must not hang on that, so these rows are settled among themselves first.
+    Phases of the `backwards` rows run backwards: early is late. These rows are settled among themselves first, so that
+    which of two moves does not hang on that.
     """
     result = list(phases)
     wanted = [NORMAL] * len(result)  # the earliest phase of those that each row must stand before, at the second point

@@ -1,7 +1,4 @@
-"""Triggers as exact numbers: `every`, `from` and `until` over the counters of a run.
-
-This is the only definition. The runner runs by it (`hookflow.runner.dispatch.triggers`), and `hookflow check`
-forecasts with it (`hookflow.graph.forecast`).
+"""Triggers as exact numbers: `every`, `from` and `until` over the counters of a run, for the runner and the forecast.
 
 A run counts iterations, epochs, firings of a point, and seconds. The count at a visit of a point is what is done then:
 where the point is ahead (`Point.ahead`: at a `before_X`, and inside an iteration) the first visit is at 0; elsewhere
