@@ -21,7 +21,6 @@ from hookflow.monitor.summary import read_overview
 from hookflow.monitor.view import Scene, View
 from tests.garbling import seeds
 from tests.hostile_records import hostile_line
-from tests.limits import LIMIT
 from tests.monitor.conftest import read
 from tests.monitor.fake_run import make
 
@@ -61,20 +60,6 @@ def test_steps_go_from_frame_to_frame_and_stop_at_the_ends(whole: RunDir, tmp_pa
     recording.seek(recording.first - 1)
     assert recording.state.frames == 0
     assert Recording(make(tmp_path, upto=0)).step(1) == 0.0, "an empty one has nothing to show"
-
-
-def test_a_line_that_is_still_being_written_waits_for_its_end(tmp_path: Path) -> None:
-    run = make(tmp_path, upto=20)
-    log = run.events.read_bytes()
-    cut = log.rindex(b'"stage"')
-    run.events.write_bytes(log[:cut])
-    live = Live(run)
-    assert not live.poll(LIMIT)
-    before = live.state.frames
-    with run.events.open("ab") as file:
-        file.write(log[cut:])
-    live.poll(LIMIT)
-    assert live.state.frames == before + 1
 
 
 def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import summary
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At, read
-from tests.monitor.fake_run import BEGAN, append, append_rank, end, make_ranks, plan
+from tests.monitor.fake_run import BEGAN, append, append_rank, end, gone, make_ranks, plan
 from tests.monitor.test_keys import pressed
 from tests.monitor.test_plain import in_turn, plain_lines
 from tests.monitor.test_screens import SIZES, drawn
@@ -368,11 +368,7 @@ def test_an_error_of_another_rank_is_printed_though_rank_0_says_nothing_more(tmp
 
 
 def test_the_list_of_runs_counts_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_ranks(tmp_path, 4, upto=60)
-    run.sign_process()
-    runs(dir=tmp_path)
-    assert "stalled (4 ranks)" in capsys.readouterr().out
+    run = gone(make_ranks(tmp_path, 4, upto=60))
     append(run, [{**ERROR, "t": BEGAN + 30, "text": "as told", "traceback": ""}], rank=2)
-    run.sign(process_started=1.0)
     runs(dir=tmp_path)
     assert "✗ failed (4 ranks)" in capsys.readouterr().out
