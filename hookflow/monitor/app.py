@@ -47,11 +47,7 @@ from hookflow.numbers import span
 
 
 def exit_on_hang_up(terminal: int) -> None:
-    """End this process as SIGHUP does, once the terminal with this file descriptor is closed on the other side.
-
-    A signal is not sent to everybody who paints on a terminal, and may come too late: every painter waits by then.
-    Nothing is done where it is no terminal.
-    """
+    """End this process as SIGHUP does, once the terminal is closed on the other side: the signal may come too late."""
 
     def wait() -> None:
         poll = select.poll()
@@ -245,11 +241,7 @@ class MonitorApp(App[Outcome]):
             loop.remove_signal_handler(name)
 
     def _go_on(self) -> None:
-        """Take the terminal up again after SIGCONT.
-
-        Textual's own handler does that also where SIGSTOP came, on which nothing lets go of it: then two more threads
-        stay each time, and what it has made of the terminal is taken for how the terminal was.
-        """
+        """Take the terminal up again after SIGCONT: where SIGSTOP came, Textual has not let go of it yet."""
         if (driver := self._driver) is not None:
             if not getattr(driver, "_must_signal_resume", False):  # which is set by SIGTSTP, on which it has let go
                 driver.suspend_application_mode()

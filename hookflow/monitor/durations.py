@@ -115,11 +115,8 @@ class Timing:
         return bool(self._seconds) and self._seconds[-1][0] > since
 
     def cells(self, now: float, cells: int) -> list[tuple[int, int]]:
-        """Return (firings, ns) for each of `cells` equal stretches of the last WINDOW seconds, oldest first.
-
-        The stretches are laid out on the clock, so that what is drawn moves on instead of flickering.
-        """
-        size = WINDOW // cells
+        """Return (firings, ns) for each of `cells` equal stretches of the last WINDOW seconds, oldest first."""
+        size = WINDOW // cells  # laid out on the clock, so that what is drawn moves on instead of flickering
         newest = int(now) // size
         result = [(0, 0)] * cells
         for second, _, each in self._seconds:

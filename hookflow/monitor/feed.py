@@ -99,10 +99,7 @@ UNREADABLE = Plan("unreadable", (), (), ())
 
 
 def read_plan(run: RunDir, attempt: int | None = None) -> Plan | None:
-    """Return the plan of an attempt at the run, counted from 1, or of the latest; None while it is not written.
-
-    UNREADABLE where what is written is none.
-    """
+    """Return the plan of an attempt at the run, counted from 1, or of the latest; None while it is not written."""
     path = run.plan if attempt is None else run.plan_of(attempt)
     try:
         return Plan.from_json(read_regular(path))

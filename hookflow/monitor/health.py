@@ -117,11 +117,8 @@ def verdict(state: RunState, plan: Plan, pace: Pace) -> str:
 
 
 def end_reason(state: RunState) -> list[str]:
-    """Return a sentence or two; nothing for a run that goes on, is lost, or did all its iterations.
-
-    With several ranks, the first error ended the run: the others', and the signal that ended them, follow.
-    """
-    if state.ranks.first_failure:
+    """Return a sentence or two; nothing for a run that goes on, is lost, or did all its iterations."""
+    if state.ranks.first_failure:  # the errors of other ranks, and the signal that ended them, follow from it
         rank, error = state.ranks.first_failure
         place = f"rank {rank}, " if rank else ""
         place += f'hook "{error["hook"]}" at {error["point"]}, ' if error["hook"] else ""

@@ -39,10 +39,7 @@ def screen(scene: Scene, width: int, height: int) -> list[Strip]:
 
 
 def visible(width: int, height: int, *, several: bool = False) -> tuple[int, ...]:
-    """Return the panels that a terminal of this size shows side by side; each of the others fills it alone.
-
-    `several` ranks have a panel of their own.
-    """
+    """Return the panels that a terminal of this size shows side by side; each of the others fills it alone."""
     room = height - AROUND
     draw = _layout(width, room)
     if draw is _small:

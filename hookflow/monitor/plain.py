@@ -208,11 +208,7 @@ ChildExit = Callable[[], int | None]
 
 
 def follow_json(run: RunDir, out: TextIO, *, child_exit: ChildExit | None = None) -> int:
-    """Print each record of the event log as a line of JSON until the run is over; see `follow`.
-
-    With several ranks it is the log of rank 0, so that sums count nothing twice; the others' logs have
-    the same form (`RunDir.events_of`).
-    """
+    """Print each record of the event log, of several ranks that of rank 0, as a line of JSON; see `follow`."""
     return follow_records(run, Live(run), lambda record: print(encode(record), file=out, flush=True), child_exit)
 
 

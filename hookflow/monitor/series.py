@@ -16,10 +16,7 @@ def in_order(metrics: Iterable[str], monitored: Iterable[str]) -> list[str]:
 
 
 class Series:
-    """Means of equally many neighbouring values; when there are too many, two neighbours become one.
-
-    Values that are not finite are not drawn.
-    """
+    """Means of equally many neighbouring finite values; when there are too many, two neighbours become one."""
 
     LIMIT = 2048
 
@@ -76,10 +73,7 @@ class MetricHistory:
         return {name: records[-1] for name, records in self._records.items()}
 
     def add(self, name: str, new: Best, mode: Mode | None) -> bool:
-        """Add a value, and say whether it is the best.
-
-        A value that is not finite never is, nor is any of a metric without a mode.
-        """
+        """Add a value, and say whether it is the best; no value of a metric without a mode is."""
         self.by_name.setdefault(name, []).append((new.it, new.value))
         if mode is None or not math.isfinite(new.value):
             return False

@@ -98,14 +98,11 @@ class RunState:
         self._frame_t = 0.0
 
     def apply(self, record: records.Record, rank: int = 0, plan: Plan = NO_PLAN) -> None:
-        """Take the next record of a rank's event log, as `read_record` returns it. Unknown kinds are passed over.
-
-        `plan` has the hooks' names, for what is noted of the ranks.
-        """
+        """Take the next record of a rank's event log, as `read_record` returns it; `plan` names hooks of stragglers."""
         if rank:
             self.ranks.hear(rank, record, self.journal)
             return
-        if record["k"] in KINDS:
+        if record["k"] in KINDS:  # a log of another version may know more
             self._advance(record)
             if record["k"] not in LATE:
                 self.it, self.ep = record["it"], record["ep"]
@@ -181,20 +178,14 @@ class RunState:
 
     @property
     def epoch(self) -> int:
-        """The epoch that is worked on, counted from 1: its validation is part of it. After the end, the last.
-
-        A pause or a checkpoint does not change it.
-        """
+        """The epoch that is worked on, counted from 1: its validation is part of it. After the end, the last."""
         if not self.run or self.end is not None or self._between:
             return self.epoch_of(self.it, self.ep)
         return min(self.ep + 1, self.run.get("max_epochs") or self.ep + 1)
 
     def epoch_of(self, it: int, ep: int) -> int:
-        """Return the epoch, counted from 1, in which iteration `it` lies, when `ep` epochs were over then.
-
-        Without a recorded attempt its length is unknown, and it is `ep`.
-        """
-        if not self.run:
+        """Return the epoch, counted from 1, in which iteration `it` lies, when `ep` epochs were over then."""
+        if not self.run:  # the length of an epoch is unknown
             return ep
         return ep + (it > self._ends.get(ep, ep * self.run.get("iters_per_epoch", 0)))
 
