@@ -47,6 +47,9 @@ ELSEWHERE = re.compile(
     "PYTHONDONTWRITEBYTECODE|RANK|WORLD_SIZE|LOCAL_.*|MASTER_.*|TORCHELASTIC_.*|CUBLAS_.*"
 )
 
+TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
+"""An override for a hook that writes each firing of a point into a file."""
+
 NewRun = Callable[..., RunDir]
 Train = Callable[..., int]
 Trained = Callable[..., RunDir]
@@ -260,6 +263,12 @@ def messages(run_dir: RunDir, level: str | None = None) -> list[str]:
 def reason(run_dir: RunDir) -> str:
     """Return why a run has ended."""
     return str(records(run_dir, "end")[-1]["reason"])
+
+
+def ended(run_dir: RunDir) -> tuple[object, object]:
+    """Return the status and the exit code with which a run has ended."""
+    end = records(run_dir, "end")[-1]
+    return end["status"], end["exit"]
 
 
 def firings(run_dir: RunDir) -> dict[tuple[str, str], int]:

@@ -21,14 +21,12 @@ from hookflow.runner.checkpoint import manager
 from hookflow.runner.checkpoint.manager import LARGE, HostCopy, host_memory
 from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
-from tests.conftest import NewRun, Train, Trained, messages, reason, records, wait_for
+from tests.conftest import TRACER, NewRun, Train, Trained, messages, reason, records, wait_for
 from tests.distributed.actors import asked_to_stop
 from tests.hooks.stand_ins import OnCuda
 from tests.limits import LIMIT
 from tests.runner.same import assert_same, assert_same_end
 from tests.runner.test_resume import EVERY_3, strikes
-
-TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
 
 
 def at_manifest(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) -> None:

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.events.rundir import RunDir
-from tests.conftest import Train, Trained, reason, records
+from tests.conftest import TRACER, Train, Trained, ended, reason, records
 
-TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
 PLACES = [
     "before_run",
     "before_train",
@@ -33,11 +31,6 @@ PLACES = [
 def fails(place: str, on_error: str = "raise", kind: str = "RuntimeError", name: str = "bad") -> str:
     args = f'{{place="{place}", kind="{kind}"}}'
     return f'hooks.{name}={{use="./watchers.py:Fails", args={args}, on_error="{on_error}"}}'
-
-
-def ended(run_dir: RunDir) -> tuple[object, object]:
-    (end,) = records(run_dir, "end")
-    return end["status"], end["exit"]
 
 
 def point_of(place: str) -> str:

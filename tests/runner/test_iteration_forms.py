@@ -16,7 +16,7 @@ from hookflow.graph.points import POINTS
 from hookflow.runner.loop import trainer
 from hookflow.runner.loop.iteration import Accumulated, Iterate, choose
 from hookflow.zoo.tasks import Classification
-from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, records
+from tests.conftest import TESTS, TOY, TRACER, NewRun, Train, Trained, messages, records
 from tests.golden_files import check_golden
 from tests.runner.same import assert_same_end, curve
 from tests.toy import Points
@@ -234,9 +234,10 @@ def test_it_resumes_in_the_middle_of_an_epoch_to_the_bit(resumes_alike: NewRun) 
 
 
 def test_the_trace(trained: Trained, tmp_path: Path) -> None:
-    tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{tmp_path / "trace"}"}}}}'
     off = [f"hooks.{hook}.enabled=false" for hook in ("checkpoint", "throughput", "log")]
-    trained(tracer, *off, "data.train.args={examples=24}", "run.accumulate=2", "run.max_epochs=1")
+    trained(
+        TRACER % (tmp_path / "trace"), *off, "data.train.args={examples=24}", "run.accumulate=2", "run.max_epochs=1"
+    )
     check_golden("trace_accumulate.txt", (tmp_path / "trace").read_text())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import NewRun, Train, Trained, messages, reason, records
+from tests.conftest import TRACER, NewRun, Train, Trained, messages, reason, records
 from tests.golden_files import check_golden
 from tests.toy import Net
 
@@ -36,10 +36,9 @@ def watcher(name: str, more: str = "") -> str:
     ],
 )
 def test_what_follows_is_golden(trained: Trained, tmp_path: Path, name: str, call: str, point: str) -> None:
-    tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{tmp_path / "trace"}"}}}}'
     at = 3 if "val" in name else 1
     off = [f"hooks.{hook}.enabled=false" for hook in ("checkpoint", "throughput", "log")]
-    trained(*SHORT, *off, steers(call, point, at), tracer, "run.max_epochs=2")
+    trained(*SHORT, *off, steers(call, point, at), TRACER % (tmp_path / "trace"), "run.max_epochs=2")
     lines = (tmp_path / "trace").read_text().splitlines(keepends=True)
     check_golden(f"trace_{name}.txt", "".join(line for line in lines if " iter=0" not in line))
 
@@ -190,8 +189,7 @@ def test_an_epoch_that_is_cut_by_the_end_is_entered_again_by_a_resume(
     trace, marks = tmp_path / "trace", tmp_path / "marks"
     around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
     each = 'hooks.checkpoint.points=["after_train_iter"]'
-    tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{trace}"}}}}'
-    run_dir = trained(tracer, around, each, swap=("max_epochs = 3", "max_iters = 7"))
+    run_dir = trained(TRACER % trace, around, each, swap=("max_epochs = 3", "max_iters = 7"))
     points = [line.split()[0] for line in trace.read_text().splitlines()]
     assert (points.count("before_train_epoch"), points.count("after_train_epoch")) == (2, 1)
     assert marks.read_text().split() == ["entered", "left", "entered", "left"]

@@ -11,25 +11,18 @@ from types import SimpleNamespace
 import pytest
 
 from hookflow.events.records import Record
-from hookflow.events.rundir import RunDir
 from hookflow.events.stop import send
 from hookflow.runner.checkpoint.manifest import damage, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.process.launch import start
 from hookflow.runner.process.signals import SIGNALS, Signals, handlers_put_back
-from tests.conftest import NewRun, Train, Trained, records, wait_for
+from tests.conftest import TRACER, NewRun, Train, Trained, ended, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same_end
 from tests.runner.test_resume import EVERY_3, strikes
 
 SLOW = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
-TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
-
-
-def end(run_dir: RunDir) -> tuple[object, object]:
-    record = records(run_dir, "end")[-1]  # frames may come after it
-    return record["status"], record["exit"]
 
 
 def test_before_python_has_even_started(new_run: NewRun) -> None:
@@ -37,7 +30,7 @@ def test_before_python_has_even_started(new_run: NewRun) -> None:
     child = start(run_dir)
     child.send_signal(signal.SIGINT)
     assert child.wait() == 130
-    assert end(run_dir) == ("interrupted", 130)
+    assert ended(run_dir) == ("interrupted", 130)
     assert not records(run_dir, "run")
 
 
@@ -47,7 +40,7 @@ def test_while_the_data_is_drawn(new_run: NewRun, tmp_path: Path) -> None:
     wait_for((tmp_path / "mark").exists)
     child.signal(signal.SIGTERM)
     assert child.wait() == 143
-    assert end(run_dir) == ("interrupted", 143)
+    assert ended(run_dir) == ("interrupted", 143)
     assert "before the training began" in str(records(run_dir, "end")[0]["reason"])
 
 
@@ -55,7 +48,7 @@ def test_while_the_data_is_drawn(new_run: NewRun, tmp_path: Path) -> None:
 def test_before_the_first_iteration(trained: Trained, tmp_path: Path, point: str) -> None:
     trace = tmp_path / "trace"
     run_dir = trained(*strikes(tmp_path, signal.SIGINT, (point, 0)), TRACER % trace, code=130)
-    assert end(run_dir) == ("interrupted", 130)
+    assert ended(run_dir) == ("interrupted", 130)
     assert "before_train_iter" not in trace.read_text()
     assert trace.read_text().splitlines()[-1].startswith("after_run")
     assert not records(run_dir, "error"), "no hook is to blame"
@@ -74,7 +67,7 @@ def test_while_training(
 ) -> None:
     alone = trained()
     broken = trained(*strikes(tmp_path, number, (point, it)), code=code)
-    assert end(broken) == ("interrupted", code)
+    assert ended(broken) == ("interrupted", code)
     assert records(broken, "checkpoint")[-1]["it"] == records(broken, "end")[0]["it"], "what was done is kept"
     assert train_here(broken, resume=True) == 0
     assert_same_end(alone, broken)
@@ -122,7 +115,7 @@ def test_a_test_is_cut_short_and_done_again(trained: Trained, train_here: Train,
 def test_a_second_signal_ends_it_at_once(trained: Trained, train_here: Train, tmp_path: Path, point: str) -> None:
     alone = trained()
     broken = trained(*strikes(tmp_path, signal.SIGINT, (point, 10), times=2), code=130)
-    assert end(broken) == ("interrupted", 130)
+    assert ended(broken) == ("interrupted", 130)
     assert "twice" in str(records(broken, "end")[0]["reason"])
     standing = CheckpointStore(broken.checkpoints).all()
     assert standing
@@ -134,7 +127,7 @@ def test_a_second_signal_ends_it_at_once(trained: Trained, train_here: Train, tm
 def test_a_second_signal_on_the_way_out_ends_that_too(trained: Trained, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     first, second = strikes(tmp_path, signal.SIGINT, ("before_train", 0), ("on_exception", 0))
-    assert end(trained(first, second, TRACER % trace, code=130)) == ("interrupted", 130)
+    assert ended(trained(first, second, TRACER % trace, code=130)) == ("interrupted", 130)
     assert "after_run" not in trace.read_text()
 
 

@@ -9,7 +9,7 @@ import torch
 
 from hookflow.events.rundir import RunDir
 from hookflow.runner.loop.task import single_numbers
-from tests.conftest import NewRun, Train, Trained, messages, reason, records
+from tests.conftest import Trained, messages, reason, records
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,9 @@ def test_an_evaluation_needs_no_gradient(trained: Trained) -> None:
     trained(detached, *off)
 
 
-def test_a_value_that_a_constructor_refuses_says_where(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("model.args.width=-1")
-    assert train_here(run_dir) in (1, 2)
-    told = reason(run_dir) + str(records(run_dir, "error"))
-    assert "linear.py" in told
+def test_a_value_that_a_constructor_refuses_says_where(trained: Trained) -> None:
+    (error,) = records(trained("model.args.width=-1", code=1), "error")
+    assert "linear.py" in str(error["traceback"])
 
 
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
