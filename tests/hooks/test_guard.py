@@ -156,11 +156,10 @@ class TestSpikeGuard:
     def told(self, run_dir: RunDir, words: str) -> list[object]:
         return [record["it"] for record in records(run_dir, "message") if words in str(record["text"])]
 
-    def test_the_step_of_a_spike_is_skipped_and_no_other(self, new_run: NewRun, train_here: Train) -> None:
+    def test_the_step_of_a_spike_is_skipped_and_no_other(self, trained: Trained) -> None:
         task = 'task={use="./own_tasks.py:spikes", args={at=[8]}}'
-        guarded = new_run(task, 'hooks.guard={use="spike_guard", args={window=4}}')
-        by_hand = new_run(task, 'hooks.guard={use="tests.photographs:SkipsOne", args={at=8}}')
-        assert train_here(guarded) == train_here(by_hand) == 0
+        guarded = trained(task, 'hooks.guard={use="spike_guard", args={window=4}}')
+        by_hand = trained(task, 'hooks.guard={use="tests.photographs:SkipsOne", args={at=8}}')
         assert_same(final_state(guarded)["model"], final_state(by_hand)["model"])
         assert self.told(guarded, "the loss has spiked to") == [8]
 

@@ -11,14 +11,13 @@ import pytest
 import torch
 
 from hookflow.errors import UserError, Where
-from hookflow.events.rundir import RunDir
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.builtin.schedules import LRSchedule, ParamSchedule
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import load, parse
-from hookflow.runner.process.launch import prepare, propose
+from hookflow.pipeline.load import load
+from hookflow.runner.process.launch import propose
 from tests import pytorch_hooks
-from tests.conftest import TESTS, NewRun, Train, Trained, hookflow_here, records
+from tests.conftest import TESTS, Train, Trained, hookflow_here, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.by_hand import weights
 from tests.runner.same import final_state
@@ -154,12 +153,10 @@ def accumulation(batches: str) -> str:
 
 
 class TestAccumulationSchedule:
-    def test_the_weights_are_those_of_a_plain_loop_to_the_bit(self, tmp_path: Path, train_here: Train) -> None:
-        loaded = parse(PIPELINE, tmp_path / "accumulation.toml")
-        run_dir = RunDir.create(tmp_path / "runs", "accumulation")
-        prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
-        assert train_here(run_dir) == 0, records(run_dir, "error")
-        trained = pytorch_hooks.NETS[-1].state_dict()
+    def test_the_weights_are_those_of_a_plain_loop_to_the_bit(self, tmp_path: Path, trained: Trained) -> None:
+        (tmp_path / "accumulation.toml").write_text(PIPELINE)
+        trained(pipeline=tmp_path / "accumulation.toml")
+        result = pytorch_hooks.NETS[-1].state_dict()
         net = pytorch_hooks.Net()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
         for groups in ([1, 1, 1], [2, 1], [3], [3]):
@@ -170,16 +167,13 @@ class TestAccumulationSchedule:
                     inputs, target = next(batches)
                     (torch.nn.functional.cross_entropy(net(inputs), target) / size).backward()
                 optimizer.step()
-        assert all(torch.equal(trained[name], weight) for name, weight in net.state_dict().items())
+        assert all(torch.equal(result[name], weight) for name, weight in net.state_dict().items())
 
     @pytest.mark.parametrize(("examples", "lengths"), [(40, [24, 6]), (46, [30, 9])], ids=["even", "a smaller last"])
-    def test_a_group_is_one_big_batch(
-        self, new_run: NewRun, train_here: Train, examples: int, lengths: list[int]
-    ) -> None:
+    def test_a_group_is_one_big_batch(self, trained: Trained, examples: int, lengths: list[int]) -> None:
         """As `run.accumulate` makes it, with its last group incomplete."""
         common = PLAIN, f"data.train.args={{examples={examples}, batch_size=5, whole=true}}", *OFF
-        runs = new_run(*common, accumulation("[[0, 4]]")), new_run(*common, "run.accumulate=4")
-        assert [train_here(run_dir) for run_dir in runs] == [0, 0]
+        runs = trained(*common, accumulation("[[0, 4]]")), trained(*common, "run.accumulate=4")
         for name, weight in weights(runs[1]).items():
             torch.testing.assert_close(weights(runs[0])[name], weight, rtol=1e-5, atol=1e-6)
         assert [records(run_dir, "run")[0]["max_iters"] for run_dir in runs] == lengths
@@ -192,12 +186,11 @@ class TestAccumulationSchedule:
         assert stepped == [0, 1, 2, 3, 4, 6, 8, 9, 11, 14], "the group from 10 on has two batches, the last three"
         assert len([line for line in lines if line[0] == "after_train_iter"]) == 15
 
-    def test_a_step_that_another_hook_skips_drops_the_gradients(self, new_run: NewRun, train_here: Train) -> None:
+    def test_a_step_that_another_hook_skips_drops_the_gradients(self, trained: Trained) -> None:
         """The next batch begins a group: of five, two are dropped, and the last three are one."""
         skips = 'hooks.skips={use="tests.photographs:SkipsOne", args={at=1}}'
-        skipped = new_run(PLAIN, *OFF, skips, accumulation("[[0, 4]]"), "run.max_epochs=1")
-        rest = new_run(PLAIN, *OFF, "run.max_epochs=1", "data.train.args={batch_size=24, begin=16}")
-        assert train_here(skipped) == train_here(rest) == 0
+        skipped = trained(PLAIN, *OFF, skips, accumulation("[[0, 4]]"), "run.max_epochs=1")
+        rest = trained(PLAIN, *OFF, "run.max_epochs=1", "data.train.args={batch_size=24, begin=16}")
         for name, weight in weights(rest).items():
             torch.testing.assert_close(weights(skipped)[name], weight, rtol=1e-5, atol=1e-6)
 
