@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from hookflow.errors import Problem, UserError, nearest
+from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import of_rank
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.tensors import output
@@ -124,14 +122,7 @@ class Predict(Hook):
         self.before_test_epoch()
 
 
-_SHIFT = re.compile(r"shift\((\d+)\)")
-
-
-def _transform(written: str) -> str:
-    if written not in VIEWS and not ((result := _SHIFT.fullmatch(written)) and int(result[1]) > 0):
-        hint = nearest(written, (*VIEWS, "shift(2)")) or f"there are {', '.join(VIEWS)}, shift(N), e.g. shift(2)"
-        raise ValueError(f'unknown transform "{written}"; {hint}')
-    return written
+Transform = Literal["hflip", "vflip", "rot90"]
 
 
 @dataclass(eq=False)
@@ -139,20 +130,15 @@ class TTA(Hook):
     """Averages the network's outputs over augmented views of each image in validation and test.
 
     Each transform makes views of each view before it, beside that itself: `hflip` and `vflip` a mirrored one, `rot90`
-    three turned ones, `shift(N)` two that are moved by N pixels along the diagonal, with reflected borders. So
-    ["hflip", "shift(1)"] makes six. Images are (batch, channels, height, width), and the network's only argument; what
-    it returns has no place in the image, as the logits of classes. A batch takes as many passes as there are views.
+    three turned ones. So ["hflip", "vflip"] makes four. Images are (batch, channels, height, width), and the network's
+    only argument; what it returns has no place in the image, as the logits of classes. A batch takes as many passes as
+    there are views.
     """
 
     reads: ClassVar[Slots] = dict.fromkeys(("around_val", "around_test"), ("model",))
 
     transforms: Annotated[
-        list[Annotated[str, AfterValidator(_transform)]],
-        Field(
-            min_length=1,
-            description="hflip, vflip, rot90 or shift(N), one after the other",
-            examples=[["hflip", "shift(2)"]],
-        ),
+        list[Transform], Field(min_length=1, description="one after the other", examples=[["hflip", "vflip"]])
     ]
     model: Annotated[str | None, Field(description="which of several models; the only one if left out")] = None
 
@@ -171,7 +157,7 @@ class TTA(Hook):
     around_test = around_val
 
 
-def averaging(forward: Callable[..., Any], transforms: Sequence[str]) -> Callable[[Tensor], Tensor]:
+def averaging(forward: Callable[..., Any], transforms: Sequence[Transform]) -> Callable[[Tensor], Tensor]:
     """Return a forward pass that computes the mean of the outputs over all views of its images."""
 
     def averaged(images: Tensor) -> Tensor:
@@ -188,25 +174,15 @@ def averaging(forward: Callable[..., Any], transforms: Sequence[str]) -> Callabl
     return averaged
 
 
-def views(images: Tensor, transforms: Sequence[str]) -> list[Tensor]:
+def views(images: Tensor, transforms: Sequence[Transform]) -> list[Tensor]:
     """Return all views of images, themselves first."""
     result = [images]
     for transform in transforms:
-        of = VIEWS[transform] if transform in VIEWS else partial(_shifted, by=int(transform[6:-1]))
-        result = [*result, *(other for image in result for other in of(image))]
+        result = [*result, *(other for image in result for other in VIEWS[transform](image))]
     return result
 
 
-def _shifted(images: Tensor, by: int) -> list[Tensor]:
-    """Return images moved by so many pixels down and to the right, and up and to the left."""
-    from torch.nn.functional import pad
-
-    padded = pad(images, (by, by, by, by), mode="reflect")
-    height, width = images.shape[-2:]
-    return [padded[..., :height, :width], padded[..., 2 * by :, 2 * by :]]
-
-
-VIEWS: dict[str, Callable[[Tensor], list[Tensor]]] = {
+VIEWS: dict[Transform, Callable[[Tensor], list[Tensor]]] = {
     "hflip": lambda images: [images.flip(-1)],
     "vflip": lambda images: [images.flip(-2)],
     "rot90": lambda images: [images.rot90(turns, (-2, -1)) for turns in (1, 2, 3)],
