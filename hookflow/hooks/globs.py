@@ -18,7 +18,6 @@ def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def matches(name: str, globs: Iterable[str]) -> bool:
-    """Say whether a name matches one of the globs."""
     return any(fnmatchcase(name, glob) for glob in globs)
 
 

@@ -79,5 +79,4 @@ class MLflowWriter(Writer):
 
 
 def _allowed(name: str) -> str:
-    """Return a name in the characters that MLflow takes."""
     return re.sub(r"[^\w\-. :/]", "_", name)

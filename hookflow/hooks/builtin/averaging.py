@@ -112,7 +112,6 @@ class Average(Hook):
         self.updates, self.best = state["updates"], state["best"]
 
     def network(self, run: Run) -> nn.Module:
-        """Return the network that is averaged."""
         return run.model if self.model is None else run.models[self.model]
 
     def _hold(self, run: Run) -> None:

@@ -87,7 +87,11 @@ class Export(Hook):
             written = folder / f".{self.checkpoint}-{self.weights}{SUFFIX[format_]}"
             if format_ == "torch_export":
                 model = run.models.get(self.weights.removeprefix("model_"), run.model)
-                write_exported(model, example(run), weights, written)
+                inputs = first_tensor(next(iter(run.data["train"].epoch(0))))
+                if inputs is None:
+                    message = "torch_export needs a tensor in the batch, to see what the network does with it"
+                    raise UserError(Problem(message))
+                write_exported(model, inputs, weights, written)
             elif format_ == "safetensors":
                 write_safetensors(weights, written)
             else:
@@ -129,11 +133,3 @@ def write_exported(model: nn.Module, inputs: Tensor, weights: Mapping[str, Tenso
         model.load_state_dict(before)
         for module, training in modes.items():
             module.training = training
-
-
-def example(run: Run) -> Tensor:
-    """Return the inputs of a training batch: the batch itself, or the first tensor in it."""
-    inputs = first_tensor(next(iter(run.data["train"].epoch(0))))
-    if inputs is None:
-        raise UserError(Problem("torch_export needs a tensor in the batch, to see what the network does with it"))
-    return inputs

@@ -225,7 +225,6 @@ class Throughput(Hook):
         self.restart(run)
 
     def restart(self, run: Run) -> None:
-        """Begin a new figure."""
         self.began, self.samples, self.iterations, self.known = run.train_seconds, 0, 0, True
 
     def add(self, run: Run) -> None:

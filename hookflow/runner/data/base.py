@@ -71,7 +71,6 @@ def map_parts(batch: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def tensors(batch: Any) -> Iterator[Tensor]:
-    """Yield every tensor of a batch."""
     if isinstance(batch, Tensor):
         yield batch
     elif isinstance(batch, dict | list | tuple):

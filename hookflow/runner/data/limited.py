@@ -35,10 +35,9 @@ def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., Non
             result["val"] = same
         validates = " and validates" * ("val" in data)
         loader = pipeline.data.train.loader
-        made = "as the source gives them: whether it shuffles or augments, it alone knows"
+        made = "as the source gives them"
         if loader is not None:
-            order = "in the order of the sampler" if loader.sampler else "unshuffled"
-            made = f"{order} and unaugmented; what the dataset itself draws at random is drawn once"
+            made = f"{'in the order of the sampler' if loader.sampler else 'unshuffled'} and unaugmented"
         say(f"run.overfit: trains{validates} on the same {len(same)} of {whole} batches in each epoch, {made}", "warn")
     return result
 
