@@ -97,10 +97,7 @@ _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
 
 def draw(points: Iterable[tuple[float, float]], width: int, height: int) -> list[list[int]]:
-    """Return the dots of a line through `points` (x and y from 0 to 1, x rising), as rows of cells, the top one first.
-
-    Points that share a column of dots are drawn as their mean.
-    """
+    """Return the dots of a line through `points` (x and y from 0 to 1, x rising), as rows of cells from the top."""
     cells = [[0] * width for _ in range(height)]
     across, down = 2 * width - 1, 4 * height - 1
     columns: dict[int, list[float]] = {}
@@ -108,7 +105,7 @@ def draw(points: Iterable[tuple[float, float]], width: int, height: int) -> list
         columns.setdefault(round(min(max(x, 0.0), 1.0) * across), []).append(min(max(y, 0.0), 1.0))
     before: tuple[int, float] | None = None
     for column, heights in sorted(columns.items()):
-        y = (1 - sum(heights) / len(heights)) * down
+        y = (1 - sum(heights) / len(heights)) * down  # the mean of the points that share a column
         left, above = before or (column, y)
         slope = (y - above) / (column - left) if column > left else 0.0
         for x in range(left if before is None else left + 1, column + 1):
@@ -148,15 +145,12 @@ def read_image(path: Path) -> Pixels | str:
 
 @lru_cache(maxsize=8)  # the screen is painted several times a second
 def half_blocks(image: Pixels, width: int, height: int) -> tuple[Strip, ...]:
-    """Return the image as large as it may be in so many cells, its proportions kept.
-
-    A small one grows by a whole factor, so that its pixels stay squares of one size; of a large one, means are shown.
-    """
+    """Return the image as large as it may be in so many cells, its proportions kept; a large one is shown in means."""
     import numpy as np
 
     tall, wide = image.rgb.shape[:2]
     factor = min(width / wide, 2 * height / tall)
-    factor = int(factor) if factor >= 1 else factor
+    factor = int(factor) if factor >= 1 else factor  # the pixels of a small one stay squares of one size
     pixels = _resized(image.rgb, max(round(wide * factor), 1), max(round(tall * factor), 1))
     if len(pixels) % 2:
         ground = np.full_like(pixels[:1], Color.parse(GROUND).get_truecolor())

@@ -54,10 +54,7 @@ class Attempt:
 
 
 class RunState:
-    """Everything that the screens show of a run. `apply` takes the records of the event log one by one.
-
-    The values are those of rank 0, except `ranks`.
-    """
+    """Everything that the screens show of a run, folded from its records; the values are of rank 0, except `ranks`."""
 
     def __init__(self) -> None:
         self.journal = Journal()

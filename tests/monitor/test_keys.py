@@ -79,27 +79,25 @@ WALKS = {
         ("right_square_bracket", "lr ", ""),
         ("left_square_bracket l", "loss log", ""),
     ],
+    "digits on a small terminal": [
+        ("3", "┏━ [3] metrics", "[2] hooks"),
+        ("1", "[2] hooks", ""),
+        ("4", "┏━ [4] system", "[2] hooks"),
+        ("1 tab tab", "┏━ [5] events", ""),
+        ("tab", "┏━ [1] points", ""),
+    ],
 }
 """By keys: some of them, a text that the screen shows after them, and a text that it does not show."""
 
 
 @pytest.mark.parametrize("walk", WALKS)
 def test_keys_show_what_the_help_says(scene: At, walk: str) -> None:
-    at = scene()
+    at, size = scene(), (80, 24) if "small" in walk else (120, 40)
     at.output = [f"step {number}" for number in range(100)]
     for keys, there, absent in WALKS[walk]:
-        page = pressed(at, *keys.split())
+        page = pressed(at, *keys.split(), size=size)
         assert there in page
         assert not absent or absent not in page
-
-
-def test_a_digit_shows_a_panel_that_a_small_terminal_leaves_out_at_once(scene: At) -> None:
-    at, small = scene(), (80, 24)
-    for digit, name in (("3", "metrics"), ("4", "system")):
-        assert f"┏━ [{digit}] {name}" in pressed(at, digit, size=small)
-        assert "[2] hooks" in pressed(at, "1", size=small)
-    assert "┏━ [5] events" in pressed(at, "tab", "tab", size=small)
-    assert "┏━ [1] points" in pressed(at, "tab", size=small)
 
 
 def test_the_help_defines_every_key_and_scrolls(scene: At) -> None:

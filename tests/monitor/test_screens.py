@@ -145,13 +145,16 @@ def test_the_hook_that_costs_most_is_shown_first(scene: At) -> None:
     assert "hooks @ after_backward" in drawn(shown, 120, 40)
 
 
-def test_points_where_nothing_has_fired_for_a_minute_are_folded(scene: At) -> None:
+def test_points_where_nothing_has_fired_for_a_minute_are_folded_and_others_counted(scene: At) -> None:
     shown = scene()
     assert "│ before_run" in drawn(shown, 120, 40)
     shown.state.now += 61
     assert "│ before_run" not in drawn(shown, 120, 40)
     shown.view.idle = True
     assert "│ before_run" in drawn(shown, 120, 80)
+    shown.view.point = "before_run"
+    text = drawn(shown, 80, 24)
+    assert f"↓ {len(list(POINTS)) - 10} more" in text and "after_load_checkpoint" in text
 
 
 def test_the_page_of_a_hook_that_raised_begins_with_its_traceback(scene: At) -> None:
@@ -159,14 +162,6 @@ def test_the_page_of_a_hook_that_raised_begins_with_its_traceback(scene: At) -> 
     shown.view.page, shown.view.point, shown.view.hook = "hook", "after_val_epoch", 1
     for size in SIZES:
         assert "self.canvas.write(image)" in drawn(shown, *size)
-
-
-def test_many_points_say_how_many_are_not_shown(scene: At) -> None:
-    shown = scene()
-    shown.view.idle, shown.view.point = True, "before_run"
-    text = drawn(shown, 80, 24)
-    assert f"↓ {len(list(POINTS)) - 10} more" in text
-    assert "after_load_checkpoint" in text
 
 
 def test_checkpoints_on_the_axis_never_touch(scene: At) -> None:
