@@ -126,11 +126,8 @@ def _on_all_modules(firing: Firing, parts: Parts, dispatcher: Dispatcher, state:
 
 def _on_optimizers(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: RunState) -> Handles:
     for name, optimizer in parts.optimizers.items():
-        call = _caller(firing, dispatcher, lambda: True, name)
-        if firing.binding.point == "optimizer_step_pre":
-            yield optimizer.register_step_pre_hook(call)
-        else:
-            yield optimizer.register_step_post_hook(call)
+        register = getattr(optimizer, f"register_{firing.binding.point.removeprefix('optimizer_')}_hook")
+        yield register(_caller(firing, dispatcher, lambda: True, name))
 
 
 def _on_states(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: RunState) -> Handles:
