@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.order import Cycle, Order, Places
@@ -22,12 +22,18 @@ def compile_plan(
     """Order the hooks at every point; where nothing else decides, by the file, or as the seed `shuffle` has it.
 
     `wanted` is the place of every binding, as far as nothing else decides. An edge to a hook in `disabled` is dropped.
-    Raises UserError with every unknown name and every cycle at once.
+    Raises UserError with every unknown name and every cycle at once; one at several points is reported once.
     """
     problems = [*_unknown(nodes, disabled)]
     nodes = with_own_state(nodes)
     orders = [Order(pair, nodes, bound, shuffle, wanted) for pair, bound in _together(nodes, points)]
-    problems += _refused(cycle for order in orders for cycle in order.cycles)
+    alike: dict[object, list[Cycle]] = {}
+    for cycle in (cycle for order in orders for cycle in order.cycles):
+        alike.setdefault(cycle.steps, []).append(cycle)
+    for cycle, *others in alike.values():
+        more = f" and {len(others)} more" if others else ""
+        message = f"ordering cycle: {' → '.join(cycle.names)} at {cycle.point}{more}"
+        problems.append(Problem(message, cycle.steps[0][1], "\n    ".join(cycle.hints)))
     if problems:
         raise UserError(problems)
     order_of = {point: order for order in orders for point in order.points}
@@ -61,17 +67,6 @@ def _together(nodes: Nodes, points: Points) -> Iterator[tuple[list[str], list[Bi
     for names in together.values():
         pair = sorted(names, key=lambda point: point in opened_by)
         yield pair, [binding for point in pair for binding in bound[point]]
-
-
-def _refused(cycles: Iterable[Cycle]) -> Iterator[Problem]:
-    """Yield a problem for each cycle; a cycle at several points is reported once."""
-    alike: dict[object, list[Cycle]] = {}
-    for cycle in cycles:
-        alike.setdefault(cycle.steps, []).append(cycle)
-    for cycle, *others in alike.values():
-        more = f" and {len(others)} more" if others else ""
-        message = f"ordering cycle: {' → '.join(cycle.names)} at {cycle.point}{more}"
-        yield Problem(message, cycle.steps[0][1], "\n    ".join(cycle.hints))
 
 
 def _unknown(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:

@@ -169,23 +169,15 @@ def _take_away(key: Key, tree: Any, where: Where) -> Problem | None:
     return None
 
 
-Route = tuple[tuple[Path, Where], ...]
-"""Files that each extend the next one, and where they say so."""
-
-
-def extended(text: str, source: Path, on_the_way: Route = ()) -> tuple[dict[str, Any], SourceMap]:
+def extended(
+    tree: dict[str, Any], places: SourceMap, source: Path, on_the_way: tuple[tuple[Path, Where], ...] = ()
+) -> tuple[dict[str, Any], SourceMap]:
     """Return the tables of a file merged over those that it extends, and the position of each key.
 
     Tables are merged key by key, and anything else is replaced; so is a table that `use`s something else than the
-    one below it, because its arguments would not fit. Raises UserError when a file cannot be read, or extends itself.
+    one below it, because its arguments would not fit. `on_the_way` are the files that each extend the next one, and
+    where they say so. Raises UserError when a file cannot be read, or extends itself.
     """
-    return over_base(*tables(text, str(source)), source, on_the_way)
-
-
-def over_base(
-    tree: dict[str, Any], places: SourceMap, source: Path, on_the_way: Route = ()
-) -> tuple[dict[str, Any], SourceMap]:
-    """Do what `extended` does, for the tables of a file and where their keys stand."""
     if "extends" not in tree:
         return tree, places
     named, where = tree.pop("extends"), places.of("extends")
@@ -204,7 +196,7 @@ def over_base(
         lines = "\n    ".join(str(place) for _, place in circle[1:])
         hint = f"it goes on at {lines}" if lines else ""
         raise UserError(Problem(f"a pipeline cannot be built on itself: {names}", circle[0][1], hint))
-    whole, base_places = extended(read(base, where), base, route)
+    whole, base_places = extended(*tables(read(base, where), str(base)), base, route)
     if folder := os.path.dirname(named):  # noqa: PTH120  # a Path would drop the "./" that a file begins with
         whole = _aimed(whole, Pipeline, folder)
     below, stated = whole.get("run"), tree.get("run")

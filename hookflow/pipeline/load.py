@@ -21,9 +21,9 @@ from hookflow.pipeline.layers import (
     Override,
     apply,
     extended,
-    over_base,
     read,
     switched_off,
+    tables,
     unknown_hooks,
 )
 from hookflow.pipeline.problems import explain
@@ -69,8 +69,6 @@ _STUB = {"use": "builtins:print", "points": ["before_run"]}
 _PART = {"use": "builtins:print"}
 _REST = {"run": {"name": "stub", "max_iters": 1}, "model": _PART, "optimizer": _PART, "data": {"train": _PART}}
 
-_SECTIONS = {"model", "optimizer", "task", "data", "writers"}
-
 
 def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
     """Return a pipeline of `tree` without what is `faulty`; None when nothing can be made.
@@ -78,9 +76,10 @@ def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
     A hook loses its faulty key; one of which too much would be missing becomes a stub, as do models, optimizers and
     data whose `use` is faulty.
     """
-    parts = deepcopy({name: table for name, table in tree.items() if name in _SECTIONS and isinstance(table, dict)})
-    tables = (tree.get(name) for name in ("hooks", "points"))
-    hooks, points = ({**table} if isinstance(table, dict) else {} for table in tables)
+    sections = ("model", "optimizer", "task", "data", "writers")
+    parts = deepcopy({name: tree[name] for name in sections if isinstance(tree.get(name), dict)})
+    named = (tree.get("hooks"), tree.get("points"))
+    hooks, points = ({**table} if isinstance(table, dict) else {} for table in named)
     for section, *path in faulty:
         if section == "points" and path:
             points.pop(path[0], None)
@@ -164,7 +163,7 @@ def load(source: PipelineSource, overrides: Sequence[Said] = (), **options: Unpa
     if isinstance(source, Path):
         return parse(read(source, recorded=options.get("recorded", False)), source, overrides, **options)
     places = SourceMap.in_tables(source, str(TABLES))
-    return _resolve(*over_base(deepcopy(dict(source)), places, TABLES), TABLES, overrides, **options)
+    return _resolve(*extended(deepcopy(dict(source)), places, TABLES), TABLES, overrides, **options)
 
 
 @contextmanager
@@ -183,7 +182,7 @@ def uncollected() -> Iterator[None]:
 def parse(text: str, source: Path, overrides: Sequence[Said] = (), **options: Unpack[Options]) -> Loaded:
     """Do what `load` does with the text of a file; `source` is the file that problems are shown to stand in."""
     try:
-        return _resolve(*extended(text, source), source, overrides, **options)
+        return _resolve(*extended(*tables(text, str(source)), source), source, overrides, **options)
     except RecursionError:
         raise UserError(Problem("its lists and tables are nested too deeply", Where(str(source)))) from None
 
@@ -209,9 +208,8 @@ def _resolve(
     resolved, unresolved, _ = interpolate(tree, places, os.environ) if environment else (written, {}, [])
     if environment:
         mask({name: os.environ[name] for name in variables if name in os.environ})
-    for tables in (resolved, written):
-        if not recorded:
-            add_default_hooks(tables, places)
+    for values in (resolved, written) if not recorded else ():
+        add_default_hooks(values, places)
     hooks = [*resolved["hooks"]] if isinstance(resolved.get("hooks"), dict) else []
     problems += unknown_hooks(hooks, without, only)
     switches = [] if problems else switched_off(hooks, without, only)

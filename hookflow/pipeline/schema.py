@@ -47,8 +47,8 @@ class Interval(NamedTuple):
 class Section(BaseModel):
     """A table of the file. Immutable, strict, and closed to keys that it does not know.
 
-    The sentence below each field is its documentation; `hookflow.pipeline.json_schema` reads it where it is wanted. For
-    pydantic to read all of them whenever the schema is imported took as long as all else that it does then.
+    The sentence below each field is its documentation. `hookflow.pipeline.json_schema` reads it where it is wanted,
+    since pydantic would read all of them at each import.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)

@@ -121,22 +121,18 @@ def as_toml(value: Any) -> str:
     return repr(value)
 
 
-Spot = tuple[Key, int]
-"""A key, and at which character of the text it begins."""
-
-
 class _Outline:
     """Walks over a TOML text from front to back; `at` is the next character."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        self._spots: list[Spot] = []
+        self._spots: list[tuple[Key, int]] = []
         self._table: Key = ()
         self._lengths: dict[Key, int] = {}
 
-    def walk(self) -> list[Spot]:
-        """Return every table, key and list item; what encloses it first."""
+    def walk(self) -> list[tuple[Key, int]]:
+        """Return every table, key and list item with the character that it begins at; what encloses it first."""
         self._skip()
         while self.at < len(self.text):
             if self.take("[["):

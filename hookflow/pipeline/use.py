@@ -229,7 +229,7 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
         if not hasattr(result, part):
             public = [known for known in dir(result) if not known.startswith("_")]
             owner = module_name if isinstance(result, ModuleType) else getattr(result, "__qualname__", repr(result))
-            _fail(f'"{use}": there is no "{part}" in {owner}', where, nearest(part, public))
+            raise UserError(Problem(f'"{use}": there is no "{part}" in {owner}', where, nearest(part, public)))
         result = getattr(result, part)
     return result
 
@@ -245,11 +245,11 @@ def locate(use: str, base: Path, where: Where | None, registered: Mapping[str, s
         every = 'write "package.module:Name" or "./file.py:Name"'
         every += f", or one of {', '.join(sorted(registered))}" if registered else ""
         dotted_name = f'write "{package}:{last}"' if package.strip("./:") and last != "py" else every
-        _fail(f'there is nothing called "{use}"', where, nearest(use, registered) or dotted_name)
+        raise UserError(Problem(f'there is nothing called "{use}"', where, nearest(use, registered) or dotted_name))
     file = base / module
     if module.endswith(".py") and not os.path.isfile(file):  # noqa: PTH113  # for a Path, some names raise
         hint = nearest(file.name, [other.name for other in file.parent.glob("*.py")])
-        _fail(f'there is no file "{module}" ({file.absolute()})', where, hint)
+        raise UserError(Problem(f'there is no file "{module}" ({file.absolute()})', where, hint))
     return module, name
 
 
@@ -267,7 +267,7 @@ def _from_package(module_name: str, name: str, base: Path, where: Where | None) 
         hint = hint.replace('"', f'"{package}{dot}', 1)
         if os.path.isfile(base / file):  # noqa: PTH113
             hint = f'for the file write "./{file}:{name}"'
-        _fail(f'there is no module "{error.name}"', where, hint)
+        raise UserError(Problem(f'there is no module "{error.name}"', where, hint)) from None
     except BaseException as error:  # whatever the user's module may raise
         if is_ctrl_c(error):
             raise
@@ -306,7 +306,3 @@ def _fail_import(shown: str, error: BaseException, where: Where | None) -> NoRet
     message, *chain = explained(error)
     message = f'"{shown}" cannot be imported: {message}'
     raise UserError(Problem(message, where, "\n    ".join(chain), shared=True)) from error
-
-
-def _fail(message: str, where: Where | None, hint: str = "") -> NoReturn:
-    raise UserError(Problem(message, where, hint))
