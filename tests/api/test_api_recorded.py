@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,19 +14,18 @@ import torch
 
 import hookflow
 from hookflow.api.recorded import RecordedRun
-from tests.conftest import TOY, NewRun
+from tests.conftest import TOY
 from tests.toy import Net
 
 
-@pytest.fixture
-def run(new_run: NewRun, train_here: Callable[..., int]) -> RecordedRun:
-    run_dir = new_run()
-    assert train_here(run_dir) == 0
-    return hookflow.load_run(run_dir.path)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
+    runs = tmp_path_factory.mktemp("recorded") / "runs"
+    return hookflow.train(hookflow.load(TOY, {"run.threads": 1}), "none", runs=runs)
 
 
 def test_a_run_is_found_by_what_it_is_called(run: RecordedRun, tmp_path: Path) -> None:
-    folder = tmp_path / "runs"
+    folder = run.dir.parent.parent
     for called in ("latest", run.id, run.id[-4:], "toy", run.dir):
         assert hookflow.load_run(called, folder).dir == run.dir
     (only,) = hookflow.runs(folder)
@@ -64,16 +64,17 @@ def test_checkpoints_are_listed_and_loaded(run: RecordedRun) -> None:
     assert not torch.equal(average.head.weight, net.head.weight)
 
 
-def test_what_cannot_be_loaded_is_told(run: RecordedRun) -> None:
+def test_what_cannot_be_loaded_is_told(run: RecordedRun, tmp_path: Path) -> None:
     with pytest.raises(hookflow.UserError, match=r'has no checkpoint "bets"\n.*did you mean "best"'):
         run.checkpoint("bets")
     with pytest.raises(hookflow.UserError, match=r'has no weights "model_eam"\n.*did you mean "model_ema"'):
         run.checkpoint().load_into(Net(), "eam")
     with pytest.raises(RuntimeError, match="size mismatch"):
         run.checkpoint().load_into(Net(16))
-    os.truncate(run.checkpoint().path / "model.pt", 10)
+    damaged = replace(run.checkpoint(), path=shutil.copytree(run.checkpoint().path, tmp_path / "damaged"))
+    os.truncate(damaged.path / "model.pt", 10)
     with pytest.raises(hookflow.UserError, match=r"cannot be used: model\.pt has 10 bytes"):
-        run.checkpoint().load_into(Net())
+        damaged.load_into(Net())
 
 
 def test_reading_a_run_imports_no_torch(run: RecordedRun) -> None:

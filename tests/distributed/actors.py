@@ -27,33 +27,24 @@ def acts(run: Any, call: str, rank: int, at: int, args: list[Any]) -> None:
         getattr(run, call)(*args)
 
 
-class Strikes:
-    """Sends this rank's process a signal, once: `mark` says whether it has been."""
-
-    def __init__(self, rank: int, at: int, number: int, mark: str) -> None:
-        self.rank, self.iteration, self.number, self.mark = rank, at, number, Path(mark)
-
-    def after_backward(self, run: Any) -> None:
-        if run.rank == self.rank and run.iter == self.iteration and not self.mark.exists():
-            self.mark.touch()
-            os.kill(os.getpid(), self.number)
+def strikes(run: Any, rank: int, at: int, number: int, mark: str) -> None:
+    """Send this rank's process a signal, once: `mark` says whether it has been."""
+    if (run.rank, run.iter) == (rank, at) and not Path(mark).exists():
+        Path(mark).touch()
+        os.kill(os.getpid(), number)
 
 
-class FailsToWrite:
-    """Kills rank 1 by a signal in the middle of its shards, once; where there is none, its disk is full."""
+def fails_to_write(run: Any, at: int, number: int, mark: str) -> None:
+    """Kill rank 1 by a signal in the middle of its shards, once; where there is none, its disk is full."""
 
-    def __init__(self, at: int, number: int, mark: str) -> None:
-        self.at, self.number, self.mark = at, number, Path(mark)
-
-    def before_save_checkpoint(self, run: Any) -> None:
-        if run.rank == 1 and run.iter == self.at and not self.mark.exists():
-            self.mark.touch()
-            store._Digesting.write = self.fail  # type: ignore[method-assign, assignment]
-
-    def fail(self, data: Any) -> int:
-        if self.number:
-            os.kill(os.getpid(), self.number)
+    def write(file: object, data: object) -> int:
+        if number:
+            os.kill(os.getpid(), number)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if (run.rank, run.iter) == (1, at) and not Path(mark).exists():
+        Path(mark).touch()
+        store._Digesting.write = write  # type: ignore[method-assign, assignment]
 
 
 def poisons(run: Any) -> None:
@@ -113,40 +104,30 @@ class Hangs:
             time.sleep(600)
 
 
-class Means:
-    """Waits for the others in a hook of its own: from iteration 3 on for so many seconds, and no longer.
+def means(run: Any) -> None:
+    """Wait for the others in a hook: from iteration 3 on for a second, and no longer.
 
     To form their group the ranks have all the time that a busy machine takes.
     """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def after_train_iter(self, run: Any) -> None:
-        if run.iter == 3:
-            for group in dist.distributed_c10d._world.pg_map:
-                dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self.seconds), group)
-        run.mean(1.0)
+    if run.iter == 3:
+        for group in dist.distributed_c10d._world.pg_map:
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), group)
+    run.mean(1.0)
 
 
-class Stays:
-    """Does not come back from an iteration on rank 1 before rank 0 has ended."""
-
-    def after_train_iter(self, run: Any) -> None:
-        while run.rank == 1 and run.iter == 3 and '"k":"end"' not in (run.dir / "events.jsonl").read_text():
-            time.sleep(0.01)
+def stays(run: Any) -> None:
+    """Stay in an iteration on rank 1 until rank 0 has ended."""
+    while (run.rank, run.iter) == (1, 3) and '"k":"end"' not in (run.dir / "events.jsonl").read_text():
+        time.sleep(0.01)
 
 
-class EndsLate:
-    """Comes to its end on rank 0 long after rank 1, whose end its launcher must have noticed by then."""
-
-    def after_run(self, run: Any) -> None:
-        log = run.dir / "events.rank1.jsonl"
-        while run.rank == 0 and '"k":"end"' not in log.read_text():
-            time.sleep(0.01)
-        if run.rank == 0:
-            time.sleep(1)
-            run.say("at its end")
+def ends_late(run: Any) -> None:
+    """Come to an end on rank 0 long after rank 1, whose end its launcher must have noticed by then."""
+    while run.rank == 0 and '"k":"end"' not in (run.dir / "events.rank1.jsonl").read_text():
+        time.sleep(0.01)
+    if run.rank == 0:
+        time.sleep(1)
+        run.say("at its end")
 
 
 class Aborts:

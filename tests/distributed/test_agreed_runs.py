@@ -84,9 +84,8 @@ def test_what_one_rank_does_undeclared_is_heard_later(ranks_trained: NewClouds) 
 def test_a_run_that_is_broken_off_and_resumed_ends_like_one_that_was_not(
     new_clouds: NewClouds, ranks_trained: NewClouds, tmp_path: Path, number: int, rank: int, codes: list[int]
 ) -> None:
-    strikes = (
-        f'hooks.strikes={{use="./actors.py:Strikes", args={{rank={rank}, at=2, number={int(number)}, mark="%s"}}}}'
-    )
+    args = f'rank={rank}, at=2, number={int(number)}, mark="%s"'
+    strikes = f'hooks.strikes={{use="./actors.py:strikes", points=["after_backward"], args={{{args}}}}}'
     (tmp_path / "was").touch()
     alone = ranks_trained(REMEMBERS, OFTEN, strikes % (tmp_path / "was"))
     broken = new_clouds(REMEMBERS, OFTEN, strikes % (tmp_path / "mark"))

@@ -33,7 +33,8 @@ Launch = Callable[..., tuple[RunDir, subprocess.Popen[bytes]]]
 
 
 def dies(name: str, mark: Path, at: int) -> str:
-    return f'hooks.{name}={{use="./actors.py:Strikes", args={{rank=1, at={at}, number=9, mark="{mark}"}}}}'
+    args = f'rank=1, at={at}, number=9, mark="{mark}"'
+    return f'hooks.{name}={{use="./actors.py:strikes", points=["after_backward"], args={{{args}}}}}'
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_a_killed_rank_restarts_the_run_and_ends_it_with_a_clear_word(tmp_path: 
 def test_ctrl_c_is_handed_on_and_all_end_together_with_a_checkpoint(launch: Launch, tmp_path: Path) -> None:
     """A rank that ends later than another is waited for, and none is aborted while its interpreter goes down."""
     aborts = f'hooks.aborts={{use="./actors.py:Aborts", args={{marks="{tmp_path}"}}}}'
-    run_dir, agent = launch(*ENDLESS, 'hooks.late={use="./actors.py:EndsLate"}', aborts)
+    run_dir, agent = launch(*ENDLESS, 'hooks.late={use="./actors.py:ends_late", points=["after_run"]}', aborts)
     wait_for(lambda: bool(records_of(run_dir, "epoch")))
     agent.send_signal(signal.SIGINT)
     assert agent.wait(LIMIT) == 130

@@ -120,7 +120,8 @@ def test_a_rank_that_fails_while_it_writes_its_shards(
 ) -> None:
     """No half of a checkpoint is left, and the run is resumed from the one before."""
     often = 'hooks.checkpoint.points=[{at="after_train_iter", every=2}]'
-    fails = 'hooks.fails={use="./actors.py:FailsToWrite", args={at=4, number=%d, mark="%s"}}'
+    args = 'args={at=4, number=%d, mark="%s"}'
+    fails = f'hooks.fails={{use="./actors.py:fails_to_write", points=["before_save_checkpoint"], {args}}}'
     (tmp_path / "was").touch()
     alone = ranks_trained(FSDP, often, fails % (number, tmp_path / "was"))
     broken = new_clouds(FSDP, often, fails % (number, tmp_path / "mark"))
@@ -276,8 +277,8 @@ def test_what_one_rank_raises_is_reported_by_its_name_and_once(ranks_trained: Ne
 
 
 def test_who_waits_until_the_timeout_says_in_which_hook_and_where_the_other_is(new_clouds: NewClouds) -> None:
-    stays = 'hooks.hang={use="./actors.py:Stays"}'
-    means = 'hooks.ozm={use="./actors.py:Means", args={seconds=1.0}, after=["hang"]}'
+    stays = 'hooks.hang={use="./actors.py:stays", points=["after_train_iter"]}'
+    means = 'hooks.ozm={use="./actors.py:means", points=["after_train_iter"], after=["hang"]}'
     run_dir = new_clouds(stays, means)
     assert carry_out(run_dir, 2)[0] == 1
     waits, stuck = 'in hook "ozm" at after_train_iter', 'rank 1 is in hook "hang" at after_train_iter'

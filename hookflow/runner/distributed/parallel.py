@@ -208,19 +208,16 @@ class DDP(Parallel):
         def forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if model not in self._models or not torch.is_grad_enabled():
                 return kind.forward(model, *args, **kwargs)
-            if model not in self._wrappers:
-                self._wrappers[model] = self._wrapped(model, partial(kind.forward, model))
-            return self._wrappers[model].forward(*args, **kwargs)  # type: ignore[no-untyped-call]
+            if (wrapper := self._wrappers.get(model)) is None:
+                bare = _Bare(model, partial(kind.forward, model))
+                self._wrappers[model] = wrapper = DistributedDataParallel(bare, init_sync=False, **self._options)
+                wrapper.require_backward_grad_sync = self._syncs
+                if model in self._comm_hooks:
+                    wrapper.register_comm_hook(None, self._comm_hooks[model])
+            return wrapper.forward(*args, **kwargs)  # type: ignore[no-untyped-call]
 
         routed = torch.compiler.disable(forward, recursive=False)  # type: ignore[no-untyped-call]
         return type(kind.__name__, (kind,), {"forward": routed, "__module__": kind.__module__})
-
-    def _wrapped(self, model: nn.Module, forward: Callable[..., Any]) -> DistributedDataParallel:
-        wrapper = DistributedDataParallel(_Bare(model, forward), init_sync=False, **self._options)
-        wrapper.require_backward_grad_sync = self._syncs
-        if model in self._comm_hooks:
-            wrapper.register_comm_hook(None, self._comm_hooks[model])
-        return wrapper
 
     def require_sync(self, wanted: bool) -> None:
         self._syncs = wanted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from hookflow.events.records import CommandRecord
@@ -279,7 +280,8 @@ class Loop:
     def _next_stop(self) -> int:
         """Return the iterations done at which the loop must look up by count."""
         state, every = self.state, self.section.validates
-        stops = [state.iter + state.iters_left(self.section.accumulate), self.context.consensus.next_iteration]
+        left = ceil((state.batches_per_epoch - state.batch_idx) / self.section.accumulate)
+        stops = [state.iter + left, self.context.consensus.next_iteration]
         if state.max_epochs is None:
             stops.append(state.max_iters)
         if self.validates and every.unit == "it":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from math import ceil
 from types import MappingProxyType
 from typing import Any
 
@@ -98,7 +97,3 @@ class RunState:
     def epoch_is_over(self) -> bool:
         """Whether the epoch has no iteration left, though it may not be closed yet."""
         return self.batch_idx >= self.batches_per_epoch or self.epoch_ends
-
-    def iters_left(self, accumulate: int) -> int:
-        """Return the iterations that the epoch has left by its data."""
-        return ceil((self.batches_per_epoch - self.batch_idx) / accumulate)
