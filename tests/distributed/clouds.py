@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from hookflow.zoo.tasks import Classification
-
 
 class Plain(nn.Module):
     """Two layers whose result for an example depends on no other: no batch norm, no dropout."""
@@ -151,18 +149,6 @@ class Pair:
     def evaluate(self, run: Any, batch: Any) -> dict[str, Tensor]:
         inputs, target = batch
         return {"loss": functional.cross_entropy(run.models["second"](inputs), target)}
-
-
-class OwnSteps(Classification):
-    """Classification that steps the optimizer itself."""
-
-    steps_itself = True
-
-    def step(self, run: Any, batch: Any) -> Any:
-        outputs = super().step(run, batch)
-        run.backward(outputs["loss"])
-        run.step()
-        return outputs
 
 
 def uneven(rank: int, world: int) -> list[Any]:

@@ -103,7 +103,9 @@ def test_statistics_are_those_of_all_ranks(train_both: TrainBoth) -> None:
     torch.testing.assert_close(state["body.3.running_var"], provided.var(0), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("task", [(), ('task.use="./clouds.py:OwnSteps"',)], ids=["DDP", "DDP at the step"])
+@pytest.mark.parametrize(
+    "task", [(), ('task.use="tests.photographs:StepsEveryThird"',)], ids=["DDP", "DDP at the step"]
+)
 def test_parameters_that_a_hook_adds_are_those_of_rank_0(train_both: TrainBoth, task: tuple[str, ...]) -> None:
     """The hook draws other weights on each rank."""
     alone, together = train_both('hooks.surgeon={use="./../surgeons.py:Surgeon"}', "hooks.ema.enabled=false", *task)

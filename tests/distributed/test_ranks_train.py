@@ -216,7 +216,7 @@ def test_a_task_that_steps_itself_trains_alike(ranks_trained: NewClouds, train_b
         ),
         (["distributed.sync_batch_norm=true"], "SyncBatchNorm requires a GPU"),
         (
-            ["distributed.static_graph=true", 'task.use="./clouds.py:OwnSteps"'],
+            ["distributed.static_graph=true", 'task.use="tests.photographs:StepsEveryThird"'],
             "static_graph has no effect with a task that steps its optimizers itself",
         ),
         (['model.weights="nowhere.pt"'], "there is no file"),

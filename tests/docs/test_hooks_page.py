@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-import tomli
 
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.registry import BUILT_IN
@@ -36,14 +35,9 @@ def test_every_hook_is_there_once() -> None:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_an_example_can_be_pasted(name: str) -> None:
-    tables = tomli.loads(EXAMPLES[name])["hooks"]
-    assert tables[name]["use"] == name
+def test_an_example_can_be_pasted_and_trains(name: str, trained: Trained) -> None:
     plan = compile_pipeline(parse(pipeline_with(name), TOY))
     assert plan.hook(name).use == name
-
-
-@pytest.mark.parametrize("name", sorted(BUILT_IN.keys() - NEED_MORE))
-def test_an_example_trains(name: str, trained: Trained) -> None:
-    run_dir = trained(LONG_ENOUGH.get(name, "run.max_epochs=1"), swap=(TOY.read_text(), pipeline_with(name)))
-    assert not records(run_dir, "error")
+    if name not in NEED_MORE:
+        run_dir = trained(LONG_ENOUGH.get(name, "run.max_epochs=1"), swap=(TOY.read_text(), pipeline_with(name)))
+        assert not records(run_dir, "error")
