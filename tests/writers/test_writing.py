@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 import hookflow
-from hookflow.runner.logging import writers
+from hookflow.runner.logging import recorder, writers
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.writers import calls_of
 from hookflow.service.runs import scalars
 from tests.conftest import TESTS, TOY, NewRun, Trained, hookflow_here, messages, reason, records, wait_for
 from tests.distributed.several import carry_out
+from tests.limits import LIMIT
 from tests.own_writers import Notes
 from tests.processes import Training
 from tests.runner.test_resume import strikes
@@ -69,7 +70,9 @@ def test_the_training_thread_never_calls_what_writes(trained: Trained, tmp_path:
 def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the event log is written in between."""
+    """Also where the event log is written in between: by the training alone, as the recorder's thread rests."""
+    monkeypatch.setattr(recorder, "QUICKEST", LIMIT)
+    monkeypatch.setattr(recorder, "SLOWEST", LIMIT)
     real = Recorder.scalar
 
     def scalar_and_flush(self: Recorder, *number: Any) -> None:
