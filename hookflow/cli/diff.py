@@ -6,12 +6,11 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hookflow.cli import complete
-from hookflow.cli.options import FormatOption, RunsFolder
+from hookflow.cli.options import FormatOption, PipelineOrRun, RunsFolder
 from hookflow.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
@@ -22,13 +21,8 @@ WIDTH = 100
 
 
 def diff(
-    a: Annotated[
-        str,
-        typer.Argument(
-            metavar="A", help="A pipeline file, or a run (id, name or folder).", autocompletion=complete.files_and_runs
-        ),
-    ],
-    b: Annotated[str, typer.Argument(metavar="B", help="The other one.", autocompletion=complete.files_and_runs)],
+    a: PipelineOrRun,
+    b: PipelineOrRun,
     format_: FormatOption = "text",
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:

@@ -57,28 +57,24 @@ def explain(
     if what == "schema":
         echo_json(schema_of_pipelines())
         return
+    from hookflow.pipeline.json_schema import all_keys
+    from hookflow.service.pipelines import open_target
+
     target = None
     if pipeline is not None:
-        from hookflow.service.pipelines import open_target
-
         target = open_target(pipeline, imports=not no_import, runs=dir)
     hooks = _Hooks(target, imports=not no_import and (target is None or target.imports))
     width = shutil.get_terminal_size().columns
+    is_key = not what or "." in what or what in {key.split(".")[0] for key in all_keys()}
     if what == "points":
         lines = _points(target, width)
     elif what == "hooks":
         lines = hooks.listed(width)
-    elif ":" in what or what in HOOKS.names() or (target and not _is_key(what)):
+    elif ":" in what or what in HOOKS.names() or (target and not is_key):
         lines = hooks.described(what, width)
     else:
         lines = _page(_declared(what, hooks), min(width, 100))
     echo("\n".join(lines))
-
-
-def _is_key(what: str) -> bool:
-    from hookflow.pipeline.json_schema import all_keys
-
-    return not what or "." in what or any(key.split(".")[0] == what for key in all_keys())
 
 
 def _declared(key: str, hooks: _Hooks) -> Declared:
@@ -297,7 +293,10 @@ class _Hooks:
             yield from (*_wrap(f"default: there unless the pipeline declares one, or says {off}", width), "")
         if description.arguments:
             yield "arguments"
-            rows = [(_assigned(item), f"{item.kind}: {item.about}".rstrip(": ")) for item in description.arguments]
+            rows = []
+            for item in description.arguments:
+                default = "  (required)" if item.default is None else f" = {item.default}" * bool(item.default)
+                rows.append((f"{item.name}{default}", f"{item.kind}: {item.about}".rstrip(": ")))
             yield from (*columns(rows, "  ", width), "")
         yield "in a pipeline"
         class_name = use.rpartition(":")[2].rpartition(".")[2]
@@ -316,12 +315,6 @@ def _methods(hook: Description) -> list[str]:
         rows.append((f"  {method.name}({', '.join(method.takes)})", reads, writes, elsewhere))
     shown = [k for k in range(4) if any(row[k] for row in rows[1:])]
     return columns([[row[k] for k in shown] for row in rows])
-
-
-def _assigned(argument: Argument) -> str:
-    if argument.default is None:
-        return f"{argument.name}  (required)"
-    return f"{argument.name} = {argument.default}" if argument.default else argument.name
 
 
 def _wrap(text: str, width: int) -> list[str]:

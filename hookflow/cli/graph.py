@@ -81,39 +81,31 @@ def graph(
 
     For a run, draw the plan recorded at its start.
     """
-    from hookflow.service.pipelines import open_target, warn_unknown
-
-    chosen = format_ or (_by_suffix(out) if out else "text")
-    changes = {"without": without or (), "only": only or ()}
-    plan = open_target(target, overrides=set_ or (), **changes, shuffle=shuffle, imports=not no_import, runs=dir).plan
-    warn_unknown(plan)
-    colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    drawing = _drawn(*_narrowed(plan, list(dict.fromkeys(point or ())), hook), chosen, colour)
-    if out is None:
-        echo(drawing, coloured=colour)
-    else:
-        write_file(out, drawing + "\n")
-
-
-def _by_suffix(out: Path) -> Format:
-    if (chosen := BY_SUFFIX.get(out.suffix.lower())) is None:
-        hint = f"name a format with --format, or end the file's name in one of {', '.join(BY_SUFFIX)}"
-        raise UserError(Problem("the name of the file does not say in which format to draw", Where(str(out)), hint))
-    return chosen
-
-
-def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
     from hookflow.graph.render.exchange import as_dot, as_mermaid
     from hookflow.graph.render.html import as_html
     from hookflow.graph.render.svg import as_svg
     from hookflow.graph.render.text import as_text
+    from hookflow.service.pipelines import open_target, warn_unknown
 
-    match chosen:
-        case "json":
-            return as_json(plan.to_json())
-        case "text":
-            return as_text(plan, title, max(40, shutil.get_terminal_size().columns), colour)
-    return {"mermaid": as_mermaid, "dot": as_dot, "svg": as_svg, "html": as_html}[chosen](plan, title)
+    chosen = format_ or (BY_SUFFIX.get(out.suffix.lower()) if out else "text")
+    if chosen is None:
+        hint = f"name a format with --format, or end the file's name in one of {', '.join(BY_SUFFIX)}"
+        raise UserError(Problem("the name of the file does not say in which format to draw", Where(str(out)), hint))
+    changes = {"without": without or (), "only": only or ()}
+    plan = open_target(target, overrides=set_ or (), **changes, shuffle=shuffle, imports=not no_import, runs=dir).plan
+    warn_unknown(plan)
+    colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    part, title = _narrowed(plan, list(dict.fromkeys(point or ())), hook)
+    if chosen == "json":
+        drawing = as_json(part.to_json())
+    elif chosen == "text":
+        drawing = as_text(part, title, max(40, shutil.get_terminal_size().columns), colour)
+    else:
+        drawing = {"mermaid": as_mermaid, "dot": as_dot, "svg": as_svg, "html": as_html}[chosen](part, title)
+    if out is None:
+        echo(drawing, coloured=colour)
+    else:
+        write_file(out, drawing + "\n")
 
 
 def _narrowed(plan: Plan, points: Sequence[str], hook: str | None) -> tuple[Plan, str]:

@@ -161,6 +161,8 @@ class _Page:
         }
 
     def lines(self) -> Iterator[str]:
+        from hookflow.monitor.summary import metric_rows
+
         yield f"{self.run.path.parent.name}  {self.run.id}"
         yield ""
         yield from _facts([*self._result(), *self._setting()])
@@ -169,7 +171,8 @@ class _Page:
         for title, facts in parts.items():
             if lines := [*_facts(facts, "  ")]:
                 yield from ("", title, *lines)
-        tables = {"metrics": self._metrics(), "hooks": self._hooks(), "checkpoints": self._checkpoints()}
+        metrics = [("metric", "last", "best", "at epoch", "iteration"), *metric_rows(self.state, none="-")]
+        tables = {"metrics": metrics, "hooks": self._hooks(), "checkpoints": self._checkpoints()}
         for title, rows in {**tables, "logged": self._logged()}.items():
             if len(rows) > 1:
                 yield from ("", title)
@@ -253,11 +256,6 @@ class _Page:
             for split, data in run["data"].items():
                 examples, batches = counted(data["examples"], "example"), counted(data["batches"], "batch")
                 yield split, f"{examples} of {data['name']}, {batches}"
-
-    def _metrics(self) -> list[tuple[str, ...]]:
-        from hookflow.monitor.summary import metric_rows
-
-        return [("metric", "last", "best", "at epoch", "iteration"), *metric_rows(self.state, none="-")]
 
     def _hooks(self) -> list[tuple[str, ...]]:
         """Return the hooks by what they took of the last attempt: within iterations, and elsewhere."""

@@ -92,6 +92,7 @@ def stop(
 
     Example: `hookflow stop cifar`
     """
+    from hookflow.events.stop import stop_now
     from hookflow.service.runs import find_run
 
     run_dir = find_run(run, dir)
@@ -99,21 +100,18 @@ def stop(
     if life not in ("alive", "remote"):
         message = f"the run {run_dir.id} {'is not running' if life == 'gone' else 'has not started'}"
         raise UserError(Problem(message, Where("RUN"), "`hookflow runs` says how each run is"))
+    if now and life == "remote":
+        message = f"the run {run_dir.id} is on {run_dir.describe()['host']}, and --now ends processes of this machine"
+        raise UserError(Problem(message, Where("--now"), "use it there, or leave out --now"))
     try:
-        (_end_now if now else _request_stop)(run_dir)
+        if not now:
+            _request_stop(run_dir)
+        elif stop_now(run_dir, print_error):
+            _print_end(run_dir)
+        else:
+            raise typer.Exit(1)
     except OSError as error:
         raise UserError(Problem(f"the run {run_dir.id} cannot be stopped: {error.strerror}", Where("RUN"))) from None
-
-
-def _end_now(run: RunDir) -> None:
-    from hookflow.events.stop import stop_now
-
-    if run.life() == "remote":
-        message = f"the run {run.id} is on {run.describe()['host']}, and --now ends processes of this machine"
-        raise UserError(Problem(message, Where("--now"), "use it there, or leave out --now"))
-    if not stop_now(run, print_error):
-        raise typer.Exit(1)
-    _print_end(run)
 
 
 def _request_stop(run: RunDir) -> None:

@@ -63,8 +63,13 @@ def why(
     answers = precedence(plan, a, b)
     if here := [answer for answer in answers if point in (None, answer.point)]:
         echo("\n\n".join(_explained(target, a, here)))
+    elif answers:
+        echo(f"{a} and {b} never meet at {point}")
+        for name in (a, b):
+            at = ", ".join(dict.fromkeys(binding.point for binding in plan.bindings if binding.hook == name))
+            echo(textwrap.fill(f"{name} fires at {at}", 78, initial_indent=INDENT, subsequent_indent=2 * INDENT))
     else:
-        echo("\n".join(_never(plan, a, b, point) if answers else _apart(target, a, b)))
+        echo("\n".join(_apart(target, a, b)))
 
 
 def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> None:
@@ -199,13 +204,6 @@ def _turning(target: Target, answer: Answer) -> Iterator[str]:
     now, later = (place[b.hook, b.half, b.method] for b in (answer.first, answer.then))
     if later < now:
         yield f"{other_way}: after = [{names}] in [hooks.{inner}]"
-
-
-def _never(plan: Plan, a: str, b: str, point: str | None) -> Iterator[str]:
-    yield f"{a} and {b} never meet at {point}"
-    for name in (a, b):
-        at = ", ".join(dict.fromkeys(binding.point for binding in plan.bindings if binding.hook == name))
-        yield textwrap.fill(f"{name} fires at {at}", 78, initial_indent=INDENT, subsequent_indent=2 * INDENT)
 
 
 def _apart(target: Target, a: str, b: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
 
-from hookflow.events.reading import is_torn, open_regular, read_command, read_object, read_record
+from hookflow.events.reading import open_regular, read_command, read_object, read_record
 from hookflow.events.records import TEXT_LIMIT, CommandRecord, Record, shortened
 from hookflow.numbers import strict_json
 from hookflow.text import masked
@@ -166,7 +166,7 @@ class Tail(Generic[Line]):
             try:
                 record = self._parse(line)
             except ValueError as error:
-                if not is_torn(error):
+                if not str(error).startswith("EOF"):  # a line without its end: the process that wrote it was killed
                     self._pass_over(str(error))
             else:
                 records += [record] if record is not None else []

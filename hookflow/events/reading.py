@@ -93,11 +93,6 @@ def read_command(line: str | bytes) -> CommandRecord:
     return cast("CommandRecord", valid(_kinds()["command"], read_object(line)))
 
 
-def is_torn(error: ValueError) -> bool:
-    """Return whether a line could not be read because it has no end: the process that wrote it was killed."""
-    return str(error).startswith("EOF")
-
-
 def valid(validator: SchemaValidator, result: dict[str, Any]) -> Any:
     """Return a validated object. Raises ValueError with what is wrong."""
     try:

@@ -63,27 +63,21 @@ def test_the_version_is_told() -> None:
     assert version("torch") in printed
 
 
-def test_help_is_one_screen_in_which_each_command_has_one_line() -> None:
+def test_every_command_explains_itself_and_has_one_line_on_the_screen_of_all() -> None:
     lines = invoke("--help", columns=80).splitlines()
     assert len(lines) <= 45
     for name, command in COMMANDS.items():
         first = inspect.cleandoc(command.help or "").partition("\n")[0]
         assert any(name in line.split() and first in line for line in lines), name
+        assert first.endswith(".")
+        assert all(getattr(parameter, "help", "") for parameter in command.params), f"an option of {name} has no help"
+        assert first in " ".join(invoke(name, "--help", columns=80).split())
 
 
 def test_output_that_nobody_reads_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m hookflow explain schema | head -1"
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
     assert (done.stdout, done.stderr) == ("{\n", "")
-
-
-def test_every_command_explains_itself() -> None:
-    for name, command in COMMANDS.items():
-        first = inspect.cleandoc(command.help or "").partition("\n")[0]
-        assert first.endswith(".")
-        assert len(first) <= 80
-        assert all(getattr(parameter, "help", "") for parameter in command.params), f"an option of {name} has no help"
-        assert first in " ".join(invoke(name, "--help", columns=80).split())
 
 
 @pytest.mark.usefixtures("here")

@@ -178,14 +178,13 @@ def test_a_run_tells_nothing_of_it(world: World) -> None:
 def given(command: str, parameter: Any, world: World) -> list[str]:
     """Return what an argument or option of a command may be given, by what its help calls it, or by its type."""
     runs = [str(world.run.path), str(world.copy.path)]
-    files = {"why": ["mine"], "diff": [FILE]}
     known = {
         "FILE": ["out.svg"] if "--out" in parameter.opts else [FILE],
         "FILE|RUN": [FILE, *runs],
         "RUN": runs,
         "CHECKPOINT": [f"{run}/checkpoints/it00000016" for run in runs],
-        "A": files.get(command, []),
-        "B": ["print"] if command == "why" else runs,
+        "A": ["mine"],
+        "B": ["print"],
         "HOOK": ["mine"],
         "POINT": ["after_opened"],
         "KEY=VALUE": [f"hooks.mine.args.text={IN_TOML}", f"hooks.mine.args.other={IN_TOML}", f"run.{EVIL}=1"],

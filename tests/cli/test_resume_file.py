@@ -22,7 +22,6 @@ from hookflow.runner.process.launch import claim, new_run
 from hookflow.service.runs import recorded_plan
 from tests.cli.conftest import SMALL
 from tests.conftest import TESTS, hookflow, hookflow_here, records
-from tests.runner.same import assert_same_end
 
 Train = Callable[..., int]
 DOCS = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text("utf-8")
@@ -137,24 +136,11 @@ def test_more_epochs_in_the_file_continue_it(
     assert re.search(r"run\.max_epochs +2 → 4", printed)
     assert train_here(run, resume=True) == 0
     assert records(run, "end")[-1]["it"] == 20
+    assert [(record["it"], record["ep"]) for record in records(run, "run")] == [(0, 0), (10, 2)], "where each begins"
     assert [record["it"] for record in records(run, "scalars") if "loss" in record["v"]] == [2, 4, 6, 8, 10, 14]  # type: ignore[operator]
     assert "max_epochs = 4" in (run.checkpoints / "last" / "pipeline.toml").read_text()
     texts = [record["text"] for record in records(run, "message")]
     assert "since the checkpoint it00000010: run.max_epochs was 2, and is 4" in texts
-
-
-def test_an_interrupted_run_of_an_unchanged_file_ends_like_the_one_left_alone(train_here: Train) -> None:
-    edit("max_epochs = 2", "max_epochs = 4")
-    strike = (
-        'hooks.strike={use="./watchers.py:Interrupts", args={mark="mark", point="after_train_iter", at=7, number=2}}'
-    )
-    alone = new("toy.toml", Changes())
-    assert train_here(alone) == 0
-    other = new("toy.toml", Changes(overrides=(strike, "run.name=other")))
-    assert train_here(other) == 130
-    assert resumed("toy.toml", Changes(overrides=("run.name=other",))).id == other.id
-    assert train_here(other, resume=True) == 0
-    assert_same_end(alone, other)
 
 
 def test_what_would_be_another_run_is_refused_by_name_with_its_line(run: RunDir) -> None:

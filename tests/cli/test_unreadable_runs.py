@@ -14,7 +14,6 @@ import pytest
 from hookflow.cli.complete import _runs
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoint.manifest import list_checkpoints
 from tests.cli.conftest import called
 from tests.conftest import TOY
 from tests.permissions import permissions_hold
@@ -68,6 +67,7 @@ def test_a_run_that_is_named_and_cannot_be_read(run: RunDir, monkeypatch: pytest
         assert os.strerror(answer) in text, (command, text)
 
 
+RESUME = ("run", "--resume", "RUN", "--set", "run.max_epochs=9", "--ui", "none")
 OF_A_RUN = [
     ("watch", "RUN", "--ui", "plain"),
     ("watch", "RUN", "--ui", "json"),
@@ -77,7 +77,7 @@ OF_A_RUN = [
     ("graph", "RUN"),
     ("diff", "RUN", str(TOY)),
     ("stop", "RUN"),
-    ("run", "--resume", "RUN", "--set", "run.max_epochs=9"),
+    RESUME,
 ]
 
 
@@ -110,31 +110,24 @@ def test_one_that_cannot_be_read_hides_no_other(run: RunDir) -> None:
     assert "finished" in row
 
 
-def test_checkpoints_that_cannot_be_read_are_not_taken_for_none(run: RunDir) -> None:
-    run.checkpoints.chmod(0)
-    code, text = denied("checkpoints", str(run.path))
-    with permissions_hold(), pytest.raises(PermissionError):
-        list_checkpoints(run.checkpoints)
-    run.checkpoints.chmod(0o700)
-    assert (code, "checkpoints: Permission denied" in text) == (2, True), text
-
-
-@pytest.mark.parametrize("name", ["plan.json", "pipeline.toml", "run.json"])
-def test_a_run_is_not_resumed_that_does_not_say_what_it_was(run: RunDir, name: str) -> None:
-    (run.path / name).chmod(0)
-    code, text = denied("run", "--resume", str(run.path), "--set", "run.max_epochs=9", "--ui", "none")
-    (run.path / name).chmod(0o600)
-    assert code == 2
-    assert name in text
-
-
-def test_nor_where_its_directory_cannot_be_written(run: RunDir) -> None:
+@pytest.mark.parametrize(
+    ("name", "mode", "arguments", "printed"),
+    [
+        ("checkpoints", 0, ("checkpoints", "RUN"), "checkpoints: Permission denied"),
+        ("plan.json", 0, RESUME, "plan.json"),
+        ("pipeline.toml", 0, RESUME, "pipeline.toml"),
+        ("run.json", 0, RESUME, "run.json"),
+        (".", 0o500, RESUME, "Permission denied"),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_not_taken_for_missing(
+    run: RunDir, name: str, mode: int, arguments: tuple[str, ...], printed: str
+) -> None:
     run.lock.unlink(missing_ok=True)
-    run.path.chmod(0o500)
-    code, text = denied("run", "--resume", str(run.path), "--set", "run.max_epochs=9", "--ui", "none")
-    run.path.chmod(0o700)
-    assert code == 2
-    assert "Permission denied" in text
+    (run.path / name).chmod(mode)
+    code, text = denied(*(str(run.path) if item == "RUN" else item for item in arguments))
+    (run.path / name).chmod(0o700)
+    assert (code, printed in text) == (2, True), text
 
 
 def test_what_run_json_lacks_is_told(run: RunDir) -> None:
