@@ -19,11 +19,6 @@ class Discriminator(nn.Sequential):
         super().__init__(nn.Linear(4, 8), nn.LeakyReLU(0.2), nn.Dropout(0.1), nn.Linear(8, 1))
 
 
-class Plain(nn.Linear):
-    def __init__(self) -> None:
-        super().__init__(4, 1)
-
-
 class Adversarial:
     """Steps the discriminator at each batch and the generator at every second one."""
 
