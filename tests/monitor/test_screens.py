@@ -15,7 +15,7 @@ from hookflow.graph.points import POINTS
 from hookflow.monitor.charts import Iterations, ticks
 from hookflow.monitor.health import Health
 from hookflow.monitor.layout import screen
-from hookflow.monitor.view import Scene
+from hookflow.monitor.view import Scene, View
 from hookflow.numbers import counted, number
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At
@@ -65,20 +65,21 @@ def test_the_screens(scene: At, name: str, size: tuple[int, int]) -> None:
     made, choices, _ = SCREENS[name]
     shown = scene(**made)
     kinds = {entry.kind: entry.number for entry in shown.state.journal}
-    for choice, value in choices.items():
-        setattr(shown.view, choice, kinds[value] if choice == "event" else value)
+    shown.view = View(**{**choices, "event": kinds.get(choices.get("event"))})
     check_golden(f"monitor/{name}-{size[0]}x{size[1]}.txt", drawn(shown, *size))
 
 
 WIDTHS, HEIGHTS = (1, 2, 7, 12, 20, 33, 59, 75, 76, 99, 100, 150, 300), (1, 2, 3, 4, 6, 11, 20, 30, 31, 90)
 
 
-@pytest.mark.parametrize("page", ["main", "zoomed", "hook", "event", "help", "output", "gallery", "quit", "stop"])
-def test_no_terminal_is_too_small_and_none_too_large(scene: At, page: str) -> None:
+CHOICES: list[dict[str, Any]] = [{"zoomed": True}, {"asking": "quit"}, {"asking": "stop"}]
+CHOICES += [{"page": page} for page in ("main", "hook", "event", "help", "output", "gallery")]
+
+
+@pytest.mark.parametrize("choices", CHOICES)
+def test_no_terminal_is_too_small_and_none_too_large(scene: At, choices: dict[str, Any]) -> None:
     shown = scene()
-    shown.view.page = page if page not in ("zoomed", "quit", "stop") else "main"
-    shown.view.zoomed, shown.view.focus = page == "zoomed", 3
-    shown.view.asking = page if page in ("quit", "stop") else ""  # type: ignore[assignment]
+    shown.view = View(focus=3, **choices)
     for place, height in enumerate(HEIGHTS):
         for width in WIDTHS[place % 2 :: 2]:
             drawn(shown, width, height)

@@ -248,16 +248,16 @@ def test_the_time_left_is_a_range(etas: tuple[float, float], left: str) -> None:
 
 
 def test_the_verdict_names_what_the_training_waits_for_and_the_costliest_hook() -> None:
+    for phases, begins in (
+        ({"data": 60, "forward": 40}, "input-bound: 60.0 % waits for data"),
+        ({"hooks": 20, "forward": 30, "backward": 46, "data": 4}, "compute-bound, hooks 20.0 %"),
+    ):
+        state = RunState()
+        state.first.minute.add(1.0, phases, entry(100), 8, 0)
+        state.now = 1.0
+        assert verdict(state, plan(), Pace.of(state)).startswith(begins)
     state = folded(records(20.0))
-    assert verdict(state, plan(), Pace.of(state)).startswith("compute-bound, hooks ")
     assert costliest(state, plan(), Pace.of(state))[0][0] == "ema"
-    starved = RunState()
-    starved.first.minute.add(1.0, {"data": 60, "forward": 40}, entry(100), 8, 0)
-    starved.now = 1.0
-    assert verdict(starved, plan(), Pace.of(starved)).startswith("input-bound: 60.0 % waits for data")
-    computing = RunState()
-    computing.first.minute.add(1.0, {"hooks": 20, "forward": 30, "backward": 46, "data": 4}, entry(100), 8, 0)
-    assert verdict(computing, plan(), Pace.of(computing)).startswith("compute-bound, hooks 20.0 %")
 
 
 def after(frames: int) -> RunState:
