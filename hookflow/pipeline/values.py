@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, time
 from fractions import Fraction
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
@@ -16,9 +16,6 @@ from hookflow.pipeline.condition import parse_condition
 
 Unit = Literal["", "it", "ep", "s", "%"]
 """Iterations, epochs, seconds, hundredths of the run; "" counts what the point counts."""
-
-LONGEST = 100
-"""Characters of an amount; Python reads no integer of any length."""
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 """How many seconds a unit of time has."""
@@ -51,7 +48,7 @@ def parse_amount(written: object, units: Iterable[Unit] = tuple(_KINDS)) -> Amou
     if isinstance(written, bool) or not isinstance(written, int | str):
         shown = str(written).lower() if isinstance(written, bool) else repr(written)
         raise ValueError(f"{shown} is no amount; {examples}")
-    if isinstance(written, str) and len(written) > LONGEST:
+    if isinstance(written, str) and len(written) > 100:  # Python does not read integers of any length
         raise ValueError(f"a text of {len(written):,} characters is no amount")
     if isinstance(written, int):
         amount = Amount(Fraction(written), "")
@@ -138,10 +135,7 @@ def _matching(pattern: str, message: str) -> tuple[AfterValidator, WithJsonSchem
     return AfterValidator(check), WithJsonSchema({"type": "string", "pattern": pattern})
 
 
-Plain = TypeVar("Plain", dict[str, Any], list[Any])
-
-
-def _without_dates(args: Plain) -> Plain:
+def _without_dates(args: Any) -> Any:
     """Refuse dates and times, which TOML knows and JSON does not: the plan is written as JSON."""
     for key, value in walk(args):
         if isinstance(value, date | time):

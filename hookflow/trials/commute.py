@@ -152,7 +152,8 @@ def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], 
         silent = ((pair, "one of them does not fire in a trial") for pair in pairs if not search.fires(pair))
         leaking = tuple(pair for pair in same if search.leaks(pair))
         same = [pair for pair in same if pair not in leaking]
-        return Commuted(tuple(steps), tuple(same), leaking, (*silent, *left), search.noise, made.count, made.seconds)
+        noise = tuple(sorted(".".join(leaf[1:] if leaf[0] == "hooks" else leaf) for leaf in search.noise))
+        return Commuted(tuple(steps), tuple(same), leaking, (*silent, *left), noise, made.count, made.seconds)
 
 
 class _Search:
@@ -162,16 +163,11 @@ class _Search:
         self._made = made
         self._plan = plan
         self._first = made.again(plan, may_raise=False)
-        self._noise = changing(self._first, made.again(plan, may_raise=False))
+        self.noise = changing(self._first, made.again(plan, may_raise=False))
         self._free = frozenset(unordered(plan))
-        if loud := sorted({leaf[0] for leaf in self._noise} & {"model", "grads", "optimizer", "lr", "rng"}):
+        if loud := sorted({leaf[0] for leaf in self.noise} & {"model", "grads", "optimizer", "lr", "rng"}):
             message = f"two runs of the same order differ in {' and '.join(loud)}, so other orders cannot be judged"
             raise UserError(Problem(message, hint="set run.deterministic = true, or look for what depends on the time"))
-
-    @property
-    def noise(self) -> tuple[str, ...]:
-        """Values that are not compared: hooks, by their names, and other values."""
-        return tuple(sorted(".".join(leaf[1:] if leaf[0] == "hooks" else leaf) for leaf in self._noise))
 
     def fires(self, pair: Pair) -> bool:
         """Say whether both of a pair have fired."""
@@ -184,12 +180,12 @@ class _Search:
         """
         hooks = [self._plan.hook(name) for name in pair.hooks]
         own = [hook for hook in hooks if not {hook.use}.intersection((*BUILT_IN, *BUILT_IN.values()))]
-        return any(("hooks", hook.name) in self._noise for hook in own)
+        return any(("hooks", hook.name) in self.noise for hook in own)
 
     def _steps(self, begin: Plan, swaps: Sequence[Pair], low: int, high: int) -> Iterator[Step]:
         """Yield the smallest steps that differ between the orders after `low` and `high` swaps, by halving."""
         a, b = (self._made.compiled(swapped(begin, swaps[:done])) for done in (low, high))
-        if not difference(self._made.of(a), self._made.of(b), self._noise):
+        if not difference(self._made.of(a), self._made.of(b), self.noise):
             return
         if high - low > 1:
             half = (low + high) // 2
@@ -202,8 +198,8 @@ class _Search:
         """Return the step between two orders if it makes the same difference once more, the declared order first."""
         if turned(a, b)[0] not in turned(self._plan, b):  # it has been turned before, and this turns it back
             a, b = b, a
-        self._noise |= changing(self._made.of(a), self._made.again(a)) | changing(self._made.of(b), self._made.again(b))
-        result = difference(self._made.of(a), self._made.of(b), self._noise)
+        self.noise |= changing(self._made.of(a), self._made.again(a)) | changing(self._made.of(b), self._made.again(b))
+        result = difference(self._made.of(a), self._made.of(b), self.noise)
         return Step(tuple(turned(a, b)), result) if result else None
 
     def all(self, pairs: Sequence[Pair]) -> tuple[list[Step], list[Pair], list[tuple[Pair, str]]]:

@@ -156,9 +156,6 @@ def _of_files(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
 TRIALS, SECONDS = 200, 600.0
 """After how many trials, or after how many seconds of them, no other one begins."""
 
-KEPT = 16
-"""How many traces are kept."""
-
 
 class EnoughError(Exception):
     """The limit of the trials, or of their time, is reached."""
@@ -196,7 +193,7 @@ class Trials:
     count: int = 0
     seconds: float = 0.0
     _known: dict[Any, Trace] = field(default_factory=dict)
-    """The latest traces by their order: one takes megabytes where a network has many tensors."""
+    """The latest 16 traces by their order: one takes megabytes where a network has many tensors."""
 
     def compiled(self, wanted: Places) -> Plan:
         """Return the plan with its hooks in an order as near to the wanted one as can be."""
@@ -207,7 +204,7 @@ class Trials:
         order = keys(plan)
         trace = self._known.pop(order, None) or self.again(plan)
         self._known[order] = trace
-        if len(self._known) > KEPT:
+        if len(self._known) > 16:
             del self._known[next(iter(self._known))]
         return trace
 

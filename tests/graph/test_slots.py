@@ -1,4 +1,4 @@
-"""Slots: names that are probably misspelt, values of the round before, writes without use, ranks that drift apart."""
+"""Slots: names that are probably misspelt, values of the round before, ranks that drift apart."""
 
 from __future__ import annotations
 
