@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -63,6 +64,7 @@ def whitening(images: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.cat((scaled, -scaled)).reshape(shape)
 
 
+@dataclass(eq=False)
 class Densify(Hook):
     """Adds Gaussians at pixels of the batch, drawn by how wrong the image is there, with the colour that is missing.
 
@@ -72,15 +74,8 @@ class Densify(Hook):
     reads: ClassVar[Slots] = ("batch", "outputs")
     writes: ClassVar[Slots] = ("model", "grads", "optimizer", "rng")
 
-    def __init__(
-        self,
-        count: Annotated[int, Field(ge=1, description="Gaussians to add at a time")] = 50,
-        scale: Annotated[
-            float, Field(gt=0, description="their standard deviation; the image is 2 wide and high")
-        ] = 0.03,
-    ) -> None:
-        self.count = count
-        self.scale = scale
+    count: Annotated[int, Field(ge=1, description="Gaussians to add at a time")] = 50
+    scale: Annotated[float, Field(gt=0, description="their standard deviation; the image is 2 wide and high")] = 0.03
 
     def before_train(self, run: Run) -> None:
         if run.world > 1:
@@ -105,17 +100,14 @@ class Densify(Hook):
         run.log("gaussians", len(run.model))  # type: ignore[arg-type]  # the task's model has a length
 
 
+@dataclass(eq=False)
 class Prune(Hook):
     """Removes invisible Gaussians: those of less colour than a threshold in all three channels."""
 
     reads: ClassVar[Slots] = ("model",)
     writes: ClassVar[Slots] = ("model", "grads", "optimizer")
 
-    def __init__(
-        self,
-        threshold: Annotated[float, Field(gt=0, description="the least colour that one may have, of 1")] = 0.01,
-    ) -> None:
-        self.threshold = threshold
+    threshold: Annotated[float, Field(gt=0, description="the least colour that one may have, of 1")] = 0.01
 
     def after_densify(self, run: Run) -> None:
         colour: Any = run.model.colour
@@ -145,6 +137,7 @@ class Render(Hook):
         run.log_image("render", image, message)
 
 
+@dataclass(eq=False)
 class Sample(Hook):
     """Logs a text that the model writes after each validation, of bytes that it draws one by one.
 
@@ -153,15 +146,9 @@ class Sample(Hook):
 
     reads: ClassVar[Slots] = ("model",)
 
-    def __init__(
-        self,
-        prompt: Annotated[str, Field(min_length=1, description="what the text begins with")] = "# ",
-        count: Annotated[int, Field(ge=1, description="how many bytes the model adds")] = 200,
-        temperature: Annotated[float, Field(gt=0, description="below 1: less random")] = 0.8,
-    ) -> None:
-        self.prompt = prompt
-        self.count = count
-        self.temperature = temperature
+    prompt: Annotated[str, Field(min_length=1, description="what the text begins with")] = "# "
+    count: Annotated[int, Field(ge=1, description="how many bytes the model adds")] = 200
+    temperature: Annotated[float, Field(gt=0, description="below 1: less random")] = 0.8
 
     def after_val(self, run: Run) -> None:
         from hookflow.zoo.chargpt import decode, encode, write
