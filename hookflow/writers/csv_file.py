@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 from hookflow.writers.base import Writer
 
 COLUMNS = ("iteration", "epoch", "time", "name", "value")
-LONGEST_ROW = 1 << 16
-"""Bytes at the end of a file in which a torn row begins."""
 
 
 class CSVWriter(Writer):
@@ -26,10 +23,10 @@ class CSVWriter(Writer):
     def __init__(self, dir: Path, file: str = "scalars.csv") -> None:  # noqa: A002 (what a pipeline file writes)
         self._path = dir / file
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._open("a")
+        self._open()
 
-    def _open(self, mode: str) -> None:
-        self._file = self._path.open(mode, encoding="utf-8", newline="")
+    def _open(self) -> None:
+        self._file = self._path.open("a", encoding="utf-8", newline="")
         self._rows = csv.writer(self._file, lineterminator="\n")
         if self._file.tell() == 0:
             self._rows.writerow(COLUMNS)
@@ -51,17 +48,14 @@ class CSVWriter(Writer):
     def resume_at(self, iteration: int) -> bool:
         """Write the file anew with what stands up to the iteration; a row that a kill has torn is left out."""
         self._file.close()
-        with self._path.open("r+b") as file:
-            length = file.seek(0, os.SEEK_END)
-            file.seek(start := max(length - LONGEST_ROW, 0))
-            file.truncate(start + file.read().rfind(b"\n") + 1)
         aside = self._path.with_name(f"{self._path.name}.tmp")
         with self._path.open(encoding="utf-8", newline="") as old, aside.open("w", encoding="utf-8", newline="") as new:
             rows = csv.writer(new, lineterminator="\n")
             rows.writerow(COLUMNS)
-            rows.writerows(row for row in islice(csv.reader(old), 1, None) if int(row[0]) <= iteration)
+            whole = (line for line in old if line.endswith("\n"))
+            rows.writerows(row for row in islice(csv.reader(whole), 1, None) if int(row[0]) <= iteration)
         aside.replace(self._path)
-        self._open("a")
+        self._open()
         return True
 
     def flush(self) -> None:
