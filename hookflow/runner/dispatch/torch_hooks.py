@@ -139,7 +139,7 @@ def _on_states(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: RunS
 
 def _on_buckets(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: RunState) -> Handles:
     """Let a binding average the gradients of DDP, which has no handle. Where it is not due, the mean is taken."""
-    if not parts.strategy.bucketed:
+    if not isinstance(parts.strategy, DDP):
         return
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
     from torch.distributed.distributed_c10d import _get_default_group
@@ -164,8 +164,7 @@ def _on_buckets(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: Run
 
     firing.call = checked
     for name, model in parts.models.items():
-        if model in parts.strategy.bucketed:
-            parts.strategy.register_comm_hook(model, averaging(name))
+        parts.strategy.register_comm_hook(model, averaging(name))
     yield from ()
 
 

@@ -71,8 +71,6 @@ class Strategy:
 
     several = False
     """Whether there are several ranks."""
-    bucketed: Sequence[nn.Module] = ()
-    """The models whose gradients are averaged in buckets, so that a communication hook may do that instead."""
     mesh: DeviceMesh | None = None
     """The mesh over which tensors are sharded; None where they are not."""
     host_mesh: DeviceMesh | None = None
@@ -92,9 +90,6 @@ class Strategy:
 
     def require_sync(self, wanted: bool) -> None:
         """Set whether the gradients of the next backward passes are averaged over the ranks."""
-
-    def register_comm_hook(self, model: nn.Module, hook: Callable[..., Any]) -> None:
-        """Let `hook` average the gradients of one of the `bucketed` models, as PyTorch's DDP calls it."""
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Average the gradients of these parameters, unless the backward pass has done so; called before each step.
@@ -199,7 +194,6 @@ class DDP(Parallel):
         super().parallelize(network, models, device, place)
         for model in self._models:
             model.__class__ = self._routed(type(model))
-        self.bucketed = self._models
 
     def _routed(self, kind: type[nn.Module]) -> type[nn.Module]:
         """Return a subclass of a model's class whose forward pass goes through its wrapper; a copy of one has none."""
@@ -225,6 +219,7 @@ class DDP(Parallel):
             wrapper.require_backward_grad_sync = wanted  # as its no_sync() does
 
     def register_comm_hook(self, model: nn.Module, hook: Callable[..., Any]) -> None:
+        """Let `hook` average the gradients of a model, as PyTorch's DDP calls it."""
         self._comm_hooks[model] = hook
 
     def add_parameters(self, parameters: Sequence[Tensor]) -> None:
