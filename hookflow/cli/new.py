@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Collection
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,7 +46,17 @@ def new(
     blanks = {"NAME": name, "CLASS": type_name}
     templates = sorted((TEMPLATES / kind).iterdir(), key=lambda template: template.name)
     texts = {Path(item.name.removesuffix(".txt").replace("NAME", name)): item.read_text("utf-8") for item in templates}
-    _refuse(kind, name, texts)
+    where = Where("NAME")
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
+        hint = "letters, digits and _, a letter first: it names a Python file and a class"
+        raise UserError(Problem(f'"{name}" cannot be a name', where, hint))
+    if there := [path for path in texts if path.exists() or path.is_symlink()]:
+        raise UserError([Problem("is there already, and is not overwritten", Where(str(path))) for path in there])
+    if kind == "hook" and name in BUILT_IN:
+        raise UserError(Problem(f'"{name}" is a built-in hook', where, "choose another name"))
+    if (module := find_spec(name)) is not None and module.origin is not None:  # a mere folder hides nothing
+        message = f'"{name}" is the name of a Python module: a file {name}.py here would hide it'
+        raise UserError(Problem(message, where, "choose another name"))
     for path, text in texts.items():
         try:
             with path.open("x", encoding="utf-8") as file:
@@ -57,18 +66,3 @@ def new(
     echo(f"wrote {', '.join(map(str, texts))}")
     for line in NEXT[kind]:
         echo(line.format(name=name, type_name=type_name))
-
-
-def _refuse(kind: str, name: str, files: Collection[Path]) -> None:
-    """Raise UserError where the name cannot be that of a Python module, means another one, or a file is there."""
-    where = Where("NAME")
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
-        hint = "letters, digits and _, a letter first: it names a Python file and a class"
-        raise UserError(Problem(f'"{name}" cannot be a name', where, hint))
-    if there := [path for path in files if path.exists() or path.is_symlink()]:
-        raise UserError([Problem("is there already, and is not overwritten", Where(str(path))) for path in there])
-    if kind == "hook" and name in BUILT_IN:
-        raise UserError(Problem(f'"{name}" is a built-in hook', where, "choose another name"))
-    if (module := find_spec(name)) is not None and module.origin is not None:  # a mere folder hides nothing
-        message = f'"{name}" is the name of a Python module: a file {name}.py here would hide it'
-        raise UserError(Problem(message, where, "choose another name"))

@@ -198,18 +198,14 @@ class _Page:
         yield "done", f"{epochs}iteration {state.it:,} of {state.total_iters:,}"
         if splits := state.synthetic:
             yield "", f"SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set"
-        if newest := self._newest():
-            yield "checkpoint", newest
-
-    def _newest(self) -> str:
-        """Return the newest usable checkpoint, with the metrics of the last validation before it."""
-        newest = next(filter(_usable, self.saved), None)
-        if newest is None:
-            return ""
-        names = f" ({', '.join(newest['names'])})" if newest["names"] else ""
-        metrics = ", ".join(f"{name} {number(float(value))}" for name, value in (newest["metrics"] or {}).items())
-        of = f" (of iteration {newest['metrics_it']:,})" if metrics and newest["metrics_it"] != newest["it"] else ""
-        return f"{Path(newest['path']).name}{names}, iteration {newest['it']:,}{f': {metrics}' * bool(metrics)}{of}"
+        if newest := next(filter(_usable, self.saved), None):
+            text = Path(newest["path"]).name + f" ({', '.join(newest['names'])})" * bool(newest["names"])
+            text += f", iteration {newest['it']:,}"
+            if metrics := [f"{name} {number(float(value))}" for name, value in (newest["metrics"] or {}).items()]:
+                text += f": {', '.join(metrics)}"
+                if newest["metrics_it"] != newest["it"]:
+                    text += f" (of iteration {newest['metrics_it']:,})"
+            yield "checkpoint", text
 
     def _attempts(self) -> Iterator[tuple[str, str]]:
         """Yield each attempt of several: when it began, what had changed by then, and how it ended."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
 
-from hookflow.events.reading import open_regular, read_command, read_object, read_record
-from hookflow.events.records import TEXT_LIMIT, CommandRecord, Record, shortened
+from hookflow.events.reading import open_regular, read_object, read_record
+from hookflow.events.records import TEXT_LIMIT, Record, shortened
 from hookflow.numbers import strict_json
 from hookflow.text import masked
 
@@ -188,8 +188,3 @@ class Tail(Generic[Line]):
 def event_log(path: Path) -> Tail[Record]:
     """Return a reader of an event log."""
     return Tail(path, read_record)
-
-
-def command_log(path: Path) -> Tail[CommandRecord]:
-    """Return a reader of a command log."""
-    return Tail(path, read_command)

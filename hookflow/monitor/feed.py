@@ -15,9 +15,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from hookflow.events.log import Tail, command_log, event_log, whole_lines
-from hookflow.events.reading import open_regular, read_record, read_regular
-from hookflow.events.records import WORLD, Record
+from hookflow.events.log import Tail, event_log, whole_lines
+from hookflow.events.reading import open_regular, read_command, read_record, read_regular
+from hookflow.events.records import WORLD, CommandRecord, Record
 from hookflow.events.run_lock import exit_code
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
@@ -118,7 +118,7 @@ class Live:
         self._attempt = 0
         self._run = run
         self._logs = Logs(run)
-        self._commands = command_log(run.commands)
+        self._commands = Tail[CommandRecord](run.commands, read_command)
         self._folder: int | None = None  # held open, to find it again after it was moved
         with suppress(OSError):
             self._folder = os.open(run.path, os.O_RDONLY)

@@ -33,12 +33,6 @@ def without_lines(drawn: str) -> str:
     return re.sub(r"(cifar\.toml):\d+", r"\1:LINE", drawn)
 
 
-def test_the_text_says_who_waits_for_whom_and_which_line_says_so() -> None:
-    lines = graph(columns=120).split("\n")
-    assert lines[0].startswith("toy: 8 hooks at ")
-    assert any(line.endswith("late, every 2, after throughput (toy.toml:44)") for line in lines)
-
-
 @pytest.mark.parametrize("columns", [80, 120])
 def test_the_shipped_pipelines_plan_is_golden(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)

@@ -16,7 +16,9 @@ import typer
 
 from hookflow.cli.resume import Changes, resumed
 from hookflow.errors import UserError
-from hookflow.events.log import command_log
+from hookflow.events.log import Tail
+from hookflow.events.reading import read_command
+from hookflow.events.records import CommandRecord
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
 from hookflow.monitor.feed import Recording
@@ -175,7 +177,7 @@ def test_a_garbled_command_log_is_heard_for_what_it_still_says(tmp_path: Path) -
     for seed in range(300):
         file = tmp_path / "commands.jsonl"
         file.write_bytes(garbled(3 * request, random.Random(seed)) + b"\n" + request)
-        assert command_log(file).read_all()[-1]["cmd"] == "pause", seed
+        assert Tail[CommandRecord](file, read_command).read_all()[-1]["cmd"] == "pause", seed
 
 
 @pytest.mark.long

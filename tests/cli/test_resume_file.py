@@ -6,7 +6,6 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 import typer
@@ -21,7 +20,7 @@ from hookflow.runner.checkpoint.resume_rules import RULES, May, rule_of
 from hookflow.runner.process.launch import claim, new_run
 from hookflow.service.runs import recorded_plan
 from tests.cli.conftest import SMALL
-from tests.conftest import TESTS, hookflow, hookflow_here, records
+from tests.conftest import TESTS, hookflow_here, records
 
 Train = Callable[..., int]
 DOCS = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text("utf-8")
@@ -205,22 +204,6 @@ def test_a_run_without_a_checkpoint_begins_anew_and_as_it_likes(train_here: Trai
     edit("learning_rate = 0.1", "lr = 0.2")
     assert resumed("toy.toml", Changes()).id == run.id
     assert train_here(run, resume=True) == 0
-
-
-def test_the_command_line_refuses_continues_and_says_when_it_is_done(run: RunDir, tmp_path: Path) -> None:
-    def resume(command: Callable[..., CompletedProcess[str]] = hookflow_here) -> tuple[int, str]:
-        done = command("run", "toy.toml", "--resume", "--ui=plain", cwd=tmp_path)
-        assert "Traceback" not in done.stderr
-        return done.returncode, done.stdout + done.stderr
-
-    edit("max_epochs = 2", "max_epoch = 2")
-    code, printed = resume()
-    assert (code, 'did you mean "max_epochs"?' in printed) == (2, True)
-    edit("max_epoch = 2", "max_epochs = 3")
-    code, printed = resume(hookflow)
-    assert (code, "epoch 3/3  iter 15/15" in printed) == (0, True)
-    code, printed = resume()
-    assert (code, printed.count("\n"), "nothing is left to do" in printed) == (0, 2, True)
 
 
 def test_the_table_of_keys() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +11,8 @@ from typer.testing import CliRunner
 from hookflow.cli.app import app
 from hookflow.events import stop as ending
 from hookflow.events.rundir import RunDir
-from tests.conftest import NewRun, hookflow_here, records, wait_for
+from tests.cli.conftest import refused
+from tests.conftest import NewRun, records, wait_for
 from tests.limits import LIMIT
 from tests.processes import Training
 
@@ -39,10 +39,8 @@ def has_said(run_dir: RunDir, text: str) -> bool:
     return any(record["text"] == text for record in records(run_dir, "message"))
 
 
-def test_a_run_is_stopped_with_a_checkpoint(
-    new_run: NewRun, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_a_run_is_stopped_with_a_checkpoint(new_run: NewRun, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hookflow.cli.watch.PATIENCE", LIMIT)
     monkeypatch.setattr("hookflow.cli.watch.ENDING", LIMIT)
     run_dir = new_run("run.max_epochs=100000")
@@ -55,15 +53,13 @@ def test_a_run_is_stopped_with_a_checkpoint(
     assert stopped == f"■ stopped at iteration {at:,}"
     assert resume == f"resume from iteration {at:,}: hookflow run --resume {run_dir.id}"
     assert training.wait() == 0
-    again = hookflow_here("stop", "toy", cwd=tmp_path)
-    assert again.returncode == 2
-    assert f"the run {run_dir.id} is not running" in again.stderr
+    assert f"the run {run_dir.id} is not running" in refused("stop", "toy")
 
 
+@pytest.mark.usefixtures("here")
 def test_a_run_that_hangs_is_told_of_and_ended_at_once(
-    new_run: NewRun, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    new_run: NewRun, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hookflow.cli.watch.PATIENCE", 1.0)
     monkeypatch.setattr(ending, "STEPS", [(number, max(seconds, LIMIT)) for number, seconds in ending.STEPS[1:]])
     run_dir = new_run('hooks.hangs={use="tests.distributed.actors:Hangs"}')
@@ -82,11 +78,10 @@ def test_a_run_that_hangs_is_told_of_and_ended_at_once(
     assert training.wait() == 143
 
 
-def test_a_run_that_has_not_started_and_one_elsewhere(new_run: NewRun, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_a_run_that_has_not_started_and_one_elsewhere(new_run: NewRun) -> None:
     run_dir = new_run()
-    early = hookflow_here("stop", "toy", cwd=tmp_path)
-    assert (early.returncode, "has not started" in early.stderr) == (2, True)
+    assert "has not started" in refused("stop", "toy")
     run_dir.sign(pid=1, process_started=0.0, host="far")
-    remote = hookflow_here("stop", "toy", "--now", cwd=tmp_path)
-    assert (remote.returncode, "is on far" in remote.stderr) == (2, True)
+    assert "is on far" in refused("stop", "toy", "--now")
     assert not run_dir.commands.exists()

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookflow.events import records, stop
+from hookflow.events import records
 from hookflow.events.log import Appender, Tail, encode, event_log
 from hookflow.events.percentiles import BINS, bin_of, bounds, percentile
 from hookflow.events.reading import read_command, read_record
-from hookflow.events.records import KINDS, TEXT_LIMIT, CommandRecord, DataInfo
+from hookflow.events.records import KINDS, TEXT_LIMIT, DataInfo
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.state import RunState
 from hookflow.runner.distributed.failures import append_record
@@ -122,13 +122,6 @@ def test_what_is_appended_from_outside_goes_on_from_the_last_record(written: lis
     append_record(run_dir, "message", level="warn", source="hookflow", text="again")
     last = Tail[Any](run_dir.events).read_all()[-1]
     assert (last["k"], last["it"], last["ep"], last["text"]) == ("message", 3, 1, "again")
-
-
-def test_a_command_is_written_with_the_keys_of_its_type(tmp_path: Path) -> None:
-    run_dir = RunDir.create(tmp_path, "toy")
-    stop.send(run_dir, "pause")
-    (command,) = Tail[CommandRecord](run_dir.commands).read_all()
-    assert set(command) == set(CommandRecord.__annotations__)
 
 
 def test_what_is_appended_is_read_once_and_a_line_without_its_end_waits(tmp_path: Path) -> None:

@@ -34,12 +34,20 @@ def test_a_run_lives_as_long_as_its_process(tmp_path: Path) -> None:
     assert run.life() == "gone"
 
 
-@pytest.mark.parametrize("facts", [{"pid": -1}, {"pid": 2**70}, {"process_started": 10**400}])
-def test_what_can_be_no_process_is_none(tmp_path: Path, facts: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("fact", "life"),
+    [
+        ({"pid": -1}, "gone"),
+        ({"pid": 2**70}, "gone"),
+        ({"process_started": 10**400}, "gone"),
+        ({"host": ""}, "remote"),
+    ],
+)
+def test_what_can_be_no_process_of_this_machine_is_none(tmp_path: Path, fact: dict[str, object], life: str) -> None:
     run = RunDir.create(tmp_path, "toy")
     run.sign_process()
-    run.sign(**facts)
-    assert run.life() == "gone"
+    run.sign(**fact)
+    assert run.life() == life
 
 
 def test_a_run_whose_launcher_was_killed_lives_as_long_as_a_rank_holds_it(tmp_path: Path) -> None:
@@ -52,13 +60,6 @@ def test_a_run_whose_launcher_was_killed_lives_as_long_as_a_rank_holds_it(tmp_pa
         fcntl.flock(lock, fcntl.LOCK_SH)
         assert run.life() == "alive"
     assert run.life() == "gone"
-
-
-def test_a_run_of_another_machine_is_told_as_such(tmp_path: Path) -> None:
-    run = RunDir.create(tmp_path, "toy")
-    run.sign_process()
-    run.sign(host="elsewhere")
-    assert run.life() == "remote"
 
 
 def test_runs_that_begin_in_one_second_have_directories_of_their_own(
@@ -174,11 +175,3 @@ def test_a_process_that_does_not_hold_the_lock_is_left_alone(process: Start, tmp
     assert started.poll() is None
     started.kill()
     started.wait()
-
-
-def test_one_that_has_ended_is_left_alone(process: Start) -> None:
-    run, started, _ = process("print()")
-    started.wait()
-    texts: list[str] = []
-    assert stop.stop_now(run, texts.append)
-    assert texts == ["the process has ended"]

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from hookflow.events.log import Appender, command_log
+from hookflow.events.log import Appender, Tail
+from hookflow.events.reading import read_command
 from hookflow.events.records import (
     HOOKFLOW,
     CommandRecord,
@@ -81,7 +82,7 @@ class Recorder:
         """The bytes of the log that earlier attempts have left."""
         self._ranks = ranks
         self._prints_failure = prints_failure
-        self._commands = command_log(run_dir.commands)
+        self._commands = Tail[CommandRecord](run_dir.commands, read_command)
         self._commands.read_all()  # what was asked of an earlier attempt is not asked of this one
         self._on_command = on_command
         self._queue: deque[Record] = deque()
