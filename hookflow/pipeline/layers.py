@@ -62,10 +62,20 @@ def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
     except tomli.TOMLDecodeError as error:
         raise UserError(_syntax(error, text, source)) from None
     except ValueError:  # Python converts no more digits
-        raise UserError(Problem("this is not TOML: an integer has too many digits", Where(source))) from None
+        line = text.count("\n", 0, digits.start()) + 1 if (digits := re.search(r"\d[\d_]{4300,}", text)) else 0
+        raise UserError(Problem("this is not TOML: an integer has too many digits", Where(source, line))) from None
     except RecursionError:
         raise UserError(Problem("this is not TOML: nested too deep", Where(source))) from None
+    if wrong := [Problem(message, places.of(key)) for key, message in impossible(result)]:
+        raise UserError(wrong)
     return result, places
+
+
+def impossible(tree: Any) -> Iterator[tuple[Key, str]]:
+    """Yield the keys of integers that Python reads, in hexadecimal digits, but does not write out."""
+    for key, value in walk(tree):
+        if isinstance(value, int) and value.bit_length() > 14_000:  # Python writes no more than 4,300 digits
+            yield key, f"{'.'.join(key)}: the integer has too many digits"
 
 
 def _syntax(error: tomli.TOMLDecodeError, text: str, source: str) -> Problem:
@@ -111,7 +121,11 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
             if problem := _take_away(key, tree, where):
                 yield problem
             continue
-        value = read_value(text)
+        try:
+            value = _value(text)
+        except ValueError:
+            yield Problem("an integer has too many digits", where)
+            continue
         if value == text and text.startswith(("[", "{", '"', "'")):
             yield Problem(f"unterminated value {text}", where, "perhaps the shell took its quotes: put '…' around")
             continue
@@ -130,8 +144,18 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
 def read_value(text: str) -> Any:
     """Return the TOML value that `text` is; text that is none, and a date, stands for itself."""
     try:
+        return _value(text)
+    except ValueError:
+        return text
+
+
+def _value(text: str) -> Any:
+    """Do what `read_value` does. Raises ValueError when an integer in it has more digits than Python writes."""
+    try:
         values = tomli.loads(f"values = [{text}]")["values"]
-    except (ValueError, RecursionError):  # it is no TOML, has too many digits, or is nested too deep
+        if any(impossible(values)):
+            raise ValueError(text)
+    except (tomli.TOMLDecodeError, RecursionError):  # it is no TOML, or nested too deep
         return text
     return text if len(values) != 1 or isinstance(values[0], date | time) else values[0]
 

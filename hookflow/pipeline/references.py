@@ -15,6 +15,9 @@ from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import Key, SourceMap
 from hookflow.pipeline.values import walk
 
+MOST_MADE = 1_000_000
+"""Characters and entries that references may put in their places. A few lines could double them with each line."""
+
 ENVIRONMENT = "env:"
 """How the name of a reference begins that is a variable of the environment."""
 
@@ -62,8 +65,11 @@ class _Resolver:
         self.problems: dict[Key, Problem] = {}
         self.variables: dict[str, None] = {}
         self._within: list[Key] = []
+        self._made = 0
 
     def resolve(self, value: Any, path: Key) -> Any:
+        if self._within and isinstance(value, dict | list):
+            self._count(len(value), self._within[-1])
         match value:
             case dict():
                 return {key: self.resolve(item, (*path, key)) for key, item in value.items()}
@@ -86,7 +92,9 @@ class _Resolver:
                 whole = _REFERENCE.fullmatch(text)
                 if whole and whole["name"] is not None:
                     return self._look_up(whole, path)
-                return _REFERENCE.sub(lambda match: self._written(match, path), text)
+                written = _REFERENCE.sub(lambda match: self._written(match, path), text)
+                self._count(len(written), path)
+                return written
             finally:
                 self._within.pop()
         except _UnresolvedError:
@@ -105,6 +113,7 @@ class _Resolver:
 
     def _look_up(self, match: re.Match[str], path: Key) -> Any:
         name = match["name"].strip()
+        self._count(len(match.group()), path)
         if not name or not match["end"]:
             self._fail(path, f"{match.group()} is no reference", "write ${section.key} or ${env:NAME:-default}")
         if name.startswith(ENVIRONMENT):
@@ -128,6 +137,11 @@ class _Resolver:
                 there = [".".join(known) for known, _ in walk(self.tree) if known] if hinted else []
                 self._fail(path, f'${{{name}}}: the pipeline sets no key "{name}"', nearest(name, there))
         return self.resolve(target, key)
+
+    def _count(self, made: int, path: Key) -> None:
+        self._made += made
+        if self._made > MOST_MADE:
+            self._fail(path, f"the references of this pipeline put more than {MOST_MADE:,} characters and entries")
 
     def _fail(self, path: Key, message: str, hint: str = "") -> None:
         problem = Problem(message, self.places.of(path), hint)

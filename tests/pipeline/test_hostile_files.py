@@ -12,6 +12,7 @@ import pytest
 
 from hookflow.errors import UserError
 from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline import references
 from hookflow.pipeline.check_imports import missing_components
 from hookflow.pipeline.layers import MOST_BYTES
 from hookflow.pipeline.load import load
@@ -19,10 +20,14 @@ from hookflow.runner.process.launch import new_run
 from tests.conftest import TESTS, TOY, circle
 from tests.garbling import seeds
 
-NINES = "9" * 5_000
+NINES, EFS = "9" * 5_000, "0x" + "f" * 5_000
 LONG = "a" * 300
 BASE = circle("max_epochs = 1")
 TO_NOWHERE = "[data.train.args]\n" + "".join(f'a{k} = "${{nowhere{k}}}"\n' for k in range(300))
+LIST, ITEM = "${data.train.args.a}", "${data.train.args.a.0}!"
+MANY = f"[data.train.args]\na = {[0] * 1_000}\nb = {[LIST] * 20}\nc = {[ITEM] * 20}\n"
+TOO_MUCH = 10_000
+"""Characters and entries that references may put in their places here, where a million would take seconds."""
 MADE_UP = ["[[x]]\n", "x = \n", '"', "= 1\n", "[run]\n", "a.b.c = 1\n", "\x00", "\udcff"]
 VALUES = ["{}", "[]", '""', "-1", "true", "1e400", '"${run}"', '"${env:HOME}"', "[[[1]]]", "1979-05-27"]
 SECONDS = 10
@@ -44,7 +49,8 @@ def told(path: Path, *overrides: str, imports: bool = True) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (BASE.replace("= 1", f"= {NINES}"), ": this is not TOML: an integer has too many digits"),
+        (BASE.replace("= 1", f"= {NINES}"), ":3: this is not TOML: an integer has too many digits"),
+        (BASE.replace("= 1", f"= {EFS}"), ":3:1: run.max_epochs: the integer has too many digits"),
         (f'{BASE}[hooks.log]\nuse = "log"\nevery = "{NINES}it"', "every: a text of 5,002 characters is no amount"),
         (BASE.replace("circle:Net", "circle:N\\u0000et"), 'there is no "N·et"'),
         (f'extends = "a\\u0000.toml"\n{BASE}', "extends must be the name of a file"),
@@ -55,10 +61,13 @@ def told(path: Path, *overrides: str, imports: bool = True) -> str:
         (BASE + "".join(f"k{k} = 1\n" for k in range(20_000)), "of which the first 100 are shown"),
         (f"{BASE}{TO_NOWHERE}", "sets no key"),
         (f"{BASE}# {MOST_BYTES * 'x'}", "this is longer than 1 MB"),
+        (f"{BASE}{MANY}", "put more than 10,000 characters and entries"),
     ],
-    ids=range(11),
+    ids=range(13),
 )
-def test_what_is_too_much_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_what_is_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+    if text.endswith(MANY):
+        monkeypatch.setattr(references, "MOST_MADE", TOO_MUCH)
     (tmp_path / "itself.py").symlink_to("itself.py")
     path = tmp_path / "p.toml"
     path.write_text(text)
@@ -71,8 +80,10 @@ def test_what_is_too_much_is_refused(tmp_path: Path, text: str, message: str) ->
 def test_and_so_it_is_on_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "p.toml"
     path.write_text(BASE)
-    for value in (NINES, "[" * 5_000, '"a\0b"', "1e999", "nan", "{" * 300):
+    for value in (NINES, EFS, "[" * 5_000, '"a\0b"', "1e999", "nan", "{" * 300):
         assert "--set" in told(path, f"run.max_epochs={value}")
+    for value in (f"[{EFS}]", f"{{a = [{{b = {EFS}}}]}}", EFS, NINES):
+        assert told(path, f"model.args.a={value}").endswith(": an integer has too many digits")
 
 
 def test_what_is_built_on_a_file_that_is_too_long(tmp_path: Path) -> None:
@@ -124,7 +135,7 @@ KEYS = (
 
 def override(chance: random.Random) -> str:
     """Return a `--set` with something odd in it: its key, its value, or what parts them."""
-    value = chance.choice([*VALUES, NINES, "[[", "{a=", "'", '"${model}"', "{use='log'}", "['after_val']", "\0"])
+    value = chance.choice([*VALUES, NINES, EFS, "[[", "{a=", "'", '"${model}"', "{use='log'}", "['after_val']", "\0"])
     text = f"{chance.choice(KEYS)}{chance.choice(['=', '=', '=', ' = ', '', '=='])}{value}"
     at = chance.randrange(len(text) + 1)
     return text[:at] + chance.choice(["", "", "", "\0", "\n", "\udcff", "[", '"', ".", "="]) + text[at:]
