@@ -174,6 +174,9 @@ RUNNER: Mapping[str, tuple[str, ...]] = {
 }
 """Where the runner, or PyTorch, has written a slot when hooks fire there."""
 
+AFTER_STEP = ("after_optimizer_step", "after_train_iter")
+"""Points at which gradients have been used: to write them there does nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stale:
@@ -233,6 +236,18 @@ class Lifetimes:
         beside = self.loop.within[reader.point][-1:] == (common,) and not reader.point.startswith("before_")
         return Stale(reader, slot, point, writer, common, not common or (beside and root(slot) in ANEW))
 
+    def vain(self) -> Iterator[Binding]:
+        """Yield the first binding of each hook that writes gradients only after the step, if no hook reads them."""
+        reads = (self.loop.place[b.point] for b in self._plan.bindings if "grads" in map(root, b.reads))
+        last = max(reads, default=-1)
+        writers: dict[str, list[Binding]] = {}
+        for binding in self._plan.bindings:
+            if "grads" in map(root, binding.writes):
+                writers.setdefault(binding.hook, []).append(binding)
+        for bound in writers.values():
+            if all(b.point in AFTER_STEP for b in bound) and last < self.loop.place[bound[0].point]:
+                yield bound[0]
+
 
 def _passing(slots: Iterable[str]) -> Iterator[str]:
     """Yield the slots of which a value may be that of another round."""
@@ -247,9 +262,10 @@ def _asked(binding: Binding) -> set[str]:
 
 def doubts(plan: Plan, nodes: Nodes, validates_in_epoch: bool) -> tuple[list[Problem], list[Problem]]:
     """Return warnings of probable mistakes, and notes for readers of the plan."""
+    lifetimes = Lifetimes(plan, validates_in_epoch)
     warnings: list[Problem] = []
     notes: list[Problem] = []
-    for stale in Lifetimes(plan, validates_in_epoch).stale():
+    for stale in lifetimes.stale():
         reader = stale.reader
         how = f' (when = "{reader.trigger.when}")' if stale.slot in _asked(reader) else ""
         message = (
@@ -264,4 +280,7 @@ def doubts(plan: Plan, nodes: Nodes, validates_in_epoch: bool) -> tuple[list[Pro
             warnings.append(Problem(message, where, hint))
         else:
             notes.append(Problem(message, where))
+    for writer in lifetimes.vain():
+        message = f'hook "{writer.hook}" writes grads at {writer.point}, when the step has already used them'
+        warnings.append(Problem(message, nodes[writer.hook].where, "fire it at before_optimizer_step"))
     return warnings, notes

@@ -179,10 +179,17 @@ class TestWhatTheRoundBeforeHasLeft:
             writer("average.a", "after_forward"),
             writer("average.b", "after_train_iter", "v"),
         ],
+        [writer("grads", "after_optimizer_step"), reader("grads", "after_train_iter")],
+        [writer("grads", "before_optimizer_step after_train_iter")],
     ],
 )
 def test_what_lives_on_or_is_fresh_or_used_is_no_matter(nodes: list[Node]) -> None:
     assert lifetimes(*nodes) == ([], [])
+
+
+def test_gradients_behind_the_step_are_written_in_vain() -> None:
+    (message,), _ = lifetimes(writer("grads", "after_optimizer_step"))
+    assert message == 'hook "w" writes grads at after_optimizer_step, when the step has already used them'
 
 
 def test_points_of_the_pipelines_own_are_where_those_are_that_they_follow() -> None:
