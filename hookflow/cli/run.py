@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from hookflow.cli import complete
-from hookflow.cli.options import UI, Only, Overrides, Shuffle, UIOption, Without
+from hookflow.cli.options import UI, Only, Overrides, PipelineArgument, Shuffle, UIOption, Without
 from hookflow.cli.output import echo, exits_after_traceback, has_terminal, warn_of
 from hookflow.cli.resume import Changes, resumed
 from hookflow.errors import Problem, UserError, Where
@@ -30,15 +29,6 @@ if TYPE_CHECKING:
     from hookflow.pipeline.load import Loaded
     from hookflow.runner.distributed.failures import ChildExit
 
-Target = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="FILE",
-        help="A pipeline file; with --resume, also a run (its id, name or folder).",
-        show_default=False,
-        autocompletion=complete.files_and_runs,
-    ),
-]
 RESUME = "Resume the newest run of FILE with the file as it is now, or the named run as recorded."
 OVERFIT = "Train on the first N batches only, to see whether the model can learn them."
 NPROC = "Number of processes (ranks) that train together; auto: one per GPU."
@@ -46,7 +36,7 @@ RESTARTS = "Restart all ranks from the last checkpoint when one fails, up to K t
 
 
 def run(
-    target: Target = None,
+    target: PipelineArgument = None,
     set_: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help=RESUME)] = False,
     allow_changed_hooks: Annotated[

@@ -6,14 +6,10 @@ Every registered command is called, with every option: one that is added is call
 from __future__ import annotations
 
 import asyncio
-import gc
-import io
 import json
 import shutil
-import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -22,13 +18,14 @@ import pytest
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.app import COMMANDS, app, main
+from hookflow.cli.app import COMMANDS, app
 from hookflow.cli.output import STYLE, echo
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.keys import KEYS
+from hookflow.runner.process.signals import handlers_put_back
 from hookflow.text import CONTROL
-from tests.conftest import circle
+from tests.conftest import circle, hookflow_here
 from tests.monitor.test_terminal import Terminal
 
 EVIL = "ev\x1b[8mil\x1b]0;title\x07 \u202etxet\u2066 \x9b31m\u2028\x7f\r\ufeff\u061c"
@@ -98,30 +95,12 @@ class World:
     printed: str
 
 
-@contextmanager
-def here(folder: Path) -> Iterator[pytest.MonkeyPatch]:
-    """Be in a folder, and leave this process as it was."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(gc, "set_threshold", lambda *given: None)
-        patch.setenv("COLUMNS", "200")
-        yield patch
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
-
-
-def printed_by(*arguments: str) -> str:
-    """Return what a command line prints, to both streams."""
-    out = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(out):
-        patch.setattr(sys, "argv", ["hookflow", *arguments])
-        try:
-            main()
-        except SystemExit as exit_:
-            assert exit_.code in (0, 1, 2, None), (arguments, exit_.code)
-    return harmless(out.getvalue(), arguments)
+def printed_by(folder: Path, *arguments: str) -> str:
+    """Return what a command line prints in a folder, to both streams."""
+    with handlers_put_back():
+        done = hookflow_here(*arguments, cwd=folder)
+    assert done.returncode in (0, 1, 2), done
+    return harmless(done.stdout + done.stderr, arguments)
 
 
 def harmless(printed: str, what: object = "") -> str:
@@ -154,9 +133,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder.mkdir()
     (folder / f"{EVIL}.py").write_text(HOOKS)
     (folder / FILE).write_text(PIPELINE)
-    with here(folder) as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRINTS", "1")
-        printed = printed_by("run", FILE, "--ui=plain")
+        printed = printed_by(folder, "run", FILE, "--ui=plain")
     run = RunDir(next((folder / "runs" / "p").iterdir()))
     copy = RunDir(folder / "runs" / EVIL / run.id)
     shutil.copytree(run.path, copy.path, symlinks=True)
@@ -230,23 +209,21 @@ def lines(command: str, world: World) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("command", NAMES)
 def test_every_command(command: str, world: World) -> None:
-    with here(world.folder):
-        printed = [printed_by(command, *line) for line in lines(command, world)]
-    whole = "".join(printed)
+    whole = "".join(printed_by(world.folder, command, *line) for line in lines(command, world))
     assert command in SHOWS_NONE or "ev·[8m" in whole or r"ev\u001b[8m" in whole or "ev [8m" in whole, whole
 
 
-def test_what_the_shell_is_offered(world: World) -> None:
+def test_what_the_shell_is_offered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A word that a terminal cannot show is not offered."""
     ask = type("Asked", (), {"params": {"target": FILE, "pipeline": FILE}, "args": []})()
-    with here(world.folder):
-        for offered in (complete.hooks, complete.points, complete.runs, complete.keys, complete.files_and_runs):
-            words = offered(ask, "")
-            assert words or offered is complete.files_and_runs
-            assert not any(CONTROL.search("".join(word)) for word in words)
+    monkeypatch.chdir(world.folder)
+    for offered in (complete.hooks, complete.points, complete.runs, complete.keys, complete.files_and_runs):
+        words = offered(ask, "")
+        assert words or offered is complete.files_and_runs
+        assert not any(CONTROL.search("".join(word)) for word in words)
 
 
-def test_every_page_of_the_dashboard(world: World) -> None:
+def test_every_page_of_the_dashboard(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
     async def look() -> None:
@@ -259,8 +236,8 @@ def test_every_page_of_the_dashboard(world: World) -> None:
                 seen.append("\n".join(strip.text for strip in dashboard._canvas._rows))
                 harmless(seen[-1], name)
 
-    with here(world.folder):
-        asyncio.run(look())
+    monkeypatch.chdir(world.folder)
+    asyncio.run(look())
     assert "txet" in "".join(seen)
 
 
