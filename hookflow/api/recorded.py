@@ -143,7 +143,7 @@ class Checkpoint:
         Raises UserError where the checkpoint is damaged or has no such weights, and PyTorch's own RuntimeError where
         they do not fit the model.
         """
-        from hookflow.hooks.weights import read_weights
+        from hookflow.hooks.checkpoint_files import read_weights
 
         if wrong := damage(self.path):
             raise UserError(Problem(f"checkpoint {short(self.path)} cannot be used: {wrong}"))

@@ -92,7 +92,7 @@ def stop(
 
     Example: `hookflow stop cifar`
     """
-    from hookflow.events.stop import stop_now
+    from hookflow.events.commands import stop_now
     from hookflow.service.runs import find_run
 
     run_dir = find_run(run, dir)
@@ -116,9 +116,9 @@ def stop(
 
 def _request_stop(run: RunDir) -> None:
     """Write the request into the command log, and wait for the answer and the end of the run."""
+    from hookflow.events.commands import send
     from hookflow.events.log import event_log
     from hookflow.events.rundir import run_argument
-    from hookflow.events.stop import send
 
     name = run_argument(run)
     log = event_log(run.events)

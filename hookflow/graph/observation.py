@@ -9,7 +9,7 @@ from itertools import combinations
 
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.slots import VERBS, Verb, commutes, owner_of, root, wider, widest
-from hookflow.graph.turning import key
+from hookflow.graph.unordered import key
 from hookflow.graph.why import Ambiguity, ambiguities, clash
 
 MANY = 4

@@ -25,10 +25,10 @@ from textual.strip import Strip
 from textual.theme import Theme
 from textual.widget import Widget
 
+from hookflow.events.commands import send, stop_now
 from hookflow.events.log import CHUNK
 from hookflow.events.records import Command
 from hookflow.events.rundir import Life, RunDir, short
-from hookflow.events.stop import send, stop_now
 from hookflow.graph.plan import Plan
 from hookflow.monitor.charts import Pixels, read_image
 from hookflow.monitor.feed import Live, Recording

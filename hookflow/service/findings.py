@@ -13,7 +13,7 @@ from hookflow.errors import Problem
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.plan import Plan
 from hookflow.graph.render.text import edges_that_gave_way
-from hookflow.graph.turning import Pair, meeting_points, pair_of
+from hookflow.graph.unordered import Pair, meeting_points, pair_of
 from hookflow.graph.why import Ambiguity, Reason, ambiguities, neighbours, ways_to_state
 from hookflow.numbers import counted
 from hookflow.pipeline.load import Loaded

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
-from hookflow.events import stop as ending
+from hookflow.events import commands
 from hookflow.events.rundir import RunDir
 from tests.cli.conftest import refused
 from tests.conftest import NewRun, records, wait_for
@@ -61,7 +61,7 @@ def test_a_run_that_hangs_is_told_of_and_ended_at_once(
     new_run: NewRun, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hookflow.cli.watch.PATIENCE", 1.0)
-    monkeypatch.setattr(ending, "STEPS", [(number, max(seconds, LIMIT)) for number, seconds in ending.STEPS[1:]])
+    monkeypatch.setattr(commands, "STEPS", [(number, max(seconds, LIMIT)) for number, seconds in commands.STEPS[1:]])
     run_dir = new_run('hooks.hangs={use="tests.distributed.actors:Hangs"}')
     training = start(run_dir)
     wait_for(lambda: has_said(run_dir, "hangs"))

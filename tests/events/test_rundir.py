@@ -14,7 +14,7 @@ from typing import IO
 
 import pytest
 
-from hookflow.events import stop
+from hookflow.events import commands
 from hookflow.events.run_lock import release, started_at
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.runner.process.launch import claim
@@ -128,7 +128,7 @@ def process(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_the_second_signal_ends_a_run_that_listens(process: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop, "STEPS", [stop.STEPS[0], *((number, LIMIT) for number, _ in stop.STEPS[1:])])
+    monkeypatch.setattr(commands, "STEPS", [commands.STEPS[0], *((number, LIMIT) for number, _ in commands.STEPS[1:])])
     run, started, out = process(HEARS)
     assert out.readline() == b"ready\n"
     texts: list[str] = []
@@ -138,7 +138,7 @@ def test_the_second_signal_ends_a_run_that_listens(process: Start, monkeypatch: 
             assert out.readline() in (b"heard\n", b""), "a signal that comes before the last one was heard is lost"
         texts.append(text)
 
-    assert stop.stop_now(run, say)
+    assert commands.stop_now(run, say)
     assert started.wait() == 7
     assert texts == [*[f"SIGTERM sent to process {started.pid}"] * 2, "the process has ended"]
 
@@ -147,10 +147,10 @@ def test_one_that_does_not_listen_is_killed_with_those_it_has_started(
     process: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = {signal.SIGTERM: 0.1, signal.SIGKILL: LIMIT}
-    monkeypatch.setattr(stop, "STEPS", [(number, waits[number]) for number, _ in stop.STEPS])
+    monkeypatch.setattr(commands, "STEPS", [(number, waits[number]) for number, _ in commands.STEPS])
     run, started, out = process(DEAF)
     child = out.readline()
-    assert stop.stop_now(run, lambda _: None)
+    assert commands.stop_now(run, lambda _: None)
     assert started.wait() == -signal.SIGKILL
     wait_for(lambda: started_at(int(child)) is None)
 
@@ -168,7 +168,7 @@ def test_a_process_that_does_not_hold_the_lock_is_left_alone(process: Start, tmp
         other.sign_process(started.pid)
     assert other.life() == "alive", "by its pid and start time"
     texts: list[str] = []
-    assert not stop.stop_now(other, texts.append)
+    assert not commands.stop_now(other, texts.append)
     assert texts == [
         f"process {started.pid}, which run.json names, does not hold the lock of this run: it is left alone"
     ]

@@ -14,8 +14,8 @@ import time
 import psutil
 import pytest
 
+from hookflow.events.commands import send
 from hookflow.events.rundir import RunDir
-from hookflow.events.stop import send
 from hookflow.monitor.feed import Live
 from tests.conftest import NewRun, records, wait_for
 from tests.monitor.test_terminal import Terminal

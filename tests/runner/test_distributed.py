@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from hookflow.errors import UserError, Where
-from hookflow.hooks.weights import read_weights
+from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.data.batch_sampler import BatchSharding
 from hookflow.runner.distributed.consensus import Alone

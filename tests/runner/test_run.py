@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from hookflow.events.stop import send
+from hookflow.events.commands import send
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import NewRun, Train, Trained, firings, messages, reason, records, wait_for
 from tests.processes import Training

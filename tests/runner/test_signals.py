@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from hookflow.events.commands import send
 from hookflow.events.records import Record
-from hookflow.events.stop import send
 from hookflow.runner.checkpoint.manifest import damage, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging.recorder import Recorder

@@ -15,7 +15,7 @@ from torch import nn
 
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import WeightsSection
-from hookflow.runner.checkpoint.weights import load_weights
+from hookflow.runner.checkpoint.initial_weights import load_weights
 from tests.conftest import NewRun, Train, Trained, reason, records
 from tests.runner.by_hand import weights as weights_of
 from tests.runner.test_checkpoint_damage import Evil

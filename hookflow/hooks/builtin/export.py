@@ -14,8 +14,8 @@ from pydantic import Field
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import make_out_dir
 from hookflow.hooks.base import Hook
+from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.hooks.tensors import first_tensor, is_sharded
-from hookflow.hooks.weights import read_weights
 from hookflow.pipeline.registry import missing_package
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from hookflow.hooks.registry import find_hook
 from hookflow.pipeline.load import Loaded, key_of, trained_by
 from hookflow.runner.builder.components import OFFERED_TO_DATA, Maker, Parts, find_makers
 from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups
-from hookflow.runner.checkpoint.weights import load_weights
+from hookflow.runner.checkpoint.initial_weights import load_weights
 from hookflow.runner.data.base import DataContext
 from hookflow.runner.data.limited import limit
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.reading import read_object, valid, validator_of
-from hookflow.hooks.weights import METADATA
+from hookflow.hooks.checkpoint_files import METADATA
 
 if TYPE_CHECKING:
     from pydantic_core import SchemaValidator

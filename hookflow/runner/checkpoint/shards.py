@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from hookflow.hooks.checkpoint_files import read_shards
 from hookflow.hooks.tensors import is_sharded
-from hookflow.hooks.weights import read_shards
 from hookflow.runner.checkpoint.manifest import File
 from hookflow.runner.checkpoint.nested import leaves, mapped
 

@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from hookflow.errors import Problem, UserError
 from hookflow.events.run_lock import started_at
 from hookflow.events.rundir import fsync, make_out_dir, short
-from hookflow.hooks.weights import METADATA, read_tensors
+from hookflow.hooks.checkpoint_files import METADATA, read_tensors
 from hookflow.runner.checkpoint.manifest import (
     EXCEPTION,
     MANIFEST,

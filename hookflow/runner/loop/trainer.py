@@ -17,20 +17,20 @@ from hookflow.graph.plan import Plan
 from hookflow.hooks.builtin.gradients import GradClip
 from hookflow.pipeline.load import key_of
 from hookflow.runner.builder.components import Parts
+from hookflow.runner.checkpoint.initial_weights import load_changes
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved, state_key
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.checkpoint.weights import load_changes
 from hookflow.runner.dispatch.torch_hooks import register_hooks
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.loop.context import Context
+from hookflow.runner.loop.diagnosis import diagnose
 from hookflow.runner.loop.evaluation import Evaluation, Split
 from hookflow.runner.loop.finite import Losses, StepGuard, advice
 from hookflow.runner.loop.iteration import choose
 from hookflow.runner.loop.loop import Loop, SafePoint
-from hookflow.runner.loop.nonfinite import diagnose
 from hookflow.runner.loop.run import Run
 from hookflow.runner.loop.task import prediction_of
 from hookflow.runner.loop.update import Update

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hookflow.graph.compile import compile_plan
 from hookflow.graph.order import Places
 from hookflow.graph.plan import PHASES, Node, Plan
-from hookflow.graph.turning import (
+from hookflow.graph.unordered import (
     Pair,
     brought_together,
     key,

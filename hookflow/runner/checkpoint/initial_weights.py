@@ -13,7 +13,7 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError, Where, first_few, nearest
 from hookflow.events.rundir import short
-from hookflow.hooks.weights import METADATA, read_tensors, read_weights
+from hookflow.hooks.checkpoint_files import METADATA, read_tensors, read_weights
 from hookflow.pipeline.schema import WeightsSection
 from hookflow.runner.distributed.parallel import load_model
 
