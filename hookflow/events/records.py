@@ -9,7 +9,7 @@ are short; durations in them are in nanoseconds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_type_hints
 
 from hookflow.metric_mode import Mode
@@ -347,10 +347,6 @@ class CommandRecord(TypedDict):
     """When it was sent, in seconds since 1970."""
     by: str
     """The user who sent it."""
-
-
-Put = Callable[..., None]
-"""Puts a record into a log, by its kind and fields; stamped with the time and the place of the run."""
 
 
 def stamped(kind: str, it: int, ep: int, fields: Mapping[str, Any]) -> Record:

@@ -237,8 +237,3 @@ def test_a_broken_package_keeps_nobody_from_the_others(install: Install) -> None
     assert 'worse tiny-bad 1.2: there is nothing called "no module at all"' in listed
     assert "shout tiny-good 1.2: Says the epoch aloud." in listed
     assert '"tiny_bad" cannot be imported' in refused("explain", "bad")
-
-
-def test_a_class_without_a_point_is_no_hook(here: Path) -> None:
-    (here / "mine.py").write_text("class Nothing: ...\n")
-    assert "has no method named like a point" in refused("explain", "./mine.py:Nothing")

@@ -57,31 +57,24 @@ def test_a_run_without_any_says_so(new_run: NewRun) -> None:
     assert invoke("checkpoints", "toy").startswith("no checkpoints in ")
 
 
-def written(folder: Path, lines: list[dict[str, Any]]) -> RunDir:
-    run = RunDir.create(folder / "runs", "logged")
+def test_of_a_stretch_that_was_trained_twice_the_later_attempt_counts(here: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"k": "run", "it": 0, "resumed_from": None},
+        {"k": "scalars", "it": 1, "v": {"loss": 3.0}},
+        {"k": "scalars", "it": 2, "v": {"loss": 2.0, "lr": 0.1}},
+        {"k": "metrics", "it": 2, "split": "val", "v": {"loss": 9.0}, "seconds": 1.0},
+        {"k": "scalars", "it": 3, "v": {"loss": 1.0}},
+        {"k": "run", "it": 0, "resumed_from": "it00000002.1"},
+        {"k": "metrics", "it": 2, "split": "val", "v": {"loss": 8.0}, "seconds": 1.0},
+        {"k": "scalars", "it": 3, "v": {"loss": math.nan}},
+        {"k": "unheard", "it": 3},
+        {"k": "metrics", "it": 3, "split": "test", "v": {"loss": 7.0}, "seconds": 1.0},
+    ]
+    run = RunDir.create(here / "runs", "logged")
     run.sign(id=run.id)
     log = Appender(run.events)
     log.append({"ep": 0, "t": float(k), **record} for k, record in enumerate(lines))
     log.close()
-    return run
-
-
-def test_of_a_stretch_that_was_trained_twice_the_later_attempt_counts(here: Path) -> None:
-    run = written(
-        here,
-        [
-            {"k": "run", "it": 0, "resumed_from": None},
-            {"k": "scalars", "it": 1, "v": {"loss": 3.0}},
-            {"k": "scalars", "it": 2, "v": {"loss": 2.0, "lr": 0.1}},
-            {"k": "metrics", "it": 2, "split": "val", "v": {"loss": 9.0}, "seconds": 1.0},
-            {"k": "scalars", "it": 3, "v": {"loss": 1.0}},
-            {"k": "run", "it": 0, "resumed_from": "it00000002.1"},
-            {"k": "metrics", "it": 2, "split": "val", "v": {"loss": 8.0}, "seconds": 1.0},
-            {"k": "scalars", "it": 3, "v": {"loss": math.nan}},
-            {"k": "unheard", "it": 3},
-            {"k": "metrics", "it": 3, "split": "test", "v": {"loss": 7.0}, "seconds": 1.0},
-        ],
-    )
     *rows, abandoned, tested = scalars(run)
     assert rows == [
         ScalarRow(1, 0, 1.0, "loss", 3.0),
@@ -92,9 +85,9 @@ def test_of_a_stretch_that_was_trained_twice_the_later_attempt_counts(here: Path
     assert (abandoned.iter, abandoned.name, math.isnan(abandoned.value)) == (3, "loss", True)
     assert tested == ScalarRow(3, 0, 9.0, "test/loss", 7.0)
     assert invoke("export", "logged").splitlines()[:2] == ["iteration,epoch,time,name,value", "1,0,1.0,loss,3.0"]
-    lines = invoke("export", "logged", "--format", "jsonl").splitlines()
-    assert json.loads(lines[0]) == {"iteration": 1, "epoch": 0, "time": 1.0, "name": "loss", "value": 3.0}
-    assert json.loads(lines[4])["value"] is None, "NaN is no JSON"
+    exported = invoke("export", "logged", "--format", "jsonl").splitlines()
+    assert json.loads(exported[0]) == {"iteration": 1, "epoch": 0, "time": 1.0, "name": "loss", "value": 3.0}
+    assert json.loads(exported[4])["value"] is None, "NaN is no JSON"
     with pytest.raises(UserError, match="cannot be written: Is a directory"):
         invoke("export", "--out", ".")
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hookflow.events.records import Level, Put
+from hookflow.events.records import Level
 from hookflow.events.rundir import of_rank
 from hookflow.png import COLOUR_TYPES, encode_png
 from hookflow.runner.process.state import RunState
@@ -94,7 +94,7 @@ class Media:
     """Writes images below `folder`/images, and puts a record for each into the event log; so too for histograms."""
 
     def __init__(
-        self, folder: Path, state: RunState, put: Put, say: Callable[[str, Level], None], rank: int = 0
+        self, folder: Path, state: RunState, put: Callable[..., None], say: Callable[[str, Level], None], rank: int = 0
     ) -> None:
         self._folder = folder
         self._state = state

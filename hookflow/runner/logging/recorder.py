@@ -21,7 +21,6 @@ from hookflow.events.records import (
     Frame,
     Level,
     Message,
-    Put,
     Record,
     Scalars,
     shortened,
@@ -75,7 +74,6 @@ class Recorder:
         self.traceback = ""
         self.listener: Callable[[Sequence[Record]], None] | None = None
         """The listener receives the records of each flush, in the flushing thread; it must neither wait nor raise."""
-        self.put: Put = self._put
         self._run_dir = run_dir
         self._log = Appender(run_dir.events_of(ranks.rank))
         self.log_found = self._log.size
@@ -116,7 +114,7 @@ class Recorder:
         """Write frames of these from now on, and stamp records with the iteration and the epoch of `progress`."""
         self._progress, self._books = progress, books
 
-    def _put(self, kind: str, **fields: Any) -> None:
+    def put(self, kind: str, **fields: Any) -> None:
         """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
         record = stamped(kind, *self._place(), fields)
         if record["k"] == "run":
