@@ -31,6 +31,27 @@ use = "cifar10"
 """
 """A pipeline without hooks, which nothing trains."""
 
+HEAD = f"""\
+# A pipeline of mine.
+[run]
+name = "mine"
+max_epochs = 3
+default_hooks = false
+threads = 1
+device = "cpu"
+[model]
+use = "{TESTS}/toy.py:Net"
+[optimizer]
+use = "torch.optim:SGD"
+args = {{ lr = 0.1, momentum = 0.9 }}
+[data.train]
+use = "{TESTS}/toy.py:Points"
+[data.val]
+use = "{TESTS}/toy.py:Points"
+args = {{ split = 1, examples = 16 }}
+"""
+"""A pipeline without hooks that trains quickly."""
+
 
 def invoke(*arguments: object, code: int = 0, columns: int = 100) -> str:
     """Return what a command prints to stdout, and check its exit code. A UserError is raised."""

@@ -16,7 +16,7 @@ import typer.main
 from hookflow import __version__
 from hookflow.cli.app import app
 from hookflow.cli.run import _chosen
-from tests.cli.conftest import SMALL, invoke
+from tests.cli.conftest import SMALL, invoke, refused
 from tests.conftest import circle, hookflow, hookflow_here
 from tests.limits import LIMIT
 from tests.monitor.fake_run import make
@@ -143,12 +143,11 @@ def test_the_dashboard_needs_a_whole_terminal(
     assert _chosen("json") == "json"
 
 
-def test_a_replay_needs_a_terminal_too(tmp_path: Path) -> None:
-    run = make(tmp_path / "runs", upto=60)
-    done = hookflow_here("watch", "cifar", "--replay", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "a replay needs a terminal" in done.stderr
-    assert f"hookflow watch {run.id} --ui plain" in done.stderr
+def test_a_replay_needs_a_terminal_too(here: Path) -> None:
+    run = make(here / "runs", upto=60)
+    wrong = refused("watch", "cifar", "--replay")
+    assert "a replay needs a terminal" in wrong
+    assert f"hookflow watch {run.id} --ui plain" in wrong
 
 
 def test_every_command_is_asked() -> None:

@@ -12,31 +12,10 @@ from hookflow.cli.app import app
 from hookflow.errors import UserError
 from hookflow.service.findings import LEAKS
 from hookflow.trials import trial
-from tests.cli.conftest import invoke
+from tests.cli.conftest import HEAD, invoke
 from tests.conftest import TESTS
 
 BUGS = TESTS / "graph" / "ordering_bugs"
-TWO = """\
-[run]
-name = "two"
-max_epochs = 3
-threads = 1
-device = "cpu"
-default_hooks = false
-[model]
-use = "{tests}/toy.py:Net"
-[optimizer]
-use = "torch.optim:SGD"
-[data.train]
-use = "{tests}/toy.py:Points"
-[data.val]
-use = "{tests}/toy.py:Points"
-args = {{ split = 1, examples = 16 }}
-[hooks.one]
-use = "./two.py:{one}"
-[hooks.two]
-use = "./two.py:{two}"
-"""
 HOOKS = """\
 import time
 import torch
@@ -85,7 +64,7 @@ def made(here: Path) -> Path:
 
 
 def write(file: Path, first: str, second: str, more: str = "") -> Path:
-    file.write_text(TWO.format(tests=TESTS, one=first, two=second) + more)
+    file.write_text(f'{HEAD}[hooks.one]\nuse = "./two.py:{first}"\n[hooks.two]\nuse = "./two.py:{second}"\n{more}')
     return file
 
 

@@ -11,30 +11,11 @@ from typer.testing import CliRunner
 from hookflow.cli.app import app
 from hookflow.pipeline.load import load
 from hookflow.service.pipelines import valid_plan
-from tests.cli.conftest import invoke, refused
+from tests.cli.conftest import HEAD, invoke, refused
 from tests.conftest import TESTS
 from tests.golden_files import check_golden
 
 ROOT = TESTS.parent
-
-HEAD = f"""\
-# A pipeline of mine.
-[run]
-name = "mine"
-max_epochs = 3
-default_hooks = false
-threads = 1
-[model]
-use = "{TESTS}/toy.py:Net"
-[optimizer]
-use = "torch.optim:SGD"
-args = {{ lr = 0.1, momentum = 0.9 }}
-[data.train]
-use = "{TESTS}/toy.py:Points"
-[data.val]
-use = "{TESTS}/toy.py:Points"
-args = {{ split = 1, examples = 16 }}
-"""
 
 
 def hooks(**classes: str) -> str:
