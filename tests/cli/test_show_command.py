@@ -20,7 +20,7 @@ from hookflow.monitor.health import Health
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.runner.checkpoint.manifest import MANIFEST, TRAINING, VERSION
-from tests.conftest import NewRun, records
+from tests.conftest import records
 from tests.golden_files import check_golden
 from tests.monitor.fake_run import BEGAN, make
 
@@ -67,14 +67,10 @@ def shown(*arguments: str) -> str:
     return done.stdout
 
 
-def test_a_run_that_finished(here: Path) -> None:
-    run_of(here)
-    check_golden("show-finished.txt", shown())
-
-
-def test_a_run_that_was_killed(here: Path) -> None:
-    run_of(here, upto=60)
-    check_golden("show-lost.txt", shown("cifar"))
+@pytest.mark.parametrize(("upto", "golden"), [(None, "show-finished.txt"), (60, "show-lost.txt")])
+def test_a_run_that_finished_or_was_killed(here: Path, upto: int | None, golden: str) -> None:
+    run_of(here, upto)
+    check_golden(golden, shown("cifar"))
 
 
 def test_each_attempt_is_shown_with_what_had_changed_and_how_it_ended(here: Path) -> None:
@@ -134,14 +130,6 @@ def test_of_many_checkpoints_the_first_are_shown(here: Path) -> None:
         save(run, it, 1)
     assert shown().count("  it0") == 8
     assert "\n  and 2 more\n" in shown()
-
-
-def test_a_run_that_got_nowhere(here: Path, new_run: NewRun) -> None:
-    run_dir = new_run()
-    printed = shown(run_dir.id)
-    assert "starting" in printed
-    assert f"hookflow watch {run_dir.id}" in printed
-    assert "metric" not in printed
 
 
 def test_the_page_is_data_too(here: Path) -> None:
