@@ -129,16 +129,10 @@ def test_what_a_hook_raises_is_told_and_is_not_strict(file: Path) -> None:
     check(file, "--observe", "--strict", exit_code=1)
 
 
-@pytest.mark.parametrize(
-    ("options", "wrong"),
-    [
-        (("--write",), "--write needs --observe"),
-        (("--observe", "--no-import"), "--no-import runs nothing"),
-        (("--commute", "--format", "json"), "--observe and --commute report in text"),
-    ],
-)
-def test_options_that_exclude_one_another(options: tuple[str, ...], wrong: str) -> None:
-    assert wrong in refused("check", "p.toml", *options)
+def test_options_that_exclude_one_another() -> None:
+    assert "--write needs --observe" in refused("check", "p.toml", "--write")
+    assert "--no-import runs nothing" in refused("check", "p.toml", "--observe", "--no-import")
+    assert "--observe and --commute report in text" in refused("check", "p.toml", "--commute", "--format", "json")
 
 
 def test_what_is_no_hook_and_raises_ends_it(file: Path) -> None:

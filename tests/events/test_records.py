@@ -164,13 +164,6 @@ def test_a_string_or_name_that_would_hold_up_a_reader_is_cut_wherever_it_stands(
     assert json.loads(encode(many)) == many
 
 
-def test_more_than_a_chunk_is_read_whole(tmp_path: Path) -> None:
-    log = Appender(tmp_path / "log")
-    log.append([{"k": "x" * 1000, "n": n} for n in range(3000)])
-    log.close()
-    assert [r["n"] for r in Tail(tmp_path / "log").read_all()] == list(range(3000))
-
-
 @pytest.mark.parametrize("text", ["a\udcffb", "\ud83d", "x\udc00\ud800y", "\U0001f600 é"])
 def test_what_is_written_can_be_read(tmp_path: Path, text: str) -> None:
     log = Appender(tmp_path / "log")
