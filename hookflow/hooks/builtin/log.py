@@ -59,17 +59,21 @@ class Log(Hook):
 
     def add(self, run: Run, outputs: dict[str, Any]) -> None:
         """Take in the outputs of an iteration, logged or not."""
-        names = self.only
-        if names is None:
-            values = outputs.items()
-            names = [name for name, v in values if isinstance(v, int | float) or getattr(v, "ndim", None) == 0]
-        picked = {name: outputs[name] for name in names if name in outputs}
+        only = self.only
+        picked = {
+            name: value
+            for name, value in outputs.items()
+            if (name in only if only is not None else isinstance(value, (int, float)) or getattr(value, "ndim", 1) == 0)
+        }
         examples = run.batch_size or 1  # where the examples are unknown, each batch counts alike
         for name, value in picked.items():
             self.newest[name] = value.detach() if hasattr(value, "detach") else value, examples
-        for sums, when in ((self.latest, run.iter), (self.epoch, run.epoch)):
-            if sums:
-                sums.add(when, {name: on_device(value, run.device) for name, value in picked.items()}, examples)
+        if self.latest or self.epoch:
+            numbers = {name: on_device(value, run.device) for name, value in picked.items()}
+            if self.latest:
+                self.latest.add(run.iter, numbers, examples)
+            if self.epoch:
+                self.epoch.add(run.epoch, numbers, examples)
 
     def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:  # `add` is given the same arguments
         for name, value in self._means(run).items():
