@@ -59,7 +59,7 @@ def read_weights(checkpoint: Path, name: str) -> dict[str, Any]:
 def read_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     """Fill tensors, by their names, with what torch.distributed.checkpoint has written to a folder.
 
-    Of a sharded tensor this process reads its own shard, without the others. No code from the folder is executed.
+    This process reads its own shard of a sharded tensor, without the others. No code from the folder is executed.
     Raises UserError when they cannot be read.
     """
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner

@@ -165,9 +165,9 @@ class _Reader:
                 for op, other in zip(ops, others, strict=True):
                     if type(op) not in _COMPARISONS:
                         raise self._refused("numbers are compared with < <= > >= == !=", other)
-                numbers = [self.number(other) for other in (left, *others)]
-                links = zip(ops, pairwise(numbers), strict=True)
-                return partial(_decided, False, [partial(_applied, _COMPARISONS[type(op)], ends) for op, ends in links])
+                pairs = pairwise([self.number(other) for other in (left, *others)])
+                links = zip(ops, pairs, strict=True)
+                return partial(_decided, False, [partial(_applied, _COMPARISONS[type(op)], pair) for op, pair in links])
             case ast.Call(func=ast.Name(id="isnan")):
                 return partial(_applied, math.isnan, self._arguments(node, "isnan"))
         self.number(node)  # which refuses what is no number either

@@ -301,7 +301,8 @@ class CheckpointManager:
                 self._record(self._saving, saved)
 
     def _wake(self) -> None:
-        self._state.attention = self._state.attention or self._ranks.first
+        if self._ranks.first:  # it alone reports; and the training may set this in the same moment
+            self._state.attention = True
 
     def _warn_once(self, warning: str) -> None:
         if warning not in self._warned:

@@ -102,9 +102,11 @@ class Arounds:
     def __len__(self) -> int:
         return len(self.open)
 
-    def enter(self, binding: Binding, call: Callable[[Sequence[Any]], Any], offered: Sequence[Any]) -> None:
+    def enter(
+        self, binding: Binding, make: Callable[[Sequence[Any]], AbstractContextManager[None]], offered: Sequence[Any]
+    ) -> None:
         """Run the first half. Raises RuntimeError when the generator does not yield."""
-        around = contextmanager(call)(offered)
+        around = make(offered)
         around.__enter__()
         self.open.append((binding, around))
 
@@ -200,7 +202,8 @@ class Engine:
         due: Due | None = partial(self.arounds.is_open, binding) if binding.half == "exit" else gate
         call = adapt(method, binding.takes, self.plan.points[binding.point].offers)
         if binding.half == "enter":
-            call = partial(self.arounds.enter, binding, call)
+            generator: Callable[[Sequence[Any]], Any] = call
+            call = partial(self.arounds.enter, binding, contextmanager(generator))
         elif binding.half == "exit":
             call = partial(self.arounds.leave, binding)
         asks = planned.ranks != "zero" and not {"control", "checkpoint"}.isdisjoint(binding.writes)
