@@ -51,7 +51,7 @@ NO_OPS = "".join(f'[hooks.n{k}]\nuse = "{HERE}:nothing"\npoints = {list(POINTS)}
 SHIPPED = """
 [hooks.lr_schedule]
 use = "lr_schedule"
-args = { shape = "linear", warmup = 0.23, start = 0.2, end = 0.07 }
+args = { shape = "linear", warmup = "23%", start = 0.2, end = 0.07 }
 [hooks.grad_clip]
 use = "grad_clip"
 args = { max_norm = 1.0 }

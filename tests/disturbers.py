@@ -14,7 +14,7 @@ from typing import Any
 
 from hookflow.events.rundir import write_whole
 from hookflow.runner.data import workers
-from hookflow.runner.process import signals, threads
+from hookflow.runner.process import main, signals
 
 ENDLESS = 240.0
 """Seconds: more than any machine takes. A run imports this file, and none of the tests' own."""
@@ -54,7 +54,7 @@ class LeavesThread:
     """
 
     def __init__(self, seconds: float | None = None) -> None:
-        threads.SETTLE, threads.GRACE = (0.1, 0.1) if seconds is None else (ENDLESS, ENDLESS)
+        main.SETTLE, main.GRACE = (0.1, 0.1) if seconds is None else (ENDLESS, ENDLESS)
         target, args = (wait_forever, ()) if seconds is None else (time.sleep, (seconds,))
         self.thread = threading.Thread(target=target, args=args, name="uploader")
 

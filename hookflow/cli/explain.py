@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,7 @@ import typer
 from hookflow.cli import complete
 from hookflow.cli.options import NoImport, PipelineArgument, RunsFolder
 from hookflow.cli.output import columns, echo, echo_json
-from hookflow.errors import Problem, UserError, nearest, nearest_or_all
+from hookflow.errors import Problem, UserError, nearest
 from hookflow.graph.points import POINTS
 from hookflow.hooks.registry import BUILT_IN, HOOKS
 from hookflow.pipeline.registry import COMPONENTS
@@ -24,7 +23,7 @@ from hookflow.pipeline.registry import COMPONENTS
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from hookflow.hooks.describe import Argument, Description
+    from hookflow.hooks.describe import Description
     from hookflow.pipeline.json_schema import Declared
     from hookflow.service.pipelines import Target
 
@@ -45,9 +44,9 @@ def explain(
 ) -> None:
     """Explain a key of a pipeline file, a hook, or the points.
 
-    - `explain run.precision` and `explain hooks.ema.args.decay` show a key: its sentence, type, default and an example.
-      A `*` stands for any name.
-    - `explain ema` shows a hook: its points, slots and arguments.
+    - `explain run.precision` and `explain hooks.*.every` show a key: its sentence, type and default. A `*` stands for
+      any name.
+    - `explain ema` shows a hook: its points, slots and arguments. So does `explain hooks.ema.args.decay`.
     - `explain points` lists the points where hooks can fire, and `explain hooks` the available hooks.
     - `explain schema` prints the JSON Schema of a pipeline file, for editors.
 
@@ -66,52 +65,30 @@ def explain(
     hooks = _Hooks(target, imports=not no_import and (target is None or target.imports))
     width = shutil.get_terminal_size().columns
     is_key = not what or "." in what or what in {key.split(".")[0] for key in all_keys()}
+    argument = re.fullmatch(r"hooks\.([^.*]+)\.args\.[^.]+", what)
     if what == "points":
         lines = _points(target, width)
+    elif argument:
+        lines = hooks.described(argument[1], width)
     elif what == "hooks":
         lines = hooks.listed(width)
     elif ":" in what or what in HOOKS.names() or (target and not is_key):
         lines = hooks.described(what, width)
     else:
-        lines = _page(_declared(what, hooks), min(width, 100))
+        lines = _page(_declared(what), min(width, 100))
     echo("\n".join(lines))
 
 
-def _declared(key: str, hooks: _Hooks) -> Declared:
+def _declared(key: str) -> Declared:
     """Return the declaration of a key. Raises UserError with the nearest key or hook where there is none."""
     from hookflow.pipeline.json_schema import find_key
 
-    match key.split("."):
-        case ["hooks", hook, "args", name] if hook != "*":
-            return _argument(key, hook, name, hooks)
-        case ["hooks", hook, "args"] if hooks.target or hook in HOOKS.names():
-            return replace(find_key(key), example=_example(hook, hooks.describe(hook).arguments))
     try:
         return find_key(key)
     except UserError as error:
         if "did you mean" in str(error) or not (hint := nearest(key, HOOKS.names())):
             raise
         raise UserError(Problem(f'"{key}" is neither a key nor a hook', hint=hint)) from None
-
-
-def _argument(key: str, hook: str, name: str, hooks: _Hooks) -> Declared:
-    from hookflow.pipeline.json_schema import Declared
-
-    by_name = {argument.name: argument for argument in hooks.describe(hook).arguments}
-    if name not in by_name:
-        hint = nearest_or_all(name, by_name, "it takes")
-        raise UserError(Problem(f'the hook "{hook}" has no argument "{name}"', hint=hint))
-    argument = by_name[name]
-    about = f"{argument.about[:1].upper()}{argument.about[1:].removesuffix('.')}." if argument.about else ""
-    default, example = argument.default or "", _example(hook, [argument])
-    return Declared(key, about, argument.kind, argument.default is None, default, example)
-
-
-def _example(hook: str, arguments: Sequence[Argument]) -> str:
-    """Return the required arguments as TOML, or else the first one; "" where there are no arguments."""
-    required = [argument for argument in arguments if argument.default is None] or arguments[:1]
-    written = ", ".join(f"{item.name} = {item.default or item.example}" for item in required)
-    return f"[hooks.{hook}]\nargs = {{ {written} }}" if required else ""
 
 
 def _page(declared: Declared, width: int) -> Iterator[str]:
@@ -124,9 +101,7 @@ def _page(declared: Declared, width: int) -> Iterator[str]:
     if declared.key:
         kind = f"{declared.type}, required" if declared.required else declared.type
         facts = {"type": kind, "default": declared.default, "example": declared.example}
-        for name, text in facts.items():
-            for k, line in enumerate(text.split("\n") if text else []):
-                yield f"  {name if k == 0 else '':<8} {line}"
+        yield from (f"  {name:<8} {text}" for name, text in facts.items() if text)
     if declared.keys:
         yield "" if declared.key else "The tables and keys of a pipeline file:"
         rows = [find_key(f"{declared.key}.{name}".lstrip(".")) for name in declared.keys]
@@ -249,21 +224,6 @@ class _Hooks:
                 return about(self._find(use, Path(), None))
         except UserError as error:
             return "; ".join(problem.message for problem in error.problems)
-
-    def describe(self, hook: str) -> Description:
-        """Return the description of a built-in hook, or of one of the pipeline. Raises UserError for any other."""
-        from hookflow.hooks.describe import Description
-        from hookflow.hooks.registry import NotImported
-
-        uses = {name: node.use for name, node in self.target.loaded.pipeline.hooks.items()} if self.target else {}
-        known = {**{name: name for name in HOOKS.names()}, **uses}
-        if hook not in known:
-            hint = nearest(hook, known) or "a hook of a pipeline of yours: name the pipeline, too"
-            raise UserError(Problem(f'"{hook}" is none of the hooks known here', hint=hint))
-        made = self._find(known[hook], self._base, None)
-        if made is NotImported:
-            raise UserError(Problem(f'the arguments of "{hook}" are unknown: {known[hook]} is not imported'))
-        return Description(made, POINTS)
 
     def described(self, name: str, width: int) -> Iterator[str]:
         """Yield the page of a hook: its summary, methods, slots, place, arguments, and an example."""

@@ -19,7 +19,6 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.failures import append_record
 from hookflow.runner.distributed.rendezvous import Ranks, of_environment, rendezvous, restarts, store
 from hookflow.runner.process.launch import claim
-from hookflow.runner.process.threads import leave
 from hookflow.service.runs import failure_report
 from hookflow.text import print_error
 
@@ -78,9 +77,9 @@ def train_as_rank(find: Callable[[], RunDir], shown: UI, *, resume: bool, allow_
     if ranks.first and again:
         text = "the launcher has started the ranks again: going on from the last checkpoint"
         append_record(run_dir, "message", level="warn", source="hookflow", text=text)
-    with _printing_to_the_run(run_dir, ranks, shown):
-        from hookflow.runner.process.main import train
+    from hookflow.runner.process.main import leave, train
 
+    with _printing_to_the_run(run_dir, ranks, shown):
         options = {"resume": resume or again, "allow_changed_hooks": allow_changed_hooks}
         code = train(run_dir, **options, restarts_left=most - done)
     if code == MISTAKEN and ranks.first:

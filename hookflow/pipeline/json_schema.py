@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from textwrap import dedent
@@ -130,10 +130,6 @@ ANY = "*"
 """Placeholder of a name that the user chooses, and of an index in a list."""
 
 
-NAMES = {"hooks": "ema", "points": "after_densify", "model": "generator", "optimizer": "generator"}
-"""Placeholders of chosen names in examples, by table."""
-
-
 @dataclass(frozen=True, slots=True)
 class Declared:
     """A key as it is declared; undeclared parts are empty, and `keys` are those of a table."""
@@ -150,41 +146,36 @@ class Declared:
 def find_key(key: str) -> Declared:
     """Return what is declared of a key such as `hooks.*.every`; "" is the file. Raises UserError if it is none."""
     parts = key.split(".") if key else []
-    place = _KeySchema(_whole())
+    schema, required = _whole(), False
     for k, part in enumerate(parts):
-        keys = place.keys()
+        keys = _keys(schema)
         name = part if part in keys else ANY
         if name not in keys:
             raise UserError(Problem(f'a pipeline file has no key "{key}"', hint=_nearest(parts, k, [*keys])))
-        place = keys[name]
-        if name == ANY and part != ANY and place.path[-1] != "[]":
-            place = replace(place, path=(*place.path[:-1], part))
-    shapes = [place.schema, *_shapes(place.schema)]
+        schema, required = keys[name]
+    shapes = [schema, *_shapes(schema)]
+    examples = (shape["examples"][0] for shape in shapes if shape.get("examples"))
     return Declared(
         key=key,
         about=next((str(shape["description"]) for shape in shapes if shape.get("description")), ""),
-        type=type_words(place.schema, _whole()["$defs"]) or "any value",
-        required=place.required,
-        default=_written(place.schema.get("default")),
-        example=place.example(),
-        keys=tuple(place.keys()),
+        type=type_words(schema, _whole()["$defs"]) or "any value",
+        required=required,
+        default="" if schema.get("default") is None else as_toml(schema["default"]),
+        example=next(map(as_toml, examples), ""),
+        keys=tuple(_keys(schema)),
     )
-
-
-def _written(value: Any) -> str:
-    return "" if value is None else as_toml(value)
 
 
 @cache
 def all_keys() -> tuple[str, ...]:
     """Return every key, as one may write it: names that the user chooses are `*`."""
 
-    def walk(place: _KeySchema, above: str) -> Iterator[str]:
-        for name, below in place.keys().items():
+    def walk(schema: Schema, above: str) -> Iterator[str]:
+        for name, (below, _) in _keys(schema).items():
             yield f"{above}{name}"
             yield from walk(below, f"{above}{name}.")
 
-    return tuple(walk(_KeySchema(_whole()), ""))
+    return tuple(walk(_whole(), ""))
 
 
 @cache
@@ -192,39 +183,22 @@ def _whole() -> Schema:
     return with_definitions(Pipeline)
 
 
-@dataclass(frozen=True, slots=True)
-class _KeySchema:
-    """A key's schema, whether the key must be given, and how the path to it is written: names, "[]" for a list."""
+def _keys(schema: Schema) -> dict[str, tuple[Schema, bool]]:
+    """Return the keys of a table, each with its schema and whether it must be given.
 
-    schema: Schema
-    required: bool = False
-    path: tuple[str, ...] = ()
-
-    def keys(self) -> dict[str, _KeySchema]:
-        """Return the keys of a table; `*` stands for those that the user chooses, or for the items of a list."""
-        result: dict[str, _KeySchema] = {}
-        shapes = [*_shapes(self.schema)]
-        for shape in shapes:
-            for name, schema in shape.get("properties", {}).items():
-                required = name in shape.get("required", ())
-                result.setdefault(name, _KeySchema(schema, required, (*self.path, name)))
-        for shape in shapes:
-            named = [*shape.get("patternProperties", {}).values(), shape.get("additionalProperties")]
-            for inner in (*named, shape.get("items")):
-                if isinstance(inner, dict) and any("properties" in deep for deep in _shapes(inner)):
-                    chosen = "[]" if "items" in shape else NAMES.get(self.path[-1], "name")
-                    result.setdefault(ANY, _KeySchema(inner, path=(*self.path, chosen)))
-        return result
-
-    def example(self) -> str:
-        """Return the key with a value, below its table; nothing for a table."""
-        value = _written(_example(self.schema))
-        if not value or self.path[-1:] == ("[]",):  # an item of a list is written with its list
-            return ""
-        *table, name = self.path
-        path = ".".join(part for part in table if part != "[]")
-        head = f"[[{path}]]" if table[-1:] == ["[]"] else f"[{path}]" if path else ""
-        return f"{head}\n{name} = {value}".lstrip()
+    `*` stands for those that the user chooses, or for the items of a list.
+    """
+    shapes = [*_shapes(schema)]
+    result: dict[str, tuple[Schema, bool]] = {}
+    for shape in shapes:
+        for name, inner in shape.get("properties", {}).items():
+            result.setdefault(name, (inner, name in shape.get("required", ())))
+    for shape in shapes:
+        chosen = [*shape.get("patternProperties", {}).values(), shape.get("additionalProperties"), shape.get("items")]
+        for inner in chosen:
+            if isinstance(inner, dict) and any("properties" in deep for deep in _shapes(inner)):
+                result.setdefault(ANY, (inner, False))
+    return result
 
 
 def _shapes(schema: Schema) -> Iterator[Schema]:
@@ -248,19 +222,6 @@ def _nearest(parts: list[str], k: int, beside: list[str]) -> str:
         return f"there are {', '.join(same[:4])}"
     far = nearest(same[0] if same else ".".join(parts), all_keys())
     return far or (f"there are {', '.join(above + name for name in beside)}" if beside else "it is no table")
-
-
-def _example(schema: Schema) -> Any:
-    """Return a value that may be written; None where a table has keys of its own, or none is declared."""
-    default = schema.get("default")
-    for shape in (schema, *_shapes(schema)):
-        if values := shape.get("examples") or shape.get("enum"):
-            return next((value for value in values if value != default), default)
-        least = default or max(shape.get("minimum", 1), 1)
-        plain = {"boolean": not default, "integer": least, "number": least, "string": "…", "array": ["…"]}
-        if (kind := str(shape.get("type"))) in plain:
-            return default or plain[kind]
-    return None
 
 
 def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str]) -> Schema:

@@ -37,16 +37,9 @@ def type_words(schema: Mapping[str, Any], definitions: Mapping[str, Mapping[str,
             return "tables by name"
         case {"type": str(kind)}:
             signs = _SIGNS if kind in ("integer", "number") else {}
-            bounds = ", ".join(f"{sign} {_bound(schema[name])}" for name, sign in signs.items() if name in schema)
+            bounds = ", ".join(f"{sign} {schema[name]:g}" for name, sign in signs.items() if name in schema)
             return f"{_TYPES.get(kind, '')} {bounds}".strip()
     return ""
-
-
-def _bound(bound: int | float) -> str:
-    """Return a bound as people write it: a large power of two as that."""
-    if isinstance(bound, int) and bound > 1 << 32 and bound.bit_count() == 1:
-        return f"2^{bound.bit_length() - 1}"
-    return f"{bound:g}" if isinstance(bound, float) else str(bound)
 
 
 _KINDS = {

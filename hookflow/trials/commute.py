@@ -13,7 +13,7 @@ from hookflow.graph.plan import Plan
 from hookflow.graph.unordered import Pair, brought_together, neighbouring, swapped, swaps_between, turned, unordered
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import Loaded
-from hookflow.runner.observe.tensors import OF_SEVERAL, Leaves
+from hookflow.runner.observe.tensors import Leaves
 from hookflow.runner.observe.tensors import Path as Leaf
 from hookflow.trials.trial import SECONDS, TRIALS, EnoughError, Trace, Trials, Visit, trials
 
@@ -93,24 +93,7 @@ def _parts(a: Leaves, b: Leaves, differing: Sequence[Leaf]) -> Iterator[tuple[st
         if len(leaves) > NAMED:
             unit = "tensors" if name in ("model", "gradients") else "values"
             text = f"{name}: {len(leaves)} of {totals[name]} {unit}"
-        source = _source(a, b, leaves)
-        yield name, f"{text}, from `{source}`" if source else text
-
-
-def _source(a: Leaves, b: Leaves, leaves: Sequence[Leaf]) -> str:
-    """Return the attribute of a hook that holds, in one trial, the values of the other one."""
-    values = [value for leaf in leaves for trace in (a, b) if (value := trace.get(leaf))]
-    if any(leaf[0] == "hooks" for leaf in leaves) or not all(value.startswith(OF_SEVERAL) for value in values):
-        return ""
-    for here, there in ((a, b), (b, a)):
-        held: dict[bytes, set[str]] = {}
-        for leaf, value in there.items():
-            if leaf[0] == "hooks":
-                held.setdefault(value, set()).add(".".join(leaf[1:3]))
-        result = [held.get(here[leaf], set()) if leaf in here else set() for leaf in leaves]
-        if common := set.intersection(*result):
-            return min(common)
-    return ""
+        yield name, text
 
 
 @dataclass(frozen=True, slots=True)

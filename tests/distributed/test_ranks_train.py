@@ -226,8 +226,7 @@ def test_what_cannot_be_is_told(ranks_trained: NewClouds, overrides: list[str], 
 
 def test_a_parameter_without_a_gradient_is_told_of(ranks_trained: NewClouds) -> None:
     run_dir = ranks_trained('model.use="./clouds.py:Unused"', codes=[1, 1])
-    assert "freeze those that no loss reaches" in reason(run_dir)
-    assert "find_unused_parameters" in printed(run_dir, 0) + printed(run_dir, 1), "PyTorch's own words are not lost"
+    assert "find_unused_parameters" in reason(run_dir)
     for copes in (FSDP, "distributed.find_unused_parameters=true"):
         ranks_trained('model.use="./clouds.py:Unused"', copes, "run.max_epochs=1")
 

@@ -22,7 +22,7 @@ FOUND = {
         ("after_train_iter", "saver", "projection"): "the file weights-1.pt",
         ("after_train_iter", "average", "projection"): "model: 4 of 15 tensors",
     },
-    "nequip_590": {("after_val", "saver", "average"): "the file weights-2.pt: 5 of 9 values, from `average.average`"},
+    "nequip_590": {("after_val", "saver", "average"): "the file weights-2.pt: 5 of 9 values"},
     "lightning_1464": {("after_val", "saver", "early_stop"): "the file hooks-1.pt: early_stop.best"},
     "lightning_1592": {
         ("after_val", "saver", "patience"): "the file hooks-1.pt: patience.waited",
@@ -30,7 +30,7 @@ FOUND = {
     },
     "lightning_9950": {
         ("before_val", "pruned", "quantized"): "`pruned`: 6 of 8 values",
-        ("after_val", "pruned", "quantized"): "model: 6 of 9 tensors, from `quantized.found`",
+        ("after_val", "pruned", "quantized"): "model: 6 of 9 tensors",
     },
     "lightning_18265": {("after_train_iter", "writer", "normalization"): "the file predictions-1.pt"},
     "ignite_706": {("after_val_epoch", "logger", "accuracy"): "logged: accuracy"},

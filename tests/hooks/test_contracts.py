@@ -57,7 +57,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "log": {"window": 4, "mean": "epoch"},
     "lr_finder": {"start": 1e-4, "end": 1.0, "iters": 14},
     "lr_monitor": {"also": ["momentum"]},
-    "lr_schedule": {"warmup": 0.1},
+    "lr_schedule": {"warmup": "10%"},
     "memory": {},
     "metrics": {"metrics": {"f1": {"use": "MulticlassF1Score", "args": {"num_classes": 3}}}},
     "param_schedule": {"momentum": [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]},

@@ -37,15 +37,14 @@ def rates(schedule: LRSchedule, *iters: int) -> list[float]:
 
 
 class TestLRSchedule:
-    @pytest.mark.parametrize("warmup", [0.2, "20%", 8, "8it", "1ep"])
-    def test_a_warm_up_is_an_amount_or_a_share_of_the_run(self, warmup: float | str) -> None:
+    @pytest.mark.parametrize("warmup", ["20%", 8, "8it", "1ep"])
+    def test_a_warm_up_is_an_amount_of_the_run(self, warmup: int | str) -> None:
         assert not list(wrong_arguments(LRSchedule, {"warmup": warmup}, "lr_schedule", lambda _: Where("")))
         schedule = LRSchedule(shape="linear", warmup=warmup, start=0.5)
         assert rates(schedule, 0, 4, 8, 24) == pytest.approx([0.5, 0.75, 1.0, 0.5])
 
-    @pytest.mark.parametrize("warmup", [0, 0.0])
-    def test_without_a_warm_up_the_first_rate_is_the_whole(self, warmup: float) -> None:
-        assert rates(LRSchedule(shape="linear", warmup=warmup), 0, 20) == [1, 0.5]
+    def test_without_a_warm_up_the_first_rate_is_the_whole(self) -> None:
+        assert rates(LRSchedule(shape="linear", warmup=0), 0, 20) == [1, 0.5]
 
     def test_a_warm_up_longer_than_the_run_is_refused(self) -> None:
         with pytest.raises(UserError, match="the warm-up takes 5ep, and the run has only 40 iterations"):

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
@@ -35,19 +36,19 @@ Progress = Annotated[int | str, BeforeValidator(_counted)]
 """How far the training is: 0, 100, "100it", "2ep", "10%" of the run; a bare number counts iterations."""
 
 
-def exact_iterations(progress: int | str, run: Run) -> float:
-    """Return how many iterations of this run an amount is; a share of the run may end within one."""
-    if progress == 0:
-        return 0
-    amount = parse_amount(progress)
-    if amount.unit == "%":
-        return float(run.max_iters * amount.value / 100)
-    return int(amount.value) * (run.iters_per_epoch if amount.unit == "ep" else 1)
-
-
 def iterations(progress: int | str, run: Run) -> int:
     """Return how many iterations of this run an amount is. Shares are rounded."""
-    return round(exact_iterations(progress, run))
+    return round(share_of(progress, run) * run.max_iters)
+
+
+def share_of(progress: int | str, run: Run) -> Fraction:
+    """Return the share of the run that an amount is, exactly: 1 is all of it."""
+    if progress == 0:
+        return Fraction(0)
+    amount = parse_amount(progress)
+    if amount.unit == "%":
+        return amount.value / 100
+    return amount.value * (run.iters_per_epoch if amount.unit == "ep" else 1) / run.max_iters
 
 
 def at_iterations(name: str, values: Sequence[tuple[int | str, Value]], run: Run) -> list[tuple[int, Value]]:
@@ -68,18 +69,6 @@ def eased(path: float, shape: Literal["cosine", "linear"]) -> float:
 Shape = Literal["linear", "cosine", "exponential", "constant"]
 
 
-def _warmup(written: Any) -> int | float | str:
-    """Return a valid warm-up: a share below 1, or an amount other than of seconds. Raises ValueError."""
-    if isinstance(written, int | float) and not isinstance(written, bool) and 0 <= written < 1:
-        return written
-    if isinstance(written, float):
-        raise ValueError(f'{written} is no share of the run; write 0.1 or "10%", "100it", "2ep"')
-    amount = parse_amount(written, PROGRESS)
-    if amount.unit == "%" and amount.value >= 100:
-        raise ValueError("nothing is left of the run for the way down")
-    return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
-
-
 @dataclass(eq=False)
 class LRSchedule(Hook):
     """Sets each parameter group's learning rate before every iteration: a linear warm-up, then down to the end.
@@ -93,13 +82,8 @@ class LRSchedule(Hook):
 
     shape: Annotated[Shape, Field(description="the way down after the warm-up")] = "cosine"
     warmup: Annotated[
-        int | float | str,
-        BeforeValidator(_warmup),
-        Field(
-            description='how long the warm-up is: 100, "100it", "2ep", "10%", or a share of the run such as 0.1',
-            examples=["5%"],
-        ),
-    ] = 0.0
+        Progress, Field(description='how long the warm-up is: 100, "100it", "2ep", "10%" of the run', examples=["5%"])
+    ] = 0
     start: Annotated[float, Field(ge=0, description="factor of the first iteration of the warm-up")] = 0.0
     end: Annotated[float, Field(ge=0, description="factor of the end of the run")] = 0.0
     groups: Annotated[list[str] | None, Field(min_length=1, description="the groups by `name`; all if left out")] = None
@@ -129,9 +113,7 @@ class LRSchedule(Hook):
             if name not in there:
                 hint = nearest(name, filter(None, there)) or 'a group is named by its args: { name = "…" }'
                 raise UserError(Problem(f'no parameter group is called "{name}"', hint=hint))
-        if isinstance(self.warmup, float):
-            return self.warmup
-        share = exact_iterations(self.warmup, run) / run.max_iters
+        share = float(share_of(self.warmup, run))
         if share >= 1:
             message = f"the warm-up takes {self.warmup}, and the run has only {run.max_iters} iterations"
             raise UserError(Problem(message, hint="nothing is left for the way down"))

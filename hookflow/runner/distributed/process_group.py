@@ -15,12 +15,6 @@ from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.distributed.rendezvous import Ranks, rendezvous
 from hookflow.runner.numerics.precision import choose_device
 
-UNUSED = (
-    "some parameters received no gradient; DDP waits for them: freeze those that no loss reaches "
-    '(requires_grad_(False)), set distributed.find_unused_parameters = true, or use strategy = "fsdp"'
-)
-"""Advice on parameters without a gradient, in place of PyTorch's own."""
-
 
 def device_of(wanted: str, ranks: Ranks, place: Locate) -> torch.device:
     """Return the device of this rank for `run.device`: of several GPUs the one of its local rank.
@@ -67,14 +61,7 @@ def process_group(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
         timeout=timedelta(seconds=section.timeout),
         device_id=device if backend == "nccl" else None,
     )
-    try:
-        yield
-    except RuntimeError as error:
-        if "find_unused_parameters" not in str(error):
-            raise
-        problem = RuntimeError(UNUSED)
-        problem.add_note(str(error))
-        raise problem.with_traceback(error.__traceback__) from None
+    yield
     dist.destroy_process_group()
 
 

@@ -46,8 +46,6 @@ _PURE = (Loader, OnDevice)
 """Sources whose batches depend on nothing that came before."""
 
 SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, Enum, PurePath)
-OF_SEVERAL = b"tensor "
-"""The prefix of the fingerprint of a tensor of several numbers: two of them are alike by no accident."""
 
 
 class Fingerprints:
@@ -97,7 +95,7 @@ def of_tensor(tensor: Tensor) -> bytes:
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
     bits = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return OF_SEVERAL * (tensor.numel() > 1) + of_bytes(kind, bits.numpy().tobytes())
+    return of_bytes(kind, bits.numpy().tobytes())
 
 
 def of_bytes(*parts: bytes) -> bytes:

@@ -6,6 +6,7 @@ Imports no torch before `train` handles signals, since that takes seconds.
 from __future__ import annotations
 
 import argparse
+import atexit
 import gc
 import io
 import json
@@ -18,7 +19,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import thread as executors
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,6 @@ from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.process.launch import hold
 from hookflow.runner.process.signals import Signals, Stop
 from hookflow.runner.process.state import RunState
-from hookflow.runner.process.threads import describe, leave, unfinished
 from hookflow.text import drop_unprinted, mask_streams, print_error
 from hookflow.user_code import explained
 
@@ -154,7 +155,7 @@ def train(
             stop = agree_on_failure(ranks, own, lost=lost)
             lost = lost and stop is own
     for thread in unfinished(threads):
-        text = f"the thread {describe(thread)} is still running: end it in after_run, or make it a daemon thread"
+        text = f'the thread "{thread.name}" is still running: end it in after_run, or make it a daemon thread'
         recorder.say(text, "warn")
         print_error(f"hookflow: {text}")
     if refused := recorder.held:
@@ -232,6 +233,64 @@ def _recording_warnings(recorder: Recorder) -> Iterator[None]:
             warnings.showwarning = show
         if logging.getLogRecordFactory() is make_and_record:
             logging.setLogRecordFactory(make)
+
+
+SETTLE = 1.0
+"""Seconds for threads to end by themselves before a warning."""
+
+GRACE = 5.0
+"""Seconds that a process waits for them once it is done, and again for its exit handlers."""
+
+
+def unfinished(before: Collection[threading.Thread] = ()) -> list[threading.Thread]:
+    """Return the threads that the process would wait for, without those of `before`, after SETTLE seconds.
+
+    Idle threads of an executor (concurrent.futures) are none: the interpreter ends them.
+    """
+
+    def is_busy(thread: threading.Thread) -> bool:
+        frame = sys._current_frames().get(thread.ident or 0)
+        code = frame.f_code if frame else None
+        is_idle = code is not None and (code.co_filename, code.co_name) == (executors.__file__, "_worker")
+        return thread.is_alive() and not is_idle
+
+    until = time.monotonic() + SETTLE
+    known = {*before, threading.main_thread(), threading.current_thread()}
+    others = [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]
+    while (left := [*filter(is_busy, others)]) and time.monotonic() < until:
+        time.sleep(0.02)
+    return left
+
+
+def leave(code: int, *, several: bool) -> None:
+    """Ensure that the process ends with `code` once its caller is done; one of `several` ranks ends here and now.
+
+    A thread of a process group may still hold a tensor: one that is released while the interpreter goes down aborts
+    the process, so the interpreter of a rank is not taken down. Threads that hooks have left running get GRACE seconds.
+    """
+    if not unfinished():
+        if several:
+            _tidy_up()
+            os._exit(code)
+        return
+    exiting = threading.Event()
+    atexit.register(exiting.set)  # which comes after the threads, and first of all that is registered
+
+    def exit_soon() -> None:
+        if not exiting.wait(GRACE):
+            last = threading.Thread(target=_tidy_up, name="hookflow-exit", daemon=True)
+            last.start()
+            last.join(GRACE)
+            os._exit(code)
+
+    threading.Thread(target=exit_soon, name="hookflow-exit-soon", daemon=True).start()
+
+
+def _tidy_up() -> None:
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
 
 
 def stand_by(descriptor: int) -> list[str]:
