@@ -10,7 +10,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer.core import TyperGroup
@@ -32,18 +32,6 @@ from hookflow.text import drop_unprinted, print_error, printable
 from hookflow.version import __version__
 
 
-class Commands(TyperGroup):
-    """The commands. Messages about a command line quote it without control characters."""
-
-    def make_context(self, *args: Any, **extra: Any) -> Any:
-        with _quoted():
-            return super().make_context(*args, **extra)
-
-    def invoke(self, ctx: Any) -> Any:
-        with _quoted():
-            return super().invoke(ctx)
-
-
 @contextmanager
 def _quoted() -> Iterator[None]:
     try:
@@ -52,6 +40,13 @@ def _quoted() -> Iterator[None]:
         if hasattr(error, "format_message") and isinstance(getattr(error, "message", None), str):  # one of click's
             error.message = printable(error.message)  # type: ignore[attr-defined]
         raise
+
+
+class Commands(TyperGroup):
+    """The commands. Messages about a command line quote it without control characters."""
+
+    make_context = _quoted()(TyperGroup.make_context)
+    invoke = _quoted()(TyperGroup.invoke)
 
 
 app = typer.Typer(

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.pipeline.load import Loaded, named_parts
+from hookflow.pipeline.load import Loaded, components
 from hookflow.pipeline.registry import Registry, missing_extra, registry_of
 from hookflow.pipeline.schema import Component, DataSource, Pipeline
 from hookflow.pipeline.use import bindings_in, is_object, locate, maker_of, module_file, parse_file
@@ -14,8 +14,8 @@ from hookflow.pipeline.use import bindings_in, is_object, locate, maker_of, modu
 
 def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
     """Return a problem for each component that is not there."""
-    places, components = loaded.places, _components(loaded.pipeline)
-    result = [missing(part.use, base, places.of(f"{key}.use"), registry_of(key)) for key, part in components.items()]
+    parts, place = _components(loaded.pipeline), loaded.places.of
+    result = (missing(part.use, base, place(f"{key}.use"), registry_of(key)) for key, part in parts.items())
     return [*filter(None, result)]
 
 
@@ -28,15 +28,11 @@ def missing_objects(loaded: Loaded) -> list[Problem]:
 
 
 def _components(pipeline: Pipeline) -> dict[str, Component]:
-    """Return all that is made but the hooks, by its key."""
-    parts = {**named_parts(pipeline), "task": pipeline.task}
-    for split in ("train", "val", "test"):
-        source: DataSource | None = getattr(pipeline.data, split)
-        if source is not None:
-            parts[f"data.{split}"] = source
-            named = source.loader.named() if source.loader else {}
-            parts |= {f"data.{split}.loader.{name}": part for name, part in named.items()}
-    return parts | {f"writers.{name}": writer for name, writer in pipeline.writers.items()}
+    """Return all that is made but the hooks, parts of loaders included, by its key."""
+    parts = components(pipeline)
+    loaders = {key: part.loader for key, part in parts.items() if isinstance(part, DataSource) and part.loader}
+    named = ((f"{key}.loader.{name}", part) for key, loader in loaders.items() for name, part in loader.named().items())
+    return parts | dict(named)
 
 
 def missing(use: str, base: Path, where: Where | None, registry: Registry | None) -> Problem | None:

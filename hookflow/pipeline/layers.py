@@ -121,11 +121,7 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
             if problem := _take_away(key, tree, where):
                 yield problem
             continue
-        try:
-            value = _value(text)
-        except ValueError:
-            yield Problem("an integer has too many digits", where)
-            continue
+        value = read_value(text)
         if value == text and text.startswith(("[", "{", '"', "'")):
             yield Problem(f"unterminated value {text}", where, "perhaps the shell took its quotes: put '…' around")
             continue
@@ -144,20 +140,11 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
 def read_value(text: str) -> Any:
     """Return the TOML value that `text` is; text that is none, and a date, stands for itself."""
     try:
-        return _value(text)
-    except ValueError:
-        return text
-
-
-def _value(text: str) -> Any:
-    """Do what `read_value` does. Raises ValueError when an integer in it has more digits than Python writes."""
-    try:
         values = tomli.loads(f"values = [{text}]")["values"]
-        if any(impossible(values)):
-            raise ValueError(text)
-    except (tomli.TOMLDecodeError, RecursionError):  # it is no TOML, or nested too deep
+    except (ValueError, RecursionError):  # it is no TOML, or nested too deep
         return text
-    return text if len(values) != 1 or isinstance(values[0], date | time) else values[0]
+    stands = len(values) == 1 and not isinstance(values[0], date | time) and not any(impossible(values))
+    return values[0] if stands else text
 
 
 def _put(key: Key, value: Any, tree: Any, where: Where) -> Problem | None:

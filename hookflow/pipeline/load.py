@@ -256,10 +256,14 @@ def as_tables(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def named_parts(pipeline: Pipeline) -> dict[str, Component]:
-    """Return every model and optimizer by its key in the file: "model", or "model.generator"."""
-    models = {key_of("model", name): model for name, model in pipeline.models.items()}
-    return models | {key_of("optimizer", name): optimizer for name, optimizer in pipeline.optimizers.items()}
+def components(pipeline: Pipeline, splits: Iterable[str] = ("train", "val", "test")) -> dict[str, Component]:
+    """Return all that is made but the hooks, by its key in the file ("model.net"); of the data, those of `splits`."""
+    parts: dict[str, Component] = {key_of("model", name): model for name, model in pipeline.models.items()}
+    parts |= {key_of("optimizer", name): optimizer for name, optimizer in pipeline.optimizers.items()}
+    parts["task"] = pipeline.task
+    sources = {f"data.{split}": getattr(pipeline.data, split) for split in splits}
+    parts |= {key: source for key, source in sources.items() if source is not None}
+    return parts | {f"writers.{name}": writer for name, writer in pipeline.writers.items()}
 
 
 def key_of(section: str, name: str) -> str:

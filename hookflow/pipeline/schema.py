@@ -9,16 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from hookflow.pipeline.values import (
     AmountField,

@@ -13,9 +13,9 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError, Where, by_place
 from hookflow.hooks.arguments import parameters_of, wrong_arguments
-from hookflow.pipeline.load import Loaded, named_parts, wrong_parts
+from hookflow.pipeline.load import Loaded, components, wrong_parts
 from hookflow.pipeline.registry import missing_extra, registry_of
-from hookflow.pipeline.schema import Component, Pipeline, RunSection
+from hookflow.pipeline.schema import Component, RunSection
 from hookflow.pipeline.use import refer
 from hookflow.runner.builder.selectors import Picked
 from hookflow.runner.data.limited import Limited
@@ -37,10 +37,10 @@ def find_makers(loaded: Loaded, base: Path, splits: Sequence[str]) -> dict[str, 
 
     Raises UserError with all unknown names and wrong arguments, of all sections.
     """
-    public = _components(loaded.public, splits)
+    public = components(loaded.public, splits)
     makers: dict[str, Maker] = {}
     problems = list(wrong_parts(loaded))
-    for key, part in _components(loaded.pipeline, splits).items():
+    for key, part in components(loaded.pipeline, splits).items():
         try:
             registry, where = registry_of(key), loaded.places.of(f"{key}.use")
             if missing := missing_extra(registry, part.use, where):
@@ -53,17 +53,6 @@ def find_makers(loaded: Loaded, base: Path, splits: Sequence[str]) -> dict[str, 
     if problems:
         raise UserError(sorted(problems, key=by_place))
     return makers
-
-
-def _components(pipeline: Pipeline, splits: Sequence[str]) -> dict[str, Component]:
-    """Return what is made of a pipeline's sections, by its key."""
-    sections: Mapping[str, Component | None] = {
-        **named_parts(pipeline),
-        "task": pipeline.task,
-        **{f"data.{split}": getattr(pipeline.data, split) for split in splits},
-        **{f"writers.{name}": writer for name, writer in pipeline.writers.items()},
-    }
-    return {key: section for key, section in sections.items() if section is not None}
 
 
 def _wrong_arguments(

@@ -15,17 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookflow.events.log import Appender, Tail
 from hookflow.events.reading import read_command
-from hookflow.events.records import (
-    HOOKFLOW,
-    CommandRecord,
-    Frame,
-    Level,
-    Message,
-    Record,
-    Scalars,
-    shortened,
-    stamped,
-)
+from hookflow.events.records import HOOKFLOW, CommandRecord, Frame, Level, Message, Record, Scalars, shortened, stamped
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import OnError
 from hookflow.runner.distributed.failures import explain_timeout, is_peer_lost, is_timeout
