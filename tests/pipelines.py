@@ -53,7 +53,7 @@ runs = st.builds(
             "seed": st.integers(0, 2**63 - 1),
             "val_every": st.integers(1),
             "test": st.just(False),
-            "limit_train": st.none() | st.integers(1) | st.just(0.5),
+            "limit_train": st.none() | st.integers(1) | st.just("50%"),
             "limit_val": st.none() | st.just("10%"),
             "overfit": st.none(),
             "sanity": st.booleans(),

@@ -79,7 +79,6 @@ def train(
 
 
 def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
-    """Raise UserError where it cannot be trained and shown in this way."""
     if ui not in (known := get_args(UI)):
         raise UserError(Problem(f'there is no ui "{ui}"', hint=nearest_or_all(str(ui), known)))
     if started_by_torchrun():
@@ -197,7 +196,6 @@ def _follow_in_notebook(run_dir: RunDir, child_exit: Callable[[], int | None]) -
 
 
 def _line(run_dir: RunDir, live: Live) -> Text:
-    """Return how far the run is, and its latest numbers."""
     state = live.state
     health = judge(run_dir, state, time.time())
     facts = [f"{run_dir.path.parent.name}: {health.condition}"]

@@ -109,7 +109,6 @@ def graph(
 
 
 def _narrowed(plan: Plan, points: Sequence[str], hook: str | None) -> tuple[Plan, str]:
-    """Return the requested part of the plan, and the title of the drawing. Raises UserError when it is empty."""
     from hookflow.graph.render.text import title_of
     from hookflow.service.pipelines import no_point
 

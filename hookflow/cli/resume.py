@@ -166,7 +166,6 @@ def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: 
 
 
 def _newest(run_dir: RunDir) -> Path | None:
-    """Return the newest checkpoint that looks whole."""
     from hookflow.runner.checkpoint.manifest import damage, list_checkpoints
 
     return next((path for path in list_checkpoints(run_dir.checkpoints) if not damage(path, thorough=False)), None)

@@ -151,7 +151,6 @@ def _compiled(target: str | None, changes: Changes, *, warns: bool = False) -> t
 
 
 def _refuse(why: str, options: dict[str, Any]) -> None:
-    """Raise UserError for each of these options that has a value."""
     if wrong := [option for option, value in options.items() if value]:
         raise UserError(Problem(f"cannot be given here: {why}", Where(option)) for option in wrong)
 

@@ -101,7 +101,6 @@ def _arrows_here(here: Plan, there: Plan, common: set[str]) -> tuple[Arrow, ...]
 
 
 def _turned(old: Plan, new: Plan) -> Iterator[Turned]:
-    """Yield the points at which hooks that fire there in both plans fire in another order."""
     for point in old.order:
         common = {_stand(binding) for binding in old.at(point)} & {_stand(binding) for binding in new.at(point)}
         before, after = (tuple(b.hook for b in plan.at(point) if _stand(b) in common) for plan in (old, new))

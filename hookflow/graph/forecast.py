@@ -228,7 +228,6 @@ def _conditional(text: str, trigger: Trigger, times: int = 1) -> str:
 
 
 def _amount(every: str, point: Point) -> str:
-    """Return what `every` counts, in words: "50 iterations", "10% of the run"."""
     amount = parsed(every)
     unit = every.strip()[-1] if amount.unit == "s" else amount.unit or point.unit  # minutes stay minutes
     value = amount.value / SECONDS.get(unit, 1)

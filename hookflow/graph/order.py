@@ -276,7 +276,6 @@ class Order:
         return Cycle(point, walk, tuple((self._label(step.first), step.where) for step in steps), tuple(hints))
 
     def _label(self, row: int) -> str:
-        """Return the name of a hook, and of which half of an around it is."""
         binding = self._bound[row]
         verb = {"whole": "", "enter": f" (entering {binding.method})", "exit": f" (leaving {binding.method})"}
         return f'"{binding.hook}"{verb[binding.half]}'

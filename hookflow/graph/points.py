@@ -104,7 +104,6 @@ class Point:
 
 
 def _point(name: str, depth: int, offers: str, unit: str, about: str, kind: Kind = "standard") -> Point:
-    """Return a point, which offers the run, too."""
     return Point(name, depth, ("run", *offers.split()), unit, about, kind)
 
 

@@ -143,7 +143,6 @@ def owner_of(slot: str) -> str | None:
 
 
 def _users(nodes: Nodes, verb: Verb) -> dict[str, list[str]]:
-    """Return the hooks that read, or write, each slot."""
     users: dict[str, dict[str, None]] = {}
     for name, node in nodes.items():
         for bound in node.bound:

@@ -172,7 +172,6 @@ class HookTable:
         self.problems += problems
 
     def _offered(self) -> set[str]:
-        """Return the arguments of its points, which the file must not give to a plain function."""
         at = [] if self.is_class else [spec.at for spec in self.stated]
         return {name for point in at if point in self.points for name in self.points[point].offers}
 
@@ -267,7 +266,6 @@ class HookTable:
         )
 
     def _stated(self, name: str, near: BindingSpec | None, key: str = "") -> tuple[Any, str]:
-        """Return the value of a key and its place: that of an entry of `points`, else that of the whole hook."""
         if near is not None and getattr(near, name) is not None:
             return getattr(near, name), f"{key}.{name}"
         return getattr(self.table, name), name

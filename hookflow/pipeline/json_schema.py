@@ -202,7 +202,6 @@ def _keys(schema: Schema) -> dict[str, tuple[Schema, bool]]:
 
 
 def _shapes(schema: Schema) -> Iterator[Schema]:
-    """Yield the shapes that a value may have, each without a reference."""
     if reference := schema.get("$ref"):
         yield from _shapes(_whole()["$defs"][reference.rpartition("/")[2]])
     elif options := schema.get("oneOf") or schema.get("anyOf"):
@@ -256,7 +255,6 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
 
 
 def _part(table: Schema) -> Schema:
-    """Return the schema of every value of a table whose keys the user chooses."""
     (schema,) = table.get("patternProperties", {"": table.get("additionalProperties")}).values()
     return schema  # type: ignore[no-any-return]
 

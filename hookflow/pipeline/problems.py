@@ -150,7 +150,6 @@ def _table(path: list[str]) -> str:
 
 
 def _keys_at(path: Key) -> list[str]:
-    """Return the keys of the table at `path`, which the schema knows."""
     model: type[BaseModel] = Pipeline
     for part in path:
         fields = {field.alias or name: field for name, field in model.model_fields.items()}

@@ -86,7 +86,7 @@ class RunSection(Section):
     test: bool = False
     """Whether to run the test after training; it needs `[data.test]`."""
     limit_train: Limit | None = Field(default=None, examples=[100])
-    """How many batches of the training data make an epoch: a number (10), or a share (0.1, "10%"); all if left out."""
+    """How many batches of the training data make an epoch: a number (10), or a share ("10%"); all if left out."""
     limit_val: Limit | None = Field(default=None, examples=["10%"])
     """How many batches of the validation data a validation takes, as in `limit_train`."""
     limit_test: Limit | None = Field(default=None, examples=[100])

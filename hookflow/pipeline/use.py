@@ -167,7 +167,6 @@ class Objects:
 
 
 def _makes(value: Any) -> bool:
-    """Say whether a value is what makes an object (a class, a function), and not the object itself."""
     return isinstance(value, type | partial) or inspect.isroutine(value)
 
 

@@ -105,17 +105,13 @@ def _as_written(check: Callable[..., object], *args: object) -> PlainValidator:
     return PlainValidator(validate)
 
 
-def limited_batches(limit: int | float | str, batches: int) -> int:
+def limited_batches(limit: int | str, batches: int) -> int:
     """Return how many of so many batches a limit leaves: at least one, at most all. Raises ValueError."""
-    if isinstance(limit, float):
-        if not 0 < limit <= 1:
-            raise ValueError(f'{limit} is no share of the batches; write 10 for ten batches, 0.1 or "10%" for a tenth')
-        return max(int(batches * Fraction(str(limit))), 1)
     amount = parse_amount(limit, ("", "%"))
     if amount.unit == "":
         return min(int(amount.value), batches)
     if amount.value > 100:
-        raise ValueError(f'"{limit}" is no limit of batches; write 10 for ten batches, 0.1 or "10%" for a tenth')
+        raise ValueError(f'"{limit}" is no limit of batches; write 10 for ten batches, "10%" for a tenth')
     return max(int(batches * amount.value / 100), 1)
 
 
@@ -182,11 +178,11 @@ ValEvery = Annotated[
     ),
 ]
 Limit = Annotated[
-    int | float | str,
+    int | str,
     _as_written(limited_batches, 1),
-    WithJsonSchema({"type": ["number", "string"], "exclusiveMinimum": 0, "pattern": r"^\s*\d+(\.\d+)?\s*%\s*$"}),
+    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\d+(\.\d+)?\s*%\s*$"}),
 ]
-"""How many batches of an epoch to use: 10 of them, or a share: 0.1, "10%"."""
+"""How many batches of an epoch to use: 10 of them, or a share: "10%"."""
 
 Args = Annotated[dict[str, Any], AfterValidator(_without_dates)]
 Use = Annotated[str, BesidePipeline(r"(.*\.py):")]

@@ -230,7 +230,6 @@ def _length(pipeline: Pipeline) -> str:
 
 
 def _order(reasons: Counter[Reason], shuffle: int | None) -> str:
-    """Say what decides between hooks that fire one right after the other."""
     last = "the file" if shuffle is None else f"the shuffle with seed {shuffle}"
     words: dict[Reason, str] = {"edge": "by edges", "phase": "by phase", "file": f"by {last} alone"}
     lines = [f"{reasons[reason]} {message}" for reason, message in words.items() if reasons[reason]]

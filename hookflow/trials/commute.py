@@ -51,7 +51,6 @@ def difference(a: Trace, b: Trace, noise: frozenset[Leaf]) -> str:
 
 
 def _visits(a: Trace, b: Trace, noise: frozenset[Leaf] = frozenset()) -> Iterator[tuple[Visit, Visit, list[Leaf]]]:
-    """Yield the visits of the same place that differ, with the values that do."""
     for item, other in zip(a.visits, b.visits, strict=False):
         if (item.point, item.iter) != (other.point, other.iter):
             return
@@ -80,7 +79,6 @@ def _part(leaf: Leaf) -> str:
 
 
 def _parts(a: Leaves, b: Leaves, differing: Sequence[Leaf]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each part that differs, and in words which of its values do."""
     grouped: dict[str, list[Leaf]] = {}
     for leaf in differing:
         grouped.setdefault(_part(leaf), []).append(leaf)

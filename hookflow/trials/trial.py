@@ -115,7 +115,6 @@ def probed(plan: Plan) -> list[Binding]:
 
 
 def _of_run(run: Run) -> Iterator[tuple[tuple[str, ...], bytes]]:
-    """Yield the fingerprints of weights, gradients, modes, optimizers, learning rates, metrics and generators."""
     look = Fingerprints()
     for kind, _, path, value in trained(run.models, run.optimizers):
         if path[-1] != "params":
@@ -136,7 +135,6 @@ def _plainly(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_files(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
-    """Yield the fingerprints of what hooks have written into the run directory; of tensors, one for each value."""
     own = RunDir(folder)
     runners = {own.events, own.commands, own.output, own.now, own.lock, own.identity, own.pipeline, own.plan}
     runners |= {own.checkpoints, own.images, own.writers}

@@ -18,13 +18,13 @@ from tests.conftest import TOY, NewRun, Trained, hookflow, hookflow_here, messag
 
 @pytest.mark.parametrize(
     ("limit", "batches", "left"),
-    [(3, 5, 3), (9, 5, 5), (1.0, 5, 5), (0.1, 49, 4), (0.001, 49, 1), ("10%", 49, 4), ("100%", 7, 7), (0.3, 10, 3)],
+    [(3, 5, 3), (9, 5, 5), ("0.1%", 49, 1), ("10%", 49, 4), ("100%", 7, 7), ("30%", 10, 3)],
 )
-def test_a_limit_is_a_number_of_batches_or_a_share_of_them(limit: int | float | str, batches: int, left: int) -> None:
+def test_a_limit_is_a_number_of_batches_or_a_share_of_them(limit: int | str, batches: int, left: int) -> None:
     assert limited_batches(limit, batches) == left
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "1.5", "0.0", "true", "'120%'", "'3ep'", "'some'"])
+@pytest.mark.parametrize("limit", ["0", "-1", "1.5", "0.1", "true", "'120%'", "'3ep'", "'some'"])
 def test_anything_else_is_refused_with_its_place(new_run: NewRun, limit: str) -> None:
     with pytest.raises(UserError) as refused:
         new_run(f"run.limit_train={limit}")
@@ -41,7 +41,7 @@ def test_overfit_and_a_limit_are_two_words_for_one_thing(new_run: NewRun, key: s
 
 def test_an_epoch_has_so_many_batches_everywhere(trained: Trained) -> None:
     """The training data have 5 batches, validation and test 2 each."""
-    run_dir = trained("run.limit_train=0.6", "run.limit_val=1", 'run.limit_test="50%"', "run.test=true")
+    run_dir = trained("run.limit_train=60%", "run.limit_val=1", 'run.limit_test="50%"', "run.test=true")
     (run,) = records(run_dir, "run")
     data: Any = run["data"]
     assert {split: info["batches"] for split, info in data.items()} == {"train": 3, "val": 1, "test": 1}

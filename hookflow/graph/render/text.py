@@ -269,7 +269,6 @@ class _Drawing:
         return label_width + 1 + lanes + self.name_width + 2
 
     def _room(self, label_width: int) -> int:
-        """Return what is left for the notes."""
         return self.width - self._left_of_rails(label_width) - self.rail_width
 
     def _heading(self, label: str, rail: str) -> str:

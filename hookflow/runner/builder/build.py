@@ -122,7 +122,6 @@ class _Builder:
         return parts
 
     def _loaders(self, context: DataContext) -> dict[str, LoaderParts]:
-        """Return what the data sets of each split are loaded with. Raises UserError with all that is wrong in it."""
         result: dict[str, LoaderParts] = {}
         problems: list[Problem] = []
         for split in ("train", "val", "test"):
@@ -269,7 +268,6 @@ class _Builder:
 
 
 def _taken(make: Maker, offers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the offered arguments that a class or function takes."""
     takes = {p.name for p in parameters_of(make)}
     return {name: value for name, value in offers.items() if name in takes}
 

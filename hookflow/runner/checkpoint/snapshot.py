@@ -139,7 +139,6 @@ class Snapshot:
             self.say(f"{lacks}: the task starts anew", "warn")
 
     def _key(self, binding_id: int) -> str:
-        """Return the name of a trigger; a method at a point and an `around_X` there have one each."""
         binding = self.plan.bindings[binding_id]
         return f"{binding.hook}@{binding.method if binding.half == 'enter' else binding.point}"
 

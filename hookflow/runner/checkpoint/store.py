@@ -295,7 +295,6 @@ class CheckpointStore:
         return next(path for each in chain([name], beside) if not (path := self.folder / each).exists())
 
     def _link(self, targets: Mapping[str, str]) -> None:
-        """Let names refer to checkpoints, and flush the folder."""
         for name, target in targets.items():
             link = self.folder / f".{name}.link"
             link.unlink(missing_ok=True)

@@ -216,7 +216,6 @@ class ModuleHooks:
             self._current = before
 
     def _remove(self, hook: str, only: Registration | None = None) -> None:
-        """Remove a hook from its modules for good, or one registration of it alone."""
         for each in self._registrations:
             if each.firing.binding.hook == hook and only in (None, each) and not each.removed:
                 each.drop(for_good=True)

@@ -209,7 +209,6 @@ class Consensus:
         return max(int((now - began) / (position - since) * 1e6), 1) if position > since else 0
 
     def _count_anew(self, every: int | None = None) -> None:
-        """Measure iterations anew from the next `step` on."""
         self.next_iteration, self._timed = 0, None
         self._every = every or self._every
 

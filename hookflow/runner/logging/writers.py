@@ -413,7 +413,6 @@ def _made(
     recorder: Recorder,
     history: History | None,
 ) -> list[WriterThread]:
-    """Make all the writers; when one of them cannot be made, the others are closed."""
     config = tomli.loads(pipeline.read_text("utf-8"))
     threads = []
     with ExitStack() as opened:

@@ -127,7 +127,6 @@ class Evaluation:
         return means.over_ranks(self.context.consensus.all_gather_object)
 
     def _batches(self, split: Split) -> Iterator[tuple[int, Any]]:
-        """Yield the batches of a split as hooks have left them, with their indices, but for those that are skipped."""
         state, sizes, data = self.state, self.context.sizes[split], self.parts.data[split]
         state.batches = len(data)
         point = f"before_{split}_iter"

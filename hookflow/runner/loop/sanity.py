@@ -168,7 +168,6 @@ def _check_names(context: Context, names: set[str]) -> None:
 
 
 def _read(parts: Parts, plan: Plan) -> Iterator[tuple[PlannedHook, str, str]]:
-    """Yield each metric that a hook reads by name, and the key of the pipeline that names it."""
     for hook in plan.hooks:
         bound = [binding for binding in plan.bindings if binding.hook == hook.name]
         if any(binding.point in ("after_val", "after_val_epoch") for binding in bound):

@@ -171,7 +171,6 @@ class Observer:
         return note
 
     def _operated(self, verb: Verb, at: int) -> None:
-        """Take that an operator has read or written the memory at an address."""
         if not self._looking and self._frames and at:
             for slot in self._frames[-1].at.get(at, ()):
                 self.note(verb, slot)
@@ -227,7 +226,6 @@ class Observer:
             yield slot, mark(value, frame.opaque)
 
     def _given_tensors(self, frame: Frame) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors among the arguments, each with its slot."""
         for slot, value in _arguments(frame):
             yield from ((slot, tensor) for tensor in _tensors_in(value))
         parameter, gradient = frame.offered.get("param"), frame.offered.get("grad")
@@ -236,7 +234,6 @@ class Observer:
 
 
 def _arguments(frame: Frame) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments of a firing by their slots, those in a mapping by their keys."""
     for name in OFFERED:
         if name in frame.offered and name in frame.binding.takes:
             value = frame.offered[name]

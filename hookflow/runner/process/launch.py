@@ -87,7 +87,6 @@ def withdraw(run_dir: RunDir) -> None:
 
 
 def _record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: Any) -> None:
-    """Write the pipeline, the plan and then the identity, with other facts."""
     written, pipeline = json.dumps(plan.to_json(), indent=1), dump(loaded.public, Where(str(loaded.source)))
     write_whole(run_dir.plan, written)
     write_whole(run_dir.pipeline, pipeline)
