@@ -58,7 +58,7 @@ def _in_a_process(shape: str, size: int) -> dict[str, float]:
 
 def measure(shape: str, size: int) -> dict[str, float]:
     """Return the time and the peak of memory of one size, and how many edges the plan keeps."""
-    from hookflow.graph.compile import compile_plan
+    from hookflow.graph.order import compile_plan
 
     nodes = {node.hook.name: node for node in declared(shape, size)}
     times = []

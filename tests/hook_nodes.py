@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from hookflow.errors import Where
-from hookflow.graph.compile import compile_plan
+from hookflow.graph.order import compile_plan
 from hookflow.graph.plan import Binding, EdgeKind, EdgeSpec, Half, Node, Plan, PlannedHook, Trigger
 
 POINT = "after_train_iter"

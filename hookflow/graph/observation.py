@@ -9,8 +9,7 @@ from itertools import combinations
 
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.slots import VERBS, Verb, commutes, owner_of, root, wider, widest
-from hookflow.graph.unordered import key
-from hookflow.graph.why import Ambiguity, ambiguities, clash
+from hookflow.graph.why import Ambiguity, ambiguities, clash, key
 
 MANY = 4
 """A hook that touches more parts of these slots is reported with the whole slot."""

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, by_place, nearest
-from hookflow.graph.compile import compile_plan
-from hookflow.graph.order import Places
+from hookflow.graph.order import Places, compile_plan
 from hookflow.graph.plan import EdgeSpec, Node, Nodes, Plan
 from hookflow.graph.points import POINTS, Point, Points
 from hookflow.graph.slots import doubts

@@ -13,8 +13,7 @@ from hookflow.errors import Problem
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.plan import Plan
 from hookflow.graph.render.text import edges_that_gave_way
-from hookflow.graph.unordered import Pair, meeting_points, pair_of
-from hookflow.graph.why import Ambiguity, Reason, ambiguities, neighbours, ways_to_state
+from hookflow.graph.why import Ambiguity, Pair, Reason, ambiguities, meeting_points, neighbours, pair_of, ways_to_state
 from hookflow.numbers import counted
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import Pipeline

@@ -10,7 +10,7 @@ from pathlib import Path
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import Level
 from hookflow.graph.plan import Plan
-from hookflow.graph.unordered import Pair, brought_together, neighbouring, swapped, swaps_between, turned, unordered
+from hookflow.graph.why import Pair, brought_together, neighbouring, swapped, swaps_between, turned, unordered
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import Loaded
 from hookflow.runner.observe.tensors import Leaves

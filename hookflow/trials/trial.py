@@ -28,7 +28,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.order import Places
 from hookflow.graph.plan import Binding, Plan, PlannedHook, Trigger
 from hookflow.graph.slots import OFFERED
-from hookflow.graph.unordered import Key, key, keys
+from hookflow.graph.why import Key, key, keys
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded
 from hookflow.runner.builder.build import build

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from hookflow.errors import UserError
-from hookflow.graph.compile import compile_plan
+from hookflow.graph.order import compile_plan
 from hookflow.graph.plan import Node, Plan
 from hookflow.graph.points import Point, Points
 from hookflow.graph.render.text import as_text

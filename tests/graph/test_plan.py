@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hookflow.errors import Problem, Where
-from hookflow.graph.compile import compile_plan
+from hookflow.graph.order import compile_plan
 from hookflow.graph.plan import Plan, Trigger
 from hookflow.graph.points import Point, Points
 from tests.hook_nodes import node, plan

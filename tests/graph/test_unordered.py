@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookflow.graph.compile import compile_plan
-from hookflow.graph.order import Places
+from hookflow.graph.order import Places, compile_plan
 from hookflow.graph.plan import PHASES, Node, Plan
-from hookflow.graph.unordered import (
+from hookflow.graph.why import (
     Pair,
     brought_together,
     key,

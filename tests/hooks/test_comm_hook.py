@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from hookflow.errors import UserError
-from hookflow.hooks.builtin.comm_hook import CommHook
+from hookflow.hooks.builtin.gradients import CommHook
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.trials.temporary_run import Silent, dry_run

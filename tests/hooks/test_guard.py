@@ -15,9 +15,9 @@ import torch
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.builtin.checkpoint import Checkpoint
-from hookflow.hooks.builtin.early_stop import EarlyStop
 from hookflow.hooks.builtin.lr_finder import LRFinder, steepest, swept
 from hookflow.hooks.builtin.spike_guard import SpikeGuard, is_spike
+from hookflow.hooks.builtin.stops import EarlyStop
 from hookflow.runner.checkpoint.store import read
 from tests.conftest import NewRun, Train, Trained, messages, records
 from tests.hooks.stand_ins import StandIn
@@ -34,7 +34,7 @@ class TestTimeLimit:
         alone = trained(limit)
         calls = itertools.count()  # of the clock: when the hook is made, after 5 iterations, a validation, and 2 more
         clock = SimpleNamespace(monotonic=lambda: 3600.0 if next(calls) == 8 else 0.0)
-        monkeypatch.setattr("hookflow.hooks.builtin.time_limit.time", clock)
+        monkeypatch.setattr("hookflow.hooks.builtin.stops.time", clock)
         stopped = trained(limit)
         end = records(stopped, "end")[-1]
         assert (end["it"], end["status"], end["reason"]) == (7, "finished", "the time limit of 1h is reached")
@@ -56,7 +56,7 @@ class TestTimeLimit:
         assert train_here(alone) == 0
         calls = itertools.count()  # of the clock: when the hook is made, after 4 iterations, a validation, and 4 more
         clock = SimpleNamespace(monotonic=lambda: 3600.0 if next(calls) == 9 else 0.0)
-        monkeypatch.setattr("hookflow.hooks.builtin.time_limit.time", clock)
+        monkeypatch.setattr("hookflow.hooks.builtin.stops.time", clock)
         assert train_here(broken) == 143
         assert train_here(broken, resume=True) == 0
         assert records(broken, "end")[-1]["it"] == (15 if stops == "the time limit" else 8)

@@ -18,7 +18,7 @@ from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.builtin.metrics import Accuracy, Metrics
 from hookflow.hooks.builtin.predict import TTA, Predict, views
 from hookflow.hooks.builtin.schedules import LRSchedule, ParamSchedule
-from hookflow.hooks.builtin.time_limit import TimeLimit
+from hookflow.hooks.builtin.stops import TimeLimit
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from tests.conftest import TESTS, TOY, Trained, messages, records

@@ -54,7 +54,7 @@ def test_an_epoch_has_so_many_batches_everywhere(trained: Trained) -> None:
 
 
 def test_a_limit_above_what_there_is_limits_nothing(trained: Trained) -> None:
-    (run,) = records(trained("run.limit_train=5", "run.limit_val=1.0"), "run")
+    (run,) = records(trained("run.limit_train=5", "run.limit_val='100%'"), "run")
     assert (run["limited"], run["max_iters"]) == ({}, 15)
 
 

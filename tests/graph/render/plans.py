@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from hookflow.errors import Where
-from hookflow.graph.compile import compile_plan
+from hookflow.graph.order import compile_plan
 from hookflow.graph.plan import Binding, EdgeKind, EdgeSpec, Half, Node, Plan, PlannedHook, Trigger
 from hookflow.graph.points import POINTS as ALL
 from hookflow.graph.points import Point, Points
