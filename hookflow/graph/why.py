@@ -65,6 +65,8 @@ class Decided:
 
     def __init__(self, plan: Plan, point: str) -> None:
         bound = plan.at(point)
+        self.allowed = {frozenset((hook.name, other)) for hook in plan.hooks for other in hook.ambiguous_with}
+        """The pairs of hooks that may fire in either order, by `ambiguous_with`."""
         self._row = row = {binding.id: row for row, binding in enumerate(bound)}
         before: list[list[int]] = [[] for _ in bound]
         for edge in plan.edges_at(point):
@@ -89,11 +91,12 @@ class Decided:
                 self._later[k] |= self._later[first]
 
     def is_open(self, first: Binding, then: Binding) -> bool:
-        """Say whether nothing that is stated of the two bindings themselves puts `first` first."""
+        """Say whether nothing is stated of the order of two hooks; that in which arounds are left is never open."""
         upper, lower = self._row[first.id], self._row[then.id]
-        if self.ancestors[lower] >> upper & 1:
+        if first.hook == then.hook or first.half == then.half == "exit" or self.ancestors[lower] >> upper & 1:
             return False
-        return first.phase == then.phase or self._own[upper] >= self._own[lower]
+        stated = frozenset((first.hook, then.hook)) in self.allowed
+        return not stated and (first.phase == then.phase or self._own[upper] >= self._own[lower])
 
     def reason(self, first: Binding, then: Binding) -> Reason:
         """Return what puts one before the other: of one phase, `then` may wait for more second halves."""
@@ -146,11 +149,9 @@ class Ambiguity:
 
 def ambiguities(plan: Plan) -> Iterator[Ambiguity]:
     """Yield each ambiguous pair that no `ambiguous_with` allows, in firing order."""
-    allowed = {frozenset((hook.name, other)) for hook in plan.hooks for other in hook.ambiguous_with}
     for point in plan.order:
         for first, then in _clashing(plan, point):
-            if first.hook != then.hook and frozenset((first.hook, then.hook)) not in allowed:
-                yield Ambiguity(point, first, then, clash(plan.points[point], first, then))
+            yield Ambiguity(point, first, then, clash(plan.points[point], first, then))
 
 
 def ways_to_state(first: str, then: str) -> tuple[str, str, str]:
@@ -175,7 +176,7 @@ def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
         touching = set().union(*(readers[slot] for slot in writes), *(writers[slot] for slot in reads | kept))
         for upper in sorted(touching):
             first = bound[upper]
-            if not first.half == then.half == "exit" and decided.is_open(first, then):
+            if decided.is_open(first, then):
                 yield first, then
         for slots, users in ((reads, readers), (writes, writers)):
             for slot in slots:
@@ -251,13 +252,10 @@ class Pair:
 
 def unordered(plan: Plan) -> Iterator[Pair]:
     """Yield each pair of two hooks that nothing orders, but for arounds as they are left."""
-    allowed = {frozenset((hook.name, other)) for hook in plan.hooks for other in hook.ambiguous_with}
     for point in plan.order:
         decided = Decided(plan, point)
         for first, then in combinations(plan.at(point), 2):
-            if first.hook == then.hook or first.half == then.half == "exit":
-                continue
-            if decided.is_open(first, then) and frozenset((first.hook, then.hook)) not in allowed:
+            if decided.is_open(first, then):
                 yield pair_of(point, first, then)
 
 

@@ -137,7 +137,7 @@ def undeclared_slots(plan: Plan, nodes: Nodes, sources: Sources) -> Iterator[Pro
         ]
         decided = Decided(plan, point) if result else None
         for reader, read, writer in result:
-            if decided and _is_open(plan, decided, reader, writer):
+            if decided and _is_open(decided, reader, writer):
                 yield _described(plan, reader, read, writer, nodes[reader.hook].where)
 
 
@@ -159,12 +159,12 @@ def _slots_read(source: Source | None, reader: Binding) -> Iterator[Read]:
     yield from result.values()
 
 
-def _is_open(plan: Plan, decided: Decided, item: Binding, other: Binding) -> bool:
+def _is_open(decided: Decided, item: Binding, other: Binding) -> bool:
     """Say whether nothing that the user stated orders two bindings: no edge, no phase, no `ambiguous_with`."""
-    pair = {item.hook, other.hook}
-    allowed = any({hook.name, name} == pair for hook in plan.hooks for name in hook.ambiguous_with)
+    pair = frozenset((item.hook, other.hook))
     first, then = sorted((item, other), key=lambda binding: binding.id)
-    return len(pair) == 2 and not allowed and item.phase == other.phase and decided.reason(first, then) != "edge"
+    stated = len(pair) == 1 or pair in decided.allowed or item.phase != other.phase
+    return not stated and decided.reason(first, then) != "edge"
 
 
 def _described(plan: Plan, reader: Binding, read: Read, writer: Binding, where: Where) -> Problem:

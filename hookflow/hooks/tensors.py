@@ -1,15 +1,16 @@
-"""Helpers for tensors in hooks: full tensors of shards, outputs of the task, and tensors inside of them."""
+"""Helpers for hooks: full tensors of shards, outputs of the task, tensors inside of them, a network in evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import Problem, UserError, nearest
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
 
 def is_sharded(tensor: Any) -> bool:
@@ -63,3 +64,15 @@ def by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
     for tensor in tensors:
         alike.setdefault(tensor.dtype, []).append(tensor)
     return alike.values()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put every module into evaluation, and each back into the mode that it had: one that was frozen stays frozen."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -14,6 +14,7 @@ from pydantic import Field
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.means import on_device, sum_dtype
+from hookflow.hooks.tensors import evaluating
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -69,23 +70,13 @@ def measured(model: nn.Module, norms: list[Any]) -> Iterator[list[list[Tensor]]]
     Yield for each norm the count of its values in a channel, their sums and the sums of their squares, (channels,),
     in the dtype to add up in. Raises UserError when a norm has been given nothing.
     """
-    modes = [(module, module.training) for module in model.modules()]
-    kept = [norm.num_batches_tracked.clone() for norm in norms]
     sums = [[on_device(0.0, norm.running_mean.device) for _ in range(3)] for norm in norms]
-    model.eval()
-    handles = []
-    for norm, of_norm in zip(norms, sums, strict=True):
-        norm.train()
-        handles.append(norm.register_forward_pre_hook(partial(_add, of_norm)))
-    try:
+    with evaluating(model), ExitStack() as after:
+        for norm, of_norm in zip(norms, sums, strict=True):
+            norm.train()
+            after.callback(norm.num_batches_tracked.copy_, norm.num_batches_tracked.clone())
+            after.callback(norm.register_forward_pre_hook(partial(_add, of_norm)).remove)
         yield sums
-    finally:
-        for handle in handles:
-            handle.remove()
-        for module, training in modes:
-            module.training = training
-        for norm, tracked in zip(norms, kept, strict=True):
-            norm.num_batches_tracked.copy_(tracked)
     if any(not total.ndim for _, total, _ in sums):
         message = "a batch norm received no input while its statistics were computed"
         raise UserError(Problem(message, hint="it is not used, or a compiled network hides it: run.compile = false"))

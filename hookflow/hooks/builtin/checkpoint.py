@@ -17,7 +17,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import make_out_dir
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.checkpoint_files import read_weights
-from hookflow.hooks.tensors import first_tensor, is_sharded
+from hookflow.hooks.tensors import evaluating, first_tensor, is_sharded
 from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
 from hookflow.pipeline.registry import missing_package
 
@@ -201,14 +201,10 @@ def write_exported(model: nn.Module, inputs: Tensor, weights: Mapping[str, Tenso
     import torch
 
     before = deepcopy(model.state_dict())
-    modes = {module: module.training for module in model.modules()}
     try:
         model.load_state_dict(weights)
-        model.eval()
-        with torch.no_grad():
+        with evaluating(model), torch.no_grad():
             shapes = ({0: torch.export.Dim.AUTO},)
             torch.export.save(torch.export.export(model, (inputs,), dynamic_shapes=shapes, strict=False), path)
     finally:
         model.load_state_dict(before)
-        for module, training in modes.items():
-            module.training = training

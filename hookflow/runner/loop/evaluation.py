@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
 from hookflow.hooks.builtin.means import WeightedSum
 from hookflow.hooks.builtin.predict import Predictions
+from hookflow.hooks.tensors import evaluating
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.requests import SKIPPED
 from hookflow.runner.loop.task import as_number, check_outputs, evaluation_of, single_numbers, steps_itself
@@ -159,13 +158,3 @@ class Evaluation:
                     self.engine.leave(inside)
             self.engine.leave(entered)
         return rows.all()
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put every module into evaluation, and each back into the mode that it had: one that was frozen stays frozen."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    yield
-    for module, training in modes:
-        module.training = training
