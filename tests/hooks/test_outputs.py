@@ -166,7 +166,7 @@ class TestMetrics:
         (Predict, {"outputs": ["logits"]}, "file", ["rows.txt", "../rows.npz", "rows"]),
         (TTA, {}, "transforms", [["flip"], [], [3]]),
         (TimeLimit, {}, "limit", ["soon", "3h50m", "2ep", "0s", 10]),
-        (LRSchedule, {}, "warmup", [1.5, -1, "30s", "100%", "soon", True]),
+        (LRSchedule, {}, "warmup", [1.5, -1, "30s", "soon", True]),
         (ParamSchedule, {}, "momentum", [[], [["30s", 0.9]], [[0, -0.1]], [["soon", 1.0]], [[0]], 0.9]),
     ],
 )

@@ -47,8 +47,9 @@ class TestLRSchedule:
         assert rates(LRSchedule(shape="linear", warmup=0), 0, 20) == [1, 0.5]
 
     def test_a_warm_up_longer_than_the_run_is_refused(self) -> None:
-        with pytest.raises(UserError, match="the warm-up takes 5ep, and the run has only 40 iterations"):
-            rates(LRSchedule(warmup="5ep"), 0)
+        for warmup in ("5ep", "100%"):
+            with pytest.raises(UserError, match=f"the warm-up takes {warmup}, and the run has only 40 iterations"):
+                rates(LRSchedule(warmup=warmup), 0)
 
     def test_an_exponential_way_down_has_the_same_factor_in_equal_times(self) -> None:
         schedule = LRSchedule(shape="exponential", end=0.01)
