@@ -66,13 +66,19 @@ class WatchedDict(dict[str, Any]):
         self.update(other)
         return self
 
+    def pop(self, name: str, *default: Any) -> Any:
+        if default and name not in self:
+            return default[0]
+        value = self[name]
+        del self[name]
+        return value
+
     def popitem(self) -> tuple[str, Any]:
         for name in reversed(self):
             return name, self.pop(name)
         raise KeyError("popitem(): dictionary is empty")
 
     get = Mapping.get  # type: ignore[assignment]  # by the methods above, and so are the next ones
-    pop = MutableMapping.pop
     update = MutableMapping.update
     setdefault = MutableMapping.setdefault
     clear = MutableMapping.clear
