@@ -6,6 +6,7 @@ import multiprocessing
 import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import LoaderSection
@@ -297,6 +298,38 @@ def drawn_between(data: Images, workers: int) -> list[tuple[float, ...]]:
         return [(random.gauss(), float(np.random.randn()), float(torch.rand(1))) for _ in loader.epoch(0)]
     finally:
         close(loader)
+
+
+class DrawingLate(Dataset[Any]):
+    """Numbers, of which one is drawn; `fetched` counts those that were fetched in this process."""
+
+    def __init__(self, draw: Callable[[], Any]) -> None:
+        self.draw, self.fetched = draw, 0
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> float:
+        self.fetched += 1
+        return float(self.draw()) if index == 7 else float(index)
+
+
+@pytest.mark.parametrize(
+    ("draw", "again"), [(random.random, 3), (random.gauss, 3), (np.random.randn, 3), (partial(torch.rand, ()), 0)]
+)
+def test_the_first_batch_that_draws_is_seeded_as_well(draw: Callable[[], Any], again: int) -> None:
+    data = DrawingLate(draw)
+    here = source(data, batch_size=3, shuffle=False)
+    seed_everything(1)
+    before = generator_states()
+    batches = [*epoch(here, 0), *epoch(here, 1)]
+    assert generator_states() == before
+    assert data.fetched == 2 * len(data) + again
+    workers = source(data, batch_size=3, shuffle=False, workers=1)
+    try:
+        assert_same(batches, [*epoch(workers, 0), *epoch(workers, 1)])
+    finally:
+        close(workers)
 
 
 def test_data_that_draw_nothing_are_not_seeded() -> None:

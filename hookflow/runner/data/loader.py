@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from hookflow.errors import Problem, UserError
-from hookflow.runner.data.base import Sized, map_parts, prefetch, tensors
+from hookflow.runner.data.base import DataContext, Sized, map_parts, prefetch, tensors
 from hookflow.runner.data.batch_sampler import BatchSampler
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
-from hookflow.runner.numerics.random_state import ForkRNG, RNGStream, derive_seed, seed_for_batch, seeded
+from hookflow.runner.numerics.random_state import (
+    RNGStream,
+    batch_seeds,
+    derive_seed,
+    fork_generators,
+    restore_generators,
+    seed_generators,
+    seeded,
+)
 
-Key = tuple[int, int, Tensor]
-"""Key of a batch: its epoch, its index there, and the indices of its examples."""
+Key = tuple[Sequence[int], Tensor]
+"""Key of a batch: the seeds of the generators, none where it draws nothing; and the indices of its examples."""
 
 
 class Loader(Sized):
@@ -32,12 +41,11 @@ class Loader(Sized):
         self.batch_size, self.global_batch_size = sampler.batch_size, sampler.global_batch_size
         self._parts = parts
         self.workers = workers = parts.section.workers
-        self._keys = _Keys(sampler)
+        self._draws = may_draw(data) or parts.collate is not default_collate
+        self._keys = _Keys(sampler, parts.context, self._draws)
         self._batches: Any = None
         self.dataset = data
-        self._draws = may_draw(data) or parts.collate is not default_collate
-        fetches = _FetchBatch(data, parts, self._draws)
-        self._fetched = partial(map, fetches.__getitem__, self._keys)
+        self._fetches = fetches = _FetchBatch(data, parts.collate)
         self._loader: Any = None
         # without workers and pinned memory PyTorch's loader takes 17 µs a batch for a call
         if workers or parts.context.device.type == "cuda":
@@ -48,11 +56,14 @@ class Loader(Sized):
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         self._keys.epoch, self._keys.start = epoch, start
-        with no_loader_warnings():
-            self._batches = self._fetched() if self._loader is None else iter(self._loader)
-        let_be_killed(self._batches)
-        fetched = forked(self._batches, len(self._keys)) if self._draws else self._batches
-        yield from self._parts.augmented(prefetch(fetched, self._parts.context), epoch, start)
+        if self._loader is None:
+            batches = (self._fetches.here if self._draws else partial(map, self._fetches.__getitem__))(self._keys)
+        else:
+            with no_loader_warnings():
+                self._batches = iter(self._loader)
+            let_be_killed(self._batches)
+            batches = forked(self._batches, len(self._keys)) if self._draws else self._batches
+        yield from self._parts.augmented(prefetch(batches, self._parts.context), epoch, start)
 
     def close(self) -> None:
         if self._parts.section.workers and self._batches is not None:
@@ -63,34 +74,56 @@ class Loader(Sized):
 class _Keys:
     """The keys of the batches of an epoch from an index on, passed to the fetching processes."""
 
-    def __init__(self, sampler: BatchSampler) -> None:
-        self._sampler = sampler
+    def __init__(self, sampler: BatchSampler, context: DataContext, seeded: bool) -> None:
+        self._sampler, self._context, self._seeded = sampler, context, seeded
         self.epoch = self.start = 0
 
     def __len__(self) -> int:
         return len(self._sampler) - self.start
 
     def __iter__(self) -> Iterator[Key]:
-        epoch = self.epoch
-        indices = self._sampler.indices(epoch)
+        seed, rank, indices = self._context.seed, self._context.rank, self._sampler.indices(self.epoch)
+        seeds: Iterator[Sequence[int]] = repeat(())
+        if self._seeded:
+            seeds = batch_seeds(seed, RNGStream.EXAMPLES, self.epoch, rank, start=self.start)
         for index in range(self.start, len(self._sampler)):
-            yield epoch, index, self._sampler.shard(indices, index)
+            yield next(seeds), self._sampler.shard(indices, index)
 
 
 class _FetchBatch(Shipped, Dataset[Any]):
     """The dataset as torch's DataLoader sees it: an item is a whole batch."""
 
-    def __init__(self, data: Any, parts: LoaderParts, draws: bool) -> None:
-        self.data = data
-        self._draws = draws
-        self._collate = parts.collate
-        self._seed, self._rank = parts.context.seed, parts.context.rank
+    def __init__(self, data: Any, collate: Callable[[list[Any]], Any]) -> None:
+        self.data, self._collate = data, collate
+        self._used: bool | None = None
+        """Whether a batch that this process has fetched has used Python's generator or NumPy's."""
 
     def __getitem__(self, key: Key) -> Any:
-        epoch, index, indices = key
-        if self._draws:
-            seed_for_batch(self._seed, RNGStream.EXAMPLES, epoch, self._rank, batch=index)
+        seeds, indices = key
+        if seeds:
+            seed_generators(*seeds)
+        return self._fetch(indices)
+
+    def _fetch(self, indices: Tensor) -> Any:
         return self._collate(examples_of(self.data, indices.tolist()))
+
+    def here(self, keys: Iterable[Key]) -> Iterator[Any]:
+        """Fetch batches in the process that trains. Its random numbers are the same as if workers fetched them.
+
+        To seed Python's generator and NumPy's takes longer than all else here. They are not seeded after a first batch
+        that uses neither; the batch that uses one nevertheless is fetched again, seeded.
+        """
+        for seeds, indices in keys:
+            again = True
+            while again:
+                unseeded = self._used is False
+                fork = fork_generators(seeds, torch_alone=unseeded)
+                try:
+                    batch = self._fetch(indices)
+                finally:
+                    self._used = restore_generators(fork) or bool(self._used)
+                again = unseeded and self._used
+            yield batch
 
 
 def examples_of(data: Any, indices: list[int]) -> list[Any]:
@@ -106,10 +139,12 @@ def may_draw(data: Any) -> bool:
 
 def forked(batches: Iterator[Any], count: int) -> Iterator[Any]:
     """Yield so many batches. The training's random numbers are the same whether they are fetched here or by workers."""
-    fork = ForkRNG()
     for _ in range(count):  # a resume at the end of an epoch does not go beyond it either
-        with fork:
+        fork = fork_generators()
+        try:
             batch = next(batches)
+        finally:
+            restore_generators(fork)
         yield batch
 
 

@@ -17,10 +17,11 @@ from hookflow.runner.data.base import DataContext, Sized, Sizes, data_info
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
 from hookflow.runner.numerics.random_state import (
-    ForkRNG,
     RNGStream,
+    fork_generators,
     generator_states,
     random_state,
+    restore_generators,
     seed_for_batch,
     set_random_state,
 )
@@ -258,7 +259,6 @@ class Stream(Stateful):
     def __init__(self, data: SeededIterable, info: DataInfo, parts: LoaderParts) -> None:
         super().__init__(_loader(data, parts), info, parts.context)
         self._size = 0
-        self._fork = ForkRNG()
         self._parts = parts
         self.batch_size = lambda index: self._size  # of the batch that was given last
         if data.world == parts.context.world:  # else each rank takes a share of its own, of whatever size
@@ -268,8 +268,11 @@ class Stream(Stateful):
         return self._parts.augment_batch(batch, epoch, index)
 
     def _next_batch(self) -> Any:
-        with self._fork:
+        fork = fork_generators()
+        try:
             self._size, batch = super()._next_batch()
+        finally:
+            restore_generators(fork)
         return batch
 
     def state_dict(self) -> dict[str, Any]:

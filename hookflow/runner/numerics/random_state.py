@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, ClassVar
+from itertools import chain, count, islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,7 +71,13 @@ def generator_states() -> tuple[Any, ...]:
 
 def seed_for_batch(seed: int, stream: RNGStream, *place: int, batch: int) -> None:
     """Seed the generators of the CPU for a batch of a place (epoch, rank, …), unlike any other of the run's seed."""
-    _seed_generators(*_seeds_of_block(seed, stream, *place, batch // BLOCK)[batch % BLOCK])
+    seed_generators(*_seeds_of_block(seed, stream, *place, batch // BLOCK)[batch % BLOCK])
+
+
+def batch_seeds(seed: int, stream: RNGStream, *place: int, start: int) -> Iterator[Sequence[int]]:
+    """Yield the arguments with which `seed_for_batch` calls `seed_generators`, from batch `start` on."""
+    blocks = (_seeds_of_block(seed, stream, *place, block) for block in count(start // BLOCK))
+    return islice(chain.from_iterable(blocks), start % BLOCK, None)
 
 
 def batch_seed(seed: int, stream: RNGStream, *place: int, batch: int) -> int:
@@ -84,56 +91,85 @@ def _seeds_of_block(seed: int, stream: RNGStream, *place: int) -> list[list[int]
     return words.reshape(BLOCK, 2).tolist()
 
 
-def _seed_generators(seed: int, numpy_seed: int) -> None:
+def seed_generators(seed: int, numpy_seed: int) -> None:
+    """Seed the generators of the CPU."""
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the other devices, too
     random.seed(seed)
     np.random.seed(numpy_seed % 2**32)  # from `seed` it would give the numbers of torch's, which has the same algorithm
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the other devices, too
+
+
+STATE = struct.Struct("625I")
+"""A Mersenne Twister in memory: 624 words and the position in them, which Python has before them and NumPy after."""
+
+
+def _memory(address: int) -> Any:
+    return (ctypes.c_char * STATE.size).from_address(address)
 
 
 def _memory_of_python() -> Any:
-    """Return the words of Python's generator in memory; None where they are not laid out as in CPython."""
-    size, offset = struct.calcsize("625I"), object.__basicsize__
-    if getattr(random.Random, "__basicsize__", 0) < offset + size:
+    """Return the memory of Python's generator; None where it is not laid out as in CPython."""
+    offset = object.__basicsize__
+    if getattr(random.Random, "__basicsize__", 0) < offset + STATE.size:
         return None
-    memory = (ctypes.c_char * size).from_address(id(_PYTHON) + offset)
-    position, *words = struct.unpack("625I", memory.raw)
+    memory = _memory(id(_PYTHON) + offset)
+    position, *words = STATE.unpack(memory.raw)
     return memory if (*words, position) == random.getstate()[1] else None
 
 
 _PYTHON: Any = random._inst
 _MEMORY = _memory_of_python()
+_SPARES: list[tuple[Any, Any]] = []
+"""NumPy's generators that `fork_generators` exchanges for the global one, and their memory."""
+
+Fork = tuple[Any, ...]
+"""What `fork_generators` has kept."""
 
 
-class ForkRNG:
-    """A context that restores the generators of the CPU at its end, as `torch.random.fork_rng` does for torch's.
+def fork_generators(seeds: Sequence[int] = (), *, torch_alone: bool = False) -> Fork:
+    """Keep the generators of the CPU for `restore_generators`, as `torch.random.fork_rng` keeps torch's; seed them.
 
     To copy the state of NumPy's takes 70 µs: it is exchanged for a spare one. Then NumPy forgets the second number of
-    a pair that its legacy `randn` has made, whatever happens within. Of Python's, `getstate` and `setstate` take 18 µs:
-    its memory is copied where that is possible.
+    a pair that its legacy `randn` has made, whatever happens until it is restored. Of Python's, `getstate` and
+    `setstate` take 18 µs: its memory is copied where that is possible.
     """
+    if not _SPARES:
+        spare = np.random.MT19937()
+        _SPARES.append((spare, _memory(spare.ctypes.state_address)))
+    spare, memory = _SPARES.pop()
+    python = random.getstate() if _MEMORY is None else (_MEMORY.raw, _PYTHON.gauss_next)
+    numpy, of_torch = np.random.get_bit_generator(), torch.default_generator.get_state()  # type: ignore[attr-defined]
+    np.random.set_bit_generator(spare)  # type: ignore[attr-defined]
+    if torch_alone:
+        torch.default_generator.manual_seed(seeds[0])
+    elif seeds:
+        seed_generators(*seeds)
+    return python, numpy, of_torch, spare, memory, _positions(memory)
 
-    _spares: ClassVar[list[np.random.MT19937]] = []
 
-    def __enter__(self) -> None:
-        self._python = random.getstate() if _MEMORY is None else (_MEMORY.raw, _PYTHON.gauss_next)
-        self._torch = torch.default_generator.get_state()
-        self._numpy: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
-        self._spare = self._spares.pop() if self._spares else np.random.MT19937()
-        np.random.set_bit_generator(self._spare)  # type: ignore[attr-defined]
+def restore_generators(fork: Fork) -> bool:
+    """Restore what was kept; return whether Python's or NumPy's were used since they were kept and seeded."""
+    python, numpy, of_torch, spare, memory, before = fork
+    used = bool(_positions(memory) != before)
+    np.random.set_bit_generator(numpy)  # type: ignore[attr-defined]
+    torch.default_generator.set_state(of_torch)
+    if _MEMORY is None:
+        random.setstate(python)
+    else:
+        _MEMORY.raw, _PYTHON.gauss_next = python
+    _SPARES.append((spare, memory))
+    return used
 
-    def __exit__(self, *raised: object) -> None:
-        np.random.set_bit_generator(self._numpy)  # type: ignore[attr-defined]
-        torch.default_generator.set_state(self._torch)
-        if _MEMORY is None:
-            random.setstate(self._python)
-        else:
-            _MEMORY.raw, _PYTHON.gauss_next = self._python
-        self._spares.append(self._spare)
+
+def _positions(numpy: Any) -> Any:
+    """Return what any use of Python's generator, or of NumPy's in this memory, changes; unequal to all if unknown."""
+    return (_MEMORY[:16], _PYTHON.gauss_next, numpy[:4], numpy[-4:]) if _MEMORY else object()
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed Python's, NumPy's and torch's generators of the CPU in a `ForkRNG`."""
-    with ForkRNG():
-        _seed_generators(seed, seed >> 32)
+    """Seed Python's, NumPy's and torch's generators of the CPU, and restore them at the end."""
+    fork = fork_generators((seed, seed >> 32))
+    try:
         yield
+    finally:
+        restore_generators(fork)
