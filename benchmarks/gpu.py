@@ -27,6 +27,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from hookflow.errors import Where
+from hookflow.events.columns import series
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
@@ -185,7 +186,7 @@ def by_runner(device: str, size: Size, overrides: Iterable[str], folder: Path) -
     records = Tail(run_dir.events).read_all()
     if code:
         sys.exit(f"a training has ended with {code}, see above")
-    logged = {name: value for record in records if record["k"] == "scalars" for name, value in record["v"].items()}
+    logged = {name: each[-1] for record in records if record["k"] == "scalars" for name, _, each in series(record)}
     return logged["rate"], logged.get("waits")
 
 

@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, settings
 
 from hookflow import text
 from hookflow.events import run_lock
+from hookflow.events.columns import unpack
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
@@ -250,9 +251,14 @@ def run_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def records(run_dir: RunDir, kind: str | None = None) -> list[dict[str, object]]:
-    """Return the records of a run's event log, of one kind or all."""
+    """Return the records of a run's event log, of one kind or all; of scalars one for each iteration."""
     everything = Tail(run_dir.events).read_all()
-    return [record for record in everything if kind is None or record["k"] == kind]
+    return [each for record in everything if kind is None or record["k"] == kind for each in rows(record)]
+
+
+def rows(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a record of scalars as records; any other record as it is."""
+    return [{"k": "scalars", **row._asdict()} for row in unpack(record)] if record["k"] == "scalars" else [record]  # type: ignore[arg-type]
 
 
 def messages(run_dir: RunDir, level: str | None = None) -> list[str]:

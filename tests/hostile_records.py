@@ -44,7 +44,7 @@ def _value(hint: Any, chance: random.Random, misfits: float) -> Any:
     if origin in (Union, UnionType):
         return _value(chance.choice(args), chance, misfits)
     if (origin, args) == (list, (Any,)):
-        bins = {str(chance.randrange(BINS)): chance.choice(INTEGERS) for _ in range(chance.randrange(4))}
+        bins = [chance.randrange(BINS), *(chance.choice([*INTEGERS, -1, -BINS]) for _ in range(chance.randrange(4)))]
         return [*(chance.choice(INTEGERS) for _ in range(4)), bins]
     if origin is list:
         return [_value(args[0], chance, misfits) for _ in range(chance.randrange(6))]

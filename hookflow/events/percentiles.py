@@ -5,7 +5,7 @@ A bin keeps the top three bits of a duration in nanoseconds: four bins an octave
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 BINS = 256
 """More than a duration of 64 bits can reach."""
@@ -23,6 +23,26 @@ def bounds(index: int) -> tuple[int, int]:
         return index, index + 1
     exponent = (index >> 2) - 1
     return (index & 3 | 4) << exponent, ((index & 3 | 4) + 1) << exponent
+
+
+def packed(filled: Sequence[int], counts: Sequence[int]) -> list[int]:
+    """Return bins as a frame has them: the first bin, and the counts from there on; -n passes over n empty bins."""
+    result, at = [*filled[:1]] or [0], filled[0] if filled else 0
+    for index, count in zip(filled, counts, strict=True):
+        result += [count] if index == at else [at - index, count]
+        at = index + 1
+    return result
+
+
+def unpacked(bins: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield each bin of a frame with its count."""
+    index = bins[0]
+    for count in bins[1:]:
+        if count < 0:
+            index -= count
+        elif index < BINS:
+            yield index, count
+            index += 1
 
 
 def percentile(counts: Mapping[int, int], share: float) -> float:

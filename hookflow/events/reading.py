@@ -20,7 +20,19 @@ from pydantic_core import PydanticCustomError, SchemaValidator, ValidationError,
 from pydantic_core import core_schema as schema
 
 from hookflow.events.percentiles import BINS
-from hookflow.events.records import TEXT_LIMIT, CommandRecord, DataInfo, End, Error, Histogram, Record, Run, Stamp
+from hookflow.events.records import (
+    TEXT_LIMIT,
+    Column,
+    CommandRecord,
+    DataInfo,
+    End,
+    Error,
+    Histogram,
+    Record,
+    Run,
+    Scalars,
+    Stamp,
+)
 
 INTEGER = 1 << 63
 LATEST = 1e11
@@ -41,7 +53,7 @@ DEFAULTS: Mapping[type, Mapping[str, Any]] = {
     Error: {"at": "", "causes": ""},
     End: {"status": "failed", "exit": 1, "reason": "", "seconds": 0.0},
 }
-"""Defaults of keys that may be left out, by record; `elapsed` of a frame may be, too, and has none."""
+"""Defaults of keys that may be left out, by record; `elapsed` of a frame and the `Rows` may be, too, without one."""
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -130,11 +142,26 @@ def _table(hints: Mapping[str, Any], needed: Iterable[str], defaults: Mapping[st
     return schema.typed_dict_schema(fields, extra_behavior="allow")
 
 
-def _fitting(record: Histogram) -> Histogram:
+def _with_edges(record: Histogram) -> Histogram:
     edges = record["edges"]
     if len(edges) != len(record["counts"]) + 1 or sorted(edges) != edges:
         raise PydanticCustomError("edges", "edges that do not fit the bins")
     return record
+
+
+def _with_rows(record: Scalars) -> Scalars:
+    rows = record.get("rows", 1)
+    stamps = [steps for steps in (record.get("steps"), record.get("ms")) if isinstance(steps, list)]
+    lists = [column for column in record["v"].values() if isinstance(column, list)]
+    sparse = [column for column in record["v"].values() if isinstance(column, dict)]
+    fits = all(len(steps) == rows - 1 for steps in stamps) and all(len(column) == rows for column in lists)
+    if not fits or any(int(place) >= rows for column in sparse for place in column):
+        raise PydanticCustomError("rows", "columns that do not fit the rows")
+    return record
+
+
+FITTING: Mapping[type, Any] = {Histogram: _with_edges, Scalars: _with_rows}
+"""What more is to be checked of a record, whose fields are valid."""
 
 
 def _integer(bounds: range) -> schema.CoreSchema:
@@ -149,18 +176,23 @@ def _of(hint: Any) -> schema.CoreSchema:
     """Return the schema of a type in a record's declaration; values of mappings may be the strings "nan" and "inf"."""
     if is_typeddict(hint):
         hints, defaults = _hints(hint), DEFAULTS.get(hint, {})
-        table = _table(hints, hints.keys() - defaults.keys() - {"elapsed"}, defaults)
-        return schema.no_info_after_validator_function(_fitting, table) if hint is Histogram else table
+        table = _table(hints, hint.__required_keys__ - defaults.keys() - {"elapsed"}, defaults)
+        return schema.no_info_after_validator_function(FITTING[hint], table) if hint in FITTING else table
+    if hint == Column:
+        value, place = schema.float_schema(), _string(r"^[0-9]{1,4}$")
+        columns: list[schema.CoreSchema] = [schema.list_schema(value), value, schema.dict_schema(place, value)]
+        return schema.union_schema([*columns], mode="left_to_right")
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _integer(args[1]) if args[0] is int else _string(args[1])
     if origin is Literal:
         return schema.literal_schema(list(args))
     if origin in (Union, UnionType):
-        return schema.union_schema([_of(arg) for arg in args])
-    if (origin, args) == (list, (Any,)):  # [how many, total ns, longest ns, last ns, {bin: count}]
+        return schema.union_schema([_of(arg) for arg in args], mode="left_to_right")
+    if (origin, args) == (list, (Any,)):  # [how many, total ns, longest ns, last ns, bins]
         number = _integer(range(INTEGER))
-        bins = schema.dict_schema(_string(r"^(1?[0-9]{1,2}|2[0-4][0-9]|25[0-5])$"), number, max_length=BINS)
+        some = [_integer(range(BINS)), _integer(range(-BINS, INTEGER))]
+        bins = schema.tuple_schema(some, variadic_item_index=1, max_length=2 * BINS)
         return schema.tuple_schema([*4 * [number], bins])
     if origin is list:
         item = schema.float_schema(strict=True, allow_inf_nan=False) if args[0] is float else _of(args[0])

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_type_
 
 from hookflow.metric_mode import Mode
 
-VERSION = 1
+VERSION = 2
 
 PHASES = ("data", "forward", "backward", "optimizer", "hooks", "other")
 """The categories of the time of an iteration. `hooks` is the sum of every firing inside it."""
@@ -27,6 +27,12 @@ Signed = Annotated[int, range(-(1 << 63), 1 << 63)]
 
 BindingId = Annotated[str, r"^[0-9]{1,9}$"]
 """The id of a binding, as JSON has it for a key."""
+
+ROWS = 4096
+"""Rows that a record of scalars has at most."""
+
+Column = float | list[float] | dict[str, float]
+"""The numbers of one name in the rows of a record of scalars: see `hookflow.events.columns`."""
 
 Stage = Literal["start", "train", "val", "test", "save", "paused", "end"]
 Level = Literal["info", "warn", "error"]
@@ -111,7 +117,7 @@ class Run(Stamp):
 
 
 class Frame(Stamp):
-    """The changes since the previous frame: a few times a second, whatever the iteration rate."""
+    """The changes since the previous frame: twice a second at most, whatever the iteration rate."""
 
     k: Literal["frame"]
     stage: Stage
@@ -126,21 +132,34 @@ class Frame(Stamp):
     """Nanoseconds by phase: "data", "forward", "backward", "optimizer", "hooks", "other"."""
 
     iters: list[Any]
-    """Whole training iterations: [how many, total ns, longest ns, last ns, {bin: count}]."""
+    """Whole training iterations: [how many, total ns, longest ns, last ns, bins]."""
     hooks: dict[BindingId, list[Any]]
-    """The same for the firings of each binding, by its id in `plan.json`; one that has not fired is left out."""
+    """The same for each binding by its id in `plan.json`: its firings since the frame that had them last."""
     cost: int
-    """Nanoseconds that it took to write the frame before."""
+    """Nanoseconds that writing the log took since the frame before."""
     elapsed: float
     """Seconds since the attempt's `run` record, by a monotonic clock."""
 
 
-class Scalars(Stamp):
-    """The numbers that hooks passed to `run.log` at one iteration."""
+class Rows(TypedDict, total=False):
+    """Rows before the last one, whose stamp is that of the record."""
+
+    rows: Annotated[int, range(1, ROWS + 1)]
+    """How many rows there are; 1 if it is left out."""
+    steps: Signed | list[Signed]
+    """The iterations from each row to the next: a list, or one number where all are alike."""
+    ms: Signed | list[Signed]
+    """The milliseconds from each row to the next, likewise."""
+    fp32: list[str]
+    """The names whose numbers are fp32: nine digits are written, and rounding to fp32 makes them exact."""
+
+
+class Scalars(Stamp, Rows):
+    """The numbers that hooks passed to `run.log`, in a row for each iteration."""
 
     k: Literal["scalars"]
-    v: dict[str, float]
-    """The values by name."""
+    v: dict[str, Column]
+    """The numbers by name: a list, one number where all rows have the same, or {row: number} where some have none."""
 
 
 class Metrics(Stamp):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, NamedTuple
 
-from hookflow.events.percentiles import bin_of, percentile
+from hookflow.events.percentiles import bin_of, percentile, unpacked
 from hookflow.events.records import PHASES
 from hookflow.numbers import rough
 
@@ -27,19 +27,19 @@ class Firings:
     count: int = 0
     total: int = 0
     longest: int = 0
-    bins: dict[str, int] = field(default_factory=dict)
+    bins: dict[int, int] = field(default_factory=dict)
 
-    def add(self, count: int, total: int, longest: int, bins: Mapping[str, int]) -> None:
+    def add(self, count: int, total: int, longest: int, bins: Iterable[tuple[int, int]]) -> None:
         self.count += count
         self.total += total
         if longest > self.longest:
             self.longest = longest
-        for index, fired in bins.items():
+        for index, fired in bins:
             self.bins[index] = self.bins.get(index, 0) + fired
 
     def percentile(self, share: float) -> float:
         """Return the duration that `share` of the firings stay below, in ns; never above the longest."""
-        return min(percentile({int(index): fired for index, fired in self.bins.items()}, share), self.longest)
+        return min(percentile(self.bins, share), self.longest)
 
 
 class Slower(NamedTuple):
@@ -66,7 +66,7 @@ class Timing:
         self._usual = 0.0  # their median
 
     def add(self, t: float, it: int, entry: list[Any]) -> None:
-        """Add one frame's [firings, total ns, longest ns, last ns, {bin: count}].
+        """Add one frame's [firings, total ns, longest ns, last ns, bins].
 
         Without a firing, the total is the time that its trigger took.
         """
@@ -77,10 +77,10 @@ class Timing:
             self._seconds.append((int(t), it, Firings()))
             while not t - WINDOW < self._seconds[0][0] <= t:
                 _, _, each = self._seconds.popleft()
-                self._older.add(each.count, each.total, each.longest, each.bins)
+                self._older.add(each.count, each.total, each.longest, each.bins.items())
         self.count += count
         self.total += total
-        self._seconds[-1][2].add(count, total, longest, bins)
+        self._seconds[-1][2].add(count, total, longest, unpacked(bins))
 
     def _judge(self) -> None:
         """Compare the last seconds with those before them, by medians, in which spikes weigh nothing."""
@@ -104,7 +104,7 @@ class Timing:
         result = replace(self._older, bins=dict(self._older.bins)) if since == -math.inf else Firings()
         for second, _, each in self._seconds:
             if second > since:
-                result.add(each.count, each.total, each.longest, each.bins)
+                result.add(each.count, each.total, each.longest, each.bins.items())
         return result
 
     def spent(self, since: float) -> int:
@@ -138,7 +138,7 @@ class Minute:
     def add(self, t: float, phases: Mapping[str, int], iters: list[Any], samples: int, cost: int) -> None:
         count, total, _, _, bins = iters
         sums = {**phases, "iters": count, "ns": total, "samples": samples, "cost": cost}
-        counts = {int(index): fired for index, fired in bins.items()}
+        counts = dict(unpacked(bins))
         if not self._seconds or self._seconds[-1][0] != int(t):
             self._seconds.append((int(t), Counter(), Counter()))
         _, its_sums, its_bins = self._seconds[-1]

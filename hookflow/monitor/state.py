@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookflow.events import records
+from hookflow.events.columns import series
 from hookflow.events.records import KINDS, LATE, VERSION
 from hookflow.graph.plan import Plan
 from hookflow.metric_mode import Mode, mode_by_name
@@ -22,6 +23,8 @@ from hookflow.numbers import many, number, one_line, plural, size, span
 
 SET_BACK = 5.0
 """Seconds that a frame must be older than what came before to mean that the clock was set back."""
+
+NEWER = "what is new in it is not shown"
 
 IDLE = ("start", "paused", "end")
 """Stages whose time is no part of the pace of the training."""
@@ -205,12 +208,13 @@ class RunState:
         again, origin = bool(self.run), record["resumed_from"] or ""
         self._begin(record)
         self.attempts.append(Attempt(record["t"], self.now, self.it, self.it, tuple(self._prepared), origin))
-        if record["version"] > VERSION:
-            newer = f"the log is in format {record['version']}, and this version of hookflow reads format {VERSION}"
-            self._warn(record, "version", "monitor", f"{newer}: what is new in it is not shown")
+        if record["version"] not in (0, VERSION):
+            other = f"the log is in format {record['version']}, and this version of hookflow reads format {VERSION}"
+            old = "its frames are not shown: no version that was released writes it"
+            self._warn(record, "version", "monitor", f"{other}: {old if record['version'] < VERSION else NEWER}")
         self.moved = record["t"]
-        for series in self.scalars.values():
-            series.forget_after(self.it)
+        for known in self.scalars.values():
+            known.forget_after(self.it)
         self.gallery.forget_after(self.it)
         self.metrics.forget_after(self.it)
         text = f"{'resumed' if again or origin else 'started'} on {record['device']}"
@@ -239,9 +243,11 @@ class RunState:
         self.first.frame(record)
 
     def _on_scalars(self, record: records.Scalars) -> None:
-        for name, value in record["v"].items():
-            self.scalars.setdefault(name, Series()).add(record["it"], float(value))
-            self._check_finite(record, name, float(value))
+        for name, its, values in series(record):
+            known = self.scalars.setdefault(name, Series())
+            for it, value in zip(its, values, strict=True):
+                known.add(it, value)
+                self._check_finite(record, name, value, it)
 
     def _on_metrics(self, record: records.Metrics) -> None:
         self.moved = record["t"]
@@ -250,7 +256,7 @@ class RunState:
             key = name if record["split"] == "val" else f"{record['split']} {name}"
             new = Best(float(value), record["it"], self.epoch_of(record["it"], record["ep"]))
             best = self.metrics.add(key, new, self.monitored.get(name) or mode_by_name(name))
-            self._check_finite(record, key, new.value)
+            self._check_finite(record, key, new.value, new.it)
             texts[name] = f"{name} {number(new.value)}{' ★' if best else ''}"
         values = "  ".join(texts[name] for name in in_order(texts, self.monitored))
         self._note(record, "metrics", record["split"], f"{values}  in {record['seconds']:.1f} s")
@@ -325,9 +331,9 @@ class RunState:
         detail = record.get("traceback") or record["reason"]
         self._note(record, "error", "run", f"not resumed: {one_line(record['reason'])}", detail)
 
-    def _check_finite(self, record: records.Record, name: str, value: float) -> None:
+    def _check_finite(self, record: records.Record, name: str, value: float, it: int) -> None:
         if not math.isfinite(value):
-            self._warn(record, name, name, f"{name} is {number(value)} at iteration {record['it']}")
+            self._warn(record, name, name, f"{name} is {number(value)} at iteration {it}")
 
     def _warn(self, record: records.Record, about: str, source: str, text: str) -> None:
         """Add a warning to the journal, the first time in this attempt that it is about this."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.events.columns import unpack
 from hookflow.events.log import event_log
 from hookflow.events.reading import open_regular, read_regular
 from hookflow.events.rundir import RunDir, all_runs, short
@@ -133,10 +134,12 @@ def scalars(run_dir: RunDir) -> list[ScalarRow]:
                 named = re.match(r"it(\d+)", record["resumed_from"] or "")
                 begin = int(named[1]) if named else 0
                 rows = {key: row for key, row in rows.items() if row.iter <= begin}
-            case "scalars" | "metrics":
-                prefix = f"{record['split']}/" if record["k"] == "metrics" else ""
+            case "scalars":
+                for t, it, ep, values in unpack(record):
+                    rows |= {(it, name): ScalarRow(it, ep, t, name, value) for name, value in values.items()}
+            case "metrics":
                 for name, value in record["v"].items():
-                    row = ScalarRow(record["it"], record["ep"], record["t"], f"{prefix}{name}", float(value))
+                    row = ScalarRow(record["it"], record["ep"], record["t"], f"{record['split']}/{name}", float(value))
                     rows.pop((row.iter, row.name), None)  # a validation that is done again stands where it was done
                     rows[row.iter, row.name] = row
     return list(rows.values())

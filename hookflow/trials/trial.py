@@ -23,6 +23,7 @@ from unittest.mock import patch
 import torch
 
 from hookflow.errors import Problem, UserError
+from hookflow.events.columns import series
 from hookflow.events.records import Level, Record
 from hookflow.events.rundir import RunDir
 from hookflow.graph.order import Places
@@ -268,8 +269,8 @@ def _logged(recorded: Sequence[Record]) -> Visit:
     result: dict[str, dict[int, float]] = {}
     for record in recorded:
         if record["k"] == "scalars":
-            for name, value in record["v"].items():
-                result.setdefault(name, {})[record["it"]] = value
+            for name, its, values in series(record):
+                result.setdefault(name, {}).update(zip(its, values, strict=True))
     leaves: Leaves = {
         ("logged", name): of_bytes(repr(sorted(values.items())).encode()) for name, values in result.items()
     }

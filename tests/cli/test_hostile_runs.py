@@ -132,7 +132,7 @@ ODDITIES: dict[str, Callable[[RunDir], object]] = {
     "end": lambda run: swap(run.events, '{"k":"end","t"', '{"k":"end",\x05t"'),
     "first": lambda run: run.events.write_text('{"k":"run","iters_per_epoch":' + "[" * 50_000 + "\n"),
     "pipeline": lambda run: run.pipeline.write_text(f"[run]\nx = {'[' * 50_000}"),
-    "bin": lambda run: swap(run.events, r'("iters":\[\d+,\d+,\d+,\d+,){[^}]*}', r'\1{"9999":1}'),
+    "bin": lambda run: swap(run.events, r'("iters":\[\d+,\d+,\d+,\d+,\[)\d+', r"\g<1>9999"),
     "records of every type": lambda run: run.events.write_bytes(
         run.events.read_bytes() + b"".join(hostile_line(random.Random(seed)) for seed in range(80))
     ),

@@ -8,6 +8,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
+from tests.conftest import rows
 from tests.processes import Training
 
 
@@ -62,7 +63,8 @@ def printed(run_dir: RunDir, rank: int) -> str:
 
 def records_of(run_dir: RunDir, kind: str, rank: int = 0) -> list[dict[str, Any]]:
     """Return the records of a kind in a rank's event log."""
-    return [record for record in Tail(run_dir.events_of(rank)).read_all() if record["k"] == kind]
+    every = Tail(run_dir.events_of(rank)).read_all()
+    return [row for record in every if record["k"] == kind for row in rows(record)]
 
 
 def messages_of(run_dir: RunDir, rank: int, *prefixes: str) -> list[str]:

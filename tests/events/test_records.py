@@ -67,7 +67,7 @@ def test_each_kind_is_written_with_the_keys_of_its_type(written: list[Any]) -> N
     assert {record["k"] for record in written} == KINDS == set(TYPES)
     for record in written:
         kind = TYPES[record["k"]]
-        assert set(record) == set(kind.__annotations__), record["k"]
+        assert kind.__required_keys__ <= record.keys() <= kind.__annotations__.keys(), record["k"]
         assert next(iter(record)) == "k", "readers pass over whole kinds by how their lines begin"
         beside = record["k"] in records.LATE and record["k"] != "refused"  # made beside the training, for an iteration
         assert (record["it"], record["ep"]) == ((2, 0) if beside else (3, 1))
@@ -100,8 +100,8 @@ def test_a_record_of_any_type_and_size_is_refused_or_folded() -> None:
     ("kind", "key", "value", "why"),
     [
         ("run", "world", 2**31, "world: Input should be less than 16385"),
-        ("frame", "iters", [1, 2, 3, 4, {"9999": 1}], "iters.4.9999"),
-        ("frame", "hooks", {"x": [0, 0, 0, 0, {}]}, "hooks.x"),
+        ("frame", "iters", [1, 2, 3, 4, [256, 1]], "iters.4.0"),
+        ("frame", "hooks", {"x": [0, 0, 0, 0, [0]]}, "hooks.x"),
         ("histogram", "edges", [1.0, 0.0, 2.0], "edges that do not fit the bins"),
         ("histogram", "edges", [0.0], "edges that do not fit the bins"),
         ("image", "path", None, "path: Input should be a valid string"),

@@ -13,6 +13,7 @@ from typing import Any
 
 from hookflow.events.log import Appender
 from hookflow.events.percentiles import bin_of
+from hookflow.events.records import VERSION
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Edge, Plan, PlannedHook, Trigger
 
@@ -124,7 +125,7 @@ class Training:
         length = {"max_epochs": EPOCHS, "max_iters": 0, "iters_per_epoch": ITERS_PER_EPOCH, "limited": {}}
         ranks = {"rank": self.rank, "world": self.world, "strategy": "", "resumed_from": None, "seed": 0}
         data = {"data": {"train": train, "val": val}, "modes": {"accuracy": "max"}}
-        return self._stamp("run", version=1, pipeline="cifar", **place, **model, **length, **ranks, **data)
+        return self._stamp("run", version=VERSION, pipeline="cifar", **place, **model, **length, **ranks, **data)
 
     def _epoch(self, epoch: int) -> Iterator[list[dict[str, Any]]]:
         done, due = 0, 0.0
@@ -181,7 +182,7 @@ class Training:
             count = max(count // 10, 1) if binding.trigger.every == "10" and count else count
             if count and not (binding.hook == "visual" and self.ep > 3):
                 hooks[str(binding.id)] = self._entry(count, HOOKS[binding.hook][3][binding.point][1])
-        whole = self._entry(iters, 1e9 / RATE) if iters else [0, 0, 0, 0, {}]
+        whole = self._entry(iters, 1e9 / RATE) if iters else [0, 0, 0, 0, [0]]
         shares = {"data": 0.06, "forward": 0.31, "backward": 0.46, "optimizer": 0.1, "hooks": 0.041, "other": 0.029}
         own = self.late.get(self.rank, 0.0)
         shares["data"] += own
@@ -196,8 +197,9 @@ class Training:
     def _entry(self, count: int, usual: float) -> list[Any]:
         spikes = (self.random.random() < 0.004 for _ in range(count))
         times = [int(usual * self.random.lognormvariate(0, 0.12) * (9 if spike else 1)) for spike in spikes]
-        bins = {str(key): n for key, n in Counter(map(bin_of, times)).items()}
-        return [count, sum(times), max(times), times[-1], bins]
+        bins = Counter(map(bin_of, times))
+        counts = [bins[index] for index in range(min(bins), max(bins) + 1)]
+        return [count, sum(times), max(times), times[-1], [min(bins), *counts]]
 
 
 BEGAN = 1_790_000_000.0

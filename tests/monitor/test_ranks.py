@@ -55,10 +55,10 @@ def frame(t: float, *, iters: int = 10, it: int | None = None, hooks: Mapping[st
     for phase, ms in extra.items():
         phases[phase.removeprefix("in_")] += ms * 1e6
         phases["backward"] -= ms * 1e6
-    fired = {name: [iters, iters * ns, ns, ns, {str(bin_of(ns)): iters}] for name, ns in (hooks or {}).items()}
+    fired = {name: [iters, iters * ns, ns, ns, [bin_of(ns), iters]] for name, ns in (hooks or {}).items()}
     place = {"t": t, "it": int(10 * t) if it is None else it, "ep": 0, "stage": "train", "bi": 1, "bn": 10**6}
     times = {"phases": {name: int(ns * iters) for name, ns in phases.items()}, "hooks": fired}
-    whole = [iters, iters * ITERATION, ITERATION, ITERATION, {str(bin_of(ITERATION)): iters}]
+    whole = [iters, iters * ITERATION, ITERATION, ITERATION, [bin_of(ITERATION), iters]]
     return {"k": "frame", **place, "samples": 1, **times, "iters": whole, "cost": 0}
 
 

@@ -22,7 +22,7 @@ from tests.monitor.conftest import At
 from tests.monitor.fake_run import end
 
 SIZES = ((120, 40), (80, 24), (60, 15))
-NOTHING = {"samples": 0, "phases": dict.fromkeys(PHASES, 0), "iters": [0, 0, 0, 0, {}], "hooks": {}, "cost": 0}
+NOTHING = {"samples": 0, "phases": dict.fromkeys(PHASES, 0), "iters": [0, 0, 0, 0, [0]], "hooks": {}, "cost": 0}
 FRAME = {"stage": "train", "bi": 1, "bn": 32, **NOTHING}
 
 
@@ -140,7 +140,7 @@ def test_the_hook_that_costs_most_is_shown_first(scene: At) -> None:
     shown = scene()
     assert shown.point == "after_train_iter"
     clip = next(binding.id for binding in shown.plan.bindings if binding.hook == "clip")
-    slow = {str(clip): [100, 10**10, 10**8, 10**8, {"100": 100}]}
+    slow = {str(clip): [100, 10**10, 10**8, 10**8, [100, 100]]}
     shown.state.apply({"k": "frame", **FRAME, "t": shown.state.now, "it": 590, "ep": 6, "hooks": slow})
     shown = replace(shown)
     assert "hooks @ after_backward" in drawn(shown, 120, 40)

@@ -43,7 +43,7 @@ def validated(it: int, **values: float | str) -> Any:
 
 def entry(ns: int) -> list[Any]:
     """Return what a frame has of one firing."""
-    return [1, ns, ns, ns, {str(bin_of(ns)): 1}]
+    return [1, ns, ns, ns, [bin_of(ns), 1]]
 
 
 def test_differences_add_up() -> None:
@@ -110,7 +110,7 @@ def test_a_pause_changes_no_epoch() -> None:
 
 def test_stretches_of_the_last_minute_stay_where_they_are_on_the_clock() -> None:
     timing = Timing()
-    timing.add(10.0, 0, [0, 500, 0, 0, {}])
+    timing.add(10.0, 0, [0, 500, 0, 0, [0]])
     assert (timing.count, timing.total, timing.spent(0.0)) == (0, 500, 500), "the time of a trigger that said no"
     for second in range(1000, 1060):
         timing.add(second, second, entry(second))

@@ -32,8 +32,7 @@ def run_dir(tmp_path: Path) -> RunDir:
 @pytest.fixture
 def recorder(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     """A recorder whose thread flushes when it is closed alone."""
-    monkeypatch.setattr(module, "QUICKEST", LIMIT)
-    monkeypatch.setattr(module, "SLOWEST", LIMIT)
+    monkeypatch.setattr(module, "PERIOD", LIMIT)
     made = Recorder(run_dir, lambda command: None)
     made.start()
     yield made

@@ -71,8 +71,7 @@ def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the event log is written in between: by the training alone, as the recorder's thread rests."""
-    monkeypatch.setattr(recorder, "QUICKEST", LIMIT)
-    monkeypatch.setattr(recorder, "SLOWEST", LIMIT)
+    monkeypatch.setattr(recorder, "PERIOD", LIMIT)
     real = Recorder.scalar
 
     def scalar_and_flush(self: Recorder, *number: Any) -> None:

@@ -283,7 +283,7 @@ def _edges(scene: Scene, binding: Binding, width: int) -> list[Strip]:
 def _histogram(scene: Scene, binding: Binding, width: int) -> Iterator[Strip]:
     """Yield a bar for each duration that occurred, the quickest first, to an eighth of a cell."""
     firings = scene.state.first.timing(binding.id).firings()
-    bins = sorted((int(index), fired) for index, fired in firings.bins.items() if fired)
+    bins = sorted((index, fired) for index, fired in firings.bins.items() if fired)
     if not bins:
         return
     yield row(width, (" duration in ms, firings", "dim"))

@@ -9,13 +9,15 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from hookflow.events.columns import Row, pack
 from hookflow.events.log import Appender, Tail
 from hookflow.events.reading import read_command
-from hookflow.events.records import HOOKFLOW, CommandRecord, Frame, Level, Message, Record, Scalars, shortened, stamped
+from hookflow.events.records import HOOKFLOW, ROWS, CommandRecord, Frame, Level, Message, Record, shortened, stamped
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import OnError
 from hookflow.runner.distributed.failures import explain_timeout, is_peer_lost, is_timeout
@@ -29,8 +31,14 @@ if TYPE_CHECKING:
     import torch
 
 
-QUICKEST, SLOWEST = 0.25, 2.0
+PERIOD = 0.25
+"""Seconds between looks at the command log; what happens is recorded as soon."""
+
+QUICKEST, SLOWEST = 0.5, 2.0
 """Seconds between frames: at the start of a run, and of one that is older than an hour or so."""
+
+HOOKS, SOONER = 1.0, 0.1
+"""Seconds between frames with the firings of hooks; in the first ten seconds of an attempt this share of its age."""
 
 GRACE = 10.0
 """Seconds that the end of a run waits for a disk that does not answer."""
@@ -79,6 +87,7 @@ class Recorder:
         self._progress: RunState | None = None
         self._books: Books | None = None
         self._samples = 0
+        self._hooks_due = 0.0
         self._cost = 0
         self._lost = 0
         self._why = ""
@@ -165,14 +174,19 @@ class Recorder:
         return (self._beginning["it"], self._beginning["ep"]) if self._beginning else (0, 0)
 
     def _work(self) -> None:
-        while not self._closing.wait(min(max((time.monotonic() - self._began) / 2400, QUICKEST), SLOWEST)):
+        due = 0.0
+        while not self._closing.wait(PERIOD):
             passed_over = self._commands.passed_over
             for command in self._commands.read() if self._ranks.first else ():  # it receives the commands of all
                 self._on_command(command)
             if self._commands.passed_over > passed_over:
                 self.say("the command log has a line that is no command; it is passed over", "warn")
             self._check_clock()
-            self.flush()
+            if (now := time.monotonic()) >= due:
+                due = now + min(max((now - self._began) / 2400, QUICKEST), SLOWEST)
+                self.flush()
+            elif self._queue:
+                self.flush(frame=False)
         self.flush()
         self._log.close()
 
@@ -212,7 +226,7 @@ class Recorder:
                     print_error(f"hookflow: the event log cannot be written: {error}")
                 self._lost += max(waiting - len(self._scalars) - len(self._queue), 1)
                 self._why = str(error)
-            self._cost = time.perf_counter_ns() - began
+            self._cost += time.perf_counter_ns() - began
         finally:
             self._one_at_a_time.release()
 
@@ -220,17 +234,23 @@ class Recorder:
         """Return a record for everything since the last time, in the order in which it came."""
         frame = [self._frame(self._books, self._progress)] if framed and self._books and self._progress else []
         came = len(self._queue)  # before the numbers are taken: those that came before an event are then among them
-        numbers = self._read_scalars()
-        return [*sorted([*numbers, *_take(self._queue, came)], key=itemgetter("t")), *frame]
+        rows, unread = self._read_scalars()
+        dated = [(row.t, row) for row in rows] + [(each["t"], each) for each in [*unread, *_take(self._queue, came)]]
+        return [*_packed(item for _, item in sorted(dated, key=itemgetter(0))), *frame]
 
     def _frame(self, books: Books, run: RunState) -> Frame:
         stage = run.stage  # first: the training goes on meanwhile, and no iteration is older than its stage
         books.update()
         before, self._samples = self._samples, books.timeline.samples
         phases, books.phases = books.phases, dict.fromkeys(books.phases, 0)
+        elapsed, hooks = time.monotonic() - self._run_began, {}
+        if elapsed >= self._hooks_due or self._closing.is_set():
+            self._hooks_due = elapsed + min(HOOKS, SOONER * elapsed)
+            hooks = {str(k): fired for k, cell in enumerate(books.cells) if (fired := cell.take())}
+        cost, self._cost = self._cost, 0
         return Frame(
             k="frame",
-            t=time.time(),
+            t=round(time.time(), 3),
             it=run.iter,
             ep=run.epoch,
             stage=stage,
@@ -238,10 +258,10 @@ class Recorder:
             bn=run.batches,
             samples=self._samples - before,
             phases=phases,
-            iters=books.iterations.take() or [0, 0, 0, 0, {}],
-            hooks={str(k): fired for k, cell in enumerate(books.cells) if (fired := cell.take())},
-            cost=self._cost,
-            elapsed=time.monotonic() - self._run_began,
+            iters=books.iterations.take() or [0, 0, 0, 0, [0]],
+            hooks=hooks,
+            cost=cost,
+            elapsed=round(elapsed, 3),
         )
 
     def _preface(self, news: Sequence[Record]) -> Iterator[Record]:
@@ -255,26 +275,35 @@ class Recorder:
             text = f"the event log could not be written ({self._why}): some {self._lost} records are lost"
             yield _warning(text, time.time(), *self._place())
 
-    def _read_scalars(self) -> list[Record]:
-        """Return a record of the newly logged numbers for each iteration and epoch; this waits for the device.
+    def _read_scalars(self) -> tuple[list[Row], list[Record]]:
+        """Return the newly logged numbers, a row for each iteration and epoch; this waits for the device.
 
-        A message names those that cannot be read, each once in a run.
+        Messages name those that cannot be read, each once in a run.
         """
         used = _take(self._scalars)
         for *_, computed in used:
             if computed is not None:
                 computed.synchronize()
         values = _fetched([value for *_, value, _ in used])
-        records: dict[tuple[int, int], Scalars] = {}
+        rows: dict[tuple[int, int], Row] = {}
         unread: list[Record] = []
         for (it, ep, t, name, *_), value in zip(used, values, strict=True):
             if not isinstance(value, Exception):
-                records.setdefault((it, ep), Scalars(k="scalars", t=t, it=it, ep=ep, v={}))["v"][name] = value
+                rows.setdefault((it, ep), Row(t, it, ep, {})).v[name] = value
             elif name not in self._unread:
                 self._unread.add(name)
                 text = shortened(f'the logged number "{name}" cannot be read: {type(value).__name__}: {value}')
                 unread.append(_warning(text, t, it, ep))
-        return [*records.values(), *unread]
+        return [*rows.values()], unread
+
+
+def _packed(news: Iterable[Row | Record]) -> Iterator[Record]:
+    """Yield the records, and one for the rows of an epoch that no record stands between."""
+    for _, group in groupby(news, lambda item: item.ep if isinstance(item, Row) else None):
+        items = [*group]
+        rows = [item for item in items if isinstance(item, Row)]
+        yield from (item for item in items if not isinstance(item, Row))
+        yield from (pack(rows[first : first + ROWS]) for first in range(0, len(rows), ROWS))
 
 
 def _warning(text: str, t: float, it: int, ep: int) -> Record:

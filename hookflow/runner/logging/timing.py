@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hookflow.events.percentiles import BINS
+from hookflow.events.percentiles import BINS, packed
 from hookflow.events.records import PHASES
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -156,7 +156,7 @@ class Timeline:
 class Cell:
     """The durations of one thing since the last frame, in ns: number, sum, last, longest, and a histogram."""
 
-    __slots__ = ("bins", "last", "longest", "n", "total")
+    __slots__ = ("_bins", "last", "longest", "n", "total")
 
     def __init__(self) -> None:
         self.last = 0
@@ -164,7 +164,7 @@ class Cell:
 
     def _reset(self) -> None:
         self.n = self.total = self.longest = 0
-        self.bins: dict[int, int] = {}
+        self._bins: Array = np.zeros(0, np.int64)
 
     def add(self, ns: Array) -> None:
         """Take durations in whole nanoseconds, int64 (n,), in their order."""
@@ -175,14 +175,14 @@ class Cell:
         self.last = int(ns[-1])
         self.longest = max(self.longest, int(ns.max()))
         counts = np.bincount(bins_of(ns), minlength=BINS)
-        for index in counts.nonzero()[0].tolist():
-            self.bins[index] = self.bins.get(index, 0) + int(counts[index])
+        self._bins = self._bins + counts if len(self._bins) else counts
 
     def take(self) -> list[Any] | None:
-        """Return [n, total, longest, last, bins] and begin anew; None when nothing has been added."""
+        """Return [n, total, longest, last, bins], as in a frame, and begin anew; None when nothing has been added."""
         if not (self.n or self.total):
             return None
-        bins = {str(index): count for index, count in self.bins.items()}
+        filled = self._bins.nonzero()[0]
+        bins = packed(filled.tolist(), self._bins[filled].tolist())
         result = [self.n, self.total, self.longest, self.last, bins]
         self._reset()
         return result

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import tomli
 
+from hookflow.events.columns import unpack
 from hookflow.events.log import Tail
 from hookflow.events.reading import read_record
 from hookflow.events.records import Record
@@ -84,10 +85,12 @@ class WriterCall(NamedTuple):
 def calls_of(record: Record, folder: Path) -> Iterator[WriterCall]:
     """Yield what a writer is to write of a record of the run in `folder`."""
     match record["k"]:
-        case "scalars" | "metrics":
-            prefix = f"{record['split']}/" if record["k"] == "metrics" else ""
+        case "scalars":
+            for row in unpack(record):
+                yield from (_call("scalar", name, row._asdict(), value) for name, value in row.v.items())
+        case "metrics":
             for name, value in record["v"].items():
-                yield _call("scalar", f"{prefix}{name}", record, value)
+                yield _call("scalar", f"{record['split']}/{name}", record, value)
         case "image" if record["figure"]:
             yield _call("figure", record["name"], record, folder / record["path"])
         case "image":
