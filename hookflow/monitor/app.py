@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from itertools import groupby, takewhile
-from typing import Any, ClassVar
+from typing import Any
 
 from rich.segment import Segment
+from textual import events
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.theme import Theme
@@ -34,15 +34,15 @@ from hookflow.monitor.charts import Pixels, read_image
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import Health, examine, look_inside
 from hookflow.monitor.journal import Shown
-from hookflow.monitor.keys import NAMES, press
+from hookflow.monitor.keys import press
 from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.machine import Machine, Sensor
-from hookflow.monitor.panels.help import Notice
 from hookflow.monitor.plain import last_lines
+from hookflow.monitor.prompt import insert
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import GROUND, row
-from hookflow.monitor.view import Scene, View
+from hookflow.monitor.view import Notice, Scene, View
 from hookflow.numbers import span
 
 
@@ -164,9 +164,6 @@ class MonitorApp(App[Outcome]):
 
     ENABLE_COMMAND_PALETTE = False
     INLINE_PADDING = 0
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key, f"press('{key}')", show=False, priority=True) for key in NAMES
-    ]
 
     def __init__(
         self,
@@ -323,9 +320,21 @@ class MonitorApp(App[Outcome]):
         moved = self._live.moved() if life == "missing" else None
         return examine(state, life, clock, self.plan, self._inside, self._suspicion, moved)
 
-    def action_press(self, key: str) -> None:
-        """Do what a key is for."""
-        match press(key, self._scene()):
+    async def on_event(self, event: events.Event) -> None:
+        """Take every key itself: none has a meaning to Textual here."""
+        if isinstance(event, events.Key):
+            self._press(event.key, event.character or "" if event.is_printable else "")
+        else:
+            await super().on_event(event)
+
+    def on_paste(self, event: events.Paste) -> None:
+        scene = self._scene()
+        if scene.view.prompt:
+            insert(scene.view.prompt, scene, event.text)
+            self._paint()
+
+    def _press(self, key: str, character: str) -> None:
+        match press(key, self._scene(), character):
             case Notice(text):
                 self._say(text)
             case "detach":

@@ -6,12 +6,13 @@ from functools import partial
 
 from hookflow.monitor.panels.events import EVENT, EVENTS, OUTPUT
 from hookflow.monitor.panels.gallery import GALLERY
-from hookflow.monitor.panels.help import Command, Key, Notice, help_page
+from hookflow.monitor.panels.help import Command, Key, help_page
 from hookflow.monitor.panels.hooks import HOOK, HOOKS, POINTS
 from hookflow.monitor.panels.metrics import METRICS
 from hookflow.monitor.panels.ranks import RANKS
 from hookflow.monitor.panels.system import SYSTEM
-from hookflow.monitor.view import Page, Scene, charts, flip
+from hookflow.monitor.prompt import edit
+from hookflow.monitor.view import Notice, Page, Scene, charts, flip
 
 HELP = Page("help", lambda scene, width, height: help_page(scene, width, height, KEYS), "?", "this help")
 PANELS: dict[int, Page] = dict(enumerate((POINTS, HOOKS, METRICS, SYSTEM, EVENTS, RANKS), start=1))
@@ -165,14 +166,16 @@ KEYS: tuple[Key, ...] = (
 )
 COMMANDS = {name: command for key in KEYS if key.only != "replay" for name, command in key.names.items()}
 OF_REPLAY = {name: command for key in KEYS if key.only == "replay" for name, command in key.names.items()}
-NAMES = {name for table in (COMMANDS, OF_REPLAY, *(page.keys for page in PAGES.values())) for name in table}
 
 
-def press(name: str, scene: Scene) -> str | Notice:
+def press(name: str, scene: Scene, character: str = "") -> str | Notice:
     """Change the view as a key says; return what the app is to do or say, "" for nothing.
 
-    In a replay its own keys come first, then those of the page, then those of all.
+    In a replay its own keys come first, then those of the page, then those of all. `character` is what the key types,
+    where text is typed.
     """
+    if scene.view.prompt and name != "ctrl+z":
+        return edit(scene.view.prompt, scene, name, character)
     if scene.view.asking and name != "ctrl+z":
         return _answer(name, scene)
     command = (scene.replay and OF_REPLAY.get(name)) or current(scene).keys.get(name) or COMMANDS.get(name) or ""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from textual.strip import Strip
 
+from hookflow.monitor import prompt
 from hookflow.monitor.keys import current
 from hookflow.monitor.panels.events import events
 from hookflow.monitor.panels.events import lines as event_lines
@@ -35,6 +36,8 @@ def screen(scene: Scene, width: int, height: int) -> list[Strip]:
     body = filled(draw(scene, width, room) if room else [], width, room)
     rows = filled([title(scene, width), progress(scene, width), *body][: height - 1], width, height - 1)
     rows = [*rows, footer(scene, width)]
+    if scene.view.prompt:
+        return prompt.over(rows, scene, scene.view.prompt, width)
     return filled(over(rows, scene, width), width, height) if scene.view.asking else rows
 
 

@@ -19,6 +19,34 @@ from hookflow.monitor.machine import Machine
 from hookflow.monitor.state import RunState
 
 
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The answer of a key without effect."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class Prompt:
+    """A line in which text is typed: all keys go to it until enter or esc closes it.
+
+    `label` stands before the text. Enter calls `submit`, whose result is that of a key. `live` gets the text at each
+    change, and what it was at first when esc closes the line. `complete` returns the candidates, shown above the line;
+    each may have a sentence about it. The tab key takes the first one, or the one that `picked` names by its place.
+    """
+
+    label: str
+    submit: Callable[[Scene, str], str | Notice | None]
+    live: Callable[[Scene, str], None] | None = None
+    complete: Callable[[Scene, str], Sequence[str | tuple[str, str]]] | None = None
+    text: str = ""
+    picked: int | None = None
+    before: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.before = self.text
+
+
 @dataclass(slots=True)
 class View:
     """The choices. `page` is "main" for the dashboard, in which `focus` is the number of a panel.
@@ -33,6 +61,7 @@ class View:
     zoomed: bool = False
     page: str = "main"
     asking: Literal["", "quit", "stop"] = ""
+    prompt: Prompt | None = None
     point: str = ""
     hook: int = 0
     event: int | None = None

@@ -9,7 +9,7 @@ from typing import Literal
 from textual.strip import Strip
 
 from hookflow.monitor.style import definition, row, scrolled
-from hookflow.monitor.view import Scene
+from hookflow.monitor.view import Notice, Scene
 from hookflow.text import wrapped
 
 NUMBERS = (
@@ -47,13 +47,6 @@ SIGNS = (
     ("▲ ✗ ⊘", "hooks: 1.5x as long as before, and 1 % of the iterations; has failed; is switched off by an error"),
     ("┌ │ └ ▶", "the hook at ▶ waits for the hooks whose lanes reach it; ├ ┼ join, │ only passes"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """The answer of a key without effect."""
-
-    text: str
 
 
 Command = Callable[[Scene], str | Notice | None]
