@@ -1,4 +1,4 @@
-"""Commands to a running training: the log of keys that a person presses, and how a process is ended."""
+"""Commands to a running training: which there are, how they are sent, and how a process is ended."""
 
 from __future__ import annotations
 
@@ -7,22 +7,89 @@ import getpass
 import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import psutil
 
+from hookflow.errors import nearest_or_all
 from hookflow.events.log import Appender
-from hookflow.events.records import Command, CommandRecord
+from hookflow.events.records import CommandRecord
 from hookflow.events.run_lock import holds
 from hookflow.events.rundir import RunDir
 
 
-def send(run: RunDir, command: Command) -> str:
-    """Send `command` to the run and return the id of its answer. Raises OSError without the right to write."""
+class Command(NamedTuple):
+    """A command: its name, the arguments that it takes, and what it does.
+
+    One that is `destructive` discards work or ends the run: whoever sends it asks the user first.
+    """
+
+    name: str
+    takes: str
+    about: str
+    destructive: bool = False
+
+
+COMMANDS: Mapping[str, Command] = {
+    command.name: command
+    for command in (
+        Command("pause", "", "pause the training"),
+        Command("resume", "", "end a pause"),
+        Command("step", "", "train one iteration, then pause again"),
+        Command("checkpoint", "", "save a checkpoint"),
+        Command("validate", "", "validate now"),
+        Command("trace", "[N]", "record the next N iterations, 10 by default, as a timeline"),
+        Command("off", "HOOK", "switch a hook off"),
+        Command("on", "HOOK", "switch a hook on again"),
+        Command("set", "HOOK.ARGUMENT=VALUE", "set an argument that its hook declares settable"),
+        Command("rewind", "[CHECKPOINT]", "go back to a checkpoint, the latest by default", destructive=True),
+        Command("stop", "", "stop the run, with a checkpoint", destructive=True),
+    )
+}
+TRACED = 10
+"""Iterations that are traced where no number is given."""
+
+MOST_TRACED = 1000
+
+
+def wrong(name: str, args: Sequence[str], settable: Mapping[str, Collection[str]]) -> str:
+    """Return why a command cannot be executed, whatever the run does; empty if it can.
+
+    `settable` has every hook of the plan, with the arguments that may be set. The sender asks, and so does the run.
+    """
+    if (command := COMMANDS.get(name)) is None:
+        return f'there is no command "{name}"; {nearest_or_all(name, COMMANDS)}'
+    if not bool(command.takes) - command.takes.startswith("[") <= len(args) <= bool(command.takes):
+        return f"usage: {name} {command.takes}".rstrip()
+    if command.takes == "[N]" and args and not (args[0].isdecimal() and 0 < int(args[0][:9]) <= MOST_TRACED):
+        return f"N must be an integer from 1 to {MOST_TRACED}, not {args[0]}"
+    if not command.takes.startswith("HOOK"):
+        return ""
+    hook, argument, _ = split_setting(args[0]) if name == "set" else (args[0], "", "")
+    if name == "set" and not argument:
+        return f"usage: {name} {command.takes}"
+    if hook not in settable:
+        return f'there is no hook "{hook}"; {nearest_or_all(hook, settable)}'
+    if argument and argument not in settable[hook]:
+        hint = nearest_or_all(argument, settable[hook], "settable are", "none of its arguments")
+        return f'hook "{hook}" does not declare "{argument}" settable; {hint}'
+    return ""
+
+
+def split_setting(text: str) -> tuple[str, str, str]:
+    """Return the hook, the argument and the value of `HOOK.ARGUMENT=VALUE`; an empty argument where it is none."""
+    key, equals, value = text.partition("=")
+    hook, _, argument = key.strip().rpartition(".")
+    return (hook, argument, value.strip()) if hook and equals and value.strip() else ("", "", "")
+
+
+def send(run: RunDir, command: str, *args: str) -> str:
+    """Send a command to the run and return the id of its answer. Raises OSError without the right to write."""
     ask = secrets.token_hex(4)
     log = Appender(run.commands)
     try:
-        log.append([CommandRecord(id=ask, cmd=command, t=time.time(), by=getpass.getuser())])
+        log.append([CommandRecord(id=ask, cmd=command, args=[*args], t=time.time(), by=getpass.getuser())])
     finally:
         log.close()
     return ask

@@ -22,6 +22,7 @@ from pydantic_core import core_schema as schema
 from hookflow.events.percentiles import BINS
 from hookflow.events.records import (
     TEXT_LIMIT,
+    Acknowledged,
     Column,
     CommandRecord,
     DataInfo,
@@ -51,6 +52,8 @@ DEFAULTS: Mapping[type, Mapping[str, Any]] = {
     },
     DataInfo: {"name": "", "examples": 0, "batches": 0, "batch_size": 0, "synthetic": False, "note": ""},
     Error: {"at": "", "causes": ""},
+    Acknowledged: {"args": []},
+    CommandRecord: {"args": []},
     End: {"status": "failed", "exit": 1, "reason": "", "seconds": 0.0},
 }
 """Defaults of keys that may be left out, by record; `elapsed` of a frame and the `Rows` may be, too, without one."""
@@ -120,8 +123,7 @@ def _kinds() -> dict[str, SchemaValidator]:
     """Return the validators by kind; "" is for unknown kinds."""
     validators = {get_args(get_type_hints(kind)["k"])[0]: SchemaValidator(_of(kind)) for kind in get_args(Record)}
     validators[""] = SchemaValidator(_table({"k": str} | _hints(Stamp), needed={"k", "t"}))
-    command = _hints(CommandRecord) | {"cmd": str}  # an unknown command is refused by the run
-    return {**validators, "command": SchemaValidator(_table(command, needed=command))}
+    return {**validators, "command": SchemaValidator(_of(CommandRecord))}
 
 
 def validator_of(kind: type, needed: Iterable[str]) -> SchemaValidator:

@@ -36,7 +36,6 @@ Column = float | list[float] | dict[str, float]
 
 Stage = Literal["start", "train", "val", "test", "save", "paused", "end"]
 Level = Literal["info", "warn", "error"]
-Command = Literal["stop", "pause", "resume", "checkpoint"]
 Status = Literal["finished", "stopped", "interrupted", "failed"]
 
 
@@ -239,6 +238,18 @@ class Histogram(Logged):
     """How many numbers lie in each bin; those on an edge belong to the bin above, at the last edge to that below."""
 
 
+class Trace(Stamp):
+    """A trace of iterations is safe on disk."""
+
+    k: Literal["trace"]
+    path: str
+    """The file, relative to the run directory: Chrome's trace format, which Perfetto opens."""
+    first: int
+    """The first iteration in it, counted from 1."""
+    iters: int
+    """How many iterations it has."""
+
+
 class Acknowledged(Stamp):
     """A command of the command log was executed or refused."""
 
@@ -247,6 +258,8 @@ class Acknowledged(Stamp):
     """The `id` of the command."""
     cmd: str
     """The command."""
+    args: list[str]
+    """Its arguments."""
     sent: float
     """When it was sent, in seconds since 1970."""
     ok: bool
@@ -329,6 +342,7 @@ Record = (
     | Image
     | Text
     | Histogram
+    | Trace
     | Acknowledged
     | Message
     | Error
@@ -339,7 +353,7 @@ Record = (
 KINDS = frozenset(get_args(get_type_hints(kind)["k"])[0] for kind in get_args(Record))
 """The kinds of records that this version knows."""
 
-LATE = ("checkpoint", "image", "histogram", "refused")
+LATE = ("checkpoint", "image", "histogram", "trace", "refused")
 """Kinds of records about earlier iterations: they are made beside the training."""
 
 TEXT_LIMIT = 64 * 1024
@@ -360,8 +374,10 @@ class CommandRecord(TypedDict):
 
     id: str
     """Eight hexadecimal digits, which the answer repeats."""
-    cmd: Command
+    cmd: str
     """The command."""
+    args: list[str]
+    """Its arguments."""
     t: float
     """When it was sent, in seconds since 1970."""
     by: str

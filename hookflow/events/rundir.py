@@ -79,6 +79,8 @@ class RunDir:
     checkpoints = Entry("checkpoints")
     images = Entry("images")
     """The arguments of `run.log_image` and `run.log_figure`."""
+    traces = Entry("traces")
+    """Traces of iterations, by their first iteration."""
     writers = Entry("writers")
     """A folder for each writer of the pipeline."""
     lock = Entry(NAME)

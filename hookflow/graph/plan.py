@@ -133,6 +133,8 @@ class PlannedHook:
     ranks: Ranks = "all"
     default: bool = False
     """Whether the pipeline file leaves it out: one of `hookflow.pipeline.load`."""
+    settable: tuple[str, ...] = ()
+    """The arguments that a command may set while the run goes on."""
 
     @property
     def written_args(self) -> str:
@@ -216,6 +218,11 @@ class Plan:
         edges = (given_way.edge, *given_way.against)
         start = min(range(len(edges)), key=lambda k: edges[k].first)
         return (*edges[start:], *edges[:start])
+
+    @cached_property
+    def settable(self) -> dict[str, tuple[str, ...]]:
+        """The arguments of each hook that a command may set, by the hook's name."""
+        return {hook.name: hook.settable for hook in self.hooks}
 
     def hook(self, name: str) -> PlannedHook:
         """Return a hook. Raises KeyError when there is none of that name."""

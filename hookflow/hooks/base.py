@@ -30,6 +30,9 @@ class Hook:
     `parameters` are globs over the names of parameters, for `parameter_grad` and `post_accumulate_grad`. `ranks` says
     on which of the processes that train together it fires: on "all" of them, or on rank "zero" alone, where it must
     call nothing that the others would have to take part in (`run.mean`, say).
+
+    `settable` names arguments that a user may set during the run (`hookflow ctl RUN set grad_clip.max_norm=0.5`): the
+    hook keeps each as an attribute of the same name, and reads that at every firing.
     """
 
     points: ClassVar[tuple[str, ...] | None] = None
@@ -42,6 +45,7 @@ class Hook:
     modules: ClassVar[tuple[str, ...]] = ()
     parameters: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[Ranks] = "all"
+    settable: ClassVar[tuple[str, ...]] = ()
 
     watches: Mapping[str, Callable[..., None]] = MappingProxyType({})
     """By the name of a method: what is called before it at every visit of its point, with the same arguments, whether

@@ -114,7 +114,7 @@ def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Issue
         stated = getattr(hook, key, getattr(Hook, key))
         if stated not in known:
             yield f"{called}.{key} must be one of {', '.join(known)}, not {stated!r}", nearest(str(stated), known)
-    for kind in ("after", "before", "requires", "points", "modules", "parameters"):
+    for kind in ("after", "before", "requires", "points", "modules", "parameters", "settable"):
         names = getattr(hook, kind, ())
         if inspect.isroutine(names):  # a method of the name says nothing: `nn.Module.modules`
             continue
@@ -129,6 +129,11 @@ def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Issue
                 if name not in points.names or not (hasattr(hook, name) or hook is NotImported):
                     has = [known for known in points.names if hasattr(hook, known)]
                     yield f'{called}.points names "{name}", for which it has no method', nearest(name, has)
+        elif kind == "settable":
+            takes = [parameter.name for parameter in parameters_of(hook)]
+            for name in names if hook is not NotImported else ():
+                if name not in takes:
+                    yield f'{called}.settable names "{name}", which is no argument of it', nearest(name, takes)
 
 
 def makes_callables(hook: type) -> bool:

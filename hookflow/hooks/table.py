@@ -128,6 +128,7 @@ class HookTable:
             ambiguous_with=tuple(name.removesuffix("?") for name in self.table.ambiguous_with),
             ranks=ranks if ranks in RANKS else "all",
             default=self.table.default,
+            settable=self.inspection.names("settable") if self.is_class else (),
         )
         return Node(
             hook=hook,

@@ -24,7 +24,7 @@ from hookflow.graph.plan import Plan
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
 
-_KINDS = (b"scalars", b"metrics", b"epoch", b"checkpoint", b"image", b"text", b"histogram", b"ack")
+_KINDS = (b"scalars", b"metrics", b"epoch", b"checkpoint", b"image", b"text", b"histogram", b"trace", b"ack")
 SHARED = tuple(b'{"k":"%s"' % kind for kind in _KINDS)
 """How lines begin that other ranks write too, and that are shown of rank 0 alone."""
 

@@ -71,6 +71,8 @@ class Densify(Hook):
     The optimizer continues: what it has averaged of the Gaussians that were there stays, and is zero for new ones.
     """
 
+    settable = ("count", "scale")
+
     reads: ClassVar[Slots] = ("batch", "outputs")
     writes: ClassVar[Slots] = ("model", "grads", "optimizer", "rng")
 
@@ -103,6 +105,8 @@ class Densify(Hook):
 @dataclass(eq=False)
 class Prune(Hook):
     """Removes invisible Gaussians: those of less colour than a threshold in all three channels."""
+
+    settable = ("threshold",)
 
     reads: ClassVar[Slots] = ("model",)
     writes: ClassVar[Slots] = ("model", "grads", "optimizer")
@@ -143,6 +147,8 @@ class Sample(Hook):
 
     All ranks let it write, the same, and the first logs it: of a model that is sharded none could call it alone.
     """
+
+    settable = ("prompt", "count", "temperature")
 
     reads: ClassVar[Slots] = ("model",)
 

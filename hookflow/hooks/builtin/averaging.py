@@ -159,6 +159,7 @@ class EMA(Average):
     Where there are several models it averages all of them, or `model` alone; at each step of an optimizer of theirs.
     """
 
+    settable = ("decay", "every")
     reads: ClassVar[Slots] = {**READS, "after_optimizer_step": ("model.{model}",)}
     writes: ClassVar[Slots] = WRITES
 

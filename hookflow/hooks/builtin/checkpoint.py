@@ -42,6 +42,7 @@ class Checkpoint(Hook):
     hook's state is saved half a step late, and no average is ever caught swapped in.
     """
 
+    settable = ("keep",)
     points = ("after_train_epoch", "after_val")
     phase = "last"
     reads: ClassVar[Slots] = {"after_val": ("metrics.{monitor?}",)}

@@ -84,6 +84,7 @@ class GradClip(Hook):
     norm is `grad_norm`; that of one of several models `grad_norm/generator`.
     """
 
+    settable = ("max_norm",)
     reads = ("grads.{model}",)
     writes = ("grads.{model}",)
 

@@ -30,6 +30,7 @@ class Images(Hook):
     has the `target` and the greatest of the `logits` of each, where the outputs have them.
     """
 
+    settable = ("count", "rescale")
     points = ("after_val_iter",)
     ranks = "zero"
     reads: ClassVar[Slots] = ("batch", "outputs")

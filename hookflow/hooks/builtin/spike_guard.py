@@ -43,6 +43,7 @@ class SpikeGuard(Hook):
     To know the loss before the step, the training waits for the device in each iteration.
     """
 
+    settable = ("sigmas",)
     reads: ClassVar[Slots] = {
         "after_forward": ("batch", "outputs"),
         "after_train_iter": ("lr",),

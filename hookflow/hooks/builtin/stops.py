@@ -27,6 +27,7 @@ class EarlyStop(Hook):
     `check_finite`, NaN or infinite; without it NaN is no improvement.
     """
 
+    settable = ("patience", "min_delta", "stopping_threshold", "divergence_threshold", "check_finite")
     phase = "late"
     reads = ("metrics.{monitor}",)
     writes = ("control",)

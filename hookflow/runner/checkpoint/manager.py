@@ -29,6 +29,7 @@ from hookflow.runner.checkpoint.shards import Shards, sharded_as
 from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
 from hookflow.runner.distributed.parallel import full_state
+from hookflow.runner.logging.timing import SAVING
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.update import Update
 from hookflow.text import masked
@@ -215,7 +216,7 @@ class CheckpointManager:
         for warning in (*self._update.parameter_warnings(), *changed):
             self._warn_once(warning)
         began = time.perf_counter()
-        with self._state.during("save"), self._context.timeline.excluded():
+        with self._state.during("save"), self._context.timeline.excluded(SAVING):
             if not self._ranks.first:
                 self._log.flush(frame=False)  # the first rank brings the logs of all to the disk
             requested: dict[str, int | None] = {}
@@ -246,7 +247,7 @@ class CheckpointManager:
         """Wait for the checkpoint that is being written, if any, and report it."""
         if (saving := self._saving) is None:
             return
-        with self._state.during("save"), self._context.timeline.excluded():
+        with self._state.during("save"), self._context.timeline.excluded(SAVING):
             self._consensus.wait(saving.ended_within)
             saved = self._consensus.broadcast_object(saving.result() if saving.thread else None)
             if saving.thread:

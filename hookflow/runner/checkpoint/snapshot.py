@@ -51,6 +51,7 @@ class Snapshot:
             "position": self.context.state.state_dict() | {"validation_due": validation_due},
             "requests": self.context.requests.state_dict(),
             "engine": self.context.engine.state_dict(),
+            "settings": self.context.settings.state_dict(),
             "module_hooks": self.context.module_hooks.state_dict(),
             "scalars": self.context.scalars.state_dict(),
             "hooks": {
@@ -94,8 +95,11 @@ class Snapshot:
                 trigger.load_state_dict(state["triggers"][self._key(id_)])
             else:
                 trigger.begin_here()
-        for hook in self.context.engine.load_state_dict(state["engine"]):  # after the triggers, which it may switch off
-            self.say(f'the hook "{hook}" stays switched off: it raised before this run was resumed', "warn")
+        switched_off = self.context.engine.load_state_dict(state["engine"])  # after the triggers, which it changes
+        for hook, why in switched_off.items():
+            self.say(f'the hook "{hook}" stays switched off: {why}, before this run was resumed', "warn")
+        for line in self.context.settings.load_state_dict(state.get("settings", {})):
+            self.say(line, "warn")
         for hook in self.context.module_hooks.load_state_dict(state["module_hooks"]):
             self.say(f'the hook "{hook}" remains removed from its modules, as before the resume')
         for split, data in self.data.items():

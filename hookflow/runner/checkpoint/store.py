@@ -196,8 +196,11 @@ class CheckpointStore:
         """Return what each name ("last", "best") stands for."""
         return links(self.folder)
 
-    def rewind(self, path: Path) -> None:
-        """Let every name refer to the checkpoint that it referred to when that at `path` had been saved."""
+    def rewind(self, path: Path, *, forget: bool = False) -> None:
+        """Let every name refer to the checkpoint that it referred to when that at `path` had been saved.
+
+        With `forget` the later ones are removed: a resume would take the newest of them.
+        """
         now = self.names()
         then = {name: to for name, to in read_manifest(path)["names"].items() if (self.folder / to).exists()}
         for name in now.keys() - then.keys():
@@ -205,6 +208,9 @@ class CheckpointStore:
         # a manifest may say anything, also the name of a folder
         free = {name for name in then if name in now or not (self.folder / name).exists()}
         self._link({name: then[name] for name in free if now.get(name) != self.folder / then[name]})
+        every = self.all()
+        for later in every[: every.index(path)] if forget else ():
+            self._remove(later)
 
     def prune(self, keep: int) -> None:
         """Remove all but the latest, the `keep` newest that are whole, and those with a name."""

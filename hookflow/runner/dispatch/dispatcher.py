@@ -5,7 +5,7 @@ Inside the iteration `hookflow.runner.dispatch.engine` does the same faster, whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
@@ -13,7 +13,7 @@ from math import inf
 from operator import itemgetter
 from threading import get_ident
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hookflow.events.now import NOWHERE, Shared
 from hookflow.graph.plan import Binding, OnError, Plan
@@ -32,6 +32,9 @@ class Gate(Protocol):
 
     def __call__(self) -> bool: ...
 
+    def begin_here(self) -> None:
+        """Ask again, from where the run is now."""
+
 
 class Switch:
     """The gate of a binding without a trigger that may be switched off."""
@@ -40,6 +43,9 @@ class Switch:
 
     def __call__(self) -> bool:
         return True
+
+    def begin_here(self) -> None:
+        self.next = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -67,10 +73,16 @@ class Firing:
         return not self._disabled
 
     def disable(self) -> None:
-        """Never fire again. A condition is still evaluated: the other ranks wait for this one's numbers."""
+        """Do not fire. A condition is still evaluated: the other ranks wait for this one's numbers."""
         self._disabled = True
         if self.gate and self.announce is None and self.binding.trigger.when is None:
             self.gate.next = inf
+
+    def enable(self) -> None:
+        """Fire again: at the next multiple of a trigger, and not for those that have passed meanwhile."""
+        self._disabled = False
+        if self.gate:
+            self.gate.begin_here()
 
     def ask_once_per_iteration(self, state: RunState) -> None:
         """Ask once an iteration whether it is due: its decision holds for all modules of the binding."""
@@ -126,6 +138,13 @@ def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[s
     return lambda offered: method(*pick(offered))
 
 
+class Off(NamedTuple):
+    """Why a hook is switched off, and the points at which it fires nevertheless."""
+
+    why: str
+    spared: Sequence[str] = ()
+
+
 Report = Callable[[Binding, BaseException, OnError], None]
 """Called after a hook has raised: its binding, the exception, and what becomes of it (raise, disable or ignore)."""
 
@@ -164,7 +183,8 @@ class Dispatcher:
     def __init__(self, plan: Plan, books: Books, here: Here, report: Report) -> None:
         self.at: dict[str, tuple[Firing, ...]] = {}
         self.run: object = None
-        self.disabled: set[str] = set()
+        self.disabled: dict[str, Off] = {}
+        """The hooks that are switched off."""
         self.thread = get_ident()
         """The thread that hooks are called in: the training's, or autograd's while that computes on a GPU."""
         self._plan = plan
@@ -251,15 +271,24 @@ class Dispatcher:
             self.here.set(NOWHERE, perf_counter())
             raise error
         if action == "disable":
-            self.disable(binding.hook)
+            self.disable(binding.hook, Off(f"it raised at {binding.point}"))
 
-    def disable(self, hook: str) -> None:
-        """Never let the hook fire again, but let what it has entered be left."""
-        self.disabled.add(hook)
+    def disable(self, hook: str, off: Off) -> None:
+        """Let the hook fire no more, but let what it has entered be left."""
+        self.disabled[hook] = off
+        for firing in self._of(hook):
+            if firing.binding.point not in off.spared:
+                firing.disable()
+
+    def enable(self, hook: str) -> None:
+        """Let the hook fire again."""
+        del self.disabled[hook]
+        for firing in self._of(hook):
+            firing.enable()
+
+    def _of(self, hook: str) -> Iterator[Firing]:
         for firings in self.at.values():
-            for firing in firings:
-                if firing.binding.hook == hook and firing.binding.half != "exit":
-                    firing.disable()
+            yield from (firing for firing in firings if firing.binding.hook == hook and firing.binding.half != "exit")
 
     def end(self) -> None:
         """Ignore exceptions from here on: the run ends, and every hook has its turn."""

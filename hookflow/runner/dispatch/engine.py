@@ -16,7 +16,18 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.schedule import parsed
 from hookflow.hooks.base import Hook
-from hookflow.runner.dispatch.dispatcher import Call, Dispatcher, Due, Firing, Gate, Switch, adapt, by_position, watched
+from hookflow.runner.dispatch.dispatcher import (
+    Call,
+    Dispatcher,
+    Due,
+    Firing,
+    Gate,
+    Off,
+    Switch,
+    adapt,
+    by_position,
+    watched,
+)
 from hookflow.runner.logging.timing import Rows
 from hookflow.runner.process.state import RunState
 
@@ -163,6 +174,7 @@ class Engine:
         self._own = {point.name: point.offers[1:] for point in plan.own}
         self._closings: dict[tuple[str, str], Firing] = {}
         self._calls: dict[str, Callable[..., None]] = {}
+        self._generated: set[str] = set()
 
     def bind(self, run: object, wrap: Callable[[Binding, Call], Call] | None = None) -> None:
         """Make every binding ready to be called with this run.
@@ -184,12 +196,25 @@ class Engine:
                 again = Firing(binding, firing.method, firing.call, partial(self.arounds.is_resumed, binding))
                 at[f"again {binding.point}"].append(again)
         self.dispatcher.at = {name: tuple(firings) for name, firings in at.items()}
+        self._calls = {name: partial(self.dispatcher.fire, name) for name in self.dispatcher.at}
         for name, firings in self.dispatcher.at.items():
-            self._calls[name] = partial(self.dispatcher.fire, name)
-            if not wrap and name in self.plan.points:
-                point = self.plan.points[name]
-                if can_be_generated(self.plan, point, firings):
-                    self._calls[name] = generate(point, firings, self.dispatcher, self._state)
+            if not wrap and name in self.plan.points and can_be_generated(self.plan, self.plan.points[name], firings):
+                self._generated.add(name)
+                self._generate(name)
+
+    def _generate(self, point: str) -> None:
+        """Generate the function of a point, from the hooks that are not switched off."""
+        firings = [each for each in self.firings(point) if each.binding.hook not in self.dispatcher.disabled]
+        self._calls[point] = generate(self.plan.points[point], firings, self.dispatcher, self._state)
+
+    def switch(self, hook: str, off: Off | None = None) -> None:
+        """Switch a hook off or on again; functions that `call` has returned do not know about it."""
+        if off:
+            self.dispatcher.disable(hook, off)
+        else:
+            self.dispatcher.enable(hook)
+        for point in {binding.point for binding in self.plan.bindings if binding.hook == hook} & self._generated:
+            self._generate(point)
 
     def _firing(self, binding: Binding) -> Firing:
         hook, planned = self._hooks[binding.hook], self.plan.hook(binding.hook)
@@ -254,17 +279,19 @@ class Engine:
             closing = self._closings[key_of(self.arounds.open[-1][0])]
             self.dispatcher.call_within(closing, ())
 
-    def state_dict(self) -> dict[str, list[str]]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the hooks that a run resumed in the middle of an epoch is inside of, and those switched off."""
-        return {"entered": self.arounds.at("before_train_epoch"), "disabled": sorted(self.dispatcher.disabled)}
+        disabled = {hook: [off.why, [*off.spared]] for hook, off in self.dispatcher.disabled.items()}
+        return {"entered": self.arounds.at("before_train_epoch"), "disabled": disabled}
 
-    def load_state_dict(self, state: Mapping[str, list[str]]) -> list[str]:
-        """Take back what `state_dict` returned; return the hooks that stay switched off."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> dict[str, str]:
+        """Take back what `state_dict` returned; return the hooks that stay switched off, and why."""
         self.arounds.resumed = frozenset(state["entered"])
-        disabled = [hook.name for hook in self.plan.hooks if hook.name in state["disabled"]]
-        for hook in disabled:
-            self.dispatcher.disable(hook)
-        return disabled
+        known = {hook.name for hook in self.plan.hooks}
+        disabled = {hook: Off(*off) for hook, off in state["disabled"].items() if hook in known}
+        for hook, off in disabled.items():
+            self.switch(hook, off)
+        return {hook: off.why for hook, off in disabled.items()}
 
     def cut(self, entered: int) -> None:
         """Leave an epoch that is cut short, as `leave` does; a run resumed in it will be inside of the same hooks."""

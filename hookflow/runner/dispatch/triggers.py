@@ -109,6 +109,7 @@ class Trigger:
 
     def begin_here(self) -> None:
         """Begin in a run that has got as far as its counters say: the multiples that they have passed are spent."""
+        self.next, self._due = 0, 0
         every = self._scheduled().every
         if every is not None and every.counter in ("it", "ep"):
             self._last = self._passed(every)

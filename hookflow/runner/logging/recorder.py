@@ -18,10 +18,11 @@ from hookflow.events.columns import Row, pack
 from hookflow.events.log import Appender, Tail
 from hookflow.events.reading import read_command
 from hookflow.events.records import HOOKFLOW, ROWS, CommandRecord, Frame, Level, Message, Record, shortened, stamped
-from hookflow.events.rundir import RunDir
+from hookflow.events.rundir import RunDir, of_rank
 from hookflow.graph.plan import OnError
 from hookflow.runner.distributed.failures import explain_timeout, is_peer_lost, is_timeout
 from hookflow.runner.distributed.rendezvous import ALONE, Ranks
+from hookflow.runner.logging.capture import Capture
 from hookflow.runner.logging.timing import Books
 from hookflow.runner.process.state import RunState
 from hookflow.text import masked, print_error
@@ -86,6 +87,7 @@ class Recorder:
         self._unread: set[str] = set()
         self._progress: RunState | None = None
         self._books: Books | None = None
+        self._captures: list[Capture] = []
         self._samples = 0
         self._hooks_due = 0.0
         self._cost = 0
@@ -112,6 +114,18 @@ class Recorder:
     def watch(self, books: Books, progress: RunState) -> None:
         """Write frames of these from now on, and stamp records with the iteration and the epoch of `progress`."""
         self._progress, self._books = progress, books
+
+    def unwatch(self) -> None:
+        """Write what is left of an attempt that is over: another one begins in this process."""
+        self.flush()
+        self._progress = self._books = None
+        self._captures.clear()
+
+    def trace(self, capture: Capture) -> None:
+        """Write a trace, once it is whole; at the end of the run what there is of it."""
+        assert self._books is not None
+        self._captures.append(capture)
+        self._books.keeps.append(capture.add)
 
     def put(self, kind: str, **fields: Any) -> None:
         """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
@@ -241,6 +255,10 @@ class Recorder:
     def _frame(self, books: Books, run: RunState) -> Frame:
         stage = run.stage  # first: the training goes on meanwhile, and no iteration is older than its stage
         books.update()
+        for capture in [each for each in self._captures if each.is_whole or self._closing.is_set()]:
+            self._captures.remove(capture)
+            books.keeps.remove(capture.add)
+            self._write_trace(capture)
         before, self._samples = self._samples, books.timeline.samples
         phases, books.phases = books.phases, dict.fromkeys(books.phases, 0)
         elapsed, hooks = time.monotonic() - self._run_began, {}
@@ -263,6 +281,14 @@ class Recorder:
             cost=cost,
             elapsed=round(elapsed, 3),
         )
+
+    def _write_trace(self, capture: Capture) -> None:
+        path = of_rank(self._run_dir.traces / f"it{capture.first:08d}.json", self._ranks.rank)
+        try:
+            if iters := capture.write(path):
+                self.put("trace", path=str(path.relative_to(self._run_dir.path)), first=capture.first, iters=iters)
+        except OSError as error:
+            self.say(f"the trace cannot be written: {error.strerror}", "warn")
 
     def _preface(self, news: Sequence[Record]) -> Iterator[Record]:
         """Yield warnings of what is lost; in a log that replaces a removed one, the attempt's first record as well."""

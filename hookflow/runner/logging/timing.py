@@ -13,7 +13,7 @@ The training thread writes rows of numbers into preallocated memory (`Rows`), wi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from struct import Struct
 from time import perf_counter
@@ -30,8 +30,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 DATA, FORWARD, BACKWARD, OPTIMIZER, HOOKS, OTHER = (float(k) for k in range(len(PHASES)))
 ITERATION = float(len(PHASES))
 """Other time, and the end of an iteration."""
-NOBODY = ITERATION + 1
-"""Time outside of iterations: a validation, a checkpoint, a pause."""
+OUTSIDE = ("", "validation", "checkpoint", "commands")
+"""What the time outside of iterations is spent on."""
+NOBODY, VALIDATION, SAVING, COMMANDS = (ITERATION + 1 + k for k in range(len(OUTSIDE)))
 
 CHUNK = 4096
 """Rows that are allocated at a time."""
@@ -134,12 +135,12 @@ class Timeline:
         self.mark(ITERATION)
         self.samples += samples
 
-    def restart(self) -> None:
+    def restart(self, spent_on: float = NOBODY) -> None:
         """Begin anew here: earlier time belongs to no iteration."""
-        self.mark(NOBODY)
+        self.mark(spent_on)
 
     @contextmanager
-    def excluded(self) -> Iterator[None]:
+    def excluded(self, spent_on: float = NOBODY) -> Iterator[None]:
         """Take this time out of all phases of training; hooks that fire are still booked to themselves."""
         began = perf_counter()
         self.mark(OTHER)
@@ -148,7 +149,7 @@ class Timeline:
             yield
         finally:
             self._excluded -= 1
-            self.restart()
+            self.restart(spent_on)
             if not self._excluded:
                 self.excluded_s += perf_counter() - began
 
@@ -212,20 +213,26 @@ class Books:
         """Begin and end of the time that hooks of the readable dispatcher took."""
         self.points: list[tuple[tuple[int, ...], Rows]] = []
         """From the generated dispatcher: the bindings of a point, and the rows of their stamps."""
+        self.keeps: list[Callable[[Array, Sequence[Array], Array], None]] = []
+        """Called with the stamps that are taken, while iterations are traced: see `Capture.add`."""
         self._waiting: list[Array] = []
         self._mark = self._ended = perf_counter()
 
     def update(self) -> None:
         """Take what has been stamped since the last time."""
+        keeps, apart = [*self.keeps], list[Array]()
         marks = self.timeline.rows.take()  # first: a span that belongs to one of them has been put before it
         for bindings, rows in self.points:
             stamps = rows.take()
             if not len(stamps):
                 continue
-            durations = _nanoseconds(np.diff(stamps, axis=1))
+            seconds = np.diff(stamps, axis=1)
             for column, binding in enumerate(bindings):
-                used = durations[:, column]
-                self.cells[binding].add(used[used > 0])  # a binding that was not due has both stamps alike
+                fired = seconds[:, column] > 0  # a binding that was not due has both stamps alike
+                used = seconds[fired, column]
+                self.cells[binding].add(_nanoseconds(used))
+                if keeps:
+                    apart.append(np.column_stack((np.full(len(used), binding), stamps[fired, column], used)))
             self._waiting.append(stamps[:, [0, -1]])
         if len(spans := self.spans.take()):
             self._waiting.append(spans)
@@ -235,19 +242,21 @@ class Books:
             mine = of == binding
             self.cells[binding].add(durations[mine & fired])
             self.cells[binding].total += int(durations[mine & ~fired].sum())
+        for keep in keeps:
+            keep(marks, apart, firings[fired, :3])
         if len(marks):
             self._take_marks(marks)
 
     def _take_marks(self, marks: Array) -> None:
         """Book the time between marks to phases, and take out of each what hooks have had of it."""
         times, spent_on = marks[:, 0], marks[:, 1].astype(np.int64)
-        sums = np.bincount(spent_on, np.diff(times, prepend=self._mark), int(NOBODY) + 1)
+        sums = np.bincount(spent_on, np.diff(times, prepend=self._mark), int(COMMANDS) + 1)
         self._mark = float(times[-1])
         spans = np.concatenate([np.empty((0, 2)), *self._waiting])
         place = np.searchsorted(times, spans[:, 0])
         later = place == len(times)  # these are in time that no mark has closed yet
         self._waiting = [spans[later]] if later.any() else []
-        hooks = np.bincount(spent_on[place[~later]], (spans[:, 1] - spans[:, 0])[~later], int(NOBODY) + 1)
+        hooks = np.bincount(spent_on[place[~later]], (spans[:, 1] - spans[:, 0])[~later], int(COMMANDS) + 1)
         sums -= hooks
         sums[int(HOOKS)] += hooks[: int(NOBODY)].sum()
         sums[int(OTHER)] += sums[int(ITERATION)]

@@ -21,6 +21,7 @@ from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.timing import Books, Timeline
 from hookflow.runner.loop.requests import SKIPPED, WITH_A_BATCH, Requests
+from hookflow.runner.loop.settings import Settings
 from hookflow.runner.numerics.precision import in_precision
 from hookflow.runner.process.state import RunState
 
@@ -52,6 +53,7 @@ class Context:
         self.triggers = make_triggers(plan, state, self.scalars.condition)
         dispatcher = Dispatcher(plan, Books(len(plan.bindings), self.timeline), Here(self.shared), self._report_failure)
         self.engine = engine = Engine(plan, parts.hooks, self.triggers, state, dispatcher, ranks.rank)
+        self.settings = Settings(plan, parts.hooks)
         self.module_hooks = ModuleHooks(engine, parts.picked, state)
         self.sizes = {
             split: BatchSizes(

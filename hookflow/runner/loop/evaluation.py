@@ -14,6 +14,7 @@ import torch
 from hookflow.hooks.builtin.means import WeightedSum
 from hookflow.hooks.builtin.predict import Predictions
 from hookflow.hooks.tensors import evaluating
+from hookflow.runner.logging.timing import VALIDATION
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.requests import SKIPPED
 from hookflow.runner.loop.task import as_number, check_outputs, evaluation_of, single_numbers, steps_itself
@@ -82,7 +83,7 @@ class Evaluation:
         began = time.perf_counter()
         batch_idx, batches = state.batch_idx, state.batches
         entered = len(self.engine.arounds)
-        with self.context.timeline.excluded(), state.during(split), self.context.consensus.evaluation():
+        with self.context.timeline.excluded(VALIDATION), state.during(split), self.context.consensus.evaluation():
             fire(f"before_{split}")
             with evaluating(self.parts.model):
                 fire(f"before_{split}_epoch")

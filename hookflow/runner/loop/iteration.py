@@ -41,10 +41,6 @@ def plain(context: Context, run: Any, update: Update) -> Iterate:
     """
     s, requests, point = context.state, context.requests, context.engine.call
     step = context.computed(context.parts.task.step)
-    before_iter, after_iter = point("before_train_iter"), point("after_train_iter")
-    after_forward, before_backward = point("after_forward"), point("before_backward")
-    after_backward = point("after_backward")
-    before_step, after_step = point("before_optimizer_step"), point("after_optimizer_step")
     optimizers = [*context.parts.optimizers.values()]
     clear = clears_gradients(optimizers)
     early = update.clears_before_forward
@@ -55,6 +51,10 @@ def plain(context: Context, run: Any, update: Update) -> Iterate:
 
     def iterate(batches: Iterator[Any]) -> None:
         nonlocal checked
+        before_iter, after_iter = point("before_train_iter"), point("after_train_iter")  # commands change them
+        after_forward, before_backward = point("after_forward"), point("before_backward")
+        after_backward = point("after_backward")
+        before_step, after_step = point("before_optimizer_step"), point("after_optimizer_step")
         for batch in batches:
             data = clock()
             index = s.batch_idx

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -11,7 +11,9 @@ from typing import Any
 from hookflow.events.records import CommandRecord
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL
+from hookflow.runner.logging.timing import COMMANDS
 from hookflow.runner.loop.context import Context
+from hookflow.runner.loop.control import CHANGES, Control
 from hookflow.runner.loop.evaluation import Evaluation
 from hookflow.runner.loop.iteration import Iterate, too_few
 from hookflow.runner.loop.sanity import sanity_check
@@ -32,6 +34,7 @@ class SafePoint:
     context: Context
     signals: Signals
     checkpoints: CheckpointManager
+    control: Control
     stop: Stop | None = None
     heard: Stop | None = None
     synchronizes: bool = False
@@ -53,14 +56,16 @@ class SafePoint:
         state, requests = self.state, self.requests
         state.attention = False  # before looking: what comes from here on sets it again
         self.checkpoints.prepare()
-        synchronizes, self.synchronizes = self.synchronizes, False
+        waits, self.synchronizes = wait or self.synchronizes or self.control.paused, False
         wishes = self._wants()
-        agreed = self.consensus.settle(wishes) if wait or synchronizes else self.consensus.step(state.iter, wishes)
+        agreed = self.consensus.settle(wishes) if waits else self.consensus.step(state.iter, wishes)
         if not agreed:
             return
         saves = bool(agreed & SAVE)
         if agreed & OBEY:
-            saves |= self._execute_commands()
+            self._execute_commands()
+            if stop := self.control.stop:
+                saves |= self._stop_for(stop)
         if agreed & STOP:
             saves |= self._stop_as_agreed()
         if agreed & END_EPOCH:
@@ -69,6 +74,9 @@ class SafePoint:
             self.checkpoints.report()
         if saves:
             self.checkpoints.save()
+        if rewind := self.control.rewind:
+            self.checkpoints.report()
+            raise rewind
 
     def check_stop(self) -> None:
         """Look, before the training begins, whether a hook has asked to stop already."""
@@ -89,7 +97,7 @@ class SafePoint:
 
     def _wants(self) -> int:
         requests = self.requests
-        wishes = OBEY if self.signals.commands else 0
+        wishes = OBEY if self.signals.commands or self.control.paused else 0
         if requests.stop_reason is not None or self._signal is not None:
             wishes |= STOP
         if requests.saves:
@@ -116,53 +124,45 @@ class SafePoint:
             self.requests.save(["last"])
         return saves
 
-    def _execute_commands(self) -> bool:
-        """Execute the commands that have come, and answer each; return whether the state is to be saved at once.
+    def _execute_commands(self) -> None:
+        """Execute the commands that have come, and answer each. A pause lasts until a command or a signal ends it.
 
-        A pause lasts until a command or a signal ends it. Rank 0 hears commands for all.
+        Rank 0 hears commands for all.
         """
-        state, saves = self.state, False
+        state, control = self.state, self.control
         before = state.stage
-        with self.context.timeline.excluded():
+        with self.context.timeline.excluded(COMMANDS):
             while True:
+                state.stage = "paused" if control.holds else before
                 commands, written, over = self.consensus.broadcast_object(self._next_commands())
-                for command in commands:
-                    saves |= self._execute(command)
-                if written:
+                saves = [control.execute(command) for command in commands]
+                changes = any(command["cmd"] in CHANGES for command in commands)
+                if commands and self.consensus.any_rank(any(saves)):  # a hook may be switched off on one rank alone
+                    self.requests.save(["last"])
+                    self.checkpoints.save()
+                if written or changes:
                     self.checkpoints.report()
-                if over or state.stage != "paused":
+                control.answer()
+                if over or not control.holds:
                     break
         state.stage = before
-        return saves
+        state.attention |= control.paused
 
     def _next_commands(self) -> tuple[list[CommandRecord], bool, bool]:
         """Return new commands, whether a checkpoint was written, and whether a pause, in which it waits, is over."""
         signals, checkpoints = self.signals, self.checkpoints
-        if self.state.stage == "paused" and self.consensus.ranks.first:
+        if self.control.holds and self.consensus.ranks.first:
             until = time.monotonic() + 0.5
             while time.monotonic() < until and not (signals.commands or signals.stop or checkpoints.has_written):
                 time.sleep(POLL)
         commands = [signals.commands.popleft() for _ in range(len(signals.commands))]
         return commands, checkpoints.has_written, signals.stop is not None
 
-    def _execute(self, command: Mapping[str, Any]) -> bool:
-        state, note, saves = self.state, "", False
-        match name := command.get("cmd"):
-            case "pause":
-                state.stage = "paused"
-            case "resume":
-                state.stage = "train"
-            case "checkpoint":
-                self.requests.save(["last"])
-                self.checkpoints.save()
-            case "stop":
-                state.stage = "train"
-                saves = self._stop_for(Stop(f"stopped by {command.get('by', 'somebody')}", "stopped", 0, save=True))
-            case _:
-                note = f"there is no command {name!r}"
-        id_, sent = command.get("id", ""), command.get("t", 0.0)
-        self.context.log.put("ack", id=id_, cmd=str(name), sent=sent, ok=not note, note=note)
-        return saves
+    def refuse_the_rest(self) -> None:
+        """Answer the commands that have come too late."""
+        for command in self._next_commands()[0]:
+            self.control.execute(command)
+        self.control.answer()
 
 
 @dataclass
@@ -193,9 +193,10 @@ class Loop:
         safe_point.check_stop()
         if state.validation_due:
             self._validate()
-            safe_point.process(wait=True)
+            self._safe_point(wait=True)
         while safe_point.stop is None and (state.epoch_is_over or not state.finished):
             self._epoch()
+        safe_point.control.over = True
         self.update.settle()
         self.engine.fire("after_train")
         self.checkpoints.request_last()
@@ -253,7 +254,21 @@ class Loop:
         engine.fire("after_train_epoch")
         if self._validation_due("ep", state.epoch):
             self._validate()
-        self.safe_point.process(wait=True)
+        self._safe_point(wait=True)
+
+    def _safe_point(self, *, wait: bool) -> None:
+        """Do what has been asked for, and validate where that was a command."""
+        control = self.safe_point.control
+        self.safe_point.process(wait=wait)
+        while control.validation_due and self.safe_point.stop is None:
+            control.validation_due = False
+            self._validate()
+            if self.safe_point.stop is None:  # else a signal has cut it short
+                self.context.requests.save(["last"])
+                self.checkpoints.save()
+                self.checkpoints.report()
+            control.answer()
+            self.safe_point.process(wait=True)
 
     def _iterations(self) -> None:
         """Train on what is left of the epoch; cut it short when the run is at its end, or is stopped."""
@@ -273,7 +288,7 @@ class Loop:
             validates = state.iter > before and self._validation_due("it", state.iter)
             if validates:
                 self._validate()
-            safe_point.process(wait=validates)
+            self._safe_point(wait=validates)
             if safe_point.stop is not None or state.finished or state.epoch_is_over:
                 return
 

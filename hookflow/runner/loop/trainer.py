@@ -26,6 +26,7 @@ from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.loop.context import Context
+from hookflow.runner.loop.control import Control, Rewind
 from hookflow.runner.loop.diagnosis import diagnose
 from hookflow.runner.loop.evaluation import Evaluation, Split
 from hookflow.runner.loop.finite import Losses, StepGuard, advice
@@ -81,7 +82,8 @@ class Trainer:
         held = self.run, parts.model, *parts.model.modules(), *parts.optimizers.values(), *parts.hooks.values()
         unsaved = Unsaved(parts.task, parts.data, (*held, *parts.data.values()))
         self._checkpoints = CheckpointManager(self._context, self._update, snapshot, unsaved, store)
-        self._safe_point = SafePoint(self._context, signals, self._checkpoints)
+        control = Control(self._context, self._checkpoints, store)
+        self._safe_point = SafePoint(self._context, signals, self._checkpoints, control)
         if parts.ranks.world > 1:
             engine.on_request = self._safe_point.synchronize
         self._evaluate = Evaluation(self._context, self.run, self._safe_point.should_abort)
@@ -111,6 +113,7 @@ class Trainer:
                 self._evaluate("test")
                 self._safe_point.process(wait=True)
             self._checkpoints.save_the_rest()
+            self._safe_point.refuse_the_rest()
         stop = self._safe_point.stop
         for line in self._context.scalars.complaints():
             self._log.say(line, "warn")
@@ -183,7 +186,14 @@ class Trainer:
                     raise
 
     def _ended_by(self, error: BaseException) -> None:
-        """Fire what fires when something has raised; after a second signal, nothing is saved any more."""
+        """Fire what fires when something has raised; after a second signal, nothing is saved any more.
+
+        A way back to a checkpoint is no failure: it ends this attempt, of which nothing more is kept.
+        """
+        if isinstance(error, Rewind):
+            self._engine.unwind(error)
+            self._engine.fire("after_run")
+            return
         if is_oom(error):
             free_memory(error, self._update.drop, self._parts.device)
         self._engine.unwind(error)

@@ -106,10 +106,10 @@ class Signals:
 
     def be_graceful(self) -> None:
         """From here on the first signal waits for a safe point. Raises Interrupted when one has come already."""
-        self.graceful = True
+        again, self.graceful = self.graceful, True
         if self.stop is not None:
             raise Interrupted(f"{self.stop.reason} before the training began")
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread() and not again:
             threading.Thread(target=self._watch_fetches, name="hookflow-signals", daemon=True).start()
 
     def _watch_fetches(self) -> None:

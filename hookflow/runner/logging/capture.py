@@ -1,0 +1,101 @@
+"""A capture: the stamps of some iterations, kept by the recorder's thread and written as a trace.
+
+The training thread stamps the clock anyway; a capture costs it nothing. The trace has Chrome's format, which Perfetto
+opens: an event for each iteration, phase and firing, and for what lies between iterations. Times are in microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hookflow.events.records import PHASES
+from hookflow.events.rundir import write_whole
+from hookflow.graph.plan import Plan
+from hookflow.runner.logging.timing import HOOKS, ITERATION, NOBODY, OUTSIDE, Array
+
+
+class Capture:
+    """Keeps what is stamped from `began` on (by `time.perf_counter`), until so many iterations are over.
+
+    `first` is the first iteration, counted from 1.
+    """
+
+    def __init__(self, plan: Plan, first: int, iters: int, began: float, rank: int) -> None:
+        self.first = first
+        self.iters = iters
+        self._plan = plan
+        self._rank = rank
+        self._began = began
+        self._marks: list[Array] = []
+        self._apart: list[Array] = []
+        self._nested: list[Array] = []
+
+    def add(self, marks: Array, apart: Sequence[Array], nested: Array) -> None:
+        """Take marks of the timeline, and firings: binding, begin, seconds.
+
+        Those `apart` call no others. Of those that may be `nested`, the inner ones stand before the outer one.
+        """
+        self._marks.append(marks[marks[:, 0] > self._began])
+        self._apart += apart
+        self._nested.append(nested)
+
+    @property
+    def is_whole(self) -> bool:
+        return sum(int((marks[:, 1] == ITERATION).sum()) for marks in self._marks) >= self.iters
+
+    def write(self, path: Path) -> int:
+        """Write the trace, whole or not at all; return how many iterations it has."""
+        spans = sorted(chain(self._phases(), self._fired()), key=lambda span: (span[0], -span[1]))
+        starts = np.array([begin for begin, _, name, _ in spans if name == "iteration"])
+        end = max((end for _, end, name, _ in spans if name == "iteration"), default=0.0)
+        offset = time.time() - time.perf_counter()
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "name": "process_name", "pid": self._rank, "tid": 0, "args": {"name": f"rank {self._rank}"}}
+        ]
+        for begin, until, name, place in spans:
+            if self._began <= begin < end:
+                it = self.first + max(int(np.searchsorted(starts, begin, "right")) - 1, 0)
+                when = {"ts": round((begin + offset) * 1e6, 3), "dur": round((until - begin) * 1e6, 3)}
+                event = {"ph": "X", "name": name, "cat": place, "pid": self._rank, "tid": 0}
+                events.append({**event, **when, "args": {"iteration": it}})
+        path.parent.mkdir(exist_ok=True)
+        lines = ",\n".join(map(json.dumps, events))  # one by one, so that the training gets its turns in between
+        write_whole(path, f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n')
+        return len(starts)
+
+    def _phases(self) -> Iterator[tuple[float, float, str, str]]:
+        """Yield begin, end, name and category of each iteration and phase, and of what lies between iterations."""
+        before = start = self._began
+        left = self.iters
+        for now, spent_on in np.concatenate(self._marks).tolist() if self._marks else ():
+            if spent_on < HOOKS:
+                yield before, now, PHASES[int(spent_on)], "phase"
+            elif spent_on == ITERATION:
+                yield start, now, "iteration", "iteration"
+                left -= 1
+            if spent_on > NOBODY:
+                yield before, now, OUTSIDE[int(spent_on - NOBODY)], "outside"
+            if spent_on >= ITERATION:
+                start = now
+            before = now
+            if not left:
+                return
+
+    def _fired(self) -> Iterator[tuple[float, float, str, str]]:
+        """Yield the same of each firing: one that has called others lasts until they are over."""
+        inner: list[tuple[float, float]] = []
+        for apart, rows in [(True, rows) for rows in self._apart] + [(False, rows) for rows in self._nested]:
+            for binding, begin, seconds in rows.tolist():
+                while not apart and inner and inner[-1][0] >= begin:
+                    seconds += inner.pop()[1]
+                if not apart:
+                    inner.append((begin, seconds))
+                bound = self._plan.bindings[int(binding)]
+                yield begin, begin + seconds, bound.hook, bound.point

@@ -1,0 +1,161 @@
+"""The commands of a user, executed at safe points: by all ranks, at the same iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from hookflow.errors import UserError, nearest_or_all
+from hookflow.events.commands import TRACED, split_setting, wrong
+from hookflow.events.records import CommandRecord
+from hookflow.runner.checkpoint.manager import CheckpointManager
+from hookflow.runner.checkpoint.manifest import damage
+from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.dispatch.dispatcher import Off
+from hookflow.runner.logging.capture import Capture
+from hookflow.runner.loop.context import Context
+from hookflow.runner.process.signals import Stop
+
+CHANGES = ("off", "on", "set")
+"""The commands that are answered once a checkpoint has them: a resumed run follows whatever has been answered."""
+
+SPARED = (
+    *("before_run", "before_train", "after_load_checkpoint"),
+    *("before_save_checkpoint", "after_copy_checkpoint", "after_run"),
+)
+"""The points at which a hook that a command has switched off still fires: there it sets up, saves and loads its state,
+so that it can be switched on again, also in a resumed run."""
+
+
+class Rewind(BaseException):
+    """Raised at a safe point: the run goes back to the checkpoint at `path`. It is no failure."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"back to {path.name}")
+        self.path = path
+
+
+@dataclass
+class Control:
+    """Executes commands. The loop reads what they leave: `paused`, `stop`, `rewind`, and `validation_due`."""
+
+    context: Context
+    checkpoints: CheckpointManager
+    store: CheckpointStore
+    paused: bool = False
+    validation_due: bool = False
+    over: bool = False
+    """Every iteration is done: nothing is left to command."""
+    stop: Stop | None = None
+    rewind: Rewind | None = None
+    _answers: list[dict[str, Any]] = field(default_factory=list)
+    _steps_until: int = 0
+    _traced_until: int = 0
+
+    def __post_init__(self) -> None:
+        self.state = self.context.state
+
+    @property
+    def holds(self) -> bool:
+        """Whether the run waits at this safe point for the next command."""
+        leaves = self.validation_due or self.stop or self.rewind or self.over
+        return self.paused and not leaves and self.state.iter >= self._steps_until
+
+    def execute(self, command: CommandRecord) -> bool:
+        """Execute a command, or refuse it; return whether the state is to be saved before `answer` is called."""
+        name, args, note = command["cmd"], command["args"], ""
+        refused = wrong(name, args, self.context.plan.settable) or "the training is over" * self.over
+        if not refused:
+            try:
+                note = getattr(self, f"_{name}")(*args)
+            except UserError as error:
+                refused = "; ".join(problem.message for problem in error.problems)
+            except ValueError as error:
+                refused = str(error)
+        if name == "stop" and not refused:
+            self.stop = Stop(f"stopped by {command['by']}", "stopped", 0, save=True)
+        about = {"id": command["id"], "cmd": name, "args": args, "sent": command["t"]}
+        self._answers.append({**about, "ok": not refused, "note": refused or note})
+        return not refused and name in ("checkpoint", *CHANGES)
+
+    def answer(self) -> None:
+        """Record what has become of the commands, but for a validation that is still due."""
+        waiting = [answer for answer in self._answers if self.validation_due and answer["cmd"] == "validate"]
+        for answer in self._answers:
+            if answer not in waiting:
+                self.context.log.put("ack", **answer)
+        self._answers = waiting
+
+    def _pause(self) -> str:
+        _require(not self.paused, "the run is paused already")
+        self.paused = True
+        return ""
+
+    def _resume(self) -> str:
+        _require(self.paused, "the run is not paused")
+        self.paused = False
+        return ""
+
+    def _step(self) -> str:
+        _require(self.paused, "the run is not paused; a step is one iteration of a paused run")
+        self._steps_until = max(self._steps_until, self.state.iter) + 1
+        return ""
+
+    def _checkpoint(self) -> str:
+        return ""  # saved with what else is
+
+    def _stop(self) -> str:
+        return ""  # it is signed by who has sent it
+
+    def _validate(self) -> str:
+        _require("val" in self.context.parts.data, "the run has no validation data")
+        self.validation_due = True
+        return ""
+
+    def _trace(self, iters: str = str(TRACED)) -> str:
+        done = self.state.iter
+        _require(done >= self._traced_until, f"iterations up to {self._traced_until} are being traced")
+        self._traced_until = done + int(iters)
+        log, ranks = self.context.log, self.context.parts.ranks
+        log.trace(Capture(self.context.plan, done + 1, int(iters), perf_counter(), ranks.rank))
+        return f"iterations {done + 1} to {self._traced_until}"
+
+    def _off(self, hook: str) -> str:
+        disabled = self.context.engine.dispatcher.disabled
+        _require(hook not in disabled, f"{hook} is switched off already")
+        self.context.engine.switch(hook, Off(f"by a command at iteration {self.state.iter}", SPARED))
+        return ""
+
+    def _on(self, hook: str) -> str:
+        _require(hook in self.context.engine.dispatcher.disabled, f"{hook} is switched on already")
+        self.context.engine.switch(hook)
+        return ""
+
+    def _set(self, setting: str) -> str:
+        return self.context.settings.set(*split_setting(setting))
+
+    def _rewind(self, name: str = "") -> str:
+        self.checkpoints.report()  # what is being written is there then
+        consensus = self.context.consensus
+        found = consensus.broadcast_object(self._find(name) if consensus.ranks.first else "")
+        if isinstance(found, str):
+            raise ValueError(found)
+        self.rewind = Rewind(found)
+        return str(self.rewind)
+
+    def _find(self, name: str) -> Path | str:
+        """Return the checkpoint of a name, or of its directory's name; or why the run cannot go back to it."""
+        paths = {path.name: path for path in self.store.all()}
+        if not paths:
+            return "there is no checkpoint yet"
+        if (path := (paths | self.store.names()).get(name or next(iter(paths)))) is None:
+            return f"there is no checkpoint {name}; {nearest_or_all(name, [*self.store.names(), *paths])}"
+        wrong_with = damage(path)
+        return f"checkpoint {path.name} cannot be used ({wrong_with})" if wrong_with else path
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
