@@ -12,8 +12,9 @@ import torch.distributed as dist
 from hookflow.errors import Locate, Problem, UserError
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import DistributedSection
-from hookflow.runner.distributed.rendezvous import Ranks, rendezvous
+from hookflow.runner.distributed.rendezvous import Ranks, join_anew, rendezvous
 from hookflow.runner.numerics.precision import choose_device
+from hookflow.runner.process.signals import Rewind
 
 
 def device_of(wanted: str, ranks: Ranks, place: Locate) -> torch.device:
@@ -43,7 +44,7 @@ def process_group(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
     """Form the group of all ranks and destroy it; one process alone forms none.
 
     Waits up to `distributed.timeout` seconds until all are there. Raises UserError when the backend does not fit the
-    device. A rank that raises does not destroy the group, since that may wait for the others.
+    device. A rank that raises does not destroy the group, since that may wait for the others; all of them rewind.
     """
     if ranks.world == 1:
         yield
@@ -61,7 +62,12 @@ def process_group(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
         timeout=timedelta(seconds=section.timeout),
         device_id=device if backend == "nccl" else None,
     )
-    yield
+    try:
+        yield
+    except Rewind:
+        join_anew()
+        dist.destroy_process_group()
+        raise
     dist.destroy_process_group()
 
 

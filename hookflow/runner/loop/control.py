@@ -16,7 +16,7 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.dispatch.dispatcher import Off
 from hookflow.runner.logging.capture import Capture
 from hookflow.runner.loop.context import Context
-from hookflow.runner.process.signals import Stop
+from hookflow.runner.process.signals import Rewind, Stop
 
 CHANGES = ("off", "on", "set")
 """The commands that are answered once a checkpoint has them: a resumed run follows whatever has been answered."""
@@ -27,14 +27,6 @@ SPARED = (
 )
 """The points at which a hook that a command has switched off still fires: there it sets up, saves and loads its state,
 so that it can be switched on again, also in a resumed run."""
-
-
-class Rewind(BaseException):
-    """Raised at a safe point: the run goes back to the checkpoint at `path`. It is no failure."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"back to {path.name}")
-        self.path = path
 
 
 @dataclass

@@ -26,7 +26,7 @@ from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.loop.context import Context
-from hookflow.runner.loop.control import Control, Rewind
+from hookflow.runner.loop.control import Control
 from hookflow.runner.loop.diagnosis import diagnose
 from hookflow.runner.loop.evaluation import Evaluation, Split
 from hookflow.runner.loop.finite import Losses, StepGuard, advice
@@ -37,7 +37,7 @@ from hookflow.runner.loop.task import prediction_of
 from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics.memory import free_memory, is_oom
 from hookflow.runner.numerics.precision import in_precision
-from hookflow.runner.process.signals import Signals, Stop
+from hookflow.runner.process.signals import Rewind, Signals, Stop
 from hookflow.user_code import only_showable
 
 if TYPE_CHECKING:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import platform
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -35,13 +33,11 @@ from hookflow.runner.distributed.process_group import process_group
 from hookflow.runner.distributed.rendezvous import Ranks
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.writers import writing
-from hookflow.runner.loop.control import Rewind
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.precision import describe, torch_settings
 from hookflow.runner.process.launch import adopt
 from hookflow.runner.process.signals import Signals, Stop
-from hookflow.runner.process.state import RunState
 from hookflow.user_code import only_showable
 
 
@@ -54,12 +50,13 @@ def execute(
     *,
     resume: bool,
     allow_changed_hooks: bool,
+    back_to: Path | None = None,
 ) -> Stop:
     """Build and train the run in `run_dir`, from its newest checkpoint if `resume`; return why it ended.
 
-    `built` is called before the training begins. Raises UserError when the hooks are not those of the checkpoint,
-    unless that is allowed; other exceptions propagate, those of hooks after `recorder` has them. A command that goes
-    back to a checkpoint lets everything be built anew and begins another attempt, in this process.
+    Where a command has gone `back_to` a checkpoint, it starts from that one, and those after it are removed. `built` is
+    called before the training begins. Raises UserError when the hooks are not those of the checkpoint, unless that is
+    allowed, and Rewind when a command goes back; other exceptions propagate, those of hooks after `recorder` has them.
     """
     say = recorder.say
     wanted = run_dir.wanted() if resume else run_dir
@@ -71,51 +68,7 @@ def execute(
     with explained, torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks), only_showable():
         consensus = Consensus(ranks, loaded.pipeline.distributed.timeout) if ranks.world > 1 else Alone()
         first = partial(_begin, store, say, resume) if ranks.first else list[Path]
-        saved = consensus.broadcast_object(consensus.together(first))
-        base = wanted.base()
-        attempt = _Attempt(run_dir, loaded, plan, base, store, recorder, signals, consensus)
-        train = partial(attempt.train, wanted, saved, resume=resume, allow_changed_hooks=allow_changed_hooks)
-        while True:
-            try:
-                return train(built)
-            except Rewind as rewind:
-                attempt = replace(attempt, store=CheckpointStore(run_dir.checkpoints, texts))
-                train = partial(attempt.train, run_dir, [rewind.path], resume=True, rewinds=True)
-            recorder.unwatch()
-            signals.state = RunState()
-            gc.unfreeze()
-            gc.collect()  # the model and the optimizer of the attempt that is over
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    """What attempts at a run in one process have in common."""
-
-    run_dir: RunDir
-    loaded: Loaded
-    plan: Plan
-    base: Path
-    store: CheckpointStore
-    recorder: Recorder
-    signals: Signals
-    consensus: AnyConsensus
-
-    def train(
-        self,
-        wanted: RunDir,
-        saved: list[Path],
-        built: Callable[[], None],
-        *,
-        resume: bool,
-        allow_changed_hooks: bool = False,
-        rewinds: bool = False,
-    ) -> Stop:
-        """Build the run and train it, from the newest of the `saved` checkpoints that is whole.
-
-        One that `rewinds` forgets the checkpoints after it. Raises Rewind when a command goes back to another one.
-        """
-        loaded, plan, run_dir, recorder, store = self.loaded, self.plan, self.run_dir, self.recorder, self.store
-        consensus, ranks, say = self.consensus, self.consensus.ranks, self.recorder.say
+        saved = [back_to] if back_to else consensus.broadcast_object(consensus.together(first))
         checkpoint, passed_over = newest_good(saved, partial(_load, store, consensus))
         for line in passed_over if ranks.first else ():
             say(line, "warn")
@@ -125,26 +78,26 @@ class _Attempt:
                 raise UserError(refused)
             for change in changes:
                 say(f"since {since}: {change.text}", "info" if change.may is May.YES else "warn")
-        parts = build(loaded, plan, self.base, say, ranks=ranks, fresh=checkpoint is None)
+        parts = build(loaded, plan, wanted.base(), say, ranks=ranks, fresh=checkpoint is None)
         kept = partial(_place_checkpoints, store, run_dir, parts.hooks.values())
         consensus.together(kept if ranks.first else _nothing)
         check_comm_hook(plan, parts.strategy, parts.place)
         manifest = read_manifest(checkpoint) if checkpoint else {"it": 0, "ep": 0}
-        if ranks.first and not rewinds and recorder.log_found < manifest.get("log", 0):
+        if ranks.first and not back_to and recorder.log_found < manifest.get("log", 0):
             lost = "what was recorded between its end and the checkpoint is lost, as after a power cut"
             say(f"the event log ends before the checkpoint's iteration {manifest['it']}: {lost}", "warn")
-        with writing(parts.writers, run_dir, wanted.pipeline, manifest["it"], recorder, self.signals) as start_writers:
+        with writing(parts.writers, run_dir, wanted.pipeline, manifest["it"], recorder, signals) as start_writers:
             _record_start(recorder, plan, parts, manifest, checkpoint, loaded.pipeline.distributed.strategy)
             for problem in plan.warnings if ranks.first else ():
                 place = f"{problem.where.at_line}: " if problem.where else ""
                 hint = f" ({' '.join(problem.hint.split())})" if problem.hint else ""
                 say(f"{place}{problem.message}{hint}", "warn")
-            trainer = Trainer(parts, plan, run_dir, store, recorder, self.signals, consensus)
+            trainer = Trainer(parts, plan, run_dir, store, recorder, signals, consensus)
 
             def record_files() -> None:
                 adopt(run_dir)
                 if checkpoint is not None:
-                    store.rewind(checkpoint, forget=rewinds)
+                    store.rewind(checkpoint, forget=back_to is not None)
 
             def begin_attempt() -> None:
                 """Record the attempt, on all ranks or on none: the checkpoint has been read, if there is one."""
@@ -166,7 +119,7 @@ class _Attempt:
             finally:
                 for source in parts.data.values():
                     close(source)
-        return stop or Stop("every iteration is done", "finished", 0, save=False)
+    return stop or Stop("every iteration is done", "finished", 0, save=False)
 
 
 def _nothing() -> None:

@@ -33,7 +33,7 @@ from hookflow.runner.distributed.failures import agree_on_failure, explain_loss,
 from hookflow.runner.distributed.rendezvous import of_environment
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.process.launch import hold
-from hookflow.runner.process.signals import Signals, Stop
+from hookflow.runner.process.signals import Rewind, Signals, Stop
 from hookflow.runner.process.state import RunState
 from hookflow.text import drop_unprinted, mask_streams, print_error
 from hookflow.user_code import explained
@@ -142,10 +142,24 @@ def train(
             from hookflow.runner.process.attempt import execute
 
             built = True
-            stop = execute(
-                run_dir, recorder, signals, ranks, collect, resume=resume, allow_changed_hooks=allow_changed_hooks
-            )
-            signals.ignored = True
+            back_to: Path | None = None
+            while not signals.ignored:
+                try:
+                    stop = execute(
+                        run_dir,
+                        recorder,
+                        signals,
+                        ranks,
+                        collect,
+                        resume=resume,
+                        allow_changed_hooks=allow_changed_hooks,
+                        back_to=back_to,
+                    )
+                    signals.ignored = True
+                except Rewind as rewind:  # everything is built anew
+                    resume, back_to, signals.state = True, rewind.path, RunState()
+                    recorder.unwatch()
+                    gc.unfreeze()
     except BaseException as error:
         signals.ignored = True  # set here and not by a call: at a call another signal might raise
         raised = error

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 from hookflow.events.records import CommandRecord, Status
@@ -49,6 +50,14 @@ class Interrupted(KeyboardInterrupt):
 
 class WorkerHangs(Interrupted):
     """Raised where the training waits for a worker's batch, which has not come for `WAIT` seconds after a signal."""
+
+
+class Rewind(BaseException):
+    """Raised at a safe point by a command, on all ranks: the run goes back to the checkpoint at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"back to {path.name}")
+        self.path = path
 
 
 @contextmanager
