@@ -16,16 +16,18 @@ import typer
 from typer.core import TyperGroup
 
 from hookflow.cli.check import check
+from hookflow.cli.control import ctl, stop
 from hookflow.cli.diff import diff
 from hookflow.cli.evaluate import predict, test, val
 from hookflow.cli.explain import explain
+from hookflow.cli.export import export
 from hookflow.cli.graph import graph
 from hookflow.cli.new import new
 from hookflow.cli.output import echo, echo_error
 from hookflow.cli.run import run
 from hookflow.cli.runs import runs, show
-from hookflow.cli.stored import checkpoints, export
-from hookflow.cli.watch import stop, watch
+from hookflow.cli.stored import checkpoints
+from hookflow.cli.watch import watch
 from hookflow.cli.why import why
 from hookflow.errors import Problem, UserError, Where
 from hookflow.text import drop_unprinted, print_error, printable
@@ -59,7 +61,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = {
-    "Train": (new, run, stop, val, test, predict),
+    "Train": (new, run, ctl, stop, val, test, predict),
     "The graph of a pipeline": (check, graph, why, explain, diff),
     "Runs": (runs, watch, show, export, checkpoints),
 }

@@ -55,6 +55,14 @@ def runs(ctx: typer.Context) -> Iterator[Offer]:
 
 
 @_offering
+def commands(ctx: typer.Context) -> Iterator[Offer]:
+    """Offer the commands that a run takes."""
+    from hookflow.events.commands import COMMANDS
+
+    yield from ((command.name, command.about) for command in COMMANDS.values())
+
+
+@_offering
 def files_and_runs(ctx: typer.Context) -> Iterator[Offer]:
     """Offer pipeline files and runs; where none of them fits, the shell goes on with files."""
     yield from ((str(path), "") for folder in (Path(), Path("pipelines")) for path in sorted(folder.glob("*.toml")))

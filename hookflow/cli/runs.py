@@ -153,6 +153,7 @@ class _Page:
             "pipeline": facts.get("source"),
             "overrides": facts.get("overrides", []),
             "attempts": attempts,
+            "commands": [{key: change[key] for key in ("it", "cmd", "args", "t")} for change in state.changes],
             "warnings": troubles["warn"],
             "errors": troubles["error"],
             "metrics": {name: points[-1][1] for name, points in state.metrics.by_name.items() if points},
@@ -167,7 +168,9 @@ class _Page:
         yield ""
         yield from _facts([*self._result(), *self._setting()])
         warned, failed = self._troubles("warn"), self._troubles("error")
-        parts = {"attempts": self._attempts(), "warnings, by iteration": warned, "errors, by iteration": failed}
+        changed = ((f"{each['it']:,}", " ".join([each["cmd"], *each["args"]])) for each in self.state.changes)
+        parts = {"attempts": self._attempts(), "changed by commands, by iteration": changed}
+        parts |= {"warnings, by iteration": warned, "errors, by iteration": failed}
         for title, facts in parts.items():
             if lines := [*_facts(facts, "  ")]:
                 yield from ("", title, *lines)

@@ -1,18 +1,16 @@
-"""The commands checkpoints and export: what a run has stored."""
+"""The command checkpoints: what a run has saved."""
 
 from __future__ import annotations
 
-import csv
-import io
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hookflow.cli.options import FormatOption, RunArgument, RunsFolder
-from hookflow.cli.output import columns, echo, echo_json, write_file
-from hookflow.numbers import age, number, size, strict_json
+from hookflow.cli.output import columns, echo, echo_json
+from hookflow.numbers import age, number, size
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -106,36 +104,3 @@ def _row(item: dict[str, Any], state: RunState, whole: str) -> tuple[str, ...]:
         "-" if item["saved"] is None else age(time.time() - item["saved"]),
         f"unusable: {item['damage']}" if item["damage"] else condition,
     )
-
-
-def export(
-    run: RunArgument = None,
-    format_: Annotated[
-        Literal["csv", "jsonl"], typer.Option("--format", "-f", help="Comma-separated values, or a JSON object a line.")
-    ] = "csv",
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
-) -> None:
-    """Write out the scalars and metrics of a run.
-
-    Each row is one number: iteration, epoch, time, name, value. Metrics are named by their split: val/accuracy. Of
-    iterations that were trained again after a resume, the later attempt counts. The time is in seconds since 1970. A
-    number that is not finite is `nan`, `inf` or `-inf` in CSV, and null in JSON.
-
-    Example: `hookflow export cifar --format csv --out cifar.csv`
-    """
-    from hookflow.service.runs import find_run, scalars
-
-    rows = scalars(find_run(run, dir))
-    text = io.StringIO()
-    if format_ == "csv":
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerows([("iteration", "epoch", "time", "name", "value"), *rows])
-    else:
-        for row in rows:
-            facts = {"iteration": row.iter, "epoch": row.epoch, "time": row.time, "name": row.name, "value": row.value}
-            text.write(f"{strict_json(facts)}\n")
-    if out is None:
-        echo(text.getvalue().removesuffix("\n"))
-    else:
-        write_file(out, text.getvalue())

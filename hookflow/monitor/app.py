@@ -27,7 +27,7 @@ from textual.widget import Widget
 
 from hookflow.events.commands import send, stop_now
 from hookflow.events.log import CHUNK
-from hookflow.events.records import Command
+from hookflow.events.records import Trace
 from hookflow.events.rundir import Life, RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.charts import Pixels, read_image
@@ -42,6 +42,7 @@ from hookflow.monitor.prompt import insert
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import GROUND, row
+from hookflow.monitor.trace import Traced, read_trace
 from hookflow.monitor.view import Notice, Scene, View
 from hookflow.numbers import span
 
@@ -191,6 +192,7 @@ class MonitorApp(App[Outcome]):
         self._inside: dict[int, tuple[int, float]] = {}
         self._machine: Machine | None = None
         self._image: tuple[Shown, Pixels | str] | None = None
+        self._trace: tuple[Trace, list[Traced] | str] | None = None
         self._canvas = Canvas()
 
     def run(self, *, mouse: bool = False, **options: Any) -> Outcome | None:
@@ -294,12 +296,16 @@ class MonitorApp(App[Outcome]):
             machine=self._machine,
             remote=self._life == "remote",
             output=last_lines(self._dir.output, 500) if self._view.page == "output" else (),
-            kept=self._kept() if self._view.page == "event" else {},
+            kept=self._kept() if self._view.page == "event" or self._view.asking == "rewind" else {},
             visible=visible(*self.size, several=state.ranks.world > 1),
             replay=self._player is not None,
             readonly=self._readonly,
             notice=notice if time.monotonic() < until else "",
         )
+        if self._view.page == "trace" and state.traces:
+            if self._trace is None or self._trace[0] != state.traces[-1]:  # it is read once
+                self._trace = (state.traces[-1], read_trace(self._dir.path / state.traces[-1]["path"]))
+            scene.trace = self._trace[1]
         shown = scene.shown if self._view.page == "gallery" else None
         if shown and shown.record["k"] == "image":
             if self._image is None or self._image[0] != shown:  # it is read once
@@ -341,14 +347,12 @@ class MonitorApp(App[Outcome]):
                 over = self._player is not None or self._scene().health.over
                 self.exit(Outcome.ENDED if over else Outcome.DETACHED)
             case "stop and leave":
-                self._ask("stop")
+                self._send("stop")
                 self.exit(Outcome.STOP)
-            case "stop" | "checkpoint" as command:
-                self._ask(command)
+            case str() as action if action.startswith("send "):
+                self._send(*action.split(" ", 2)[1:])
             case "kill":
                 self.run_worker(self._kill, thread=True, group="kill", exclusive=True, exit_on_error=True)
-            case "pause":
-                self._ask("resume" if self.state.stage == "paused" else "pause")
             case "freeze":
                 self._frozen = None if self._frozen else pickle.loads(pickle.dumps(self.state))  # noqa: S301  # quicker than a copy
             case "suspend":
@@ -362,9 +366,9 @@ class MonitorApp(App[Outcome]):
                 self._player.obey(action)
         self._paint()
 
-    def _ask(self, command: Command) -> None:
+    def _send(self, command: str, *args: str) -> None:
         with self._telling(f"cannot ask the run to {command}"):
-            send(self._dir, command)
+            send(self._dir, command, *args)
             self._live.poll()
 
     def _kill(self) -> None:

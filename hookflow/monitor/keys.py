@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
+from hookflow.events.commands import COMMANDS as COMMANDS_OF_RUN
+from hookflow.events.commands import split_setting
 from hookflow.monitor.panels.events import EVENT, EVENTS, OUTPUT
 from hookflow.monitor.panels.gallery import GALLERY
 from hookflow.monitor.panels.help import Command, Key, help_page
@@ -11,12 +14,13 @@ from hookflow.monitor.panels.hooks import HOOK, HOOKS, POINTS
 from hookflow.monitor.panels.metrics import METRICS
 from hookflow.monitor.panels.ranks import RANKS
 from hookflow.monitor.panels.system import SYSTEM
+from hookflow.monitor.panels.waterfall import TRACE
 from hookflow.monitor.prompt import edit
-from hookflow.monitor.view import Notice, Page, Scene, charts, flip
+from hookflow.monitor.view import Notice, Page, Prompt, Scene, charts, flip, send, ways_back
 
 HELP = Page("help", lambda scene, width, height: help_page(scene, width, height, KEYS), "?", "this help")
 PANELS: dict[int, Page] = dict(enumerate((POINTS, HOOKS, METRICS, SYSTEM, EVENTS, RANKS), start=1))
-PAGES = {page.name: page for page in (HOOK, EVENT, HELP, GALLERY, OUTPUT)}
+PAGES = {page.name: page for page in (HOOK, EVENT, HELP, TRACE, GALLERY, OUTPUT)}
 
 
 def panels(scene: Scene) -> list[int]:
@@ -90,17 +94,53 @@ def _next_trouble(step: int, scene: Scene) -> Notice | None:
     return None
 
 
-def _request(action: str, scene: Scene) -> str | Notice:
-    if scene.replay:
-        return Notice("this is a replay: nothing can be asked of the run")
-    if scene.health.over:
-        return ""  # the footer tells that
-    if scene.readonly:
-        return Notice("opened with --readonly: nothing is asked of the run")
-    if action != "stop":
-        return action
-    scene.view.asking = "stop"
+def _request(name: str, scene: Scene) -> str | Notice:
+    """Send a command; ask first whether to, where it discards something."""
+    action = send(scene, name)
+    if isinstance(action, str) and COMMANDS_OF_RUN[name].destructive:
+        scene.view.asking = name  # type: ignore[assignment]
+        return ""
+    return action
+
+
+def _pause(scene: Scene) -> str | Notice:
+    return _request("resume" if scene.state.stage == "paused" else "pause", scene)
+
+
+def _rewind(scene: Scene) -> str | Notice:
+    return _request("rewind", scene) if scene.state.checkpoints else Notice("there is no checkpoint yet")
+
+
+def _switch(scene: Scene) -> str | Notice:
+    """Switch the hook that the cursor is on off, or on again."""
+    if scene.picked is None:
+        return Notice("no hook is bound to this point")
+    return send(scene, "on" if scene.picked.hook in scene.state.disabled else "off", scene.picked.hook)
+
+
+def _set(scene: Scene) -> str | Notice:
+    """Let an argument be typed, which the hook that the cursor is on declares settable, or another hook."""
+    here = scene.picked.hook if scene.picked else ""
+    names = [f"{hook}.{each}" for hook, names in scene.plan.settable.items() for each in names]
+    if not names:
+        return Notice("no hook of this run declares an argument settable")
+    names.sort(key=lambda name: not name.startswith(f"{here}."))
+
+    def complete(scene: Scene, text: str) -> list[tuple[str, str]]:
+        key = text.partition("=")[0]
+        return [(f"{name}=", f"now {_value(scene, name)}") for name in names if key in name]
+
+    first = f"{names[0]}=" if names[0].startswith(f"{here}.") else ""
+    scene.view.prompt = Prompt("set", lambda scene, text: send(scene, "set", text), complete=complete, text=first)
     return ""
+
+
+def _value(scene: Scene, name: str) -> str:
+    hook, _, argument = name.rpartition(".")
+    if change := scene.state.setting(hook, argument):
+        return split_setting(change["args"][0])[2]
+    args = scene.plan.hook(hook).args
+    return f"{args[argument]}" if isinstance(args, Mapping) and argument in args else "the default"
 
 
 def _leave(scene: Scene) -> str:
@@ -115,7 +155,9 @@ def _answer(name: str, scene: Scene) -> str:
     if question == "stop":
         if name == "k" and scene.can_kill:
             return "kill"
-        return "stop" if name in ("s", "y") else ""
+        return "send stop" if name in ("s", "y") else ""
+    if question == "rewind":
+        return f"send rewind {back[int(name) - 1]}" if name in "123456"[: len(back := ways_back(scene))] else ""
     if name in ("d", "enter", "q", "ctrl+c"):
         return "detach"
     if name == "s" and scene.health.condition == "stalled":  # it may never get to the end of this iteration
@@ -145,15 +187,20 @@ KEYS: tuple[Key, ...] = (
     Key({"h": _swap}, "h", "from the hooks to the points and back", "replay"),
     Key({"enter": _enter}, "enter", "a point's hooks; a hook's or an event's page"),
     Key({"space": "freeze"}, "space", "freeze the view; the data go on", "live"),
-    Key({"p": partial(_request, "pause")}, "p", "pause the training, and resume it", "live"),
+    Key({"p": _pause}, "p", "pause the training, and resume it", "live"),
+    Key({"S": partial(_request, "step")}, "S", "train one iteration of a paused training", "live"),
     Key({"c": partial(_request, "checkpoint")}, "c", "save a checkpoint now", "live"),
+    Key({"V": partial(_request, "validate")}, "V", "validate now", "live"),
+    Key({"x": _switch}, "x", "switch the hook at the cursor off, and on again", "live"),
+    Key({"equals_sign": _set}, "=", "set an argument that its hook declares settable", "live"),
+    Key({"B": _rewind}, "B", "go back to a checkpoint (asks first)", "live"),
     Key({"s": partial(_request, "stop")}, "s", "stop the training (asks first)", "live"),
     Key({"space": "play"}, "space", "play and pause", "replay"),
     Key(FRAMES, "← →", "a frame back and on; with shift 5 %", "replay"),
     Key(BOUNDS, ", .", "to the start, to the end; also home and end", "replay"),
     Key({"less_than_sign": "slower", "greater_than_sign": "faster"}, "< >", "slower, faster", "replay"),
     Key(TROUBLES, "e E", "newest warning or error, then older; newer"),
-    *(Key({page.key: partial(_toggle, page.name)}, page.key, page.about) for page in (GALLERY, OUTPUT)),
+    *(Key({page.key: partial(_toggle, page.name)}, page.key, page.about) for page in (TRACE, GALLERY, OUTPUT)),
     Key({"f": partial(flip, "idle")}, "f", "show the points too where nothing fires, and hide them"),
     Key({"v": partial(flip, "whole")}, "v", "figures of the hooks: of the last 60 s, or of the whole run"),
     Key(BRACKETS, "[ ]", "previous and next metric, or image"),

@@ -7,7 +7,7 @@ what the live view showed. How long an attempt has taken is in its frames, by a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,8 @@ SET_BACK = 5.0
 """Seconds that a frame must be older than what came before to mean that the clock was set back."""
 
 NEWER = "what is new in it is not shown"
+CHANGES = ("off", "on", "set", "validate")
+"""Commands that change the training."""
 
 IDLE = ("start", "paused", "end")
 """Stages whose time is no part of the pace of the training."""
@@ -32,11 +34,17 @@ IDLE = ("start", "paused", "end")
 
 @dataclass(slots=True)
 class Request:
-    """A command of a user; `answer` is the run's acknowledgement, None while it is awaited."""
+    """A command of a user with its arguments; `answer` is the run's acknowledgement, None while it is awaited."""
 
     cmd: str
     at: float
+    args: Sequence[str] = ()
     answer: records.Acknowledged | None = None
+
+    @property
+    def text(self) -> str:
+        """The command as one writes it."""
+        return " ".join([self.cmd, *self.args])
 
 
 @dataclass(slots=True)
@@ -64,6 +72,9 @@ class RunState:
         self.scalars: dict[str, Series] = {}
         self.metrics = MetricHistory()
         self.checkpoints: list[records.Checkpoint] = []  # the last 1,000
+        self.traces: list[records.Trace] = []
+        self.changes: list[records.Acknowledged] = []  # the commands that have changed the training, as far as it is
+        self.disabled: dict[str, int] = {}  # the hooks that are switched off, with the iterations done then
         self.requests: dict[str, Request] = {}
         self.attempts: list[Attempt] = []
         self._prepared: list[Entry] = []  # messages since the last record of another kind: of the attempt before it
@@ -89,7 +100,6 @@ class RunState:
         self.stage = "start"
         self.batch = self.batches = 0
         self.errors: dict[tuple[str, str], records.Error] = {}
-        self.disabled: set[str] = set()
         self._warned: set[str] = set()  # scalars that were not finite
         self.moved = self.now  # when the training was last seen to get on
         self._between = False  # an epoch is over, with or without its validation, and the next has not begun
@@ -119,7 +129,7 @@ class RunState:
 
     def apply_command(self, record: records.CommandRecord) -> None:
         """Take the next record of the command log, as `apply` does those of an event log."""
-        self.requests.setdefault(record["id"], Request(record["cmd"], record["t"]))
+        self.requests.setdefault(record["id"], Request(record["cmd"], record["t"], record["args"]))
 
     def warn(self, text: str) -> None:
         """Warn of a file of the run that cannot be read."""
@@ -217,6 +227,8 @@ class RunState:
             known.forget_after(self.it)
         self.gallery.forget_after(self.it)
         self.metrics.forget_after(self.it)
+        self.disabled = {hook: it for hook, it in self.disabled.items() if it <= self.it}
+        self.changes = [change for change in self.changes if change["it"] <= self.it]
         text = f"{'resumed' if again or origin else 'started'} on {record['device']}"
         self._note(record, "info", "run", text + (f" from {origin} at iteration {self.it}" if origin else ""))
         if self.synthetic:
@@ -276,11 +288,35 @@ class RunState:
         self._note(record, "checkpoint", "checkpoint", text, record["path"])
 
     def _on_ack(self, record: records.Acknowledged) -> None:
-        self.requests.setdefault(record["id"], Request(record["cmd"], record["sent"])).answer = record
+        request = self.requests.setdefault(record["id"], Request(record["cmd"], record["sent"], record["args"]))
+        request.answer = record
         outcome = f"done at iteration {record['it']}" if record["ok"] else "refused"
         note = f": {record['note']}" if record["note"] else ""
-        text = f"{record['cmd']} {outcome} ({record['t'] - record['sent']:.1f} s){note}"
+        text = f"{request.text} {outcome} ({record['t'] - record['sent']:.1f} s){note}"
         self._note(record, "command", "command", text)
+        match (record["cmd"], *record["args"]) if record["ok"] else ():
+            case ("on", hook):
+                self.disabled.pop(hook, None)
+            case ("off", hook):
+                self.disabled[hook] = record["it"]
+            case ("rewind", *_) if self.attempts:
+                self.attempts[-1].ended = record["note"]
+        if record["ok"] and record["cmd"] in CHANGES:
+            self.changes.append(record)
+
+    def setting(self, hook: str, argument: str) -> records.Acknowledged | None:
+        """Return the command that has set an argument last, if any has."""
+        key = f"{hook}.{argument}="
+        return next(
+            (each for each in reversed(self.changes) if each["args"][:1] and each["args"][0].startswith(key)), None
+        )
+
+    def _on_trace(self, record: records.Trace) -> None:
+        self.traces = [*self.traces[-99:], record]
+        last = record["first"] + record["iters"] - 1
+        self._note(
+            record, "command", "trace", f"iterations {record['first']} to {last}: {record['path']}", record["path"]
+        )
 
     def _on_message(self, record: records.Message) -> None:
         self.ranks.hear_first(record)
@@ -301,7 +337,7 @@ class RunState:
         if record["action"] == "raise":
             self.first.fatal = known
         if record["action"] == "disable":
-            self.disabled.add(record["hook"])
+            self.disabled[record["hook"]] = self.it + 1  # no checkpoint of this iteration has it
 
     def _on_end(self, record: records.End) -> None:
         begun = bool(self.run) and self.end is None

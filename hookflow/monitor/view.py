@@ -9,6 +9,7 @@ from typing import Literal
 
 from textual.strip import Strip
 
+from hookflow.events.commands import wrong
 from hookflow.graph.plan import Binding, Plan
 from hookflow.metric_mode import mode_by_name
 from hookflow.monitor.charts import Pixels
@@ -17,6 +18,7 @@ from hookflow.monitor.health import Health, Pace, share
 from hookflow.monitor.journal import Entry, Key, Shown
 from hookflow.monitor.machine import Machine
 from hookflow.monitor.state import RunState
+from hookflow.monitor.trace import Traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +56,13 @@ class View:
     `point` empty means the busiest; `event` is an entry's number, None follows the newest; `idle` lists the points too
     where nothing has fired in the last minute; `whole`: the figures are of the run, and not of that minute. In the
     gallery, `logged` is the selected name (None: the first), `shown` the number of an item of that name (None: the
-    newest).
+    newest). `traced`: the place of an iteration in its trace.
     """
 
     focus: int = 2
     zoomed: bool = False
     page: str = "main"
-    asking: Literal["", "quit", "stop"] = ""
+    asking: Literal["", "quit", "stop", "rewind"] = ""
     prompt: Prompt | None = None
     point: str = ""
     hook: int = 0
@@ -72,6 +74,7 @@ class View:
     idle: bool = False
     logged: Key | None = None
     shown: int | None = None
+    traced: int = 0
     scroll: int = 0
 
     def open(self, page: str) -> None:
@@ -84,8 +87,8 @@ class Scene:
 
     `path`: the run directory, as people read it. `remote`: the run is on another machine. `output`: the last lines that
     the training printed, while they are shown. `kept`: the checkpoints on the disk and their files of weights, while
-    an event is shown. `image`: the logged image that is looked at, or why there is none. `visible`: the
-    panels that the whole dashboard has room for.
+    an event is shown or the run is to go back. `image`: the logged image that is looked at, or why there is none;
+    `trace` likewise. `visible`: the panels that the whole dashboard has room for.
     """
 
     state: RunState
@@ -100,6 +103,7 @@ class Scene:
     output: Sequence[str] = ()
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     image: Pixels | str = ""
+    trace: Sequence[Traced] | str = ""
     replay: bool = False
     readonly: bool = False
     notice: str = ""
@@ -136,6 +140,11 @@ class Scene:
         """Whether to offer to end the process at once: it stalls here, or has not stopped though asked to."""
         requested = any(request.cmd == "stop" for request in self.state.pending)
         return not self.remote and (requested or self.health.condition == "stalled")
+
+    @property
+    def can_act(self) -> bool:
+        """Whether commands can be sent to the run."""
+        return not (self.replay or self.readonly or self.health.over)
 
     @property
     def several(self) -> bool:
@@ -192,6 +201,24 @@ class Scene:
         return next(iter([*chosen, *held[::-1]]), None)
 
 
+def send(scene: Scene, name: str, *args: str) -> str | Notice:
+    """Return what lets the app send a command to the run, or why it is not sent."""
+    if scene.replay:
+        return Notice("this is a replay: nothing can be asked of the run")
+    if scene.health.over:
+        return Notice("the run is over: nothing can be asked of it")
+    if scene.readonly:
+        return Notice("opened with --readonly: nothing is asked of the run")
+    if why := wrong(name, args, scene.plan.settable):
+        return Notice(why)
+    return " ".join(["send", name, *args])
+
+
+def ways_back(scene: Scene) -> list[str]:
+    """Return the newest checkpoints on the disk, six at most."""
+    return sorted(scene.kept, reverse=True)[:6]
+
+
 def scroll(scene: Scene, step: int) -> None:
     """Move a page by so many lines."""
     scene.view.scroll = min(max(scene.view.scroll + step, 0), 10**6)
@@ -217,7 +244,7 @@ class Page:
     about: str = ""
     move: Callable[[Scene, int], None] = scroll
     enter: Callable[[Scene], None] = lambda scene: scene.view.open("main")
-    keys: Mapping[str, Callable[[Scene], None]] = field(default_factory=dict)
+    keys: Mapping[str, Callable[[Scene], str | Notice | None]] = field(default_factory=dict)
     hints: Callable[[Scene], Sequence[tuple[str, str]]] = lambda scene: [("↑ ↓", "scroll")]
     only: Literal["", "ranks"] = ""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from textual.strip import Strip
 
+from hookflow.events.records import Checkpoint
 from hookflow.monitor.keys import current, panels
 from hookflow.monitor.style import Part, bar, boxed, cells, row, spread
-from hookflow.monitor.view import Scene
+from hookflow.monitor.view import Scene, ways_back
 from hookflow.numbers import age, many, number, out_of, span
 from hookflow.text import fit, wrapped
 
@@ -119,11 +121,12 @@ def _message(scene: Scene) -> Part | None:
         return (f"{health.glyph} the run is over ({health.condition}); q leaves", style)
     if pending := scene.state.pending:
         request = pending[-1]
-        return (f"◉ {request.cmd} requested {age(scene.clock - request.at)} ago …", "command")
+        return (f"◉ {request.text} requested {age(scene.clock - request.at)} ago …", "command")
     for request in reversed(scene.state.requests.values()):
-        if request.answer and scene.clock - request.answer["t"] < RECENT:
-            outcome = "done" if request.answer["ok"] else f"refused: {request.answer['note']}"
-            return (f"◉ {request.cmd} {outcome} at iteration {request.answer['it']}", "good")
+        if (answer := request.answer) and scene.clock - answer["t"] < RECENT:
+            if answer["ok"]:
+                return (f"◉ {request.text} done at iteration {answer['it']}", "good")
+            return (f"◉ {request.text} refused at iteration {answer['it']}: {answer['note']}", "warn")
     if health.condition == "stalled" and not scene.readonly:
         return (f"{health.glyph} no progress: s stops it", "alarm")
     return None
@@ -139,8 +142,9 @@ def _keys(scene: Scene) -> list[tuple[str, str]]:
     keys = [("?", "help"), *[("q", "quit")] * (not over)]
     if scene.replay:
         keys += [("space", "play/pause"), ("← →", "step"), ("< >", "speed"), (", .", "start/end")]
-    elif not scene.readonly and not scene.health.over:
-        keys += [("s", "stop"), ("c", "checkpoint"), ("p", "resume" if scene.state.stage == "paused" else "pause")]
+    elif scene.can_act:
+        paused = [("p", "resume"), ("S", "step")] if scene.state.stage == "paused" else [("p", "pause")]
+        keys += [("s", "stop"), ("c", "checkpoint"), *paused, ("V", "validate"), ("x", "hook off"), ("t", "trace")]
     keys += [("e", "errors"), *[("i", "images")] * bool(scene.state.gallery.keys)]
     keys += [("enter", "open"), (f"1-{panels(scene)[-1]}", "panel"), *[("space", "freeze")] * (not scene.replay)]
     keys += [("o", "output"), ("z", "zoom"), ("[ ]", "metric"), ("f", "all points"), ("v", "window"), ("P", "image")]
@@ -168,12 +172,20 @@ def over(lines: Sequence[Strip], scene: Scene, width: int) -> list[Strip]:
     return [*lines[:y], *middle, *lines[y + len(box) :]]
 
 
+def _way_back(saved: Checkpoint | None, name: str) -> str:
+    return f"iteration {saved['it']}  {', '.join(saved['names'])}" if saved else name
+
+
 def _question(scene: Scene) -> tuple[str, list[tuple[str, str]], str]:
     if scene.view.asking == "quit":
         stop = f"stop the training {'…' if scene.health.condition == 'stalled' else 'after this iteration'}"
         choices = [("d", "detach: the training goes on (enter)"), ("s", stop), ("esc", "stay here")]
         return "leave the dashboard?", choices, f"later: hookflow watch {scene.known_as}"
     kill = [("k", "kill it: stops now, saves nothing")] * scene.can_kill
+    if scene.view.asking == "rewind":
+        names = {Path(saved["path"]).name: saved for saved in scene.state.checkpoints}
+        ways = [(f"{k}", _way_back(names.get(name), name)) for k, name in enumerate(ways_back(scene), start=1)]
+        return "go back to which checkpoint?", [*ways, ("esc", "stay here")], "what was trained after it is discarded"
     choices = [("s", "stop after this iteration, with a checkpoint"), *kill, ("esc", "no, let it train")]
     saved = scene.state.checkpoints
     newest = f"newest checkpoint: iteration {saved[-1]['it']}" if saved else "there is no checkpoint yet"

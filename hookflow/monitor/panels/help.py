@@ -44,7 +44,7 @@ SIGNS = (
     ("✓ ■ ✗", "finished, stopped, failed"),
     ("· ◇ ◆ ◉ ▲ ✗", "events: note, validation, checkpoint, command answered, warning, error"),
     ("▣ ¶ ▟", "logged to be looked at: image, text, histogram"),
-    ("▲ ✗ ⊘", "hooks: 1.5x as long as before, and 1 % of the iterations; has failed; is switched off by an error"),
+    ("▲ ✗ ⊘", "hooks: 1.5x as long as before, and 1 % of the iterations; has failed; is switched off"),
     ("┌ │ └ ▶", "the hook at ▶ waits for the hooks whose lanes reach it; ├ ┼ join, │ only passes"),
 )
 

@@ -10,7 +10,7 @@ from textual.strip import Strip
 
 from hookflow.events.percentiles import bounds
 from hookflow.events.records import PHASES
-from hookflow.graph.plan import Binding
+from hookflow.graph.plan import Binding, PlannedHook
 from hookflow.graph.render.text import gutter
 from hookflow.graph.why import rows_of
 from hookflow.monitor.charts import ticks
@@ -254,16 +254,24 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
         "what": f"{hook.use}   {hook.about}",
         "declared": hook.where,
         "arguments": hook.written_args or "none",
+        **({"set": ", ".join(changes)} if (changes := _changes(scene, hook)) else {}),
         "fires": (f"{binding.trigger}" or "always") + (", on rank 0 alone" if hook.ranks == "zero" else ""),
         "method": f"{binding.method or hook.use}({', '.join(binding.takes)}){half}",
         "phase": binding.phase + (f"   (an edge moves it from {hook.phase})" if moved else ""),
         "reads": ", ".join(binding.reads) or "nothing declared",
         "writes": ", ".join(binding.writes) or "nothing declared",
-        "on error": f"{hook.on_error}{'   (now switched off)' if binding.hook in scene.state.disabled else ''}",
+        "on error": hook.on_error,
+        **({"off": f"since iteration {off}"} if (off := scene.state.disabled.get(binding.hook)) is not None else {}),
         **(figures or {"attempt": "has not fired yet"}),
         "share": f"{used}   last firing {ms(timing.last)} ms",
     }
     return [line for name, value in facts.items() for line in definition(width, f" {name}", value, 11)]
+
+
+def _changes(scene: Scene, hook: PlannedHook) -> list[str]:
+    """Return the arguments that commands have set, with the iterations done then."""
+    changes = [change for argument in hook.settable if (change := scene.state.setting(hook.name, argument))]
+    return [f"{change['args'][0].removeprefix(f'{hook.name}.')} since iteration {change['it']}" for change in changes]
 
 
 def _edges(scene: Scene, binding: Binding, width: int) -> list[Strip]:

@@ -1,7 +1,8 @@
 """A capture: the stamps of some iterations, kept by the recorder's thread and written as a trace.
 
 The training thread stamps the clock anyway; a capture costs it nothing. The trace has Chrome's format, which Perfetto
-opens: an event for each iteration, phase and firing, and for what lies between iterations. Times are in microseconds.
+opens: an event for each iteration, phase and firing, and for what lies between iterations. Times are in microseconds
+from `began` on, in seconds since 1970.
 """
 
 from __future__ import annotations
@@ -54,20 +55,22 @@ class Capture:
         """Write the trace, whole or not at all; return how many iterations it has."""
         spans = sorted(chain(self._phases(), self._fired()), key=lambda span: (span[0], -span[1]))
         starts = np.array([begin for begin, _, name, _ in spans if name == "iteration"])
-        end = max((end for _, end, name, _ in spans if name == "iteration"), default=0.0)
-        offset = time.time() - time.perf_counter()
+        if not len(starts):
+            return 0
+        zero, end = starts[0], max(end for _, end, name, _ in spans if name == "iteration")
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", "pid": self._rank, "tid": 0, "args": {"name": f"rank {self._rank}"}}
         ]
         for begin, until, name, place in spans:
-            if self._began <= begin < end:
-                it = self.first + max(int(np.searchsorted(starts, begin, "right")) - 1, 0)
-                when = {"ts": round((begin + offset) * 1e6, 3), "dur": round((until - begin) * 1e6, 3)}
+            if zero <= begin < end:
+                it = self.first + int(np.searchsorted(starts, begin, "right")) - 1
+                when = {"ts": round((begin - zero) * 1e6, 3), "dur": round((until - begin) * 1e6, 3)}
                 event = {"ph": "X", "name": name, "cat": place, "pid": self._rank, "tid": 0}
                 events.append({**event, **when, "args": {"iteration": it}})
         path.parent.mkdir(exist_ok=True)
         lines = ",\n".join(map(json.dumps, events))  # one by one, so that the training gets its turns in between
-        write_whole(path, f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n')
+        began = time.time() - time.perf_counter() + zero
+        write_whole(path, f'{{"otherData": {{"began": {began:.6f}}}, "traceEvents": [\n{lines}\n]}}\n')
         return len(starts)
 
     def _phases(self) -> Iterator[tuple[float, float, str, str]]:

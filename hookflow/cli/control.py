@@ -1,0 +1,190 @@
+"""The commands ctl and stop: what a running training is asked to do, and how it answers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hookflow.cli import complete
+from hookflow.cli.options import RunsFolder
+from hookflow.cli.output import columns, echo
+from hookflow.errors import Problem, UserError, Where
+from hookflow.text import print_error
+
+if TYPE_CHECKING:
+    from hookflow.events.records import Acknowledged
+    from hookflow.events.rundir import RunDir
+
+
+PATIENCE = 10.0
+"""Seconds that a run is given to reach a safe point."""
+
+ENDING = 60.0
+"""Seconds that a run is given to end, or to validate or save a checkpoint before it answers."""
+
+RunName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="The run: a path, an id, a part of one, or a name.",
+        show_default=False,
+        autocompletion=complete.runs,
+    ),
+]
+
+
+def ctl(
+    run: RunName,
+    command: Annotated[
+        str | None, typer.Argument(metavar="COMMAND", show_default=False, autocompletion=complete.commands)
+    ] = None,
+    args: Annotated[list[str] | None, typer.Argument(metavar="ARGS", show_default=False)] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before rewind and stop.")] = False,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Send a command to a run, and wait for its answer: the iteration at which it took effect.
+
+    Without COMMAND it lists the commands, and the arguments of the run's hooks that `set` takes.
+
+    Exits with 2 if the run is not running or the command is wrong, with 1 if the run refuses it or does not answer.
+
+    Example: `hookflow ctl cifar set grad_clip.max_norm=0.5`
+    """
+    from hookflow.events.commands import COMMANDS, wrong
+    from hookflow.service.runs import recorded_plan
+
+    run_dir = _running(run, dir)
+    settable = recorded_plan(run_dir).settable
+    if command is None:
+        echo("\n".join(columns([(f"{each.name} {each.takes}".rstrip(), each.about) for each in COMMANDS.values()])))
+        echo(f"settable: {', '.join(f'{hook}.{name}' for hook, names in settable.items() for name in names) or 'none'}")
+        return
+    words = args or []
+    if why := wrong(command, words, settable):
+        raise UserError(Problem(why, Where("COMMAND")))
+    if COMMANDS[command].destructive and not yes:
+        if not sys.stdin.isatty():
+            raise UserError(Problem(f"{command} asks first, and there is no terminal", Where("COMMAND"), "add --yes"))
+        typer.confirm(f"{run_dir.id}: {COMMANDS[command].about}?", abort=True)
+    answer = _request(run_dir, ENDING, command, *words)
+    if answer is None:
+        print_error(f"no answer {'before the run ended' if _is_over(run_dir) else f'within {ENDING:.0f} s'}")
+        raise typer.Exit(1)
+    note = f" ({answer['note']})" if answer["note"] else ""
+    echo(f"{' '.join([command, *words])} done at iteration {answer['it']:,}{note}")
+
+
+def stop(
+    run: RunName,
+    now: Annotated[
+        bool, typer.Option("--now", help="End the process by signals, without a checkpoint: for a run that hangs.")
+    ] = False,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Stop a run, with a checkpoint to resume from.
+
+    It stops at its next safe point: between two iterations, after an epoch, after a validation. With `--now` its
+    process is ended at once, wherever it is: it has only the checkpoints that it has saved before.
+
+    Exits with 2 if the run is not running, with 1 if it refuses to stop.
+
+    Example: `hookflow stop cifar`
+    """
+    from hookflow.events.commands import stop_now
+
+    run_dir = _running(run, dir)
+    if now and run_dir.life() == "remote":
+        message = f"the run {run_dir.id} is on {run_dir.describe()['host']}, and --now ends processes of this machine"
+        raise UserError(Problem(message, Where("--now"), "use it there, or leave out --now"))
+    if not now:
+        _request_stop(run_dir)
+        return
+    try:
+        if not stop_now(run_dir, print_error):
+            raise typer.Exit(1)
+    except OSError as error:
+        raise UserError(Problem(f"the run {run_dir.id} cannot be stopped: {error.strerror}", Where("RUN"))) from None
+    _print_end(run_dir)
+
+
+def _running(name: str, folder: Path) -> RunDir:
+    """Return a run that is running. Raises UserError where it is not."""
+    from hookflow.service.runs import find_run
+
+    run = find_run(name, folder)
+    if (life := run.life()) not in ("alive", "remote"):
+        message = f"the run {run.id} {'is not running' if life == 'gone' else 'has not started'}"
+        raise UserError(Problem(message, Where("RUN"), "`hookflow runs` says how each run is"))
+    return run
+
+
+def _request(run: RunDir, patience: float, command: str, *args: str) -> Acknowledged | None:
+    """Write a command into the command log, and return the answer of the run; None where it gives none.
+
+    Exits with 1 where it refuses. Raises UserError without the right to write.
+    """
+    from hookflow.events.commands import send
+    from hookflow.events.log import event_log
+
+    log = event_log(run.events)
+    log.at = run.events.stat().st_size if run.events.exists() else 0
+    try:
+        request = send(run, command, *args)
+    except OSError as error:
+        message = f"the run {run.id} cannot be asked to {command}: {error.strerror}"
+        raise UserError(Problem(message, Where("RUN"))) from None
+    answers: list[Acknowledged] = []
+
+    def answered() -> bool:
+        answers.extend(record for record in log.read() if record["k"] == "ack" and record["id"] == request)
+        return bool(answers) or _is_over(run)
+
+    _wait_for(answered, patience)
+    if answers and not answers[0]["ok"]:
+        print_error(f"refused: {answers[0]['note']}")
+        raise typer.Exit(1)
+    return answers[0] if answers else None
+
+
+def _request_stop(run: RunDir) -> None:
+    from hookflow.events.rundir import run_argument
+
+    name = run_argument(run)
+    echo(f"asked {run.id} to stop at its next safe point")
+    if _request(run, PATIENCE, "stop") is None and not _is_over(run):
+        echo(f"it has not reached one within {PATIENCE:.0f} s: see where it is with `hookflow watch {name}`,")
+        echo(f"or end it at once with `hookflow stop {name} --now`")
+    elif _wait_for(lambda: _is_over(run), ENDING):
+        _print_end(run)
+
+
+def _is_over(run: RunDir) -> bool:
+    """Say whether the run has ended; one on another machine shows that in its log alone."""
+    from hookflow.monitor.summary import read_overview
+
+    return run.life() in ("gone", "missing") or (run.life() == "remote" and read_overview(run, time.time()).health.over)
+
+
+def _wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    """Poll until the condition holds or the time is over; return whether it holds."""
+    until = time.monotonic() + seconds
+    while not (holds := condition()) and time.monotonic() < until:
+        time.sleep(0.1)
+    return holds
+
+
+def _print_end(run: RunDir) -> None:
+    """Print how the run has ended, and how to resume it."""
+    from hookflow.events.rundir import run_argument
+    from hookflow.monitor.summary import read_overview
+
+    seen = read_overview(run, time.time())
+    echo(f"{seen.health.glyph} {seen.health.condition} at iteration {seen.state.it:,}")
+    if seen.state.checkpoints and seen.health.condition != "finished":
+        at = seen.state.checkpoints[-1]["it"]
+        echo(f"resume from iteration {at:,}: hookflow run --resume {run_argument(run)}")

@@ -1,0 +1,90 @@
+"""A traced iteration as a waterfall: each phase and firing in the order in which it began, over the time it took."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+
+from rich.cells import cell_len
+from textual.strip import Strip
+
+from hookflow.events.commands import TRACED
+from hookflow.monitor.panels.hooks import FILLS
+from hookflow.monitor.style import boxed, row
+from hookflow.monitor.trace import Row
+from hookflow.monitor.view import Notice, Page, Scene, send
+from hookflow.numbers import ms, out_of
+from hookflow.text import fit
+
+OTHERS = {"hook": ("▚", "hooks"), "outside": ("▶", "dim")}
+"""The characters and styles of what is no phase."""
+
+FIGURES = 15
+"""Cells for the duration and the share of a row, with those around them."""
+
+
+def waterfall(scene: Scene, width: int, height: int) -> list[Strip]:
+    inner, room = width - 2, height - 3
+    if isinstance(scene.trace, str) or not scene.trace:
+        why = scene.trace or "no iteration is traced yet" + f": t traces the next {TRACED}" * scene.can_act
+        return boxed("trace", [row(inner), row(inner, (f" {why}", "dim"))], width, height, True, "esc back")
+    at = min(scene.view.traced, len(scene.trace) - 1)
+    traced = scene.trace[at]
+    name = min(max((cell_len(_label(each)) for each in traced.rows), default=0), inner * 2 // 5)
+    first = min(scene.view.scroll, max(len(traced.rows) - room, 0))
+    shown = traced.rows[first : first + room]
+    lines = [_axis(traced.micros, name, inner), *(_line(each, traced.micros, name, inner) for each in shown)]
+    title = f"trace  iteration {traced.it}  {ms(traced.micros * 1e3)} ms  {out_of(at + 1, len(scene.trace))}"
+    below = len(traced.rows) - first - len(shown)
+    return boxed(title, lines, width, height, True, f"↓ {below} more" if below else "esc back")
+
+
+def _label(each: Row) -> str:
+    times = f" ×{len(each.parts)}" if len(each.parts) > 1 else ""
+    return f"{'  ' * each.depth}{each.name}{times}"
+
+
+def _axis(micros: float, name: int, inner: int) -> Strip:
+    """Return the head: the times at the quarters of the iteration, in milliseconds."""
+    wide = inner - name - FIGURES
+    marks = [f"│{ms(micros * 1e3 * k / 4)}" for k in range(4 if wide >= 40 else 1)]
+    places = [round(wide * k / len(marks)) for k in range(len(marks) + 1)]
+    scale = "".join(f"{mark:<{stop - start}}" for mark, (start, stop) in zip(marks, pairwise(places), strict=True))
+    return row(inner, (f" {fit('', name)}    ms   %it  {scale}", "dim"))
+
+
+def _line(each: Row, micros: float, name: int, inner: int) -> Strip:
+    wide = inner - name - FIGURES
+    cells = [" "] * wide
+    fill, style = OTHERS.get(each.kind) or (FILLS[each.kind], each.kind)
+    for begin, duration in each.parts:
+        start = min(int(begin / micros * wide), wide - 1)
+        stop = min(max(round((begin + duration) / micros * wide), start + 1), wide)
+        cells[start:stop] = [fill if duration / micros * wide >= 0.5 else "▏"] * (stop - start)
+    share = f"{100 * each.total / micros:5.1f}" if each.kind != "outside" else "    ·"
+    figures = f" {fit(_label(each), name)} {ms(each.total * 1e3):>5} {share}  "
+    return row(
+        inner, (figures, "" if each.depth else "strong"), ("".join(cells), "dim" if style == "outside" else style)
+    )
+
+
+def _turn(step: int, scene: Scene) -> None:
+    count = len(scene.trace) if not isinstance(scene.trace, str) else 0
+    scene.view.traced = min(max(min(scene.view.traced, count - 1) + step, 0), max(count - 1, 0))
+
+
+def _capture(scene: Scene) -> str | Notice:
+    scene.view.traced = 0
+    return send(scene, "trace")
+
+
+BY_ITERATION = {"left": -1, "right": 1, "home": -(10**6), "end": 10**6}
+BY_ITERATION |= {"left_square_bracket": -1, "right_square_bracket": 1}
+TRACE = Page(
+    "trace",
+    waterfall,
+    "t",
+    f"the last traced iterations as a waterfall; there t traces the next {TRACED}, ← → go from one to the next",
+    keys={"t": _capture, **{name: partial(_turn, step) for name, step in BY_ITERATION.items()}},
+    hints=lambda scene: [("← →", "iteration"), ("↑ ↓", "scroll"), *[("t", f"trace {TRACED} more")] * scene.can_act],
+)
