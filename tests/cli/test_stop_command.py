@@ -41,8 +41,8 @@ def has_said(run_dir: RunDir, text: str) -> bool:
 
 @pytest.mark.usefixtures("here")
 def test_a_run_is_stopped_with_a_checkpoint(new_run: NewRun, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hookflow.cli.watch.PATIENCE", LIMIT)
-    monkeypatch.setattr("hookflow.cli.watch.ENDING", LIMIT)
+    monkeypatch.setattr("hookflow.cli.control.PATIENCE", LIMIT)
+    monkeypatch.setattr("hookflow.cli.control.ENDING", LIMIT)
     run_dir = new_run("run.max_epochs=100000")
     training = start(run_dir)
     done = CliRunner().invoke(app, ["stop", "toy"])
@@ -60,7 +60,7 @@ def test_a_run_is_stopped_with_a_checkpoint(new_run: NewRun, start: Start, monke
 def test_a_run_that_hangs_is_told_of_and_ended_at_once(
     new_run: NewRun, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hookflow.cli.watch.PATIENCE", 1.0)
+    monkeypatch.setattr("hookflow.cli.control.PATIENCE", 1.0)
     monkeypatch.setattr(commands, "STEPS", [(number, max(seconds, LIMIT)) for number, seconds in commands.STEPS[1:]])
     run_dir = new_run('hooks.hangs={use="tests.distributed.actors:Hangs"}')
     training = start(run_dir)

@@ -66,6 +66,10 @@ OSError: [Errno 28] No space left on device: 'visual/epoch_3.png'
 """
 
 
+def sets(use: str) -> tuple[str, ...]:
+    return ("max_norm",) if use == "grad_clip" else ()
+
+
 def plan() -> Plan:
     bindings = []
     for point, hooks in ORDER:
@@ -76,7 +80,9 @@ def plan() -> Plan:
             bindings.append(Binding(len(bindings), hook, point, method, half, takes, trigger, HOOKS[hook][2], reads))  # type: ignore[arg-type]
     ids = {(binding.point, binding.hook): binding.id for binding in bindings}
     hooks_of_it = (
-        PlannedHook(name, use, args, phase, f"About {name}.", f"cifar.toml:{20 + 4 * at}", "disable")
+        PlannedHook(
+            name, use, args, phase, f"About {name}.", f"cifar.toml:{20 + 4 * at}", "disable", settable=sets(use)
+        )
         for at, (name, (use, args, phase, _)) in enumerate(HOOKS.items())
     )
     edges = (
@@ -147,7 +153,7 @@ class Training:
             text = "ema took 8.1 ms at iteration 236, 12 times its usual time"
             return [self._stamp("message", level="warn", source="ema", text=text)]
         if epoch == 5 and done - count < 20 <= done:
-            answer = {"id": "0badcafe", "cmd": "checkpoint", "sent": self.t - 0.4, "ok": True, "note": ""}
+            answer = {"id": "0badcafe", "cmd": "checkpoint", "args": [], "sent": self.t - 0.4, "ok": True, "note": ""}
             return [self._stamp("ack", **answer)]
         return []
 

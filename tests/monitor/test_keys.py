@@ -22,6 +22,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor import app as dashboard
 from hookflow.monitor.app import MonitorApp, Outcome
 from hookflow.monitor.feed import Live
+from hookflow.monitor.health import Health
 from hookflow.monitor.keys import KEYS, press
 from hookflow.monitor.layout import visible
 from hookflow.monitor.panels.help import Notice
@@ -223,6 +224,76 @@ def test_commands_are_sent_and_shown_until_they_are_answered(going: RunDir) -> N
     append(going, [{"k": "frame", **FRAME, "t": time.time(), "it": 600, "ep": 6, "stage": "paused"}])
     walk(going, ("p", "resume requested"))
     assert commands(going) == ["checkpoint", "pause", "stop", "resume"]
+
+
+ASKING = {"V": "validate", "S": "step", "x": "off ema", "t t": "trace", "p": "pause", "c": "checkpoint"}
+
+
+def sent(run: RunDir) -> list[str]:
+    lines = map(json.loads, run.commands.read_text().splitlines()) if run.commands.exists() else ()
+    return [" ".join([line["cmd"], *line["args"]]) for line in lines]
+
+
+def test_a_key_for_each_command_is_pending_until_it_is_answered(going: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("down")
+        for keys, command in ASKING.items():
+            await pilot.press(*keys.split())
+            assert f"◉ {command} requested" in shown(app)
+        await pilot.press("escape", "equals_sign")
+        assert "clip.max_norm=  now 1.0" in shown(app), "every settable argument, with its value"
+        await pilot.press(*"clip.", "tab", *"half", "enter")
+        assert "◉ set clip.max_norm=half requested" in shown(app), "whether it is a number only the run knows"
+        await pilot.press("equals_sign", *"ema.decay=1", "enter")
+        assert 'hook "ema" does not declare "decay" settable' in shown(app)
+        await pilot.press("B")
+        assert "go back to which checkpoint?" in shown(app)
+        await pilot.press("1", "B", "9", "B", "escape")
+
+    for name in ("it00000098", "it00000196"):
+        weights = going.checkpoints / name / "model.pt"
+        weights.parent.mkdir(parents=True)
+        weights.touch()
+    visit(going, what)
+    assert sent(going) == [*ASKING.values(), "set clip.max_norm=half", "rewind it00000196"]
+
+
+@pytest.mark.parametrize("why", ["readonly", "over", "replay"])
+def test_no_key_asks_anything_of_a_run_that_cannot_be_asked(scene: At, why: str) -> None:
+    at = scene()
+    at.readonly, at.replay = why == "readonly", why == "replay"
+    at.health = Health("stopped") if why == "over" else at.health
+    at.view.page = "trace"
+    assert isinstance(press("t", at), Notice)
+    at.view.open("main")
+    for keys in ASKING:
+        for key in keys.split()[:1]:
+            answer = press(key, at)
+            assert key == "t" or (isinstance(answer, Notice) and answer.text), key
+            at.view.open("main")
+    for key in ("B", "s"):
+        press(key, at)
+        assert at.view.asking == "", "nothing is asked of the user either"
+
+
+def test_the_waterfall_goes_from_one_iteration_to_the_next(going: RunDir) -> None:
+    def span(it: int, name: str, place: str, ts: float, dur: float) -> dict[str, Any]:
+        return {"ph": "X", "name": name, "cat": place, "ts": ts, "dur": dur, "args": {"iteration": it}}
+
+    events = [{"ph": "M", "name": "process_name", "args": {"name": "rank 0"}}]
+    for it in (601, 602):
+        start = it * 1e4
+        events += [span(it, "iteration", "iteration", start, 9000.0), span(it, "forward", "phase", start, 5000.0)]
+        events += [span(it, "probe", "forward", start + 100 * k, 50.0) for k in range(3)]
+    going.traces.mkdir()
+    (going.traces / "it00000601.json").write_text(json.dumps({"traceEvents": events}))
+    (going.traces / "it00000701.json").write_text("[]")
+    record = {"k": "trace", "it": 602, "ep": 6, "path": "traces/it00000601.json", "first": 601, "iters": 2}
+    append(going, [{**record, "t": time.time()}])
+    second = ("right", "iteration 602  9.000 ms  2/2", "iteration 601")
+    walk(going, ("t", "iteration 601  9.000 ms  1/2"), second, ("right", "2/2"), ("left", "probe @ forward ×3", "2/2"))
+    append(going, [{**record, "t": time.time(), "path": "traces/it00000701.json"}])
+    walk(going, ("t", "it00000701.json is no trace of hookflow"))
 
 
 def test_a_stalled_run_offers_to_kill_its_process(stalled: tuple[RunDir, subprocess.Popen[bytes]]) -> None:

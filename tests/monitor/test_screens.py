@@ -15,6 +15,7 @@ from hookflow.graph.points import POINTS
 from hookflow.monitor.charts import Iterations, ticks
 from hookflow.monitor.health import Health
 from hookflow.monitor.layout import screen
+from hookflow.monitor.trace import Row, Traced
 from hookflow.monitor.view import Scene, View
 from hookflow.numbers import counted, number
 from tests.golden_files import check_golden
@@ -42,6 +43,28 @@ def test_before_the_first_record(scene: At, width: int, height: int) -> None:
     check_golden(f"monitor/starting-{width}x{height}.txt", drawn(shown, width, height))
 
 
+MICROS = 27_400.0
+TRACED = [
+    Traced(
+        it,
+        MICROS,
+        [
+            Row("data", "data", 0, [(0.0, 1_900.0)]),
+            Row("forward", "forward", 0, [(1_900.0, 8_300.0)]),
+            Row("timer @ before_train_iter", "hook", 1, [(1_910.0, 9.0)]),
+            Row("probe @ forward", "hook", 1, [(2_000.0 + 250 * k, 60.0) for k in range(32)]),
+            Row("backward", "backward", 0, [(10_200.0, 12_500.0)]),
+            Row("optimizer", "optimizer", 0, [(22_700.0, 3_700.0)]),
+            Row("clip @ before_optimizer_step", "hook", 1, [(22_701.0, 900.0)]),
+            Row("ema @ after_optimizer_step", "hook", 0, [(26_400.0, 640.0)]),
+            Row("log @ after_train_iter", "hook", 0, [(27_100.0, 180.0)]),
+            Row("validation", "outside", 0, [(27_400.0, 752_000.0)]),
+        ],
+    )
+    for it in range(580, 590)
+]
+"""Ten traced iterations, each followed by a validation."""
+
 STALLED, LARGE = {"still": 42.0, "inside": 4}, {"zoomed": True, "log": True}
 MIDDLE = SIZES[1:2]
 SCREENS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[tuple[int, int], ...]]] = {
@@ -54,6 +77,9 @@ SCREENS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[tuple[int, int], 
     "help": ({}, {"page": "help"}, SIZES),
     "leave": ({}, {"asking": "quit"}, MIDDLE),
     "stop": ({}, {"asking": "stop"}, MIDDLE),
+    "rewind": ({"kept": dict.fromkeys(("it00000098", "ep0004.pt"), ())}, {"asking": "rewind"}, MIDDLE),
+    "trace": ({"trace": TRACED}, {"page": "trace"}, (*SIZES, (200, 60))),
+    "no-trace": ({}, {"page": "trace"}, MIDDLE),
     "stop-stalled": (STALLED, {"asking": "stop"}, MIDDLE),
     **{f"zoom-{panel}": ({}, {"focus": panel, **LARGE}, MIDDLE) for panel in range(1, 6)},
 }
@@ -63,7 +89,8 @@ SCREENS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[tuple[int, int], 
 @pytest.mark.parametrize(("name", "size"), [(name, size) for name, (*_, sizes) in SCREENS.items() for size in sizes])
 def test_the_screens(scene: At, name: str, size: tuple[int, int]) -> None:
     made, choices, _ = SCREENS[name]
-    shown = scene(**made)
+    more = {key: made[key] for key in ("trace", "kept") if key in made}
+    shown = replace(scene(**{key: value for key, value in made.items() if key not in more}), **more)
     kinds = {entry.kind: entry.number for entry in shown.state.journal}
     shown.view = View(**{**choices, "event": kinds.get(choices.get("event"))})
     check_golden(f"monitor/{name}-{size[0]}x{size[1]}.txt", drawn(shown, *size))
@@ -73,7 +100,7 @@ WIDTHS, HEIGHTS = (1, 2, 7, 12, 20, 33, 59, 75, 76, 99, 100, 150, 300), (1, 2, 3
 
 
 CHOICES: list[dict[str, Any]] = [{"zoomed": True}, {"asking": "quit"}, {"asking": "stop"}]
-CHOICES += [{"page": page} for page in ("main", "hook", "event", "help", "output", "gallery")]
+CHOICES += [{"page": page} for page in ("main", "hook", "event", "help", "output", "gallery", "trace")]
 
 
 @pytest.mark.parametrize("choices", CHOICES)

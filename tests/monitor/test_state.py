@@ -225,11 +225,11 @@ def test_a_hook_says_what_is_best_of_a_metric(modes: dict[str, str], best: list[
 def test_a_command_waits_until_the_run_answers_it() -> None:
     log = records(3.0)
     state = folded(log)
-    state.apply_command({"id": "0old", "cmd": "stop", "t": BEGAN - 100, "by": "somebody"})
+    state.apply_command({"id": "0old", "cmd": "stop", "args": [], "t": BEGAN - 100, "by": "somebody"})
     assert state.pending == []
-    state.apply_command({"id": "0new", "cmd": "checkpoint", "t": BEGAN + 3, "by": "somebody"})
+    state.apply_command({"id": "0new", "cmd": "checkpoint", "args": [], "t": BEGAN + 3, "by": "somebody"})
     assert [request.cmd for request in state.pending] == ["checkpoint"]
-    ack = {"k": "ack", "t": BEGAN + 4, "it": 80, "ep": 0, "id": "0new", "cmd": "checkpoint"}
+    ack = {"k": "ack", "t": BEGAN + 4, "it": 80, "ep": 0, "id": "0new", "cmd": "checkpoint", "args": []}
     state.apply({**ack, "sent": BEGAN + 3, "ok": True, "note": ""})
     assert state.pending == []
 

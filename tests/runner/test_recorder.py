@@ -185,7 +185,7 @@ def test_no_string_is_recorded_that_would_hold_up_a_reader(
         recorder.failure(error, hook="h", point="after_train_iter", action="ignore")
     recorder.say(long, "warn")
     recorder.put("text", name="sample", text=long, hook="h")
-    recorder.put("ack", id="0", cmd=long, sent=1.0, ok=False, note=long)
+    recorder.put("ack", id="0", cmd=long, args=[], sent=1.0, ok=False, note=long)
     recorder.put("end", status="failed", exit=1, reason=long, seconds=1.0)
     recorder.flush()
     size = run_dir.events.stat().st_size

@@ -286,7 +286,8 @@ class Recorder:
         path = of_rank(self._run_dir.traces / f"it{capture.first:08d}.json", self._ranks.rank)
         try:
             if iters := capture.write(path):
-                self.put("trace", path=str(path.relative_to(self._run_dir.path)), first=capture.first, iters=iters)
+                where, last = str(path.relative_to(self._run_dir.path)), capture.first + iters - 1
+                self.put("trace", it=last, path=where, first=capture.first, iters=iters)
         except OSError as error:
             self.say(f"the trace cannot be written: {error.strerror}", "warn")
 

@@ -1,0 +1,63 @@
+"""`hookflow ctl`: commands from the shell, to real runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from hookflow.cli.app import app
+from hookflow.events.rundir import RunDir
+from tests.cli.conftest import refused
+from tests.conftest import NewRun, Train, records, wait_for
+from tests.processes import Training
+
+
+def ctl(*words: str) -> Result:
+    return CliRunner().invoke(app, ["ctl", "toy", *words])
+
+
+@pytest.fixture
+def run_dir(new_run: NewRun) -> Iterator[RunDir]:
+    """A run that goes on for as long as the test takes."""
+    made = new_run("run.max_epochs=100000", 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}')
+    training = Training(made, locked=True)
+    wait_for(lambda: bool(records(made, "epoch")))
+    yield made
+    training.process.kill()
+    training.process.join()
+
+
+@pytest.mark.usefixtures("here")
+def test_commands_of_the_shell_are_answered_with_their_iteration(run_dir: RunDir) -> None:
+    listed = ctl().stdout
+    assert "set HOOK.ARGUMENT=VALUE" in listed and "clip.max_norm" in listed
+    assert ctl("set", "clip.max_norm=0.5").stdout.startswith("set clip.max_norm=0.5 done at iteration ")
+    done = ctl("pause"), ctl("pause")
+    assert [each.exit_code for each in done] == [0, 1]
+    assert done[1].stderr == "hookflow: refused: the run is paused already\n" or "refused" in done[1].stderr
+    assert ctl("off", "ema").exit_code == ctl("resume").exit_code == 0
+    assert 'hook "ema"' not in refused("ctl", "toy", "off", "emma")
+    assert "add --yes" in refused("ctl", "toy", "rewind")
+    assert ctl("rewind", "--yes").exit_code == 0
+    assert ctl("trace", "2").exit_code == 0
+    wait_for(lambda: bool(records(run_dir, "trace")))
+    shown = CliRunner().invoke(app, ["show", "toy"]).stdout
+    assert "set clip.max_norm=0.5" in shown and "off ema" in shown
+    exported = CliRunner().invoke(app, ["export", "toy", "--format", "perfetto"]).stdout
+    assert {event["args"].get("iteration") for event in json.loads(exported)["traceEvents"]} > {None}
+    assert ctl("stop", "-y").exit_code == 0
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_that_is_over_takes_no_command(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    assert f"the run {run_dir.id} is not running" in refused("ctl", "toy", "pause")
+    assert "has no traces" in refused("export", "toy", "--format", "perfetto")
+    run_dir.traces.mkdir()
+    (run_dir.traces / "it00000001.json").write_text("{}")
+    assert "are not all traces" in refused("export", "toy", "--format", "perfetto")
+    assert not run_dir.commands.exists()
