@@ -171,7 +171,6 @@ def _is_over(run: RunDir) -> bool:
 
 
 def _wait_for(condition: Callable[[], bool], seconds: float) -> bool:
-    """Poll until the condition holds or the time is over; return whether it holds."""
     until = time.monotonic() + seconds
     while not (holds := condition()) and time.monotonic() < until:
         time.sleep(0.1)
@@ -179,7 +178,6 @@ def _wait_for(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def _print_end(run: RunDir) -> None:
-    """Print how the run has ended, and how to resume it."""
     from hookflow.events.rundir import run_argument
     from hookflow.monitor.summary import read_overview
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from hookflow.cli.app import app
 from hookflow.events.rundir import RunDir
 from tests.cli.conftest import refused
-from tests.conftest import NewRun, Train, records, wait_for
+from tests.conftest import NewRun, records, wait_for
 from tests.processes import Training
 
 
@@ -52,9 +52,9 @@ def test_commands_of_the_shell_are_answered_with_their_iteration(run_dir: RunDir
 
 
 @pytest.mark.usefixtures("here")
-def test_a_run_that_is_over_takes_no_command(new_run: NewRun, train_here: Train) -> None:
+def test_a_run_that_is_over_takes_no_command(new_run: NewRun) -> None:
     run_dir = new_run("run.max_epochs=1")
-    assert train_here(run_dir) == 0
+    assert Training(run_dir, locked=True).wait() == 0
     assert f"the run {run_dir.id} is not running" in refused("ctl", "toy", "pause")
     assert "has no traces" in refused("export", "toy", "--format", "perfetto")
     run_dir.traces.mkdir()
