@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from hookflow.cli.check import check
-from hookflow.cli.control import ctl, stop
+from hookflow.cli.control import ctl, now, stop
 from hookflow.cli.diff import diff
 from hookflow.cli.evaluate import predict, test, val
 from hookflow.cli.explain import explain
@@ -63,7 +63,7 @@ app = typer.Typer(
 COMMANDS = {
     "Train": (new, run, ctl, stop, val, test, predict),
     "The graph of a pipeline": (check, graph, why, explain, diff),
-    "Runs": (runs, watch, show, export, checkpoints),
+    "Runs": (runs, watch, now, show, export, checkpoints),
 }
 for panel, commands in COMMANDS.items():
     for command in commands:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import RunsFolder
+from hookflow.cli.options import RunArgument, RunsFolder
 from hookflow.cli.output import columns, echo
 from hookflow.errors import Problem, UserError, Where
+from hookflow.numbers import lasting
 from hookflow.text import print_error
 
 if TYPE_CHECKING:
@@ -79,6 +80,36 @@ def ctl(
     echo(f"{' '.join([command, *words])} done at iteration {answer['it']:,}{note}")
 
 
+def now(
+    run: RunArgument = None,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Show what each rank of a run is doing at this moment, with the stack of its training thread.
+
+    The hook that is being called is named, also where it never returns. Stacks are those of ranks on this machine, by
+    py-spy if it is installed; else the rank writes its stack into the output of the run, too.
+
+    Example: `hookflow now cifar`
+    """
+    from hookflow.events.stack import stack
+    from hookflow.monitor.feed import Live
+    from hookflow.monitor.health import judge, look_inside
+    from hookflow.monitor.ranks import NO_PLAN
+
+    run_dir = _running(run, dir)
+    live = Live(run_dir)
+    live.read_all()
+    state, plan = live.state, live.plan or NO_PLAN
+    health = judge(run_dir, state, time.time())
+    echo(f"{health.glyph} {health.condition} at iteration {state.it:,}, {state.stage}")
+    for rank, (binding, seconds) in sorted(look_inside(run_dir, state).items()):
+        bound = plan.bindings[binding] if 0 <= binding < len(plan.bindings) else None
+        where = f'inside "{bound.hook}" at {bound.point}' if bound else "not inside a hook"
+        echo(f"rank {rank}: {where} for {lasting(seconds)}")
+        frames = stack(state.ranks.of[rank].run.get("pid", 0), run_dir.output)
+        echo("\n".join(f"  {frame}" for frame in frames) or "  its stack is not known: install py-spy")
+
+
 def stop(
     run: RunName,
     now: Annotated[
@@ -112,7 +143,7 @@ def stop(
     _print_end(run_dir)
 
 
-def _running(name: str, folder: Path) -> RunDir:
+def _running(name: str | None, folder: Path) -> RunDir:
     """Return a run that is running. Raises UserError where it is not."""
     from hookflow.service.runs import find_run
 

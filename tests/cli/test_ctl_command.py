@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from hookflow.cli.app import app
 from hookflow.events.rundir import RunDir
+from hookflow.runner.process.launch import start
 from tests.cli.conftest import refused
 from tests.conftest import NewRun, records, wait_for
 from tests.processes import Training
@@ -48,6 +50,35 @@ def test_commands_of_the_shell_are_answered_with_their_iteration(run_dir: RunDir
     assert "set clip.max_norm=0.5" in shown and "off ema" in shown
     exported = CliRunner().invoke(app, ["export", "toy", "--format", "perfetto"]).stdout
     assert {event["args"].get("iteration") for event in json.loads(exported)["traceEvents"]} > {None}
+    assert ctl("stop", "-y").exit_code == 0
+
+
+@pytest.mark.usefixtures("here")
+def test_now_shows_the_hook_that_never_returns_and_the_stack_of_its_thread(
+    new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = new_run('hooks.hangs={use="tests.distributed.actors:Hangs"}')
+    child = start(run_dir)
+    wait_for(lambda: any(each["text"] == "hangs" for each in records(run_dir, "message")))
+    monkeypatch.setenv("PATH", str(tmp_path))  # there is no py-spy
+    shown = CliRunner().invoke(app, ["now", "toy"]).stdout
+    where, *frames = shown.splitlines()[1:]
+    assert where.startswith('rank 0: inside "hangs" at after_train_iter for ')
+    assert "actors.py" in frames[0] and "after_train_iter" in frames[0], shown
+    assert "actors.py" in run_dir.output.read_text(), "what the process has written itself"
+    spy = tmp_path / "py-spy"
+    spy.write_text("""#!/bin/sh\nprintf 'Process 1\\n\\nThread 1 (idle): "MainThread"\\n    spied (a.py:3)\\n'""")
+    spy.chmod(0o755)
+    assert CliRunner().invoke(app, ["now", "toy"]).stdout.splitlines()[2:] == ["  spied (a.py:3)"]
+    child.kill()
+    child.wait()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_process_that_writes_no_stack_is_left_alone(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGUSR2 would end it."""
+    monkeypatch.setenv("PATH", "")
+    assert "its stack is not known" in CliRunner().invoke(app, ["now", "toy"]).stdout
     assert ctl("stop", "-y").exit_code == 0
 
 

@@ -61,7 +61,7 @@ class Control:
         refused = wrong(name, args, self.context.plan.settable) or "the training is over" * self.over
         if not refused:
             try:
-                note = getattr(self, f"_{name}")(*args)
+                note = getattr(self, f"_{name}")(*args) or ""
             except UserError as error:
                 refused = "; ".join(problem.message for problem in error.problems)
             except ValueError as error:
@@ -80,31 +80,27 @@ class Control:
                 self.context.log.put("ack", **answer)
         self._answers = waiting
 
-    def _pause(self) -> str:
+    def _pause(self) -> None:
         _require(not self.paused, "the run is paused already")
         self.paused = True
-        return ""
 
-    def _resume(self) -> str:
+    def _resume(self) -> None:
         _require(self.paused, "the run is not paused")
         self.paused = False
-        return ""
 
-    def _step(self) -> str:
+    def _step(self) -> None:
         _require(self.paused, "the run is not paused; a step is one iteration of a paused run")
         self._steps_until = max(self._steps_until, self.state.iter) + 1
-        return ""
 
-    def _checkpoint(self) -> str:
-        return ""  # saved with what else is
+    def _checkpoint(self) -> None:
+        """It is saved with what else changes the state."""
 
-    def _stop(self) -> str:
-        return ""  # it is signed by who has sent it
+    def _stop(self) -> None:
+        """It is signed by who has sent it: see `execute`."""
 
-    def _validate(self) -> str:
+    def _validate(self) -> None:
         _require("val" in self.context.parts.data, "the run has no validation data")
         self.validation_due = True
-        return ""
 
     def _trace(self, iters: str = str(TRACED)) -> str:
         done = self.state.iter
@@ -114,16 +110,14 @@ class Control:
         log.trace(Capture(self.context.plan, done + 1, int(iters), perf_counter(), ranks.rank))
         return f"iterations {done + 1} to {self._traced_until}"
 
-    def _off(self, hook: str) -> str:
+    def _off(self, hook: str) -> None:
         disabled = self.context.engine.dispatcher.disabled
         _require(hook not in disabled, f"{hook} is switched off already")
         self.context.engine.switch(hook, Off(f"by a command at iteration {self.state.iter}", SPARED))
-        return ""
 
-    def _on(self, hook: str) -> str:
+    def _on(self, hook: str) -> None:
         _require(hook in self.context.engine.dispatcher.disabled, f"{hook} is switched on already")
         self.context.engine.switch(hook)
-        return ""
 
     def _set(self, setting: str) -> str:
         return self.context.settings.set(*split_setting(setting))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import faulthandler
 import gc
 import io
 import json
@@ -29,6 +30,7 @@ from hookflow.errors import UserError
 from hookflow.events.records import Level
 from hookflow.events.run_lock import inherit
 from hookflow.events.rundir import RunDir, short
+from hookflow.events.stack import DUMP
 from hookflow.runner.distributed.failures import agree_on_failure, explain_loss, is_peer_lost, is_timeout
 from hookflow.runner.distributed.rendezvous import of_environment
 from hookflow.runner.logging.recorder import Recorder
@@ -348,6 +350,7 @@ def main() -> None:
     standby = re.fullmatch(r"--standby=(\d+)", sys.argv[-1])
     provided = vars(parser.parse_args(stand_by(int(standby[1])) if standby else None))
     provided.pop("locks", None)
+    faulthandler.register(DUMP, file=2, all_threads=False)
     code = train(**provided)
     drop_unprinted()
     leave(code, several=of_environment().world > 1)
