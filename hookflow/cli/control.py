@@ -42,15 +42,17 @@ RunName = Annotated[
 def ctl(
     run: RunName,
     command: Annotated[
-        str | None, typer.Argument(metavar="COMMAND", show_default=False, autocompletion=complete.commands)
+        str | None,
+        typer.Argument(metavar="COMMAND", help="The command.", show_default=False, autocompletion=complete.commands),
     ] = None,
-    args: Annotated[list[str] | None, typer.Argument(metavar="ARGS", show_default=False)] = None,
+    args: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="What it takes.", show_default=False)] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before rewind and stop.")] = False,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
-    """Send a command to a run, and wait for its answer: the iteration at which it took effect.
+    """Send a command to a run, and show its answer.
 
-    Without COMMAND it lists the commands, and the arguments of the run's hooks that `set` takes.
+    The answer has the iteration at which the command took effect, or the reason why the run refuses it. Without COMMAND
+    it lists the commands, and the arguments of the run's hooks that `set` takes.
 
     Exits with 2 if the run is not running or the command is wrong, with 1 if the run refuses it or does not answer.
 
@@ -84,7 +86,7 @@ def now(
     run: RunArgument = None,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
-    """Show what each rank of a run is doing at this moment, with the stack of its training thread.
+    """Show what each rank is doing now, with its stack.
 
     The hook that is being called is named, also where it never returns. Stacks are those of ranks on this machine, by
     py-spy if it is installed; else the rank writes its stack into the output of the run, too.
@@ -104,8 +106,8 @@ def now(
     echo(f"{health.glyph} {health.condition} at iteration {state.it:,}, {state.stage}")
     for rank, (binding, seconds) in sorted(look_inside(run_dir, state).items()):
         bound = plan.bindings[binding] if 0 <= binding < len(plan.bindings) else None
-        where = f'inside "{bound.hook}" at {bound.point}' if bound else "not inside a hook"
-        echo(f"rank {rank}: {where} for {lasting(seconds)}")
+        where = f'{lasting(seconds)} inside "{bound.hook}" at {bound.point}' if bound else "not inside a hook"
+        echo(f"rank {rank}: {where}")
         frames = stack(state.ranks.of[rank].run.get("pid", 0), run_dir.output)
         echo("\n".join(f"  {frame}" for frame in frames) or "  its stack is not known: install py-spy")
 

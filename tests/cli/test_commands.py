@@ -46,6 +46,8 @@ WRONG = {
     "explain": ["run.wrong"],
     "new": ["hook", "wrong-name"],
     "stop": ["wrong"],
+    "ctl": ["wrong"],
+    "now": ["wrong"],
     "show": ["wrong"],
     "export": ["wrong"],
     "watch": ["wrong"],

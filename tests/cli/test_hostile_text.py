@@ -81,7 +81,7 @@ FILE = f"{EVIL}.toml"
 NAMES = {function.__name__: function for functions in COMMANDS.values() for function in functions}
 ALONE = ("run",)
 """Commands that are called with what is wrong alone: what else they do takes long. The world is made by a run."""
-SHOWS_NONE = ("stop", "new")
+SHOWS_NONE = ("stop", "ctl", "now", "new")
 """Commands that have nothing to quote but what is wrong with the command line."""
 
 
@@ -168,6 +168,8 @@ def given(command: str, parameter: Any, world: World) -> list[str]:
         "POINT": ["after_opened"],
         "KEY=VALUE": [f"hooks.mine.args.text={IN_TOML}", f"hooks.mine.args.other={IN_TOML}", f"run.{EVIL}=1"],
         "SEED": ["1"],
+        "COMMAND": ["off"],
+        "ARGS": ["mine"],
         "DIR": ["runs", f"runs/{EVIL}"],
         "WHAT": ["hooks.mine.args.text", "run.seed", "points", "hooks", "mine", "schema", f"./{EVIL}.py:Mine"],
         "NAME": ["mine"],

@@ -239,7 +239,7 @@ def test_odd_sources(known: Path, source: str) -> None:
 
 
 READING = {
-    **{name: ["RUN"] for name in ("stop", "graph", "show", "export", "checkpoints")},
+    **{name: ["RUN"] for name in ("stop", "ctl", "now", "graph", "show", "export", "checkpoints")},
     "why": ["mine", "function", "RUN"],
     "diff": ["RUN", "RUN"],
     "explain": ["hooks.mine", "RUN"],

@@ -64,7 +64,9 @@ def _line(each: Row, micros: float, name: int, inner: int) -> Strip:
     share = f"{100 * each.total / micros:5.1f}" if each.kind != "outside" else "    ·"
     figures = f" {fit(_label(each), name)} {ms(each.total * 1e3):>5} {share}  "
     return row(
-        inner, (figures, "" if each.depth else "strong"), ("".join(cells), "dim" if style == "outside" else style)
+        inner,
+        (figures, "" if each.kind in OTHERS else "strong"),
+        ("".join(cells), "dim" if style == "outside" else style),
     )
 
 
