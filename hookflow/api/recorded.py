@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tomli
+
 from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.log import event_log
-from hookflow.events.rundir import RunDir, all_runs, short
+from hookflow.events.reading import read_regular
+from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
+from hookflow.monitor.index import Index, Row
+from hookflow.monitor.selection import html_table, select
 from hookflow.monitor.summary import read_overview
 from hookflow.runner.checkpoint.manifest import (
     DamagedError,
@@ -27,9 +32,34 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def runs(folder: str | os.PathLike[str] = "runs") -> list[RecordedRun]:
-    """Return every run in a folder of runs, the newest first."""
-    return [RecordedRun(run) for run in all_runs(Path(folder))]
+def runs(
+    folder: str | os.PathLike[str] = "runs",
+    *,
+    filter: str | None = None,  # noqa: A002  # as the option of the command
+    sort: str | None = None,
+) -> Runs:
+    """Return the runs in a folder of runs, the newest first.
+
+    `filter` and `sort` are those of `hookflow runs`: "best.accuracy > 0.9", "-best.accuracy". Raises UserError where no
+    run has such a key.
+    """
+    return Runs(select(Index(Path(folder)).refresh(), filter, sort))
+
+
+class Runs(list["RecordedRun"]):
+    """A list of runs, as they were when they were listed; a notebook shows it as a table."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        super().__init__(RecordedRun(row.run) for row in rows)
+        self._rows = rows
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A dict for each run with its facts, its metrics and the keys of its pipeline; for `pandas.DataFrame`."""
+        return [{**row.values, **row.config} for row in self._rows]
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows)
 
 
 def load_run(run: str | os.PathLike[str] = LATEST, folder: str | os.PathLike[str] = "runs") -> RecordedRun:
@@ -64,8 +94,25 @@ class RecordedRun:
 
     @property
     def status(self) -> str:
-        """How it is: "finished", "stopped", "interrupted" or "failed", or "running", "paused", "stalled", "lost"."""
-        return read_overview(self._run_dir, time.time()).health.condition
+        """How it is: "finished", "pruned", "stopped", "interrupted", "failed", or "running", "stalled", "lost", ….
+
+        A run is "pruned" where a hook has ended it before its last iteration.
+        """
+        return read_overview(self._run_dir, time.time()).status
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The pipeline that it was started with, as nested tables: `run.config["optimizer"]["args"]["lr"]`.
+
+        Raises OSError or ValueError where it cannot be read.
+        """
+        return tomli.loads(read_regular(self._run_dir.pipeline).decode())
+
+    @property
+    def best(self) -> dict[str, float]:
+        """The best value of each metric, where more or less of it is known to be better: {"accuracy": 0.93}."""
+        best = read_overview(self._run_dir, time.time()).state.metrics.best
+        return {name: record.value for name, record in best.items()}
 
     @property
     def plan(self) -> Plan:

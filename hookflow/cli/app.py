@@ -16,8 +16,8 @@ import typer
 from typer.core import TyperGroup
 
 from hookflow.cli.check import check
+from hookflow.cli.compare import compare
 from hookflow.cli.control import ctl, now, stop
-from hookflow.cli.diff import diff
 from hookflow.cli.evaluate import predict, test, val
 from hookflow.cli.explain import explain
 from hookflow.cli.export import export
@@ -25,7 +25,8 @@ from hookflow.cli.graph import graph
 from hookflow.cli.new import new
 from hookflow.cli.output import echo, echo_error
 from hookflow.cli.run import run
-from hookflow.cli.runs import runs, show
+from hookflow.cli.runs import rm, runs, tag
+from hookflow.cli.show import show
 from hookflow.cli.stored import checkpoints
 from hookflow.cli.watch import watch
 from hookflow.cli.why import why
@@ -62,12 +63,13 @@ app = typer.Typer(
 )
 COMMANDS = {
     "Train": (new, run, ctl, stop, val, test, predict),
-    "The graph of a pipeline": (check, graph, why, explain, diff),
-    "Runs": (runs, watch, now, show, export, checkpoints),
+    "The graph of a pipeline": (check, graph, why, explain),
+    "Runs": (runs, compare, watch, now, show, tag, rm, export, checkpoints),
 }
 for panel, commands in COMMANDS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
+app.command("diff", hidden=True)(compare)  # its name before it compared runs
 
 
 def _print_version(wanted: bool) -> None:

@@ -72,7 +72,7 @@ def files_and_runs(ctx: typer.Context) -> Iterator[Offer]:
 @_offering
 def keys(ctx: typer.Context) -> Iterator[Offer]:
     """Offer the keys of the pipeline, ready for a value."""
-    from hookflow.pipeline.values import flat
+    from hookflow.pipeline.source_map import flat
 
     yield from ((f"{key}=", f"now {value!r}") for key, value in flat(_pipeline(ctx)))
 
@@ -85,6 +85,16 @@ def explained(ctx: typer.Context) -> Iterator[Offer]:
 
     yield from [("points", "where hooks can fire"), ("hooks", "the available hooks"), ("schema", "for editors")]
     yield from ((name, "") for name in (*HOOKS.names(), *all_keys()))
+
+
+@_offering
+def keys_of_runs(ctx: typer.Context) -> Iterator[Offer]:
+    """Offer the keys that runs are listed by."""
+    from hookflow.monitor.index import FACTS, Index
+    from hookflow.monitor.selection import known_keys
+
+    rows = Index(Path(ctx.params.get("dir") or "runs")).refresh()
+    yield from ((key, FACTS.get(key, "")) for key in known_keys(rows))
 
 
 def _runs(root: Path) -> Iterator[Offer]:

@@ -1,336 +1,217 @@
-"""The commands runs and show: the runs there are, and the report of one."""
+"""The commands runs, tag and rm: the runs there are, notes about them, and those that are no longer wanted."""
 
 from __future__ import annotations
 
-import shlex
-import textwrap
+import json
+import shutil
+import sys
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from hookflow.cli.options import FormatOption, RunArgument, RunsFolder
+import typer
+
+from hookflow.cli import complete
+from hookflow.cli.options import RunsFolder
 from hookflow.cli.output import columns, echo, echo_json
-from hookflow.numbers import age, clock, counted, ms, number, out_of, percent, size, span
+from hookflow.errors import Problem, UserError, Where
+from hookflow.numbers import counted, number
+from hookflow.text import fit
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
-    from hookflow.graph.plan import Plan
-    from hookflow.monitor.health import Health
-    from hookflow.monitor.journal import Kind
-    from hookflow.monitor.state import RunState
-    from hookflow.monitor.summary import Overview
+    from hookflow.monitor.index import Row
+
+Format = Literal["table", "json", "csv"]
+
+COLUMNS = "What to show: keys of a run or of its pipeline. By default also the keys in which the runs differ."
+FILTER = """A condition: 'accuracy > 0.9 and model.args.width == 64', 'status == "failed"', '"good" in tags'."""
 
 
-HEADS = ("id", "name", "state", "epoch", "iter", "best", "age", "data")
+def _key(name: str, sentence: str) -> Any:
+    return typer.Option(name, metavar="KEY", help=sentence, autocompletion=complete.keys_of_runs)
 
 
 def runs(
-    format_: FormatOption = "text",
+    shown: Annotated[
+        str | None, typer.Option("--columns", metavar="KEY,…", help=COLUMNS, autocompletion=complete.keys_of_runs)
+    ] = None,
+    filter_: Annotated[str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER)] = None,
+    sort: Annotated[str | None, _key("--sort", "Sort by a key; -KEY: the largest first.")] = None,
+    group: Annotated[str | None, _key("--group", "Group by a key, with the mean of each metric.")] = None,
+    format_: Annotated[Format, typer.Option("--format", "-f", help="json: a list of objects.")] = "table",
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
-    """List the runs, the newest first."""
-    from hookflow.events.rundir import all_runs
-    from hookflow.monitor.summary import read_overview
+    """List the runs, the newest first.
 
-    unreadable: list[str] = []
-    now = time.time()
-    every = [read_overview(run, now) for run in all_runs(dir, unreadable.append)]
-    if format_ == "json":
-        echo_json([_summary(seen.run, seen.state, seen.health) for seen in every])
-        return
-    echo("\n".join(columns([HEADS, *(_row(seen, now) for seen in every)])) if every else f"no runs in {dir}")
-    for why in unreadable:
-        echo(why)
-    for seen in every:
-        if seen.health.condition == "unreadable":
-            echo(f"{seen.run.id} is unreadable: {seen.health.sentence}")
-        for why in seen.refused:
-            echo(f"{seen.run.id}: {why}")
+    The keys of a run are those of its pipeline, its metrics (`accuracy`: the last value, `best.accuracy`), and facts
+    as `status`, `reason` and `duration`; `--format json` shows all of them.
 
-
-def _row(seen: Overview, now: float) -> tuple[str, ...]:
-    """Return the cells; "-" for what is not known, so that columns can be cut out in a pipe."""
-    from hookflow.monitor.series import in_order
-
-    state = seen.state
-    name = next(iter(in_order(state.metrics.best, state.monitored)), "")
-    return (
-        seen.run.id,
-        seen.run.path.parent.name,
-        f"{seen.health.glyph} {seen.health.condition}" + f" ({state.ranks.world} ranks)" * (state.ranks.world > 1),
-        out_of(state.epoch, state.run.get("max_epochs")),
-        str(state.it),
-        f"{name}={number(state.metrics.best[name].value)}" if name else "-",
-        age(now - state.now) if state.now else "-",
-        "SYNTHETIC" if state.synthetic else "real" if state.run.get("data") else "-",
-    )
-
-
-def _summary(run: RunDir, state: RunState, health: Health) -> dict[str, Any]:
-    """Return the facts of a run that `runs` and `show` have in common, for `--format json`."""
-    best = {name: {"value": best.value, "it": best.it, "ep": best.ep} for name, best in state.metrics.best.items()}
-    return {
-        "id": run.id,
-        "name": run.path.parent.name,
-        "path": str(run.path),
-        "state": health.condition,
-        "reason": health.sentence,
-        "exit": state.end["exit"] if state.end else None,
-        "world": state.ranks.world,
-        "iteration": state.it,
-        "iterations": state.total_iters,
-        "epoch": state.ep,
-        "max_epochs": state.run.get("max_epochs"),
-        "best": best,
-        "synthetic": [*state.synthetic],
-        "updated": state.now or None,
-    }
-
-
-WIDTH = 80
-ROWS = 8
-"""How many attempts, metrics, hooks or checkpoints are shown; the commands that are about them show all."""
-
-TEXTS = 20
-"""How many different warnings, and errors, are shown; `hookflow watch --ui plain` shows all."""
-
-
-def show(
-    run: RunArgument = None,
-    format_: FormatOption = "text",
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
-) -> None:
-    """Show one page on a run.
-
-    It has the result and its cause, attempts with their changes, warnings and errors by iteration, metrics, the
-    costliest hooks, checkpoints, and the commands to continue with.
-
-    Example: `hookflow show cifar | less`
+    Example: `hookflow runs --filter 'best.accuracy > 0.9' --sort -best.accuracy`
     """
-    from hookflow.cli.stored import saved
-    from hookflow.monitor.feed import Live
-    from hookflow.monitor.health import judge
-    from hookflow.monitor.ranks import NO_PLAN
+    from hookflow.monitor.index import Index
+    from hookflow.monitor.selection import groups, select
+
+    index = Index(dir)
+    every = index.refresh(_progress)
+    wanted = shown.split(",") if shown else []
+    by_group = [group] if group else []
+    rows = select(every, filter_, sort, [*wanted, *by_group])
+    parts = groups(rows, group) if group else [(None, rows)]
+    ordered = [row for _, part in parts for row in part]
+    if format_ != "table":
+        _print_data(ordered, [*dict.fromkeys([*by_group, *wanted])] if wanted else [], format_)
+        return
+    if rows:
+        echo("\n".join(_table(parts, wanted, group)))
+    else:
+        echo(f"none of {counted(len(every), 'run')} in {dir} is meant" if every else f"no runs in {dir}")
+    for why in index.unreadable:
+        echo(why)
+    for row in rows:
+        if row.values["status"] == "unreadable":
+            echo(f"{row.id} is unreadable: {row.values['reason']}")
+        for why in row.refused:
+            echo(f"{row.id}: {why}")
+
+
+def _progress(done: int, whole: int) -> None:
+    """Tell a person that many runs are being read, for the first time."""
+    if done and done % 100 == 0 and sys.stderr.isatty():
+        print(f"\rreading runs: {done:,} of {whole:,} ", end="", file=sys.stderr, flush=True)
+        if done + 100 >= whole:
+            print("\r\x1b[K", end="", file=sys.stderr)
+
+
+def _print_data(rows: Sequence[Row], keys: list[str], format_: Format) -> None:
+    """Print the values of the runs as they are: those of some keys, or all."""
+    from hookflow.monitor.selection import known_keys
+
+    if format_ == "json":
+        echo_json([{key: row.get(key) for key in keys} if keys else {**row.values, **row.config} for row in rows])
+        return
+    import csv
+
+    keys = keys or known_keys(rows)
+    written = csv.writer(sys.stdout, lineterminator="\n")
+    written.writerow(keys)
+    for row in rows:
+        values = (row.get(key) for key in keys)
+        written.writerow(json.dumps(value) if isinstance(value, list) else value for value in values)
+
+
+def _table(parts: Sequence[tuple[Any, Sequence[Row]]], keys: list[str], group: str | None) -> Iterator[str]:
+    """Yield the lines of a table, with a heading for each group, and what else the runs differ in."""
+    from hookflow.monitor.selection import cell, default_columns, differing, headings
+
+    now, rows = time.time(), [row for _, part in parts for row in part]
+    differ = differing(rows)
+    keys = keys or default_columns(rows, differ)
+    table = columns([headings(keys), *([cell(row, key, now) for key in keys] for row in rows)])
+    if sys.stdout.isatty() and keys[-1] in ("reason", "note"):  # a long text is cut, and nothing before it
+        room = max(shutil.get_terminal_size().columns, len(table[0]))
+        table = [fit(line, min(len(line), room)) for line in table]
+    lines = iter(table)
+    yield next(lines)
+    for value, part in parts:
+        if group:
+            yield f"\n{group} = {'none' if value is None else value}: {', '.join(_means(part))}"
+        yield from (next(lines) for _ in part)
+    if more := [key for key in differ if key not in keys]:
+        yield f"they differ in {counted(len(more), 'more key')}: --columns {','.join(more[:8])}{',…' * (len(more) > 8)}"
+
+
+def _means(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield how many runs there are, and of each best metric the mean and the standard deviation."""
+    yield counted(len(rows), "run")
+    for metric in dict.fromkeys(row.values["metric"] for row in rows):
+        if values := [value for row in rows if metric and (value := row.values.get(f"best.{metric}")) is not None]:
+            deviation = f" ± {pstdev(values):.2g}" if len(values) > 1 else ""
+            yield f"best.{metric} {number(fmean(values))}{deviation}"
+
+
+RunName = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A path, an id, a part of one, or a name.", autocompletion=complete.runs),
+]
+
+
+def tag(
+    run: RunName,
+    tags: Annotated[list[str] | None, typer.Argument(metavar="[TAG]…", help="Words to find it by.")] = None,
+    remove: Annotated[list[str] | None, typer.Option("--remove", metavar="TAG", help="Remove a tag.")] = None,
+    note: Annotated[str | None, typer.Option("--note", help="A line about it; an empty one removes it.")] = None,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Give a run tags and a note, and show those that it has.
+
+    Example: `hookflow tag cifar baseline --note "before the new schedule"`
+    """
+    from hookflow.errors import nearest_or_all
+    from hookflow.events.rundir import write_whole
     from hookflow.service.runs import find_run
 
     result = find_run(run, dir)
-    live = Live(result)
-    live.read_all()
-    page = _Page(result, live.state, live.plan or NO_PLAN, judge(result, live.state, time.time()), saved(result))
-    if format_ == "json":
-        echo_json(page.to_json())
-    else:
-        echo("\n".join(page.lines()))
+    before, text = result.noted()
+    if unknown := [word for word in remove or () if word not in before]:
+        raise UserError(
+            Problem(f'the run {result.id} has no tag "{word}"', Where("--remove"), nearest_or_all(word, before))
+            for word in unknown
+        )
+    after = [word for word in dict.fromkeys([*before, *(tags or ())]) if word not in (remove or ())]
+    text = text if note is None else note
+    if (after, text) != result.noted():
+        write_whole(result.notes, json.dumps({"tags": after, "note": text}) + "\n")
+    echo(f"{result.id}  {', '.join(after) or 'no tags'}" + f"  {text}" * bool(text))
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    run: RunDir
-    state: RunState
-    plan: Plan
-    health: Health
-    saved: list[dict[str, Any]]
+def rm(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN…", help="Runs: paths, ids, or parts of ids.", autocompletion=complete.runs),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Delete runs, with their logs and checkpoints.
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the page as data."""
-        state, facts = self.state, self.run.describe()
-        attempts = [
-            {"began": item.began, "from": item.resumed_from, "first": item.begin, "last": item.it, "ended": item.ended}
-            for item in state.attempts
-        ]
-        troubles: dict[str, list[dict[str, Any]]] = {"warn": [], "error": []}
-        for first, last, times in state.journal.repeated.values():
-            if first.kind in troubles:
-                troubles[first.kind].append({"it": first.it, "last": last, "times": times, "text": first.text})
-        timings = {
-            f"{binding.hook}@{binding.point}": {"fired": timing.count, "ns": timing.total}
-            for binding in self.plan.bindings
-            if (timing := state.first.timing(binding.id)).count
-        }
-        return _summary(self.run, state, self.health) | {
-            "pipeline": facts.get("source"),
-            "overrides": facts.get("overrides", []),
-            "attempts": attempts,
-            "commands": [{key: change[key] for key in ("it", "cmd", "args", "t")} for change in state.changes],
-            "warnings": troubles["warn"],
-            "errors": troubles["error"],
-            "metrics": {name: points[-1][1] for name, points in state.metrics.by_name.items() if points},
-            "hooks": timings,
-            "checkpoints": self.saved,
-        }
+    It asks first. A run that is training is refused, and then none is deleted.
+    """
+    from hookflow.events.run_lock import is_locked
+    from hookflow.monitor.summary import read_overview
+    from hookflow.service.runs import find_run
 
-    def lines(self) -> Iterator[str]:
-        from hookflow.monitor.summary import metric_rows
-
-        yield f"{self.run.path.parent.name}  {self.run.id}"
-        yield ""
-        yield from _facts([*self._result(), *self._setting()])
-        warned, failed = self._troubles("warn"), self._troubles("error")
-        changed = ((f"{each['it']:,}", " ".join([each["cmd"], *each["args"]])) for each in self.state.changes)
-        parts = {"attempts": self._attempts(), "changed by commands, by iteration": changed}
-        parts |= {"warnings, by iteration": warned, "errors, by iteration": failed}
-        for title, facts in parts.items():
-            if lines := [*_facts(facts, "  ")]:
-                yield from ("", title, *lines)
-        metrics = [("metric", "last", "best", "at epoch", "iteration"), *metric_rows(self.state, none="-")]
-        tables = {"metrics": metrics, "hooks": self._hooks(), "checkpoints": self._checkpoints()}
-        for title, rows in {**tables, "logged": self._logged()}.items():
-            if len(rows) > 1:
-                yield from ("", title)
-                for line in columns(rows[: ROWS + 1], "  "):
-                    yield line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
-                if len(rows) > ROWS + 1:
-                    yield f"  and {len(rows) - ROWS - 1:,} more"
-        yield ""
-        yield from _facts(self._next())
-
-    def _result(self) -> Iterator[tuple[str, str]]:
-        from hookflow.monitor.health import end_reason
-
-        state, health = self.state, self.health
-        code = f", exit code {state.end['exit']}" if state.end and state.end["exit"] else ""
-        yield "result", f"{health.glyph} {health.condition} after {span(state.elapsed)}{code}"
-        for line in end_reason(state) or [health.sentence]:
-            if line:
-                yield "", line
-        if state.end and state.ranks.first_failure is None:  # a mistake of the user's, with its place and a hint
-            yield from (("", line) for line in state.end["reason"].splitlines()[1:])
-        epochs = f"epoch {state.ep:,} of {state.run['max_epochs']:,}, " if state.run.get("max_epochs") else ""
-        yield "done", f"{epochs}iteration {state.it:,} of {state.total_iters:,}"
-        if splits := state.synthetic:
-            yield "", f"SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set"
-        if newest := next(filter(_usable, self.saved), None):
-            text = Path(newest["path"]).name + f" ({', '.join(newest['names'])})" * bool(newest["names"])
-            text += f", iteration {newest['it']:,}"
-            if metrics := [f"{name} {number(float(value))}" for name, value in (newest["metrics"] or {}).items()]:
-                text += f": {', '.join(metrics)}"
-                if newest["metrics_it"] != newest["it"]:
-                    text += f" (of iteration {newest['metrics_it']:,})"
-            yield "checkpoint", text
-
-    def _attempts(self) -> Iterator[tuple[str, str]]:
-        """Yield each attempt of several: when it began, what had changed by then, and how it ended."""
-        attempts = self.state.attempts
-        if len(attempts) < 2:
-            return
-        if earlier := len(attempts[:-ROWS]):
-            yield "", f"{earlier:,} earlier"
-        for k, attempt in enumerate(attempts[earlier:], earlier + 1):
-            ended = attempt.ended or ("no end record" if k < len(attempts) else self.health.condition)
-            origin = f", from {attempt.resumed_from}" if attempt.resumed_from else ""
-            yield f"{k}", f"{_time(attempt.began)}{origin}, iteration {attempt.begin:,} to {attempt.it:,}"
-            yield from (("", f"{entry.text}") for entry in attempt.prepared)
-            yield "", f"{_time(attempt.until)} {ended}"
-
-    def _troubles(self, kind: Kind) -> Iterator[tuple[str, str]]:
-        """Yield the warnings or errors with the iterations that they are of, each text once.
-
-        The messages that an attempt has recorded before it began are shown with the attempt.
-        """
-        prepared = {entry.number for attempt in self.state.attempts[1:] for entry in attempt.prepared}
-        all_texts = self.state.journal.repeated.values()
-        texts = [text for text in all_texts if text.first.kind == kind and text.first.number not in prepared]
-        for first, last, times in texts[:TEXTS]:
-            it = clock(first.t) if first.it is None else f"{first.it:,}"
-            until = "" if last is None or last == first.it else f" to {last:,}"
-            yield f"{it}{until}", f"{first.source}: {first.text}{f' ({times:,} times)' * (times > 1)}"
-        if len(texts) > TEXTS:
-            yield "", f"and {len(texts) - TEXTS:,} more: hookflow watch --ui plain"
-
-    def _setting(self) -> Iterator[tuple[str, str]]:
-        """Yield what the run was executed on, as far as it got to tell."""
-        from hookflow.events.rundir import short
-
-        facts, run = self.run.describe(), self.state.run
-        if began := facts.get("created") or run.get("t"):
-            yield "begun", _time(began)
-        if source := facts.get("source"):
-            yield "pipeline", " ".join([str(short(Path(source).absolute())), *map(_set, facts.get("overrides", ()))])
-        if run:
-            ranks = f", {run['world']} ranks ({run['strategy']})" if run["world"] > 1 else ""
-            yield "model", f"{run['model']}, {counted(run['params'], 'parameter')}"
-            yield "on", f"{run['device']} in {run['precision']}{ranks}, seed {run['seed']}, torch {run['torch']}"
-            for split, data in run["data"].items():
-                examples, batches = counted(data["examples"], "example"), counted(data["batches"], "batch")
-                yield split, f"{examples} of {data['name']}, {batches}"
-
-    def _hooks(self) -> list[tuple[str, ...]]:
-        """Return the hooks by what they took of the last attempt: within iterations, and elsewhere."""
-        state, plan = self.state, self.plan
-        inside, outside, fired = (dict.fromkeys((hook.name for hook in plan.hooks), 0) for _ in range(3))
-        for binding in plan.bindings:
-            timing = state.first.timing(binding.id)
-            (inside if plan.points.in_iteration(binding.point) else outside)[binding.hook] += timing.total
-            fired[binding.hook] += timing.count
-        rows: list[tuple[str, ...]] = [("hook", "fired", "of iterations", "elsewhere")]
-        for name in sorted(fired, key=lambda name: -inside[name] - outside[name]):
-            if fired[name]:
-                share = f"{percent(inside[name] / state.iterating)} %" if inside[name] and state.iterating else "-"
-                rows.append((name, f"{fired[name]:,}", share, f"{ms(outside[name])} ms" if outside[name] else "-"))
-        return rows
-
-    def _checkpoints(self) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = [("checkpoint", "names", "iteration", "epoch", "size")]
-        for item in self.saved:
-            it, ep = item["it"], item["ep"]
-            text = ("-", "-") if it is None or ep is None else (f"{it:,}", f"{self.state.epoch_of(it, ep):,}")
-            weight = f"unusable: {item['damage']}" if item["damage"] else size(item["bytes"])
-            rows.append((Path(item["path"]).name, ",".join(item["names"]) or "-", *text, weight))
-        return rows
-
-    def _logged(self) -> list[tuple[str, ...]]:
-        """Return the images, texts and histograms by name, with the newest of each."""
-        from hookflow.monitor.journal import extent
-
-        rows: list[tuple[str, ...]] = [("image, text, histogram", "kind", "iteration", "size", "file")]
-        for key in self.state.gallery.keys:
-            newest = self.state.gallery.of(key)[-1].record
-            path = newest["path"] if newest["k"] == "image" else "-"
-            rows.append((newest["name"], newest["k"], f"{newest['it']:,}", extent(newest), path))
-        return rows
-
-    def _next(self) -> Iterator[tuple[str, str]]:
-        """Yield what can be done with the run as it is."""
-        from hookflow.events.rundir import run_argument, short
-
-        known, facts = run_argument(self.run), self.run.describe()
-        if not self.health.over:
-            yield "watch", f"hookflow watch {known}"
-            yield "stop", f"hookflow stop {known}"
-        elif self.health.condition == "finished":
-            run = self.state.run
-            epochs = run.get("max_epochs")
-            longer = f"max_epochs={2 * epochs}" if epochs else f"max_iters={2 * run.get('max_iters', 1)}"
-            yield "extend", f"hookflow run --resume {known} --set run.{longer}"
-        elif any(map(_usable, self.saved)):
-            yield "resume", f"hookflow run --resume {known}"
-        else:
-            yield "resume", "it has no checkpoint to resume from: start it anew"
-            if (source := facts.get("source", "")).endswith(".toml"):
-                yield "anew", " ".join(["hookflow run", shlex.quote(source), *map(_set, facts.get("overrides", ()))])
-        if self.health.over:
-            yield "watch", f"hookflow watch {known}"
-        yield "files", str(short(self.run.path))
-        if self.run.output.is_file() and self.run.output.stat().st_size:
-            yield "printed", str(short(self.run.output))
+    wanted = {run.path: run for run in (find_run(name, dir) for name in runs)}
+    seen = [read_overview(run, time.time()) for run in wanted.values()]
+    if alive := [item for item in seen if is_locked(item.run.path) or not item.health.over]:
+        raise UserError(
+            Problem(f"the run {item.run.id} is {item.status}", Where("RUN"), f"hookflow stop {item.run.id}")
+            for item in alive
+        )
+    if not yes and not sys.stdin.isatty():
+        raise UserError(Problem("nobody can be asked here", Where("rm"), "add --yes to delete without a question"))
+    echo("\n".join(columns([(item.run.id, item.run.path.parent.name, item.status) for item in seen])))
+    if not yes and not typer.confirm(f"Delete {counted(len(seen), 'run')}?"):
+        raise typer.Exit(1)
+    for item in seen:
+        _delete(item.run)
 
 
-def _usable(checkpoint: dict[str, Any]) -> bool:
-    return not checkpoint["damage"] and not checkpoint["exception"]
+def _delete(run: RunDir) -> None:
+    """Delete a run directory: moved aside first, so that no half of it is left as a run."""
+    from hookflow.events.run_lock import release, try_lock
 
-
-def _time(t: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
-
-
-def _set(override: str) -> str:
-    return f"--set {shlex.quote(override)}"
-
-
-def _facts(facts: Iterable[tuple[str, str]], indent: str = "") -> Iterator[str]:
-    """Yield a line or more for each fact, below one another."""
-    for name, text in facts:
-        head, below = f"{indent}{name:<11} ", indent + " " * 12
-        yield from textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=below, break_on_hyphens=False)
+    locks = try_lock(run.path)
+    if locks is None:
+        raise UserError(Problem(f"the run {run.id} has been resumed", Where("RUN")))
+    aside = run.path.parent.parent / f".removed-{run.path.parent.name}-{run.id}"
+    try:
+        run.path.rename(aside)
+        shutil.rmtree(aside)
+    finally:
+        release(locks)
+    with suppress(OSError):  # other runs of that name
+        run.path.parent.rmdir()

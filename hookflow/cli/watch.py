@@ -28,7 +28,7 @@ def watch(
 ) -> None:
     """Show a run live or as it ended, or replay its recording.
 
-    Leaving the dashboard does not stop the run.
+    Without RUN, the dashboard begins with the list of all runs if several are training. Leaving it stops no run.
     """
     from hookflow.events.rundir import short
     from hookflow.service.runs import find_run
@@ -46,7 +46,8 @@ def watch(
         from hookflow.monitor.app import MonitorApp
         from hookflow.monitor.summary import print_summary
 
-        app = MonitorApp(run_dir, replay=speed) if replay else MonitorApp(run_dir, readonly=readonly)
+        page = "runs" if run is None and _several_train(dir) else "main"
+        app = MonitorApp(run_dir, replay=speed) if replay else MonitorApp(run_dir, readonly=readonly, page=page)
         app.run()
         print_summary(app.run_dir, sys.stdout)
         raise typer.Exit(app.return_code or 0)
@@ -55,3 +56,10 @@ def watch(
     if ui == "json":
         raise typer.Exit(plain.follow_json(run_dir, sys.stdout))
     raise typer.Exit(plain.follow(run_dir, sys.stdout, bars=plain.can_show_bars(sys.stdout)))
+
+
+def _several_train(folder: Path) -> bool:
+    from hookflow.monitor.index import Index
+    from hookflow.monitor.panels.runs import ALIVE
+
+    return sum(row.values["status"] in ALIVE for row in Index(folder).refresh()) > 1

@@ -13,7 +13,7 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -77,6 +77,8 @@ class RunDir:
     now = Entry("now.bin")
     """A few bytes that say where the training thread is; see `events.now`."""
     checkpoints = Entry("checkpoints")
+    notes = Entry("notes.json")
+    """What people have noted about the run: tags and a note. Nothing else writes it."""
     images = Entry("images")
     """The arguments of `run.log_image` and `run.log_figure`."""
     traces = Entry("traces")
@@ -139,6 +141,15 @@ class RunDir:
         except (OSError, ValueError):
             return {}
         return {name: value for name, value in facts.items() if name not in FACTS or _fits(value, FACTS[name])}
+
+    def noted(self) -> tuple[list[str], str]:
+        """Return the tags and the note that people have given the run; none where they cannot be read."""
+        try:
+            facts = read_object(read_regular(self.notes))
+        except (OSError, ValueError):
+            return [], ""
+        tags, note = facts.get("tags", []), facts.get("note", "")
+        return (tags if _fits(tags, list) else [], note if _fits(note, str) else "")
 
     def base(self) -> Path:
         """Return the folder that the pipeline's own files are relative to; UserError where `run.json` says none."""
@@ -307,32 +318,41 @@ def sync_run(run: RunDir, flushed: tuple[int, int] | None) -> tuple[int, tuple[i
 
 
 def all_runs(root: Path, unreadable: Callable[[str], object] = lambda why: None) -> list[RunDir]:
-    """Return every run directory below `root`, the newest first.
-
-    `unreadable` is called with the reason for each entry that the system cannot read, as a mount without its server.
-    """
-    runs = [RunDir(run) for name in _entries(root, unreadable) for run in _entries(name, unreadable, "run.json")]
+    """Return every run directory below `root`, the newest first; `unreadable` is called as by `run_paths`."""
 
     def began(run: RunDir) -> tuple[str, float, str]:
         return re.sub(r"\D", "", run.id[:15]), run.describe().get("created", 0.0), run.id
 
-    return sorted(runs, key=began, reverse=True)
+    return sorted((RunDir(Path(path)) for path in run_paths(root, unreadable)), key=began, reverse=True)
 
 
-def _entries(folder: Path, unreadable: Callable[[str], object], holding: str = "") -> Iterator[Path]:
-    """Yield the entries of a folder; with `holding`, those that contain a file of this name."""
+def run_paths(root: Path, unreadable: Callable[[str], object], known: Container[str] = ()) -> Iterator[str]:
+    """Yield the path of every run directory below `root`, as a string: there may be very many.
+
+    Those `known` are not looked into. `unreadable` is called with the reason for each entry that the system cannot
+    read, as a mount without its server.
+    """
+    for name in _entries(str(root), unreadable):
+        yield from _entries(name, unreadable, "run.json", known)
+
+
+def _entries(
+    folder: str, unreadable: Callable[[str], object], holding: str = "", known: Container[str] = ()
+) -> Iterator[str]:
+    """Yield the entries of a folder but the hidden ones; with `holding`, those `known` or with a file of this name."""
     try:
-        paths = [*folder.iterdir()]
+        with os.scandir(folder) as entries:
+            paths = [entry.path for entry in entries if not entry.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        unreadable(f"{short(folder)} cannot be read: {error.strerror}")
+        unreadable(f"{short(Path(folder))} cannot be read: {error.strerror}")
         return
     for path in paths:
         try:
-            if not holding or stat.S_ISREG((path / holding).stat().st_mode):
+            if not holding or path in known or stat.S_ISREG(os.stat(f"{path}/{holding}").st_mode):  # noqa: PTH116  # the quicker one
                 yield path
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
-            unreadable(f"{short(path)} cannot be read: {error.strerror}")
+            unreadable(f"{short(Path(path))} cannot be read: {error.strerror}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from hookflow.graph.plan import Binding, Plan
 from hookflow.pipeline.schema import Pipeline
-from hookflow.pipeline.values import flat
+from hookflow.pipeline.source_map import flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,11 @@ class Difference:
         return any(getattr(self, name) for name in self.__slots__)
 
 
-def difference(old: tuple[Pipeline, Plan], new: tuple[Pipeline, Plan]) -> Difference:
+Tables = Pipeline | Mapping[str, Any]
+"""A pipeline, or the tables that a run has recorded it in."""
+
+
+def difference(old: tuple[Tables, Plan], new: tuple[Tables, Plan]) -> Difference:
     """Compare two pipelines and what they were compiled to."""
     before, after = old[1], new[1]
     names = [[hook.name for hook in plan.hooks] for plan in (before, after)]
@@ -74,10 +78,10 @@ def difference(old: tuple[Pipeline, Plan], new: tuple[Pipeline, Plan]) -> Differ
     )
 
 
-def _keys(pipeline: Pipeline, plan: Plan, hooks: set[str]) -> dict[str, Any]:
+def _keys(pipeline: Tables, plan: Plan, hooks: set[str]) -> dict[str, Any]:
     """Return every key that is set, dotted; of hooks, those of `hooks` alone."""
-    tree = pipeline.model_dump(by_alias=True)
-    tree["hooks"] = {name: hook for name, hook in tree["hooks"].items() if name in hooks}
+    tree = pipeline.model_dump(by_alias=True) if isinstance(pipeline, Pipeline) else dict(pipeline)
+    tree["hooks"] = {name: hook for name, hook in tree.get("hooks", {}).items() if name in hooks}
     return {**dict(flat(tree)), "--shuffle": plan.shuffle}
 
 

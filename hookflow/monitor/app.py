@@ -31,12 +31,16 @@ from hookflow.events.records import Trace
 from hookflow.events.rundir import Life, RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.charts import Pixels, read_image
+from hookflow.monitor.compare import Side
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import Health, examine, look_inside
+from hookflow.monitor.index import Index, Row
 from hookflow.monitor.journal import Shown
 from hookflow.monitor.keys import press
 from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.machine import Machine, Sensor
+from hookflow.monitor.panels.compare import COMPARE
+from hookflow.monitor.panels.runs import RUNS
 from hookflow.monitor.plain import last_lines
 from hookflow.monitor.prompt import insert
 from hookflow.monitor.ranks import NO_PLAN
@@ -144,6 +148,9 @@ class Player:
 RATE, RATE_OVER_SSH, NOTICE = 4.0, 2.0, 5.0
 """Looks at the log, and paintings of the screen, per second; seconds that a notice usually stays."""
 
+LISTED, SEVERAL = 2.0, 50
+"""Seconds between looks through the runs of the folder; so many that are read at a time are worth a word."""
+
 THEME = Theme(name="hookflow", primary="#56b4e9", background=GROUND, surface=GROUND, panel=GROUND, dark=True)
 
 
@@ -158,9 +165,10 @@ class Outcome(StrEnum):
 class MonitorApp(App[Outcome]):
     """Shows the run in `run`, live; or its recording, `replay` times as fast as it was.
 
-    With `readonly` no key asks anything of the run. An attempt that a mistake ends before it has begun, after the
-    moment `since` (seconds since 1970), closes the dashboard: there is nothing to see. `child_exit` is called now and
-    then, where the caller is the parent of the process that trains: see `hookflow.runner.distributed.failures`.
+    It begins with `page`; another run of the folder can be opened from there. With `readonly` no key asks anything of
+    the run. An attempt that a mistake ends before it has begun, after the moment `since` (seconds since 1970), closes
+    the dashboard: there is nothing to see. `child_exit` is called now and then, where the caller is the parent of the
+    process that trains: see `hookflow.runner.distributed.failures`.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -174,26 +182,38 @@ class MonitorApp(App[Outcome]):
         readonly: bool = False,
         since: float = math.inf,
         child_exit: Callable[[], int | None] = lambda: None,
+        page: str = "main",
     ) -> None:
         super().__init__()
         self._since = since
         self._child_exit = child_exit
+        self._readonly = readonly
+        self._own = run
+        self._index = Index(run.path.parent.parent)
+        self._rows: Sequence[Row] = ()
+        self._listed = -math.inf  # when the runs were last listed
+        self._listing = self._reading = ""
+        self._sides: dict[str, Side] = {}
+        self._notice = ("", 0.0)
+        self._life: Life = "not started"
+        self._machine: Machine | None = None
+        self._view = View(page=page)
+        self._open(run, replay)
+        self._canvas = Canvas()
+
+    def _open(self, run: RunDir, replay: float | None = None) -> None:
+        """Show a run, live or as a recording; the choices among the runs stay."""
         self.title = f"hookflow {run.path.parent.name}"
         self._dir = run
         self._live = Live(run)
         self._player = Player(Recording(run), replay) if replay is not None else None
-        self._readonly = readonly
-        self._view = View()
+        self._view = View(page=self._view.page, runs=self._view.runs)
         self._frozen: RunState | None = None
-        self._notice = ("", 0.0)
-        self._life: Life = "not started"
         self._behind = False  # a long log comes in pieces
         self._suspicion = ""
         self._inside: dict[int, tuple[int, float]] = {}
-        self._machine: Machine | None = None
         self._image: tuple[Shown, Pixels | str] | None = None
         self._trace: tuple[Trace, list[Traced] | str] | None = None
-        self._canvas = Canvas()
 
     def run(self, *, mouse: bool = False, **options: Any) -> Outcome | None:
         """Show the dashboard until the person leaves. Without the mouse, the terminal's own selecting still works."""
@@ -270,10 +290,34 @@ class MonitorApp(App[Outcome]):
         else:
             self._behind = False
             end = self.state.refused or (self.state.end if self.state.failed_to_start else None)
-            if end and end["t"] >= self._since:
+            if end and end["t"] >= self._since and self._dir == self._own:
                 self.exit(Outcome.ENDED)
+        if self._view.page in (RUNS.name, COMPARE.name):
+            again = self._read_runs() or again
         self._paint()
         self.set_timer(again, self._tick)
+
+    def _read_runs(self) -> float:
+        """Read on in the runs that are compared, and list all of them now and then; return when to go on."""
+        now, chosen = time.monotonic(), self._view.runs.picked if self._view.page == COMPARE.name else ()
+        if now - self._listed > LISTED:
+            self._listed = math.inf
+            self.run_worker(self._list_runs, thread=True, group="runs", exit_on_error=True)
+        self._sides = {path: self._sides.get(path) or Side(RunDir(self._index.root / path)) for path in chosen}
+        behind = [side.live.poll(0.02) for side in self._sides.values()]
+        sizes = [side.live.unread for side in self._sides.values()] if any(behind) else []
+        unread, whole = sum(left for left, _ in sizes), sum(size for _, size in sizes)
+        self._reading = f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB" if unread > CHUNK else ""
+        return 0.01 if any(behind) else 0.0
+
+    def _list_runs(self) -> None:
+        """Bring the rows up to date, from a thread: there may be very many."""
+
+        def progress(done: int, whole: int) -> None:
+            self._listing = f"reading {done:,} of {whole:,} runs" if whole > SEVERAL else ""
+
+        self._rows = self._index.refresh(progress)
+        self._listing, self._listed = "", time.monotonic()
 
     def _paint(self) -> None:
         width, height = self.size
@@ -298,6 +342,9 @@ class MonitorApp(App[Outcome]):
             output=last_lines(self._dir.output, 500) if self._view.page == "output" else (),
             kept=self._kept() if self._view.page == "event" or self._view.asking == "rewind" else {},
             visible=visible(*self.size, several=state.ranks.world > 1),
+            rows=self._rows,
+            compared=[*self._sides.values()] if self._view.page == COMPARE.name else (),
+            listing=self._reading if self._view.page == COMPARE.name else self._listing,
             replay=self._player is not None,
             readonly=self._readonly,
             notice=notice if time.monotonic() < until else "",
@@ -344,7 +391,7 @@ class MonitorApp(App[Outcome]):
             case Notice(text):
                 self._say(text)
             case "detach":
-                over = self._player is not None or self._scene().health.over
+                over = self._dir == self._own and (self._player is not None or self._scene().health.over)
                 self.exit(Outcome.ENDED if over else Outcome.DETACHED)
             case "stop and leave":
                 self._send("stop")
@@ -355,6 +402,10 @@ class MonitorApp(App[Outcome]):
                 self.run_worker(self._kill, thread=True, group="kill", exclusive=True, exit_on_error=True)
             case "freeze":
                 self._frozen = None if self._frozen else pickle.loads(pickle.dumps(self.state))  # noqa: S301  # quicker than a copy
+            case "open":
+                self._open(RunDir(self._index.root / self._view.runs.at))
+                self._life = self._dir.life()
+                self._view.open("main")
             case "suspend":
                 self.action_suspend_process()
             case "image":

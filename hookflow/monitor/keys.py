@@ -7,12 +7,14 @@ from functools import partial
 
 from hookflow.events.commands import COMMANDS as COMMANDS_OF_RUN
 from hookflow.events.commands import split_setting
+from hookflow.monitor.panels.compare import COMPARE
 from hookflow.monitor.panels.events import EVENT, EVENTS, OUTPUT
 from hookflow.monitor.panels.gallery import GALLERY
 from hookflow.monitor.panels.help import Command, Key, help_page
 from hookflow.monitor.panels.hooks import HOOK, HOOKS, POINTS
 from hookflow.monitor.panels.metrics import METRICS
 from hookflow.monitor.panels.ranks import RANKS
+from hookflow.monitor.panels.runs import RUNS
 from hookflow.monitor.panels.system import SYSTEM
 from hookflow.monitor.panels.waterfall import TRACE
 from hookflow.monitor.prompt import edit
@@ -20,7 +22,7 @@ from hookflow.monitor.view import Notice, Page, Prompt, Scene, charts, flip, sen
 
 HELP = Page("help", lambda scene, width, height: help_page(scene, width, height, KEYS), "?", "this help")
 PANELS: dict[int, Page] = dict(enumerate((POINTS, HOOKS, METRICS, SYSTEM, EVENTS, RANKS), start=1))
-PAGES = {page.name: page for page in (HOOK, EVENT, HELP, TRACE, GALLERY, OUTPUT)}
+PAGES = {page.name: page for page in (HOOK, EVENT, HELP, TRACE, GALLERY, OUTPUT, RUNS, COMPARE)}
 
 
 def panels(scene: Scene) -> list[int]:
@@ -200,7 +202,7 @@ KEYS: tuple[Key, ...] = (
     Key(BOUNDS, ", .", "to the start, to the end; also home and end", "replay"),
     Key({"less_than_sign": "slower", "greater_than_sign": "faster"}, "< >", "slower, faster", "replay"),
     Key(TROUBLES, "e E", "newest warning or error, then older; newer"),
-    *(Key({page.key: partial(_toggle, page.name)}, page.key, page.about) for page in (TRACE, GALLERY, OUTPUT)),
+    *(Key({page.key: partial(_toggle, page.name)}, page.key, page.about) for page in (TRACE, GALLERY, OUTPUT, RUNS)),
     Key({"f": partial(flip, "idle")}, "f", "show the points too where nothing fires, and hide them"),
     Key({"v": partial(flip, "whole")}, "v", "figures of the hooks: of the last 60 s, or of the whole run"),
     Key(BRACKETS, "[ ]", "previous and next metric, or image"),

@@ -34,7 +34,9 @@ def screen(scene: Scene, width: int, height: int) -> list[Strip]:
     whole = scene.view.page == "main" and not scene.view.zoomed
     draw = _layout(width, room) if whole else current(scene).draw
     body = filled(draw(scene, width, room) if room else [], width, room)
-    rows = filled([title(scene, width), progress(scene, width), *body][: height - 1], width, height - 1)
+    head = current(scene).head if scene.view.page != "main" else None
+    top = head(scene, width) if head else [title(scene, width), progress(scene, width)]
+    rows = filled([*top, *body][: height - 1], width, height - 1)
     rows = [*rows, footer(scene, width)]
     if scene.view.prompt:
         return prompt.over(rows, scene, scene.view.prompt, width)

@@ -56,6 +56,16 @@ STYLES: dict[str, Style] = {
 }
 """The same on the dashboard's ground."""
 
+CONDITION_STYLES = {
+    **dict.fromkeys(("running", "finished"), "good"),
+    **dict.fromkeys(("stalled", "lost"), "alarm"),
+    **dict.fromkeys(("failed", "unreadable"), "error"),
+}
+"""The style of a condition, where it is no warning."""
+
+SIDES = ("train", "val", "checkpoint", "optimizer", "heat4", "hooks", "data", "strong")
+"""The styles of runs beside one another."""
+
 CURSOR = Style.parse("on #22384a")
 
 Part = str | tuple[str, str]

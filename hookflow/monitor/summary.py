@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from hookflow.events.log import whole_lines
+from hookflow.events.log import Tail
 from hookflow.events.reading import open_regular, read_record
+from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir, run_argument, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import SHARED, Live, logs_of_others
@@ -25,7 +27,8 @@ from hookflow.monitor.state import RunState
 from hookflow.numbers import counted, ms, number, out_of, percent, span
 from hookflow.text import printable
 
-SKIPPED = (b'{"k":"frame"', b'{"k":"scalars"')
+FRAME = b'{"k":"frame"'
+SKIPPED = (FRAME, b'{"k":"scalars"')
 """How the lines begin that make up most of a log."""
 
 
@@ -38,38 +41,77 @@ class Overview:
     health: Health
     refused: list[str]
 
+    @property
+    def status(self) -> str:
+        """The condition; "pruned" where a hook has ended the run before its last iteration."""
+        end = self.state.end
+        early = end is not None and end["reason"] and self.state.it < self.state.total_iters
+        return "pruned" if early and self.health.condition == "finished" else self.health.condition
+
+    @property
+    def reason(self) -> str:
+        """Why it has ended, or what is wrong; empty where there is nothing to say."""
+        text = next(iter(end_reason(self.state)), self.health.sentence)
+        return text.removeprefix("stopped early: ").removeprefix(f"{self.health.condition}: ")
+
+
+class Glance:
+    """Reads on in the logs of a run: everything but the frames and scalars, and the last of these: how far it is."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._state = RunState()
+        self._last: dict[bytes, bytes] = {}
+        self._tails: dict[int, Tail[Record]] = {}
+
+    def read(self, clock: float) -> Overview:
+        """Read on to the present end of the logs, and judge the run at the moment `clock`."""
+        run, state, refused = self._run, self._state, []
+        try:
+            open_regular(run.events).close()
+        except FileNotFoundError:
+            pass  # it did not get as far as to have a log
+        except OSError as error:
+            why = f"its event log cannot be read: {error.strerror}"
+            return Overview(run, state, Health("unreadable", why), [])
+        self._fold(0, run.events)
+        if state.ranks.world > 1 and (state.end is None or state.end["status"] in ("failed", "interrupted")):
+            for rank, path, why in logs_of_others(run):  # another rank may have failed, which rank 0 does not know
+                if why:
+                    refused.append(why)
+                else:
+                    self._fold(rank, path)
+        return Overview(run, state, judge(run, state, clock), refused)
+
+    def _fold(self, rank: int, path: Path) -> None:
+        tail = self._tails.setdefault(rank, Tail(path, self._parse_first if rank == 0 else _parse_other))
+        records = tail.read_all()
+        frame = self._last.pop(FRAME, b"")
+        for line in self._last.values():  # before the others, as they may be of an earlier iteration
+            with suppress(ValueError):
+                self._state.apply(read_record(line))
+        self._last.clear()
+        for record in records:
+            self._state.apply(record, rank)
+        if frame and self._state.end is None:
+            with suppress(ValueError):
+                self._state.apply(read_record(frame))
+
+    def _parse_first(self, line: bytes) -> Record | None:
+        if not line.startswith(SKIPPED):
+            return read_record(line)
+        if line.endswith(b"}"):
+            self._last[line[: len(FRAME)]] = line
+        return None
+
+
+def _parse_other(line: bytes) -> Record | None:
+    return None if line.startswith((*SKIPPED, *SHARED)) else read_record(line)
+
 
 def read_overview(run: RunDir, clock: float) -> Overview:
-    """Fold everything but the frames and scalars, and the last frame: how far it is."""
-    state, last, bad = RunState(), b"", []
-
-    def fold(line: bytes, rank: int = 0) -> None:
-        with suppress(ValueError):  # it may be no record, or the end of a log that was torn by a kill
-            state.apply(read_record(line), rank)
-
-    try:
-        with open_regular(run.events) as file:
-            for _, line in whole_lines(file):
-                if not line.startswith(SKIPPED):
-                    fold(line)
-                elif line.startswith(SKIPPED[0]) and line.endswith(b"}\n"):
-                    last = line
-    except FileNotFoundError:
-        pass  # it did not get as far as to have a log
-    except OSError as error:
-        return Overview(run, state, Health("unreadable", f"its event log cannot be read: {error.strerror}"), [])
-    if state.end is None:
-        fold(last)
-    if state.ranks.world > 1 and (state.end is None or state.end["status"] in ("failed", "interrupted")):
-        for rank, path, why in logs_of_others(run):  # another rank may have failed, which rank 0 does not know
-            if why:
-                bad.append(why)
-                continue
-            with open_regular(path) as file:
-                for _, line in whole_lines(file):
-                    if not line.startswith((*SKIPPED, *SHARED)):
-                        fold(line, rank)
-    return Overview(run, state, judge(run, state, clock), bad)
+    """Read the logs of a run to their present end, as a `Glance` does."""
+    return Glance(run).read(clock)
 
 
 def metric_rows(state: RunState, none: str = "") -> Iterator[tuple[str, ...]]:

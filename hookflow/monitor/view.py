@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from textual.strip import Strip
 
@@ -13,8 +13,10 @@ from hookflow.events.commands import wrong
 from hookflow.graph.plan import Binding, Plan
 from hookflow.metric_mode import mode_by_name
 from hookflow.monitor.charts import Pixels
+from hookflow.monitor.compare import Side
 from hookflow.monitor.durations import WINDOW
 from hookflow.monitor.health import Health, Pace, share
+from hookflow.monitor.index import Row
 from hookflow.monitor.journal import Entry, Key, Shown
 from hookflow.monitor.machine import Machine
 from hookflow.monitor.state import RunState
@@ -50,6 +52,22 @@ class Prompt:
 
 
 @dataclass(slots=True)
+class RunsChoices:
+    """The choices of the pages of runs. `at` is the path of the run at the cursor, `picked` has those to compare.
+
+    `order` is the place of a key to sort by, `metric` that of the curves; `kept` is what was listed last, with what it
+    was made from.
+    """
+
+    at: str = ""
+    picked: list[str] = field(default_factory=list)
+    wanted: str = ""
+    order: int = 0
+    metric: int = 0
+    kept: tuple[object, Any] | None = None
+
+
+@dataclass(slots=True)
 class View:
     """The choices. `page` is "main" for the dashboard, in which `focus` is the number of a panel.
 
@@ -76,6 +94,7 @@ class View:
     shown: int | None = None
     traced: int = 0
     scroll: int = 0
+    runs: RunsChoices = field(default_factory=RunsChoices)
 
     def open(self, page: str) -> None:
         self.page, self.scroll = page, 0
@@ -88,7 +107,8 @@ class Scene:
     `path`: the run directory, as people read it. `remote`: the run is on another machine. `output`: the last lines that
     the training printed, while they are shown. `kept`: the checkpoints on the disk and their files of weights, while
     an event is shown or the run is to go back. `image`: the logged image that is looked at, or why there is none;
-    `trace` likewise. `visible`: the panels that the whole dashboard has room for.
+    `trace` likewise. `visible`: the panels that the whole dashboard has room for. `rows`: the runs of the folder, and
+    `compared` those beside each other, while they are shown; `listing`: what is still being read of them, in words.
     """
 
     state: RunState
@@ -108,6 +128,9 @@ class Scene:
     readonly: bool = False
     notice: str = ""
     visible: Collection[int] = range(1, 10)
+    rows: Sequence[Row] = ()
+    compared: Sequence[Side] = ()
+    listing: str = ""
     points: list[str] = field(init=False)
     pace: Pace = field(init=False)
     busiest: str = field(init=False)
@@ -235,7 +258,8 @@ class Page:
 
     `key` opens the page and goes back; `about` is the help on it. `move` takes the steps of the arrows; enter calls
     `enter`. `keys` are commands by the names of keys, in place of the general ones. `hints` are keys for the footer,
-    each with a word. `only` for several ranks is there, if it is "ranks".
+    each with a word. `only` for several ranks is there, if it is "ranks". `head` draws the first two rows, in place of
+    those about the run.
     """
 
     name: str
@@ -247,6 +271,7 @@ class Page:
     keys: Mapping[str, Callable[[Scene], str | Notice | None]] = field(default_factory=dict)
     hints: Callable[[Scene], Sequence[tuple[str, str]]] = lambda scene: [("↑ ↓", "scroll")]
     only: Literal["", "ranks"] = ""
+    head: Callable[[Scene, int], list[Strip]] | None = None
 
 
 def charts(state: RunState) -> list[str]:

@@ -1,4 +1,4 @@
-"""Conditions of `when`, such as loss > 10 and epoch >= 1: parsed against an allowlist, never evaluated as Python.
+"""Conditions, such as loss > 10 and epoch >= 1: parsed against an allowlist, never evaluated as Python.
 
 A condition is made of
     numbers               10, 0.5, 1e-3
@@ -8,6 +8,8 @@ A condition is made of
     arithmetic            + - * / // % **, parentheses, abs(x), min(x, y), max(x, y)
     comparisons           < <= > >= == !=, in chains too: 0.1 < loss < 10
     and, or, not, isnan(x)
+
+`when` takes these. A filter of runs also takes strings: status == "failed", "Adam" in optimizer.use.
 
 A comparison with an unknown name does not hold. "epoch == 0 or loss > 3" does not depend on the loss in epoch 0.
 All numbers are floats: what has no value (1 / 0) is not a number, and what is too large is infinite.
@@ -37,10 +39,10 @@ FACTS = ("epoch", "iter", "max_epochs", "max_iters", "rank")
 METRICS = "metrics."
 """The prefix of a metric, as opposed to a scalar of that name."""
 
-Look = Callable[[str], float | None]
-"""Returns the number that a name has at this moment; None when it has none yet."""
+Look = Callable[[str], Any]
+"""Returns the number that a name has at this moment, or where strings are taken its value; None when it has none."""
 
-Number = Callable[[Look], float | None]
+Number = Callable[[Look], Any]
 Truth = Callable[[Look], bool | None]
 """Returns whether something holds; None where that depends on a name without a value."""
 
@@ -67,8 +69,11 @@ class Condition:
         return self._truth(look) is True
 
 
-def parse_condition(text: str) -> Condition:
-    """Read a condition. Raises ConditionError, in words for the user and with the column, when it is none."""
+def parse_condition(text: str, *, strings: bool = False) -> Condition:
+    """Read a condition; with `strings`, values may be strings.
+
+    Raises ConditionError, in words for the user and with the column, when it is none.
+    """
     if len(text) > LONGEST:
         raise ConditionError(f"it has {len(text):,} characters, and a condition at most {LONGEST}", 0)
     spread = text.translate({ord(space): " " for space in "\n\r\t\f"})
@@ -82,12 +87,12 @@ def parse_condition(text: str) -> Condition:
         raise ConditionError("this cannot be read", column, hint) from None
     except (ValueError, MemoryError, RecursionError):  # a null character; too many brackets for Python's own parser
         raise ConditionError("this cannot be read", 1) from None
-    reader = _Reader(text)
+    reader = _Reader(text, strings)
     truth = reader.truth(tree)
     doubt: tuple[str, str] | tuple[()] = ()
     if not reader.names | reader.bare:
         doubt = f"{'always' if truth(lambda name: None) else 'never'} holds", "the condition is constant"
-    for name in sorted(reader.bare):
+    for name in sorted(reader.bare) if not strings else ():
         if (fact := name.lower().removeprefix("run.")) in FACTS and fact != name:
             doubt = f'names a scalar called "{name}"', f'did you mean "{fact}"?'
     return Condition(text, frozenset(reader.names), doubt, truth)
@@ -126,13 +131,17 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[..., float]] = {
     ast.Mod: _total(operator.mod),
     ast.Pow: _total(math.pow),
 }
-_COMPARISONS: Mapping[type[ast.cmpop], Callable[[float, float], bool]] = {
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
+}
+_OF_STRINGS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.In: lambda part, whole: part in whole,
+    ast.NotIn: lambda part, whole: part not in whole,
 }
 _SIGNS: Mapping[type[ast.unaryop], Callable[[float], float]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
 _FUNCTIONS: Mapping[str, tuple[Callable[..., float], int, int]] = {
@@ -148,7 +157,9 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., float], int, int]] = {
 class _Reader:
     """Turns a tree into functions of `Look`, and refuses all that is not on the list."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, strings: bool) -> None:
+        self._strings = strings
+        self._comparisons = {**_COMPARISONS, **(_OF_STRINGS if strings else {})}
         self.names: set[str] = set()
         self.bare: set[str] = set()
         self._text = text.strip()
@@ -163,11 +174,11 @@ class _Reader:
                 return partial(_applied, operator.not_, [self.truth(operand)])
             case ast.Compare(left=left, ops=ops, comparators=others):
                 for op, other in zip(ops, others, strict=True):
-                    if type(op) not in _COMPARISONS:
+                    if type(op) not in self._comparisons:
                         raise self._refused("numbers are compared with < <= > >= == !=", other)
                 pairs = pairwise([self.number(other) for other in (left, *others)])
-                links = zip(ops, pairs, strict=True)
-                return partial(_decided, False, [partial(_applied, _COMPARISONS[type(op)], pair) for op, pair in links])
+                links, compare = zip(ops, pairs, strict=True), self._comparisons
+                return partial(_decided, False, [partial(_applied, compare[type(op)], pair) for op, pair in links])
             case ast.Call(func=ast.Name(id="isnan")):
                 return partial(_applied, math.isnan, self._arguments(node, "isnan"))
         self.number(node)  # which refuses what is no number either
@@ -180,10 +191,12 @@ class _Reader:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
                 constant = _total(float)(value)
                 return lambda look: constant
+            case ast.Constant(value=str() as string) if self._strings:
+                return lambda look: string
             case ast.Name() | ast.Attribute():
                 name = self._dotted(node)
                 self.bare.add(name)
-                return self._scalar(name) if name not in FACTS else lambda look: look(name)
+                return self._scalar(name) if self._strings or name not in FACTS else lambda look: look(name)
             case ast.UnaryOp(op=op, operand=operand) if type(op) in _SIGNS:
                 return partial(_applied, _SIGNS[type(op)], [self.number(operand)])
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
@@ -226,9 +239,12 @@ class _Reader:
 
 
 def _applied(operation: Callable[..., Any], parts: Iterable[Callable[[Look], Any]], look: Look) -> Any:
-    """Return the result of an operation; None where one of its numbers has no value."""
+    """Return the result of an operation; None where one of its numbers has no value, or it is not for such values."""
     values = [part(look) for part in parts]
-    return None if None in values else operation(*values)
+    try:
+        return None if None in values else operation(*values)
+    except TypeError:  # a string where a number is needed
+        return None
 
 
 def _decided(by: bool, truths: list[Truth], look: Look) -> bool | None:

@@ -16,8 +16,8 @@ from pydantic import Discriminator, Tag
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.reading import open_regular
 from hookflow.pipeline.schema import Pipeline, Section
-from hookflow.pipeline.source_map import Key, SourceMap, dotted, split_key
-from hookflow.pipeline.values import BesidePipeline, walk
+from hookflow.pipeline.source_map import Key, SourceMap, dotted, split_key, walk
+from hookflow.pipeline.values import BesidePipeline
 
 MOST_BYTES = 1_000_000
 """The largest pipeline file in bytes. To read fifty times as much would take minutes, and all memory."""

@@ -12,8 +12,7 @@ from hookflow.errors import SHOWN, Problem, nearest
 from hookflow.pipeline.layers import read_value
 from hookflow.pipeline.problems import key_of
 from hookflow.pipeline.schema import Pipeline
-from hookflow.pipeline.source_map import Key, SourceMap
-from hookflow.pipeline.values import walk
+from hookflow.pipeline.source_map import Key, SourceMap, walk
 
 MOST_MADE = 1_000_000
 """Characters and entries that references may put in their places. A few lines could double them with each line."""

@@ -1,4 +1,4 @@
-"""Source positions of the keys of a valid TOML text, which TOML parsers do not report."""
+"""The tables of a TOML text: their values by key, and the positions of the keys, which TOML parsers do not report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any, Self
 import tomli
 
 from hookflow.errors import Where
-from hookflow.pipeline.values import walk
 
 Key = tuple[str, ...]
 """The way to a value: keys, and indices of lists as text."""
@@ -26,6 +25,28 @@ _STRING = re.compile(
     re.DOTALL,
 )
 _PLAIN = re.compile(r"\d{4}-\d\d-\d\d \d\d:[^\s,\]}#]*|[^\s,\]}#]+")
+
+
+def walk(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every value with its key, in the order of the file: each table and list too, ahead of what it holds."""
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), tree)]
+    while waiting:
+        key, value = waiting.pop()
+        yield key, value
+        inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+        waiting += [((*key, str(name)), below) for name, below in inner][::-1]
+
+
+def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the plain values of a tree by their dotted keys; a list of plain values is one."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from flat(inner, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for k, item in enumerate(value):
+            yield from flat(item, f"{key}.{k}")
+    else:
+        yield key, value
 
 
 class SourceMap:

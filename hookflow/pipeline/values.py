@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date, time
 from fractions import Fraction
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
 from hookflow.pipeline.condition import parse_condition
+from hookflow.pipeline.source_map import walk
 
 Unit = Literal["", "it", "ep", "s", "%"]
 """Iterations, epochs, seconds, hundredths of the run; "" counts what the point counts."""
@@ -71,28 +72,6 @@ def parse_amount(written: object, units: Iterable[Unit] = tuple(_KINDS)) -> Amou
 def _either(choices: Iterable[str]) -> str:
     *first, last = choices
     return f"{', '.join(first)} or {last}" if first else last
-
-
-def walk(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every value with its key, in the order of the file: each table and list too, ahead of what it holds."""
-    waiting: list[tuple[tuple[str, ...], Any]] = [((), tree)]
-    while waiting:
-        key, value = waiting.pop()
-        yield key, value
-        inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-        waiting += [((*key, str(name)), below) for name, below in inner][::-1]
-
-
-def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the plain values of a tree by their dotted keys; a list of plain values is one."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from flat(inner, f"{key}.{name}".lstrip("."))
-    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-        for k, item in enumerate(value):
-            yield from flat(item, f"{key}.{k}")
-    else:
-        yield key, value
 
 
 def _as_written(check: Callable[..., object], *args: object) -> PlainValidator:

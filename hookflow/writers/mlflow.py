@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hookflow.pipeline.values import flat
+from hookflow.pipeline.source_map import flat
 from hookflow.writers.base import Writer
 
 PARAMETERS_AT_ONCE, PARAMETER_LENGTH = 100, 500

@@ -78,8 +78,8 @@ OFFERED = {
     "hookflow stop ci": ["cifar"],
     "hookflow show 20260102": ["20260102-000000-bbbb"],
     "hookflow explain run.prec": ["run.precision"],
-    "hookflow diff p": ["p.toml"],
-    "hookflow diff p.toml ci": ["cifar"],
+    "hookflow compare p": ["p.toml"],
+    "hookflow compare p.toml ci": ["cifar"],
 }
 
 

@@ -68,7 +68,7 @@ READERS: dict[str, Callable[[RunDir], tuple[int, str]]] = {
     "checkpoints": command("checkpoints", "RUN", "--verify"),
     "export": command("export", "RUN"),
     "graph": command("graph", "RUN"),
-    "diff": command("diff", "RUN", str(TOY)),
+    "diff": command("compare", "RUN", str(TOY)),
     "check": command("check", str(TOY)),
     "plain": followed(plain.follow),
     "json": followed(plain.follow_json),

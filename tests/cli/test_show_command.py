@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
-from hookflow.cli.runs import _Page
+from hookflow.cli.show import _Page
 from hookflow.events.records import stamped
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain

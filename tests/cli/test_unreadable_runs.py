@@ -105,7 +105,7 @@ OF_A_RUN = [
     ("show", "RUN"),
     ("export", "RUN"),
     ("graph", "RUN"),
-    ("diff", "RUN", str(TOY)),
+    ("compare", "RUN", str(TOY)),
     ("stop", "RUN"),
     RESUME,
 ]

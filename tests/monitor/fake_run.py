@@ -223,6 +223,38 @@ def make(root: Path, *, name: str = "cifar", world: int = 1, began: float = BEGA
     return run
 
 
+PIPELINE = """\
+[run]
+name = "cifar"
+seed = {seed}
+max_epochs = 8
+[model]
+use = "net.py:Net"
+args = {{ width = {width} }}
+[optimizer]
+use = "torch.optim:SGD"
+args = {{ lr = {lr} }}
+[data.train]
+use = "circle"
+[hooks.ema]
+use = "ema"
+"""
+
+
+def make_several(root: Path, count: int, **options: Any) -> list[RunDir]:
+    """Write runs that differ in seed, width and learning rate; the first is the oldest, the third was killed."""
+    runs = []
+    for k in range(count):
+        began = BEGAN + 3600 * k
+        made = make(root, began=began, seed=k, **({"upto": 60} if k == 2 else {}) | options)
+        run = RunDir(made.path.with_name(f"20260921-14{13 + k}20-{k:04x}"))
+        made.path.rename(run.path)
+        run.sign(id=run.id, name="cifar", created=began)
+        run.pipeline.write_text(PIPELINE.format(seed=k, width=64, lr=0.1 / (k + 1)))
+        runs.append(gone(run) if k == 2 else run)
+    return runs
+
+
 def make_ranks(root: Path, world: int, **options: Any) -> RunDir:
     """Write a run of several ranks, of which two are on each machine and whose frames do not fall together."""
     return make(root, world=world, **{"synthetic": False, **options})

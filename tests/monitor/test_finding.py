@@ -115,9 +115,9 @@ def test_the_list_tells_how_each_run_went(tmp_path: Path, capsys: pytest.Capture
     runs(dir=tmp_path)
     head, *rows = capsys.readouterr().out.splitlines()
     cells = {row.split()[1]: row for row in rows}
-    assert head.split() == ["id", "name", "state", "epoch", "iter", "best", "age", "data"]
-    assert re.search(r"✓ finished  8/8    784   accuracy=0.9365 .* SYNTHETIC$", cells["whole"])
-    assert re.search(r"\? lost .* real$", cells["lost"])
+    assert head.split() == ["id", "name", "status", "epoch", "iter", "best.accuracy", "updated", "data", "reason"]
+    assert re.search(r"✓ finished  8/8    784   0.9365 .* SYNTHETIC  -$", cells["whole"])
+    assert re.search(r"\? lost .* real +the process is gone", cells["lost"])
     assert "○ starting" in cells["early"]
 
 

@@ -9,17 +9,10 @@ from textual.strip import Strip
 
 from hookflow.events.records import Checkpoint
 from hookflow.monitor.keys import current, panels
-from hookflow.monitor.style import Part, bar, boxed, cells, row, spread
+from hookflow.monitor.style import CONDITION_STYLES, Part, bar, boxed, cells, row, spread
 from hookflow.monitor.view import Scene, ways_back
 from hookflow.numbers import age, many, number, out_of, span
 from hookflow.text import fit, wrapped
-
-CONDITION_STYLES = {
-    **dict.fromkeys(("running", "finished"), "good"),
-    **dict.fromkeys(("stalled", "lost"), "alarm"),
-    **dict.fromkeys(("failed", "unreadable"), "error"),
-}
-"""The style of a condition, where it is no warning."""
 
 
 def title(scene: Scene, width: int) -> Strip:
@@ -114,7 +107,7 @@ def _message(scene: Scene) -> Part | None:
     health = scene.health
     if scene.notice:
         return (scene.notice, "command")
-    if scene.replay:
+    if scene.replay or (scene.view.page != "main" and current(scene).head):  # which is about other runs
         return None
     if health.over:
         style = CONDITION_STYLES.get(health.condition, "warn")

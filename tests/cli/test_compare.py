@@ -1,4 +1,4 @@
-"""`hookflow diff`: what differs between pipelines and runs, and nothing else."""
+"""`hookflow compare`: what differs between pipelines and runs, and what came of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hookflow.pipeline.load import load
 from hookflow.runner.process.launch import prepare
 from tests.cli.conftest import SMALL, invoke, refused
 from tests.golden_files import check_golden
+from tests.monitor.fake_run import make_several
 
 START = SMALL.replace("max_iters = 10", "max_epochs = 8")
 PRINT = '[hooks.print]\nuse = "builtins:print"\n'
@@ -42,7 +43,7 @@ def pipelines(here: Path) -> None:
 
 
 def diff(*arguments: str, exit_code: int = 1) -> str:
-    return invoke("diff", *arguments, code=exit_code)
+    return invoke("compare", *arguments, code=exit_code)
 
 
 def record(file: str, shuffle: int | None = None) -> RunDir:
@@ -60,10 +61,13 @@ def test_everything_that_differs_is_shown_and_nothing_twice() -> None:
 def test_what_amounts_to_the_same_is_no_difference() -> None:
     Path("same.toml").write_text("# a comment moves every line\n" + OLD.replace("8\n", "0x8\n"))
     assert diff("old.toml", "same.toml", exit_code=0) == "old.toml and same.toml amount to the same\n"
-    assert not any(json.loads(diff("old.toml", "same.toml", "--format", "json", exit_code=0)).values())
+    same = json.loads(diff("old.toml", "same.toml", "--format", "json", exit_code=0))
+    assert [name for name, value in same["differences"][0].items() if value] == ["with"]
     Path("less.toml").write_text(OLD.replace(EMA, ""))
     shown = json.loads(diff("old.toml", "less.toml", "--format", "json"))
-    assert [name for name, value in shown.items() if value] == ["hooks_removed"], "the order of the others is the same"
+    (difference,) = shown["differences"]
+    names = [name for name, value in difference.items() if value]
+    assert names == ["with", "hooks_removed"], "the order of the others is the same"
 
 
 def test_a_run_is_what_it_was_started_with() -> None:
@@ -86,13 +90,30 @@ def test_a_shuffle_is_a_difference_of_its_own() -> None:
 
 
 def test_what_is_neither_a_pipeline_nor_a_run() -> None:
-    wrong = refused("diff", "odl.toml", "new.toml")
+    wrong = refused("compare", "odl.toml", "new.toml")
     assert "there is no such file" in wrong
     assert 'did you mean "old.toml"?' in wrong
-    wrong = refused("diff", "old.toml", "nope")
+    wrong = refused("compare", "old.toml", "nope")
     assert 'there is no file "nope", and there are no runs in runs' in wrong
     assert "name their folder (--dir)" in wrong
     run = record("old.toml")
-    assert 'no run "q"' in refused("diff", "q", "new.toml")
+    assert 'no run "q"' in refused("compare", "q", "new.toml")
     run.plan.write_text("{}")
-    assert "cannot be read" in refused("diff", run.id, "new.toml")
+    assert "cannot be read" in refused("compare", run.id, "new.toml")
+
+
+def test_runs_are_compared_by_what_came_of_them_too(here: Path) -> None:
+    first, second, third = make_several(here / "runs", 3)
+    (first.path / "environment.json").write_text('{"git": {"commit": "aaaa", "dirty": ["a.py"]}, "cpus": 2}')
+    (second.path / "environment.json").write_text('{"git": {"commit": "bbbb", "dirty": []}, "cpus": 2}')
+    check_golden("compare-runs.txt", diff(first.id, second.id))
+    facts = json.loads(diff(first.id, second.id, third.id, "--format", "json"))
+    assert [difference["with"] for difference in facts["differences"]] == [second.id, third.id]
+    assert facts["environment"]["git.commit"] == ["aaaa", "bbbb", None]
+    assert facts["metrics"]["accuracy"]["last"] == facts["metrics"]["accuracy"]["best"]
+    assert len(facts["ns_per_iteration"]["ema @ after_train_iter"]) == 3
+
+
+def test_as_many_are_compared_as_there_are_letters() -> None:
+    assert "compares 2 to 8 pipelines or runs, and there are 1" in refused("compare", "old.toml")
+    assert "and there are 9" in refused("compare", *["old.toml"] * 9)

@@ -1,0 +1,213 @@
+"""`hookflow compare`: what differs between pipelines and runs, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hookflow.cli import complete
+from hookflow.cli.options import FormatOption, RunsFolder
+from hookflow.cli.output import columns, echo, echo_json
+from hookflow.errors import Problem, UserError, Where
+from hookflow.numbers import ms, number
+
+if TYPE_CHECKING:
+    from hookflow.graph.difference import Change, Difference
+    from hookflow.monitor.compare import Side
+    from hookflow.service.pipelines import Target
+
+WIDTH = 100
+TIMES, LEAST = 12, 1e4
+"""Rows of the table of times; one with a difference of less ns an iteration is left out."""
+
+
+def compare(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="A B…",
+            help="Pipeline files or runs: ids, names or folders.",
+            show_default=False,
+            autocompletion=complete.files_and_runs,
+        ),
+    ],
+    format_: FormatOption = "text",
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Compare pipelines, or runs: all with the first.
+
+    Pipelines differ in keys, hooks and where they fire, edges, and the order of the hooks that both have. Of runs also
+    the environment, the metrics, their curves, and the time of each hook are shown. A run is compared by the pipeline
+    and the plan that it was started with.
+
+    Exits with 0 if the pipelines are the same, with 1 if they differ.
+
+    Example: `hookflow compare pipelines/cifar.toml cifar` compares the file with its newest run.
+    """
+    from hookflow.graph.difference import difference
+    from hookflow.monitor.compare import LETTERS, Side
+    from hookflow.service.pipelines import open_target
+
+    if not 2 <= len(targets) <= len(LETTERS):
+        message = f"compares 2 to {len(LETTERS)} pipelines or runs, and there are {len(targets)}"
+        raise UserError(Problem(message, Where("compare"), "hookflow compare A B"))
+    first, *others = opened = [open_target(name, runs=dir) for name in targets]
+    results = [difference((first.loaded.public, first.plan), (each.loaded.public, each.plan)) for each in others]
+    sides = [Side(each.run) for each in opened if each.run is not None]
+    for side in sides:
+        side.live.read_all()
+    if format_ == "json":
+        differences = [{"with": each.name, **asdict(result)} for each, result in zip(others, results, strict=True)]
+        echo_json({"first": first.name, "differences": differences, **_runs_as_data(sides)})
+    else:
+        for each, result in zip(others, results, strict=True):
+            echo("\n".join(difference_lines(first, each, result)) + "\n" * (len(others) > 1))
+        if len(sides) > 1:
+            _print_runs(sides)
+    raise typer.Exit(1 if any(results) else 0)
+
+
+def _runs_as_data(sides: Sequence[Side]) -> dict[str, Any]:
+    """Return what runs have beyond their pipelines; lists are in the order of `runs`."""
+    from hookflow.monitor.compare import metrics_of, times, unequal
+
+    states = [side.state for side in sides]
+    best = [{name: record.value for name, record in state.metrics.best.items()} for state in states]
+    last = [{name: points[-1][1] for name, points in state.metrics.by_name.items() if points} for state in states]
+    return {
+        "runs": [side.run.id for side in sides],
+        "environment": unequal([side.environment for side in sides]),
+        "metrics": {
+            name: {"last": [each.get(name) for each in last], "best": [each.get(name) for each in best]}
+            for name in metrics_of(states)
+        },
+        "ns_per_iteration": {row.name: row.ns for row in times(sides)},
+    }
+
+
+def _print_runs(sides: Sequence[Side]) -> None:
+    """Print what differs between runs beyond their pipelines, and what came of them."""
+    from hookflow.monitor.compare import LETTERS
+
+    facts = _runs_as_data(sides)
+    heads = [f"{letter} {side.run.id.rsplit('-', 1)[-1]}" for letter, side in zip(LETTERS, sides, strict=False)]
+    metrics = (
+        (name, kind, *("-" if value is None else number(value) for value in values))
+        for name, both in facts["metrics"].items()
+        for kind, values in both.items()
+    )
+    environment = ((key, *map(_brief, values)) for key, values in facts["environment"].items())
+    for head, rows in (
+        (("environment", *heads), [*environment]),
+        (("metric", "", *heads), [*metrics]),
+        (("ms an iteration", *heads, "Δ", ""), [*_times(sides)]),
+    ):
+        if rows:
+            echo("\n" + "\n".join(columns([head, *rows])))
+    _print_curves(sides)
+
+
+def _brief(value: Any) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return "-" if value is None or not text else textwrap.shorten(text, 40, placeholder=" …")
+
+
+def _times(sides: Sequence[Side]) -> Iterator[tuple[str, ...]]:
+    from hookflow.monitor.compare import WHOLE, times
+
+    rows = times(sides)
+    shown = [row for row in rows if abs(row.delta) >= LEAST or row.name == WHOLE]
+    for row in [*shown[:-1][:TIMES], *shown[-1:]]:
+        spent = ("-" if ns is None else ms(ns) for ns in row.ns)
+        yield (
+            row.name,
+            *spent,
+            f"{'+' if row.delta > 0 else '−' if row.delta < 0 else ''}{ms(abs(row.delta))}",
+            row.change,
+        )
+
+
+def _print_curves(sides: Sequence[Side]) -> None:
+    """Print the curves of the first metric and of the loss over one another, in colours on a terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from hookflow.monitor.compare import metrics_of, names_of
+    from hookflow.monitor.panels.compare import curves
+
+    names = dict.fromkeys([*metrics_of([side.state for side in sides])[:1], "loss"])
+    console = Console(no_color="NO_COLOR" in os.environ, highlight=False)
+    width = min(shutil.get_terminal_size().columns, WIDTH)
+    for name in names:
+        if name in names_of(sides):
+            echo(f"\n{name}")
+            for strip in curves(sides, name, width, 12):
+                parts = [
+                    (segment.text, f"{segment.style.color.name}" if segment.style and segment.style.color else "")
+                    for segment in strip
+                ]
+                if sys.stdout.isatty():
+                    console.print(Text.assemble(*parts))
+                else:
+                    echo(strip.text.rstrip())
+
+
+def difference_lines(old: Target, new: Target, result: Difference) -> Iterator[str]:
+    """Yield what differs, as `hookflow compare` shows it."""
+    if not result:
+        yield f"{old.name} and {new.name} amount to the same"
+        return
+    yield f"- {old.name}"
+    yield f"+ {new.name}"
+    hooks = [
+        f"{sign} {hook.name}  {hook.use}({hook.written_args})"
+        for sign, target, names in (("-", old, result.hooks_removed), ("+", new, result.hooks_added))
+        for hook in map(target.plan.hook, names)
+    ]
+    bound = (("-", result.unbound), ("+", result.bound))
+    points = [(f"{sign} {hook}", at) for sign, by_hook in bound for hook, at in by_hook.items()]
+    changed = (("-", result.edges_removed), ("+", result.edges_added))
+    edges = [(f"{sign} {edge.first} → {edge.then}", edge.points) for sign, arrows in changed for edge in arrows]
+    for title, lines in (
+        ("keys", _keys(result.keys)),
+        ("hooks", hooks),
+        ("fire at", _at(points)),
+        ("edges", _at(edges)),
+        ("order", [line for t in result.order for line in (t.point, *_order("-", t.old), *_order("+", t.new))]),
+    ):
+        if shown := list(lines):
+            yield f"\n{title}"
+            yield from (f"  {line}" for line in shown)
+
+
+def _keys(changes: Sequence[Change]) -> Iterator[str]:
+    width = max((len(change.key) for change in changes), default=0)
+    for change in changes:
+        old, new = _written(change.old), _written(change.new)
+        if width + len(old) + len(new) + 8 <= WIDTH:
+            yield f"{change.key:<{width}}  {old} → {new}"
+        else:
+            yield from (change.key, f"  - {old}", f"  + {new}")
+
+
+def _at(points: Iterable[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    for subject, names in points:
+        yield from textwrap.wrap(f"{subject} at {', '.join(names)}", WIDTH, subsequent_indent="    ")
+
+
+def _order(sign: str, hooks: Sequence[str]) -> list[str]:
+    return textwrap.wrap(f"  {sign} {' → '.join(hooks)}", WIDTH, subsequent_indent="      ")
+
+
+def _written(value: Any) -> str:
+    from hookflow.pipeline.source_map import as_toml
+
+    return "nothing" if value is None else as_toml(value)

@@ -1,0 +1,283 @@
+"""The command show: the report of a run, on one page."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hookflow.cli.options import FormatOption, RunArgument, RunsFolder
+from hookflow.cli.output import columns, echo, echo_json
+from hookflow.numbers import clock, counted, ms, number, percent, size, span
+
+if TYPE_CHECKING:
+    from hookflow.events.rundir import RunDir
+    from hookflow.graph.plan import Plan
+    from hookflow.monitor.health import Health
+    from hookflow.monitor.journal import Kind
+    from hookflow.monitor.state import RunState
+
+WIDTH = 80
+ROWS = 8
+"""How many attempts, metrics, hooks or checkpoints are shown; the commands that are about them show all."""
+
+TEXTS = 20
+"""How many different warnings, and errors, are shown; `hookflow watch --ui plain` shows all."""
+
+
+def show(
+    run: RunArgument = None,
+    format_: FormatOption = "text",
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Show one page on a run.
+
+    It has the result and its cause, attempts with their changes, warnings and errors by iteration, metrics, the
+    costliest hooks, checkpoints, and the commands to continue with.
+
+    Example: `hookflow show cifar | less`
+    """
+    from hookflow.cli.stored import saved
+    from hookflow.monitor.feed import Live
+    from hookflow.monitor.health import judge
+    from hookflow.monitor.ranks import NO_PLAN
+    from hookflow.service.runs import find_run
+
+    result = find_run(run, dir)
+    live = Live(result)
+    live.read_all()
+    page = _Page(result, live.state, live.plan or NO_PLAN, judge(result, live.state, time.time()), saved(result))
+    if format_ == "json":
+        echo_json(page.to_json())
+    else:
+        echo("\n".join(page.lines()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    run: RunDir
+    state: RunState
+    plan: Plan
+    health: Health
+    saved: list[dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the page as data."""
+        state, facts = self.state, self.run.describe()
+        attempts = [
+            {"began": item.began, "from": item.resumed_from, "first": item.begin, "last": item.it, "ended": item.ended}
+            for item in state.attempts
+        ]
+        troubles: dict[str, list[dict[str, Any]]] = {"warn": [], "error": []}
+        for first, last, times in state.journal.repeated.values():
+            if first.kind in troubles:
+                troubles[first.kind].append({"it": first.it, "last": last, "times": times, "text": first.text})
+        timings = {
+            f"{binding.hook}@{binding.point}": {"fired": timing.count, "ns": timing.total}
+            for binding in self.plan.bindings
+            if (timing := state.first.timing(binding.id)).count
+        }
+        best = {name: {"value": best.value, "it": best.it, "ep": best.ep} for name, best in state.metrics.best.items()}
+        return {
+            "id": self.run.id,
+            "name": self.run.path.parent.name,
+            "path": str(self.run.path),
+            "status": self.health.condition,
+            "reason": self.health.sentence,
+            "exit": state.end["exit"] if state.end else None,
+            "world": state.ranks.world,
+            "iteration": state.it,
+            "iterations": state.total_iters,
+            "epoch": state.ep,
+            "max_epochs": state.run.get("max_epochs"),
+            "best": best,
+            "synthetic": [*state.synthetic],
+            "updated": state.now or None,
+            "pipeline": facts.get("source"),
+            "overrides": facts.get("overrides", []),
+            "attempts": attempts,
+            "commands": [{key: change[key] for key in ("it", "cmd", "args", "t")} for change in state.changes],
+            "warnings": troubles["warn"],
+            "errors": troubles["error"],
+            "metrics": {name: points[-1][1] for name, points in state.metrics.by_name.items() if points},
+            "hooks": timings,
+            "checkpoints": self.saved,
+        }
+
+    def lines(self) -> Iterator[str]:
+        from hookflow.monitor.summary import metric_rows
+
+        yield f"{self.run.path.parent.name}  {self.run.id}"
+        yield ""
+        yield from _facts([*self._result(), *self._setting()])
+        warned, failed = self._troubles("warn"), self._troubles("error")
+        changed = ((f"{each['it']:,}", " ".join([each["cmd"], *each["args"]])) for each in self.state.changes)
+        parts = {"attempts": self._attempts(), "changed by commands, by iteration": changed}
+        parts |= {"warnings, by iteration": warned, "errors, by iteration": failed}
+        for title, facts in parts.items():
+            if lines := [*_facts(facts, "  ")]:
+                yield from ("", title, *lines)
+        metrics = [("metric", "last", "best", "at epoch", "iteration"), *metric_rows(self.state, none="-")]
+        tables = {"metrics": metrics, "hooks": self._hooks(), "checkpoints": self._checkpoints()}
+        for title, rows in {**tables, "logged": self._logged()}.items():
+            if len(rows) > 1:
+                yield from ("", title)
+                for line in columns(rows[: ROWS + 1], "  "):
+                    yield line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
+                if len(rows) > ROWS + 1:
+                    yield f"  and {len(rows) - ROWS - 1:,} more"
+        yield ""
+        yield from _facts(self._next())
+
+    def _result(self) -> Iterator[tuple[str, str]]:
+        from hookflow.monitor.health import end_reason
+
+        state, health = self.state, self.health
+        code = f", exit code {state.end['exit']}" if state.end and state.end["exit"] else ""
+        yield "result", f"{health.glyph} {health.condition} after {span(state.elapsed)}{code}"
+        for line in end_reason(state) or [health.sentence]:
+            if line:
+                yield "", line
+        if state.end and state.ranks.first_failure is None:  # a mistake of the user's, with its place and a hint
+            yield from (("", line) for line in state.end["reason"].splitlines()[1:])
+        epochs = f"epoch {state.ep:,} of {state.run['max_epochs']:,}, " if state.run.get("max_epochs") else ""
+        yield "done", f"{epochs}iteration {state.it:,} of {state.total_iters:,}"
+        if splits := state.synthetic:
+            yield "", f"SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set"
+        if newest := next(filter(_usable, self.saved), None):
+            text = Path(newest["path"]).name + f" ({', '.join(newest['names'])})" * bool(newest["names"])
+            text += f", iteration {newest['it']:,}"
+            if metrics := [f"{name} {number(float(value))}" for name, value in (newest["metrics"] or {}).items()]:
+                text += f": {', '.join(metrics)}"
+                if newest["metrics_it"] != newest["it"]:
+                    text += f" (of iteration {newest['metrics_it']:,})"
+            yield "checkpoint", text
+
+    def _attempts(self) -> Iterator[tuple[str, str]]:
+        """Yield each attempt of several: when it began, what had changed by then, and how it ended."""
+        attempts = self.state.attempts
+        if len(attempts) < 2:
+            return
+        if earlier := len(attempts[:-ROWS]):
+            yield "", f"{earlier:,} earlier"
+        for k, attempt in enumerate(attempts[earlier:], earlier + 1):
+            ended = attempt.ended or ("no end record" if k < len(attempts) else self.health.condition)
+            origin = f", from {attempt.resumed_from}" if attempt.resumed_from else ""
+            yield f"{k}", f"{_time(attempt.began)}{origin}, iteration {attempt.begin:,} to {attempt.it:,}"
+            yield from (("", f"{entry.text}") for entry in attempt.prepared)
+            yield "", f"{_time(attempt.until)} {ended}"
+
+    def _troubles(self, kind: Kind) -> Iterator[tuple[str, str]]:
+        """Yield the warnings or errors with the iterations that they are of, each text once.
+
+        The messages that an attempt has recorded before it began are shown with the attempt.
+        """
+        prepared = {entry.number for attempt in self.state.attempts[1:] for entry in attempt.prepared}
+        all_texts = self.state.journal.repeated.values()
+        texts = [text for text in all_texts if text.first.kind == kind and text.first.number not in prepared]
+        for first, last, times in texts[:TEXTS]:
+            it = clock(first.t) if first.it is None else f"{first.it:,}"
+            until = "" if last is None or last == first.it else f" to {last:,}"
+            yield f"{it}{until}", f"{first.source}: {first.text}{f' ({times:,} times)' * (times > 1)}"
+        if len(texts) > TEXTS:
+            yield "", f"and {len(texts) - TEXTS:,} more: hookflow watch --ui plain"
+
+    def _setting(self) -> Iterator[tuple[str, str]]:
+        """Yield what the run was executed on, as far as it got to tell."""
+        from hookflow.events.rundir import short
+
+        facts, run = self.run.describe(), self.state.run
+        if began := facts.get("created") or run.get("t"):
+            yield "begun", _time(began)
+        if source := facts.get("source"):
+            yield "pipeline", " ".join([str(short(Path(source).absolute())), *map(_set, facts.get("overrides", ()))])
+        if run:
+            ranks = f", {run['world']} ranks ({run['strategy']})" if run["world"] > 1 else ""
+            yield "model", f"{run['model']}, {counted(run['params'], 'parameter')}"
+            yield "on", f"{run['device']} in {run['precision']}{ranks}, seed {run['seed']}, torch {run['torch']}"
+            for split, data in run["data"].items():
+                examples, batches = counted(data["examples"], "example"), counted(data["batches"], "batch")
+                yield split, f"{examples} of {data['name']}, {batches}"
+
+    def _hooks(self) -> list[tuple[str, ...]]:
+        """Return the hooks by what they took of the last attempt: within iterations, and elsewhere."""
+        state, plan = self.state, self.plan
+        inside, outside, fired = (dict.fromkeys((hook.name for hook in plan.hooks), 0) for _ in range(3))
+        for binding in plan.bindings:
+            timing = state.first.timing(binding.id)
+            (inside if plan.points.in_iteration(binding.point) else outside)[binding.hook] += timing.total
+            fired[binding.hook] += timing.count
+        rows: list[tuple[str, ...]] = [("hook", "fired", "of iterations", "elsewhere")]
+        for name in sorted(fired, key=lambda name: -inside[name] - outside[name]):
+            if fired[name]:
+                share = f"{percent(inside[name] / state.iterating)} %" if inside[name] and state.iterating else "-"
+                rows.append((name, f"{fired[name]:,}", share, f"{ms(outside[name])} ms" if outside[name] else "-"))
+        return rows
+
+    def _checkpoints(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = [("checkpoint", "names", "iteration", "epoch", "size")]
+        for item in self.saved:
+            it, ep = item["it"], item["ep"]
+            text = ("-", "-") if it is None or ep is None else (f"{it:,}", f"{self.state.epoch_of(it, ep):,}")
+            weight = f"unusable: {item['damage']}" if item["damage"] else size(item["bytes"])
+            rows.append((Path(item["path"]).name, ",".join(item["names"]) or "-", *text, weight))
+        return rows
+
+    def _logged(self) -> list[tuple[str, ...]]:
+        """Return the images, texts and histograms by name, with the newest of each."""
+        from hookflow.monitor.journal import extent
+
+        rows: list[tuple[str, ...]] = [("image, text, histogram", "kind", "iteration", "size", "file")]
+        for key in self.state.gallery.keys:
+            newest = self.state.gallery.of(key)[-1].record
+            path = newest["path"] if newest["k"] == "image" else "-"
+            rows.append((newest["name"], newest["k"], f"{newest['it']:,}", extent(newest), path))
+        return rows
+
+    def _next(self) -> Iterator[tuple[str, str]]:
+        """Yield what can be done with the run as it is."""
+        from hookflow.events.rundir import run_argument, short
+
+        known, facts = run_argument(self.run), self.run.describe()
+        if not self.health.over:
+            yield "watch", f"hookflow watch {known}"
+            yield "stop", f"hookflow stop {known}"
+        elif self.health.condition == "finished":
+            run = self.state.run
+            epochs = run.get("max_epochs")
+            longer = f"max_epochs={2 * epochs}" if epochs else f"max_iters={2 * run.get('max_iters', 1)}"
+            yield "extend", f"hookflow run --resume {known} --set run.{longer}"
+        elif any(map(_usable, self.saved)):
+            yield "resume", f"hookflow run --resume {known}"
+        else:
+            yield "resume", "it has no checkpoint to resume from: start it anew"
+            if (source := facts.get("source", "")).endswith(".toml"):
+                yield "anew", " ".join(["hookflow run", shlex.quote(source), *map(_set, facts.get("overrides", ()))])
+        if self.health.over:
+            yield "watch", f"hookflow watch {known}"
+        yield "files", str(short(self.run.path))
+        if self.run.output.is_file() and self.run.output.stat().st_size:
+            yield "printed", str(short(self.run.output))
+
+
+def _usable(checkpoint: dict[str, Any]) -> bool:
+    return not checkpoint["damage"] and not checkpoint["exception"]
+
+
+def _time(t: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
+
+
+def _set(override: str) -> str:
+    return f"--set {shlex.quote(override)}"
+
+
+def _facts(facts: Iterable[tuple[str, str]], indent: str = "") -> Iterator[str]:
+    """Yield a line or more for each fact, below one another."""
+    for name, text in facts:
+        head, below = f"{indent}{name:<11} ", indent + " " * 12
+        yield from textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=below, break_on_hyphens=False)

@@ -1,0 +1,137 @@
+"""The differences between runs: keys, environment, hooks, metrics, curves, and where the time of an iteration went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import tomli
+
+from hookflow.events.reading import read_object, read_regular
+from hookflow.events.rundir import RunDir
+from hookflow.graph.difference import Difference, difference
+from hookflow.graph.plan import Plan
+from hookflow.monitor.feed import Live
+from hookflow.monitor.ranks import NO_PLAN
+from hookflow.monitor.series import in_order
+from hookflow.monitor.state import RunState
+from hookflow.numbers import rough
+from hookflow.pipeline.source_map import flat
+
+LETTERS = "ABCDEFGH"
+"""The names of runs beside one another; no more are compared at a time."""
+
+OF_THE_LOG = ("python", "torch", "device", "precision", "host", "world", "strategy")
+"""The keys of a run record that are of its environment."""
+
+
+class Side:
+    """A run beside others: what it was started with, and its log, which `live` folds."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.live = Live(run)
+        self.tables: dict[str, Any] = {}
+        with suppress(OSError, ValueError, RecursionError):
+            self.tables = tomli.loads(read_regular(run.pipeline).decode())
+
+    @property
+    def state(self) -> RunState:
+        return self.live.state
+
+    @property
+    def plan(self) -> Plan:
+        return self.live.plan or NO_PLAN
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """The versions, the machine and the code, as far as the run has recorded them, by dotted keys."""
+        facts: dict[str, Any] = {}
+        with suppress(OSError, ValueError):  # only the hook env_info writes it
+            facts = dict(flat(read_object(read_regular(self.run.path / "environment.json"))))
+        return (
+            facts
+            | {"hookflow": self.run.describe().get("hookflow")}
+            | {key: value for key, value in self.state.run.items() if key in OF_THE_LOG}
+        )
+
+
+def unequal(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the keys in which tables differ, with the value of each table; None where it has none."""
+    keys = dict.fromkeys(key for table in tables for key in table)
+    values = {key: [table.get(key) for table in tables] for key in keys}
+    return {key: each for key, each in values.items() if any(value != each[0] for value in each)}
+
+
+def plan_difference(first: Side, other: Side) -> Difference:
+    """Return the keys, hooks, edges and orders in which the pipelines of two runs differ."""
+    return difference((first.tables, first.plan), (other.tables, other.plan))
+
+
+def metrics_of(states: Sequence[RunState]) -> list[str]:
+    """Return the metrics of runs: those that hooks monitor first."""
+    names = dict.fromkeys(name for state in states for name in state.metrics.by_name)
+    return in_order(names, dict.fromkeys(name for state in states for name in state.monitored))
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """A hook or a phase, and how many ns an iteration it takes in each run; None where it does not occur."""
+
+    name: str
+    ns: tuple[float | None, ...]
+
+    @property
+    def delta(self) -> float:
+        """The largest difference from the first run; what does not occur takes no time."""
+        first = self.ns[0] or 0.0
+        return max(((each or 0.0) - first for each in self.ns), key=abs)
+
+    @property
+    def change(self) -> str:
+        """The difference in words: new, gone, or how many times as long."""
+        first, last = self.ns[0], self.ns[-1]
+        if first is None or last is None:
+            return "" if first is last else "new" if first is None else "gone"
+        ratio = max(first, last) / min(first, last) if min(first, last) else 0.0
+        return f"×{rough(ratio)} {'slower' if last > first else 'quicker'}" if ratio > 1.1 else ""
+
+
+def times(sides: Sequence[Side]) -> list[Spent]:
+    """Return where the time of an iteration went, over the last attempt of each run; the largest difference first.
+
+    Hooks that fire elsewhere are shared out over the iterations, too. The whole iteration comes last.
+    """
+    spent = [_spent(side.state, side.plan) for side in sides]
+    names = dict.fromkeys(name for each in spent for name in each)
+    rows = [Spent(name, tuple(each.get(name) for each in spent)) for name in names]
+    return sorted(rows, key=lambda row: (row.name == WHOLE, -abs(row.delta)))
+
+
+WHOLE = "iteration"
+
+
+def _spent(state: RunState, plan: Plan) -> dict[str, float]:
+    rank, minute = state.first, state.first.minute
+    count = state.it - state.attempts[-1].begin if state.attempts else 0
+    if not count or not minute.sums["iters"]:
+        return {}
+    totals: dict[str, float] = {}
+    for binding in plan.bindings:
+        name = f"{binding.hook} @ {binding.point}"
+        totals[name] = totals.get(name, 0.0) + rank.timing(binding.id).total / count
+    totals |= {phase: ns / minute.sums["iters"] for phase, ns in minute.booked.items() if phase != "hooks"}
+    return {name: ns for name, ns in {**totals, WHOLE: state.iterating / count}.items() if ns}
+
+
+def points_of(state: RunState, name: str) -> list[tuple[int, float]]:
+    """Return the values of a metric, or of a scalar where no metric is called so, by iteration."""
+    return state.metrics.by_name.get(name) or [*state.scalars.get(name, ())]
+
+
+def names_of(sides: Iterable[Side]) -> list[str]:
+    """Return what can be drawn of runs: their metrics, then their scalars."""
+    states = [side.state for side in sides]
+    return [*dict.fromkeys([*metrics_of(states), *(name for state in states for name in state.scalar_names)])]

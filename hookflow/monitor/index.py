@@ -1,0 +1,286 @@
+"""An index of the runs in a folder: a row of values for each, kept in a file of SQLite beside them.
+
+The event logs are the record; the index is a copy that commands read instead. A row holds as long as the files of its
+run have the same times and sizes. Commands that list runs bring the file up to date, a training never does.
+Without the right to write it, or while another process does, the rows are in memory alone. A damaged file is replaced.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli
+
+from hookflow.events.reading import read_object, read_regular
+from hookflow.events.rundir import RunDir, run_paths
+from hookflow.monitor.health import Pace
+from hookflow.monitor.series import in_order
+from hookflow.monitor.summary import Glance, Overview
+from hookflow.pipeline.source_map import flat
+
+NAME = ".index.sqlite"
+FORMAT = 1
+"""The version of the values in a row; a file of another one is replaced."""
+
+TABLE = "CREATE TABLE IF NOT EXISTS runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT)"
+WAITS = 5.0
+"""Seconds that reading waits for a process that writes the file; it takes milliseconds."""
+
+CURVE = 24
+"""Values of a curve: as many as a list has room for."""
+
+FACTS = {
+    "id": "when it was started, and four digits",
+    "name": "run.name of its pipeline",
+    "status": "running, finished, pruned (ended by a hook), stopped, interrupted, failed, lost, …",
+    "reason": "why it ended, or what is wrong",
+    "begun": "when it was started, in seconds since 1970",
+    "duration": "seconds of all its attempts",
+    "epoch": "the epoch that is worked on, or the last",
+    "epochs": "epochs of the whole run",
+    "iter": "iterations done",
+    "iters": "iterations of the whole run",
+    "iters_per_s": "iterations per second: lately, or over the last attempt of a run that is over",
+    "metric": "the first metric that a hook monitors",
+    "updated": "when it last wrote something, in seconds since 1970",
+    "ranks": "processes that train together",
+    "data": "real or SYNTHETIC",
+    "params": "parameters of its models",
+    "device": "where it computes",
+    "host": "the machine",
+    "torch": "the version of PyTorch",
+    "git": "the commit, by the hook env_info",
+    "tags": "the words that `hookflow tag` has given it",
+    "note": "the note that `hookflow tag --note` has given it",
+}
+"""The keys that every run has. Others are its metrics, best.METRIC, its scalars, and the keys of its pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run in a list: its path below the folder of runs, its values by key, and those of its pipeline in `config`.
+
+    A value is what JSON knows, None where there is none. `curve` has values of the metric over the run. `refused` are
+    logs that cannot be read, in words. A row that is `final` holds until the files of the run change.
+    """
+
+    root: Path
+    path: str
+    values: Mapping[str, Any]
+    config: Mapping[str, Any]
+    curve: Sequence[float]
+    signature: str
+    final: bool = True
+    refused: Sequence[str] = ()
+
+    def get(self, key: str) -> Any:
+        """Return the value of a key; None where it has none."""
+        value = self.values.get(key)
+        return self.config.get(key) if value is None else value
+
+    @property
+    def run(self) -> RunDir:
+        return RunDir(self.root / self.path)
+
+    @property
+    def id(self) -> str:
+        return str(self.values["id"])
+
+
+class Index:
+    """The rows of all runs in a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.unreadable: list[str] = []
+        """The entries of the folder that cannot be read, in words."""
+        self._rows: dict[str, Row] | None = None
+        self._damaged = False
+        self._glances: dict[str, Glance] = {}
+
+    def refresh(self, progress: Callable[[int, int], object] = lambda done, whole: None) -> list[Row]:
+        """Return the row of every run as it is now, the newest run first.
+
+        `progress` is called with how many runs have been read of those that have changed.
+        """
+        known = self._load() if self._rows is None else self._rows
+        unreadable: list[str] = []
+        prefix = len(str(self.root)) + 1
+        every = run_paths(self.root, unreadable.append, {f"{self.root}/{path}" for path in known})
+        paths = [path[prefix:] for path in every]
+        signatures = {path: self._signature(path, known.get(path)) for path in paths}
+        stale = [
+            path
+            for path, signature in signatures.items()
+            if (row := known.get(path)) is None or not row.final or row.signature != signature
+        ]
+        fresh: dict[str, Row] = {}
+        try:
+            for count, path in enumerate(stale):
+                progress(count, len(stale))
+                fresh[path] = self._look(path, signatures[path])
+        finally:  # what has been read before Ctrl-C is kept
+            gone = [] if unreadable else known.keys() - signatures.keys()  # a mount may come back
+            self._write([row for row in fresh.values() if row.final], gone)
+        self._rows = {path: fresh.get(path) or known[path] for path in paths}
+        self.unreadable = unreadable
+        return sorted(self._rows.values(), key=_begun, reverse=True)
+
+    def _signature(self, path: str, row: Row | None) -> str:
+        """Return what changes with the files of a run: the times of its folder and its log, and sizes of logs."""
+        folder = f"{self.root}/{path}"
+        numbers: list[int] = []
+        with suppress(OSError):  # `os.stat` of a string is several times as quick as `Path.stat`
+            numbers.append(os.stat(folder).st_mtime_ns)  # noqa: PTH116
+            log = os.stat(f"{folder}/events.jsonl")  # noqa: PTH116
+            numbers += [log.st_mtime_ns, log.st_size]
+        if row and row.values["ranks"] > 1:
+            numbers += [log.stat().st_size for log in sorted(Path(folder).glob("events.rank*.jsonl"))]
+        return " ".join(map(str, numbers))
+
+    def _look(self, path: str, signature: str) -> Row:
+        run = RunDir(self.root / path)
+        seen = self._glances.setdefault(path, Glance(run)).read(time.time())
+        final = seen.health.over and seen.health.condition != "unreadable" and not seen.refused
+        if final:
+            del self._glances[path]
+        metric = next(iter(in_order(seen.state.metrics.by_name, seen.state.monitored)), "")
+        points = [value for _, value in seen.state.metrics.by_name.get(metric, ())]
+        curve = points if len(points) <= CURVE else [points[k * (len(points) - 1) // (CURVE - 1)] for k in range(CURVE)]
+        return Row(self.root, path, _values(run, seen, metric), _config(run), curve, signature, final, seen.refused)
+
+    def _load(self) -> dict[str, Row]:
+        """Return the rows of the file; none where there is no file, or none that can be used."""
+        file, rows = self.root / NAME, {}
+        try:
+            if not file.is_file():
+                return {}
+            with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=WAITS)) as db:
+                if db.execute("PRAGMA user_version").fetchone() != (FORMAT,):
+                    raise ValueError("of another version")
+                for path, signature, text in db.execute("SELECT path, signature, row FROM runs"):
+                    row = read_object(text, nan=True)
+                    rows[path] = Row(self.root, path, _checked(row["values"]), row["config"], row["curve"], signature)
+        except sqlite3.OperationalError as error:  # it may not be read, or is being written for long
+            known = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
+            self._damaged = error.sqlite_errorcode & 0xFF not in known
+            return {}
+        except OSError:  # the folder cannot be read, which `unreadable` reports
+            return {}
+        except (sqlite3.Error, ValueError, TypeError, KeyError):
+            self._damaged = True
+            return {}
+        return rows
+
+    def _write(self, rows: Sequence[Row], gone: Iterable[str]) -> None:
+        file, lines = self.root / NAME, [(row.path, row.signature, _text(row)) for row in rows]
+        lost = [(path,) for path in gone]
+        if not (lines or lost or self._damaged):
+            return
+        with suppress(OSError, sqlite3.Error), _locked(self.root):
+            if file.exists() and not file.is_file():
+                return
+            if self._damaged:
+                for name in (NAME, f"{NAME}-journal"):
+                    (self.root / name).unlink(missing_ok=True)
+                self._damaged = False
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))  # as private as the runs are
+            with closing(sqlite3.connect(file, timeout=WAITS)) as db, db:
+                db.execute(f"PRAGMA user_version = {FORMAT}")
+                db.execute(TABLE)
+                db.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", lines)
+                db.executemany("DELETE FROM runs WHERE path = ?", lost)
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """Hold the lock of the folder of runs, so that one process writes. Raises OSError where another one does."""
+    folder = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # a file system that knows no locks grants every one
+        yield
+    finally:
+        os.close(folder)
+
+
+def _text(row: Row) -> str:
+    return json.dumps(
+        {"values": row.values, "config": row.config, "curve": row.curve}, separators=(",", ":"), default=str
+    )
+
+
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a stored row. Raises ValueError where they are not of the types that readers rely on."""
+    if not (isinstance(values["id"], str) and isinstance(values["ranks"], int) and isinstance(values["begun"], float)):
+        raise ValueError("no values of a run")
+    return values
+
+
+def _begun(row: Row) -> tuple[str, float, str]:
+    return row.id[:15].replace("-", ""), row.values["begun"], row.id
+
+
+def _values(run: RunDir, seen: Overview, metric: str) -> dict[str, Any]:
+    """Return everything that a run can be filtered by, sorted by or shown with; None where it has no value."""
+    state, facts = seen.state, run.describe()
+    tags, note = run.noted()
+    began = state.attempts[-1].begin if state.attempts else 0
+    over = (state.it - began) / state.elapsed if state.elapsed else 0.0
+    best, last = state.metrics.best, state.metrics.by_name
+    scalars = {name: state.scalars[name].last for name in state.scalar_names}
+    values: dict[str, Any] = {
+        "id": run.id,
+        "name": run.path.parent.name,
+        "status": seen.status,
+        "reason": seen.reason,
+        "begun": float(facts.get("created") or state.run.get("t", 0.0)),
+        "duration": sum(attempt.until - attempt.began for attempt in state.attempts),
+        "epoch": state.epoch,
+        "epochs": state.run.get("max_epochs") or None,
+        "iter": state.it,
+        "iters": state.total_iters or None,
+        "iters_per_s": over if seen.health.over else Pace.of(state).iters_per_s,
+        "metric": metric or None,
+        "updated": state.now or None,
+        "ranks": state.ranks.world,
+        "data": "SYNTHETIC" if state.synthetic else "real" if state.run.get("data") else None,
+        "params": state.run.get("params"),
+        **{key: state.run.get(key) for key in ("device", "host", "torch")},
+        "git": _commit(run),
+        "tags": tags,
+        "note": note or None,
+    }
+    values |= {f"best.{name}": record.value for name, record in best.items()}
+    metrics = {name: points[-1][1] for name, points in last.items() if points}
+    for name, value in {**metrics, **scalars}.items():  # a scalar comes first, as in the condition of a `when`
+        values.setdefault(name, value)
+    return values
+
+
+def _config(run: RunDir) -> dict[str, Any]:
+    """Return the keys of the pipeline that a run has recorded; none where it cannot be read."""
+    with suppress(OSError, ValueError, RecursionError):
+        return dict(flat(tomli.loads(read_regular(run.pipeline).decode())))
+    return {}
+
+
+def _commit(run: RunDir) -> str | None:
+    """Return the git commit in short, "dirty" if files differ from it, as the hook `env_info` has written it."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        git = read_object(read_regular(run.path / "environment.json"))["git"]
+        return f"{git['commit'][:8]}{' dirty' * bool(git['dirty'])}"
+    return None

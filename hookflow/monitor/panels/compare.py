@@ -1,0 +1,218 @@
+"""Runs beside one another: curves over each other, what differs, and where the time of an iteration went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby
+
+from textual.strip import Strip
+
+from hookflow.graph.difference import Difference
+from hookflow.monitor.charts import Iterations, Scale, draw, ticks
+from hookflow.monitor.compare import (
+    LETTERS,
+    WHOLE,
+    Side,
+    Spent,
+    metrics_of,
+    names_of,
+    plan_difference,
+    points_of,
+    times,
+    unequal,
+)
+from hookflow.monitor.health import GLYPHS
+from hookflow.monitor.selection import GLYPH_OF_PRUNED
+from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, beside, boxed, cells, row, scrolled
+from hookflow.monitor.view import Page, Scene
+from hookflow.numbers import ms, number
+from hookflow.text import fit
+
+CHART = 10
+"""Rows of the chart where the page is scrolled."""
+
+LABEL, SIGNS = 7, 6
+"""Cells for the numbers at the left of a chart; letters on a curve."""
+
+
+Point = tuple[int, float]
+"""An iteration and a value."""
+
+
+def curves(sides: Sequence[Side], name: str, width: int, height: int) -> list[Strip]:
+    """Return the curves of a metric or a scalar over one another, with both axes."""
+    lines = [[(it, value) for it, value in points_of(side.state, name) if math.isfinite(value)] for side in sides]
+    its, values = [it for line in lines for it, _ in line], [value for line in lines for _, value in line]
+    room, rows = width - LABEL - 2, height - 2
+    if not its or room < 1 or rows < 1:
+        return []
+    axis, scale = Iterations.of([min(its), max(its)], max(its), 0), Scale.of(values, False)
+    ticked = (0, rows // 2, rows - 1)
+    labels = dict(zip(ticked, ticks([scale.at(1 - y / max(rows - 1, 1)) for y in ticked], LABEL), strict=True))
+    plotted = [
+        row(width, (f"{labels.get(y, ''):>{LABEL}} ", "dim"), *line)
+        for y, line in enumerate(_plot(lines, axis, scale, room, rows))
+    ]
+    first, last = f"it {axis.first}", f"it {axis.last}"
+    ends = f"{first}{' ' * max(room - len(first) - len(last), 1)}{last}"
+    margin = " " * (LABEL + 1)
+    return [*plotted, row(width, margin, ("─" * room, "rest")), row(width, margin, (ends, "dim"))]
+
+
+def _plot(
+    lines: Sequence[Sequence[Point]], axis: Iterations, scale: Scale, width: int, height: int
+) -> Iterator[list[Part]]:
+    """Yield rows of styled cells: the lines, and on each of them some letters of its run."""
+    cells: list[list[tuple[str, str]]] = [[(" ", "")] * width for _ in range(height)]
+    signs: list[tuple[int, int, int]] = []
+    for at, line in enumerate(lines):
+        for y, dots in enumerate(draw([(axis.place(it), scale.place(value)) for it, value in line], width, height)):
+            for x, bits in enumerate(dots):
+                cells[y][x] = (chr(0x2800 + bits), SIDES[at]) if bits else cells[y][x]
+        shift = (at + 1) / (len(lines) + 1)
+        for place in {min(int((k + shift) / SIGNS * len(line)), len(line) - 1) for k in range(SIGNS)} if line else ():
+            it, value = line[place]
+            x, y = round(axis.place(it) * (2 * width - 1)) // 2, round((1 - scale.place(value)) * (4 * height - 1)) // 4
+            signs.append((y, x, at))
+    for y, x, at in signs:
+        cells[y][x] = (LETTERS[at], SIDES[at])
+    for cells_of_row in cells:  # a row is few segments, and not one a cell
+        yield [
+            ("".join(sign for sign, _ in same), style) for style, same in groupby(cells_of_row, lambda cell: cell[1])
+        ]
+
+
+def page(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return the page: beside each other where there is room, else one below the other and scrolled."""
+    sides, names = scene.compared, names_of(scene.compared)
+    if not names or scene.listing:
+        return boxed(
+            "compare", [row(width - 2, f" {scene.listing or 'nothing has been recorded yet'}")], width, height, True
+        )
+    name = names[scene.view.runs.metric % len(names)]
+    title = f"{name}: {' '.join(LETTERS[: len(sides)])}"
+    spent = times(sides)
+    if width >= 100 and height >= 26:
+        left, low = width * 3 // 5, min(len(spent) + 3, height // 2)
+        high = height - low
+        drawn = boxed(title, curves(sides, name, left - 2, high - 2), left, high, True, "[ ] next")
+        differs = boxed(f"what differs, {_named(sides)}", _differences(sides, width - left - 2), width - left, high)
+        rows = beside(drawn, differs)
+        return [*rows, *boxed(TIMES, _time_rows(spent, sides, width - 2, low - 3), width, low, hint="by |Δ|")]
+    inner = width - 2
+    lines = [
+        *curves(sides, name, inner, CHART),
+        row(inner, (f" what differs, {_named(sides)}", "title")),
+        *_differences(sides, inner),
+        row(inner),
+        row(inner, (f" {TIMES}", "title")),
+        *_time_rows(spent, sides, inner, len(spent)),
+    ]
+    return scrolled(title, lines, width, height, scene.view.scroll)
+
+
+TIMES = "where the time went, ms an iteration"
+
+
+def _named(sides: Sequence[Side]) -> str:
+    return " → ".join(LETTERS[: len(sides)])
+
+
+def _differences(sides: Sequence[Side], width: int) -> list[Strip]:
+    """Return what differs in results, keys, hooks, order and environment, a row each."""
+    states, results = [side.state for side in sides], [plan_difference(sides[0], side) for side in sides[1:]]
+    best = ((name, [state.metrics.best.get(name) for state in states]) for name in metrics_of(states))
+    tables = {f"best {name}": [each and number(each.value) for each in values] for name, values in best if any(values)}
+    tables |= unequal(_keys(results)) | unequal([side.environment for side in sides])
+    wide = min(max(map(len, tables), default=0), max(width * 2 // 5, 12))
+    rows: list[Strip] = []
+    for key, values in tables.items():
+        parts: list[Part] = [(f" {fit(key, wide)} ", "")]
+        for at, value in enumerate(values):
+            parts += [(" → ", "dim")] * bool(at) + [(_written(value), SIDES[at])]
+        rows.append(row(width, *parts))
+    for letter, result in zip(LETTERS[1:], results, strict=False):
+        rows += [row(width, (" + ", "good"), f"[hooks.{name}] in {letter}") for name in result.hooks_added]
+        rows += [row(width, (" − ", "warn"), f"[hooks.{name}] not in {letter}") for name in result.hooks_removed]
+        rows += [row(width, f" order at {turned.point} in {letter}") for turned in result.order]
+    return rows or [row(width, (" nothing: one pipeline, one environment", "dim"))]
+
+
+def _written(value: object) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+    return text or "–"
+
+
+def _keys(results: Sequence[Difference]) -> list[dict[str, object]]:
+    """Return of each run the keys in which one differs from the first, hooks that are not in both aside."""
+    changed = dict.fromkeys(change.key for result in results for change in result.keys)
+    first = {change.key: change.old for result in results for change in result.keys}
+    others = [{change.key: change.new for change in result.keys} for result in results]
+    return [first, *({key: each.get(key, first[key]) for key in changed} for each in others)]
+
+
+def _time_rows(spent: Sequence[Spent], sides: Sequence[Side], width: int, room: int) -> list[Strip]:
+    """Return the table: what takes time, its ms in each run, the difference, and a bar of that."""
+    if not spent:
+        return [row(width, (" no iteration has been recorded", "dim"))]
+    wide = min(max((len(each.name) for each in spent), default=9), max(width - 8 * len(sides) - 14, 12))
+    heads: list[Part] = [" " * (wide + 3)]
+    for letter, style in zip(LETTERS[: len(sides)], SIDES, strict=False):
+        heads += [(f"{letter:>7}", style), " "]
+    lines = [row(width, *heads, (f"{'Δ':>7}", "dim"))]
+    most = max((abs(each.delta) for each in spent if each.name != WHOLE), default=0.0) or 1.0
+    bars = width - wide - 8 * len(sides) - 24
+    shown = [*spent[: max(room - 1, 0)], *spent[-1:]] if len(spent) > room else spent
+    for each in shown:
+        whole = each.name == WHOLE
+        parts: list[Part] = [f"   {fit(each.name, wide)}" if not whole else (f" {fit(each.name, wide + 2)}", "strong")]
+        parts += [f"{'–' if ns is None else ms(ns):>7} " for ns in each.ns]
+        sign = "+" if each.delta > 0 else "−" if each.delta < 0 else ""
+        style = "warn" if each.delta > 0 else "good" if each.delta < 0 else "dim"
+        parts.append((f"{sign + ms(abs(each.delta)):>7} ", style))
+        length = 0 if whole or bars < 4 else round(bars * abs(each.delta) / most)
+        parts += [(f" {'━' * length}", style), (f" {each.change}", "dim")]
+        lines.append(row(width, *parts))
+    return lines
+
+
+def head(scene: Scene, width: int) -> list[Strip]:
+    """Return a row for the runs: their letters, how they are, and their best value; the first is the baseline."""
+    for brief in (False, True):
+        parts: list[Part] = [" "]
+        for letter, style, side in zip(LETTERS, SIDES, scene.compared, strict=False):
+            seen = next((each.values for each in scene.rows if each.id == side.run.id), {})
+            status, metric = str(seen.get("status", "")), seen.get("metric")
+            best = seen.get(f"best.{metric}")
+            glyph = GLYPHS.get(status, GLYPH_OF_PRUNED)  # type: ignore[call-overload]
+            parts += [(letter, style), " ", (side.run.id[-4:], "strong"), " "]
+            parts.append((glyph if brief else f"{glyph} {status}", CONDITION_STYLES.get(status, "warn")))
+            parts += [f" {metric} {number(best)}" if isinstance(best, float) and not brief else "", "   "]
+        if cells(*parts) <= width:
+            break
+    return [row(width, *parts), row(width)]
+
+
+def _turn(step: int, scene: Scene) -> None:
+    scene.view.runs.metric = (scene.view.runs.metric + step) % max(len(names_of(scene.compared)), 1)
+
+
+def _back(scene: Scene) -> None:
+    scene.view.open("runs")
+
+
+COMPARE = Page(
+    "compare",
+    page,
+    about="curves of runs over each other, what differs, where the time went",
+    keys={
+        "left_square_bracket": partial(_turn, -1),
+        "right_square_bracket": partial(_turn, 1),
+        "escape": _back,
+        "enter": _back,
+    },
+    hints=lambda scene: [("[ ]", "metric"), ("↑ ↓", "scroll")],
+    head=head,
+)

@@ -1,0 +1,311 @@
+"""The runs of the folder: a list over the index, with a filter, an order, and runs that are picked to be compared."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from textual.strip import Strip
+
+from hookflow.errors import UserError
+from hookflow.monitor.charts import Scale, draw
+from hookflow.monitor.compare import LETTERS
+from hookflow.monitor.health import GLYPHS
+from hookflow.monitor.index import Row
+from hookflow.monitor.selection import GLYPH_OF_PRUNED, cell, differing, headings, known_keys, parse_filter, select
+from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, bar, boxed, cells, row, spread, window
+from hookflow.monitor.view import Notice, Page, Prompt, Scene
+from hookflow.numbers import rough
+from hookflow.text import fit, wrapped
+
+ALIVE = ("running", "starting", "paused", "stalled")
+OPERATORS = "<>=!()\"'"
+"""Characters of a condition; a text without them is looked for in the rows."""
+
+ORDERS = ("-begun", "-best", "status", "-duration", "-iters_per_s")
+"""The keys to sort by, in turn; "-best" is the best value of the metric."""
+
+
+@dataclass(slots=True)
+class Listing:
+    """The rows that the page lists, and why its filter is none."""
+
+    rows: Sequence[Row]
+    metric: str
+    differ: Sequence[str]
+    wrong: str = ""
+
+
+def listing(scene: Scene) -> Listing:
+    """Return what the choices of the page leave of the rows; it is made once for the same rows and choices."""
+    choice = scene.view.runs
+    source = (id(scene.rows), choice.wanted, choice.order)
+    if choice.kept is None or choice.kept[0] != source:
+        choice.kept = (source, _listing(scene.rows, choice.wanted, ORDERS[choice.order]))
+    result: Listing = choice.kept[1]
+    return result
+
+
+def _listing(rows: Sequence[Row], wanted: str, order: str) -> Listing:
+    metrics = Counter(row.values["metric"] for row in rows if row.values["metric"])
+    metric, wrong, text = next(iter(metrics), ""), "", wanted.strip()
+    if text and not set(text) & set(OPERATORS) and " in " not in text:
+        rows = [row for row in rows if text.lower() in " ".join(_searched(row)).lower()]
+    elif text:
+        try:
+            rows = [*filter(parse_filter(text, known_keys(rows), "filter"), rows)]
+        except UserError as error:
+            wrong = error.problems[0].message
+    rows = select([*rows], None, f"-best.{metric}" if order == "-best" and metric else order.replace("-best", "id"))
+    return Listing(rows, metric, differing(rows), wrong)
+
+
+def _searched(row: Row) -> list[str]:
+    values = (row.values.get(key) for key in ("id", "name", "status", "reason", "note"))
+    return [*(str(value) for value in values if value), *map(str, row.values["tags"])]
+
+
+def _at(scene: Scene, rows: Sequence[Row]) -> int:
+    """Return the place of the cursor: at its run, or at the first where that is not listed."""
+    return next((place for place, each in enumerate(rows) if each.path == scene.view.runs.at), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the list; on a narrow screen those of least `worth` have no room."""
+
+    head: str
+    width: int
+    worth: int
+    draw: Callable[[Row, int], list[Part]]
+    align: str = "<"
+
+
+def runs(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return the page: a heading of the columns, and the runs in a box."""
+    shown, choice = listing(scene), scene.view.runs
+    below = _detail(scene, width) if height >= LEAST_WITH_DETAIL else []
+    height -= len(below)
+    inner, room = width - 2, max(height - 3, 0)
+    columns = _columns(scene, shown, inner)
+    at = _at(scene, shown.rows)
+    heads: list[Part] = []
+    for column in columns:
+        heads += [(fit(column.head, column.width, column.align), "dim"), "  "]
+    lines = [row(inner, "   ", *heads)]
+    part = window(len(shown.rows), room, at)
+    for place, each in enumerate(shown.rows[part], part.start):
+        picked = choice.picked.index(each.path) if each.path in choice.picked else None
+        mark: Part = (LETTERS[picked], SIDES[picked]) if picked is not None else " "
+        parts: list[Part] = [("▸" if place == at else " ", "focus"), mark, " "]
+        for column in columns:
+            drawn = column.draw(each, column.width)
+            gap = max(column.width - cells(*drawn), 0) * " "
+            parts += [gap, *drawn, "  "] if column.align == ">" else [*drawn, gap, "  "]
+        lines.append(row(inner, *parts, picked=place == at))
+    if not shown.rows:
+        nothing = "no run is meant" if choice.wanted else scene.listing or "no runs"
+        lines.append(row(inner, (f"   {nothing}", "dim")))
+    if shown.wrong:
+        lines.append(row(inner, ("   ", ""), (shown.wrong, "warn")))
+    order = f"by {ORDERS[choice.order].removeprefix('-')}" if choice.order else "newest first"
+    title = f"runs, {order}" + f": {choice.wanted}" * bool(choice.wanted)
+    count = f"{at + 1} of {len(shown.rows):,}" if shown.rows else ""
+    return [*boxed(title, lines, width, height, True, count), *below]
+
+
+LEAST_WITH_DETAIL = 18
+"""Rows of the page from which on the run at the cursor is described below the list."""
+
+
+def _detail(scene: Scene, width: int) -> list[Strip]:
+    """Return a box on the run at the cursor: what it is, what people have noted about it, and why it ended."""
+    here = _here(scene)
+    if here is None:
+        return []
+    values, inner = here.values, width - 2
+    facts = [cell(here, "begun", scene.clock), f"took {cell(here, 'duration', scene.clock)}"]
+    facts += [str(values[key]) for key in ("device", "git") if values[key]] + ["SYNTHETIC data"] * (
+        values["data"] == "SYNTHETIC"
+    )
+    lines = [row(inner, " ", (", ".join(facts), "dim"))]
+    remarks = [_remark(here)] + [values["reason"]] * (_remark(here) != values["reason"])
+    reason = [line for remark in remarks if remark for line in wrapped(remark, inner - 2)]
+    style = "warn" if values["status"] in ("failed", "lost", "stalled", "unreadable") else ""
+    lines += [row(inner, " ", (line, style)) for line in reason]
+    title = f"{values['name']} {here.id}"
+    return boxed(title, lines[:4], width, 6)
+
+
+def _columns(scene: Scene, shown: Listing, width: int) -> list[Column]:
+    """Return the columns that a row of this width has room for: facts, what differs, results, and a remark."""
+    now, metric, several = scene.clock, shown.metric, len({each.values["name"] for each in shown.rows}) > 1
+
+    def shown_as(each: Row, key: str) -> str:
+        return "–" if each.get(key) is None else cell(each, key, now)
+
+    def text(key: str, style: str = "") -> Callable[[Row, int], list[Part]]:
+        return lambda each, wide: [(fit(shown_as(each, key), min(wide, len(shown_as(each, key)))), style)]
+
+    def widest(key: str, head: str) -> int:
+        return min(max(len(head), *(len(shown_as(each, key)) for each in shown.rows[:200])), 14)
+
+    differ = zip(shown.differ, headings(shown.differ), strict=True)
+    columns = [
+        Column("id", 4, 20, lambda each, wide: [(each.id[-4:], "dim" if several else "strong")]),
+        Column("state", 12, 19, _state),
+        Column("begun", 12, 6, lambda each, wide: [(_day(each.values["begun"], now), "dim")]),
+        Column("progress", 13, 10, _progress),
+        Column("it/s", 6, 5, lambda each, wide: [_speed(each)], ">"),
+        *(Column(head, widest(key, head), 16 - k, text(key), ">") for k, (key, head) in enumerate(differ) if k < 5),
+        Column("curve", 10, 9, _curve),
+    ]
+    if several:
+        columns.insert(0, Column("run", widest("name", "run"), 18, text("name", "strong")))
+    if metric:
+        columns.append(Column(metric, max(len(metric), 7), 8, text(metric), ">"))
+        columns.append(Column("best", 7, 17, text(f"best.{metric}", "good"), ">"))
+    while len(columns) > 2 and sum(column.width + 2 for column in columns) > width - 3:
+        columns.remove(min(columns, key=lambda column: column.worth))
+    if (rest := width - 4 - sum(column.width + 2 for column in columns)) >= 8 and any(map(_remark, shown.rows)):
+        columns.append(Column("note", rest, 0, lambda each, wide: [(fit(_remark(each), wide), "dim")]))
+    return columns
+
+
+def _state(each: Row, wide: int) -> list[Part]:
+    status = each.values["status"]
+    return [(f"{GLYPHS.get(status, GLYPH_OF_PRUNED)} {status}", CONDITION_STYLES.get(status, "warn"))]
+
+
+def _progress(each: Row, wide: int) -> list[Part]:
+    whole = each.values["iters"]
+    if not whole:
+        return [(f"it {each.values['iter']}", "dim")]
+    share = each.values["iter"] / whole
+    return [f"{100 * share:3.0f}% ", *bar(wide - 5, share)]
+
+
+def _curve(each: Row, wide: int) -> list[Part]:
+    """Return the values of the metric over the run as a line on one row."""
+    values = [(k, value) for k, value in enumerate(each.curve) if math.isfinite(value)]
+    if len(values) < 2:
+        return []
+    scale, last = Scale.of([value for _, value in values], False), len(each.curve) - 1
+    (line,) = draw([(k / last, scale.place(value)) for k, value in values], wide, 1)
+    return [("".join(chr(0x2800 + dots) if dots else " " for dots in line), "train")]
+
+
+def _speed(each: Row) -> Part:
+    speed = each.values["iters_per_s"]
+    return (rough(speed), "" if each.values["status"] in ALIVE else "dim") if speed else ("–", "dim")
+
+
+def _day(t: float, now: float) -> str:
+    """Return when a run was begun: the time of day of today's, the date of the others."""
+    then = time.localtime(t)
+    return time.strftime("%H:%M:%S" if time.localtime(now)[:3] == then[:3] else "%d %b %H:%M", then)
+
+
+def _remark(each: Row) -> str:
+    """Return the tags and the note of a run, or why it ended."""
+    words = [*(f"#{tag}" for tag in each.values["tags"]), *filter(None, [each.values["note"]])]
+    return " ".join(words) or each.values["reason"]
+
+
+def head(scene: Scene, width: int) -> list[Strip]:
+    """Return the first rows of the page: where the runs are, and how they are."""
+    counts = Counter(each.values["status"] for each in scene.rows)
+    live = sum(counts.pop(name, 0) for name in ALIVE if name != "stalled")
+    known = [(name, counts.pop(name)) for name in ("stalled", "failed", "lost") if name in counts]
+    parts: list[Part] = [" ", ("hookflow", "title"), "  runs in ", (str(scene.path.parent.parent), "strong"), "   "]
+    parts += [(f"{live} live", "good" if live else "dim")]
+    parts += [part for name, count in known for part in ("  ", (f"{count} {name}", CONDITION_STYLES.get(name, "warn")))]
+    parts += ["  ", (f"{counts.total()} ended", "dim")]
+    return [spread(width, parts, [(f" {scene.listing} ", "badge")] * bool(scene.listing)), row(width)]
+
+
+def _move(scene: Scene, step: int) -> None:
+    rows = listing(scene).rows
+    if rows:
+        scene.view.runs.at = rows[min(max(_at(scene, rows) + step, 0), len(rows) - 1)].path
+
+
+def _here(scene: Scene) -> Row | None:
+    rows = listing(scene).rows
+    return rows[_at(scene, rows)] if rows else None
+
+
+def _pick(scene: Scene) -> Notice | None:
+    """Pick the run at the cursor to be compared, or put it back; the cursor goes on to the next."""
+    picked, here = scene.view.runs.picked, _here(scene)
+    if here is None:
+        return None
+    if here.path in picked:
+        picked.remove(here.path)
+    elif len(picked) == len(LETTERS):
+        return Notice(f"at most {len(LETTERS)} runs are compared at a time")
+    else:
+        picked.append(here.path)
+    _move(scene, 1)
+    return None
+
+
+def _compare(scene: Scene) -> Notice | None:
+    """Compare what is picked; of a single run or none, the run at the cursor with the one that was watched."""
+    picked, here = scene.view.runs.picked, _here(scene)
+    own = f"{scene.path.parent.name}/{scene.path.name}"
+    for path in ([here.path, own] if here else []) if len(picked) < 2 else ():
+        if path not in picked and len(picked) < 2:
+            picked.append(path)
+    if len(picked) < 2:
+        return Notice("space picks the runs to compare")
+    scene.view.open("compare")
+    return None
+
+
+def _open(scene: Scene) -> str:
+    here = _here(scene)
+    scene.view.runs.at = here.path if here else ""
+    return "open" if here else ""
+
+
+def _sort(step: int, scene: Scene) -> None:
+    scene.view.runs.order = (scene.view.runs.order + step) % len(ORDERS)
+
+
+def _filter(scene: Scene) -> None:
+    choice = scene.view.runs
+
+    def live(scene: Scene, text: str) -> None:
+        choice.wanted = text
+
+    def complete(scene: Scene, text: str) -> Sequence[str]:
+        word = text.split(" ")[-1]
+        return [text.removesuffix(word) + key for key in known_keys(scene.rows) if word and key.startswith(word)]
+
+    scene.view.prompt = Prompt("/", lambda scene, text: None, live, complete, choice.wanted)
+
+
+RUNS = Page(
+    "runs",
+    runs,
+    "r",
+    "the runs of the folder: enter opens, space picks, c compares, / filters, o sorts; and back",
+    move=_move,
+    keys={
+        "enter": _open,
+        "space": _pick,
+        "c": _compare,
+        "slash": _filter,
+        "o": partial(_sort, 1),
+        "O": partial(_sort, -1),
+        "home": lambda scene: _move(scene, -(10**6)),
+        "end": lambda scene: _move(scene, 10**6),
+    },
+    hints=lambda scene: [("enter", "open"), ("space", "pick"), ("c", "compare"), ("/", "filter"), ("o", "sort")],
+    head=head,
+)

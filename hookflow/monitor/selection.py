@@ -1,0 +1,189 @@
+"""Which runs of an index are shown, in which order, with which columns: filters, sorting, groups, keys that differ."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from html import escape
+from itertools import chain
+from typing import Any
+
+from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.monitor.health import GLYPHS
+from hookflow.monitor.index import FACTS, Row
+from hookflow.numbers import age, number, out_of, span
+from hookflow.pipeline.condition import ConditionError, parse_condition
+
+GLYPH_OF_PRUNED = "■"
+IN_OTHER_COLUMNS = ("run.name", "run.dir", "run.max_epochs")
+"""Keys that are no column of their own where runs differ in them."""
+
+DIFFERENT = 6
+"""Keys in which runs differ that are shown unless columns are named."""
+
+CONSTANTS = {"true": True, "false": False}
+
+
+def known_keys(rows: Iterable[Row]) -> list[str]:
+    """Return every key that a run has."""
+    keys = dict.fromkeys(FACTS) | dict.fromkeys(chain.from_iterable(row.values for row in rows))
+    return [*(keys | dict.fromkeys(chain.from_iterable(row.config for row in rows)))]
+
+
+def check_keys(keys: Iterable[str], known: Collection[str], place: str) -> None:
+    """Raise UserError for each key that no run has, with the nearest that one has."""
+    unknown = [key for key in dict.fromkeys(keys) if key not in known]
+    if unknown:
+        raise UserError(Problem(f'no run has the key "{key}"', Where(place), _nearest(key, known)) for key in unknown)
+
+
+def _nearest(key: str, known: Collection[str]) -> str:
+    longer = [name for name in known if name.endswith(f".{key}")]
+    return f'did you mean "{longer[0]}"?' if longer else nearest(key, known)
+
+
+def parse_filter(text: str, known: Collection[str], place: str = "--filter") -> Callable[[Row], bool]:
+    """Return what says whether a run is meant. Raises UserError where the filter cannot be understood."""
+    try:
+        condition = parse_condition(text, strings=True)
+    except ConditionError as error:
+        raise UserError(Problem(str(error), Where(place), error.hint)) from None
+    check_keys(sorted(condition.names - CONSTANTS.keys()), known, place)
+    return lambda row: condition(lambda name: CONSTANTS[name] if name in CONSTANTS else row.get(name))
+
+
+def select(rows: list[Row], condition: str | None, sort: str | None, keys: Sequence[str] = ()) -> list[Row]:
+    """Return the runs that a condition holds for, sorted by a key.
+
+    Raises UserError where the condition cannot be understood, or no run has a key that is named here or in `keys`.
+    """
+    if not rows:
+        return rows
+    known = known_keys(rows)
+    check_keys(keys, known, "--columns")
+    if condition is not None:
+        rows = [*filter(parse_filter(condition, known), rows)]
+    if sort is not None:
+        check_keys([sort.removeprefix("-")], known, "--sort")
+        rows = in_order_of(rows, sort)
+    return rows
+
+
+def in_order_of(rows: Iterable[Row], key: str) -> list[Row]:
+    """Return the runs by the value of a key, the largest first for "-KEY"; those without a value come last."""
+    name = key.removeprefix("-")
+    placed: list[tuple[Any, Row]] = []
+    others: list[tuple[Any, Row]] = []
+    for row in rows:
+        rank = _rank(row.get(name))
+        (others if rank is None else placed).append((rank, row))
+    placed.sort(key=lambda item: item[0], reverse=key.startswith("-"))
+    return [row for _, row in (*placed, *others)]
+
+
+def _rank(value: Any) -> tuple[bool, Any] | None:
+    """Return what to compare a value by: numbers come before strings."""
+    if isinstance(value, int | float):
+        return None if math.isnan(value) else (False, value)
+    return None if value is None else (True, str(value))
+
+
+def groups(rows: Iterable[Row], key: str) -> list[tuple[Any, list[Row]]]:
+    """Return the runs by their values of a key, in the order of these."""
+    by_value: dict[str, list[Row]] = {}
+    for row in in_order_of(rows, key):
+        by_value.setdefault(str(row.get(key)), []).append(row)
+    return [(group[0].get(key), group) for group in by_value.values()]
+
+
+def differing(rows: Sequence[Row]) -> list[str]:
+    """Return the keys of the pipelines in which these runs differ; of a hook that some of them lack, the first one."""
+    first, keys = rows[0].config if rows else {}, dict[str, None]()
+    for row in rows:
+        if row.config != first:
+            keys |= dict.fromkeys(key for key, value in row.config.items() if first.get(key) != value)
+            keys |= dict.fromkeys(first.keys() - row.config.keys())
+    parts = {key.removesuffix("use") for key in keys if key.endswith(".use")}
+    lacking = tuple(part for part in parts if any(f"{part}use" not in row.config for row in rows))
+    shown = (key for key in keys if key.endswith(".use") or not key.startswith(lacking))
+    return [key for key in shown if key not in IN_OTHER_COLUMNS]
+
+
+def default_columns(rows: Sequence[Row], differ: Sequence[str]) -> list[str]:
+    """Return the columns of a table of these runs: what they are, in what they `differ`, what came of it."""
+    metrics = Counter(row.values["metric"] for row in rows if row.values["metric"])
+
+    def if_any(key: str) -> list[str]:
+        return [key] * any(row.values[key] for row in rows)
+
+    return [
+        "id",
+        *["name"] * (len({row.values["name"] for row in rows}) > 1),
+        *("status", "epoch", "iter"),
+        *differ[:DIFFERENT],
+        *(f"best.{metric}" for metric, _ in metrics.most_common(2)),
+        "updated",
+        *["data"] * any(row.values["data"] == "SYNTHETIC" for row in rows),
+        *(key for name in ("tags", "note", "reason") for key in if_any(name)),
+    ]
+
+
+def headings(columns: Iterable[str]) -> list[str]:
+    """Return the columns by the last parts of their keys, as many as tell them apart."""
+    result = []
+    columns = [column.removesuffix(".use") for column in columns]
+    for column in columns:
+        parts = [column] if column.startswith("best.") else column.split(".")
+        endings = (".".join(parts[at:]) for at in range(len(parts) - 1, -1, -1))
+        alike = [other for other in columns if other != column]
+        result.append(next(end for end in endings if not any(f".{other}".endswith(f".{end}") for other in alike)))
+    return result
+
+
+def cell(row: Row, key: str, now: float) -> str:
+    """Return a value as a table shows it; "-" where there is none, so that columns can be cut out in a pipe."""
+    value = row.get(key)
+    match key, value:
+        case _, None | [] | "":
+            return "-"
+        case "status", str():
+            ranks = f" ({row.values['ranks']} ranks)" * (row.values["ranks"] > 1)
+            return f"{GLYPHS.get(value, GLYPH_OF_PRUNED)} {value}{ranks}"  # type: ignore[call-overload]
+        case "epoch", int():
+            return out_of(value, row.values["epochs"])
+        case "begun", float():
+            return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
+        case "updated", float():
+            return f"{age(now - value)} ago"
+        case "duration", float() | int():
+            return span(value)
+        case _, bool():
+            return str(value).lower()
+        case _, float():
+            return number(value) if key in row.values else min(str(value), number(value), key=len)
+        case _, list():
+            return ", ".join(map(str, value))
+    return str(value)
+
+
+def html_table(rows: Sequence[Row]) -> str:
+    """Return the runs as a table of HTML, with the curve of each one's metric."""
+    keys, now = default_columns(rows, differing(rows)), time.time()
+    lines = [[*(escape(cell(row, key, now)) for key in keys), _curve(row.curve)] for row in rows]
+    heads = "".join(f"<th>{escape(heading)}</th>" for heading in (*headings(keys), "curve"))
+    body = "".join(f"<tr>{''.join(f'<td>{each}</td>' for each in line)}</tr>" for line in lines)
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _curve(values: Sequence[float]) -> str:
+    """Return a curve as SVG, which needs no library and no network."""
+    finite = [(k, value) for k, value in enumerate(values) if math.isfinite(value)]
+    if len(finite) < 2:
+        return ""
+    low, high = min(value for _, value in finite), max(value for _, value in finite)
+    places = [(80 * k / (len(values) - 1), 18 - 16 * (value - low) / ((high - low) or 1)) for k, value in finite]
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    line = f'<polyline points="{points}" fill="none" stroke="currentColor" stroke-width="1.5"/>'
+    return f'<svg width="80" height="20" role="img">{line}</svg>'

@@ -1,0 +1,174 @@
+"""`hookflow runs`, `tag` and `rm`: which runs are listed, by which keys, what is noted about them, what is deleted."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hookflow
+from hookflow.events.run_lock import release, try_lock
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.index import Index
+from hookflow.monitor.selection import headings
+from tests.cli.conftest import invoke, refused
+from tests.golden_files import check_golden
+from tests.limits import LIMIT
+from tests.monitor.fake_run import append, end, make_several
+
+
+@pytest.fixture
+def several(here: Path) -> list[RunDir]:
+    """Four runs in the folder, the oldest first: two that finished, one that was killed, one that failed."""
+    runs = make_several(here / "runs", 4, upto=100)
+    append(runs[0], [end(t=1.79e9 + 100)])
+    append(runs[1], [end(t=1.79e9 + 3700, it=300, ep=3, reason="accuracy has not improved")])
+    append(runs[3], [end(t=1.79e9 + 10900, it=10, status="failed", exit=1, reason="ValueError: too bad")])
+    return runs
+
+
+def ids(text: str) -> list[str]:
+    return re.findall(r"20260921-\d{6}-(\d{4})", text)
+
+
+def test_a_table_has_the_keys_in_which_the_runs_differ(several: list[RunDir]) -> None:
+    invoke("tag", several[1].id, "good", "--note", "before the schedule")
+    check_golden("runs.txt", re.sub(r"\d+ (s|min|h|d) ago", "1 d ago", invoke("runs")))
+    check_golden("runs-grouped.txt", re.sub(r"\d+ (s|min|h|d) ago", "1 d ago", invoke("runs", "--group", "status")))
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("status == 'failed'", ["0003"]),
+        ("status != 'failed'", ["0002", "0001", "0000"]),
+        ("optimizer.args.lr >= 0.05 and model.args.width == 64", ["0001", "0000"]),
+        ("run.seed in 3", []),
+        ("'good' in tags", ["0001"]),
+        ("'SGD' in optimizer.use and not status == 'pruned'", ["0003", "0002", "0000"]),
+        ("status < 3", []),
+        ("abs(optimizer.args.lr - 0.1) < 1e-6", ["0000"]),
+        ("value('best.accuracy') > 0 and epochs == 8", ["0003", "0002", "0001", "0000"]),
+    ],
+)
+def test_a_filter_is_a_condition_over_the_keys(several: list[RunDir], condition: str, expected: list[str]) -> None:
+    invoke("tag", several[1].id, "good")
+    assert ids(invoke("runs", "--filter", condition)) == expected
+    assert [run.id[-4:] for run in hookflow.runs(filter=condition)] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--filter", "optimzer.args.lr > 1"),
+            'no run has the key "optimzer.args.lr"\n    did you mean "optimizer.args',
+        ),
+        (("--filter", "width > 1"), 'did you mean "model.args.width"?'),
+        (
+            ("--filter", "status = 'failed'"),
+            'this cannot be read, at column 8 of the condition\n    to compare, write "=="',
+        ),
+        (("--filter", "open('x')"), 'there is no function "open"'),
+        (("--filter", "(lambda: 1)() > 1"), "this is no number, name or function"),
+        (("--filter", "status.__class__ == 1"), 'no run has the key "status.__class__"'),
+        (("--sort", "-best.acuracy"), 'no run has the key "best.acuracy"\n    did you mean "best.accuracy"?'),
+        (("--columns", "id,sead"), 'no run has the key "sead"'),
+        (("--group", "stats"), 'did you mean "status"?'),
+    ],
+)
+def test_a_mistake_names_the_nearest_key(several: list[RunDir], arguments: tuple[str, ...], message: str) -> None:
+    assert message in refused("runs", *arguments)
+
+
+def test_runs_are_sorted_with_those_without_a_value_last(several: list[RunDir]) -> None:
+    (several[0].path / "pipeline.toml").write_text("x")
+    assert ids(invoke("runs", "--sort", "optimizer.args.lr")) == ["0003", "0002", "0001", "0000"]
+    assert ids(invoke("runs", "--sort", "-optimizer.args.lr")) == ["0001", "0002", "0003", "0000"]
+    assert ids(invoke("runs", "--sort", "status")) == ["0003", "0000", "0002", "0001"]
+
+
+def test_values_are_data_as_they_are(several: list[RunDir]) -> None:
+    keys = "id,optimizer.args.lr,status,reason,tags,best.accuracy"
+    facts = json.loads(invoke("runs", "--columns", keys, "--format", "json"))
+    assert facts[0].keys() == {*keys.split(",")}
+    assert [each["status"] for each in facts] == ["failed", "lost", "pruned", "finished"]
+    assert facts[0]["reason"] == "ValueError: too bad"
+    rows = [*csv.DictReader(io.StringIO(invoke("runs", "--columns", keys, "--format", "csv")))]
+    assert [row["optimizer.args.lr"] for row in rows] == [str(0.1 / (4 - k)) for k in range(4)]
+    assert json.loads(rows[0]["tags"]) == []
+    everything = json.loads(invoke("runs", "--format", "json", "--group", "run.seed"))
+    assert [each["run.seed"] for each in everything] == [0, 1, 2, 3]
+    listed = hookflow.runs(sort="run.seed")
+    assert [{**row, "tags": []} for row in listed.rows] == everything
+    assert listed[0].config["optimizer"]["args"] == {"lr": 0.1}
+    assert listed[1].status == "pruned"
+    assert listed[0].best["accuracy"] == everything[0]["best.accuracy"]
+    assert listed._repr_html_().count("<svg") == 4
+
+
+def test_a_page_for_a_notebook_escapes_what_people_write(several: list[RunDir]) -> None:
+    invoke("tag", several[0].id, "--note", "<script>")
+    assert "&lt;script&gt;" in hookflow.runs()._repr_html_()
+
+
+def test_headings_are_as_short_as_they_can_be_told_apart() -> None:
+    keys = ["optimizer.args.lr", "best.accuracy", "hooks.ema.use", "model.args.width", "task.args.width", "id"]
+    assert headings(keys) == ["lr", "best.accuracy", "ema", "model.args.width", "task.args.width", "id"]
+
+
+def test_tags_and_a_note(several: list[RunDir]) -> None:
+    run = several[0]
+    assert invoke("tag", run.id) == f"{run.id}  no tags\n"
+    assert invoke("tag", run.id, "good", "base", "good", "--note", "a note") == f"{run.id}  good, base  a note\n"
+    assert invoke("tag", run.id, "--remove", "good", "--note", "") == f"{run.id}  base\n"
+    assert 'has no tag "bse"\n    did you mean "base"?' in refused("tag", run.id, "--remove", "bse")
+    assert run.noted() == (["base"], "")
+    run.notes.write_text('{"tags": [1], "note": 2}')
+    assert run.noted() == ([], "")
+
+
+def test_runs_are_deleted_with_all_that_is_theirs(several: list[RunDir], here: Path) -> None:
+    first, second, *_ = several
+    assert "add --yes" in refused("rm", first.id)
+    assert invoke("rm", first.id, str(second.path), "--yes").splitlines() == [
+        f"{first.id}  cifar  finished",
+        f"{second.id}  cifar  pruned",
+    ]
+    assert [row.id[-4:] for row in Index(here / "runs").refresh()] == ["0003", "0002"]
+    assert {path.name for path in (here / "runs").iterdir()} == {"cifar", ".index.sqlite"}
+    invoke("rm", "0002", "0003", "--yes")
+    assert not (here / "runs" / "cifar").exists()
+
+
+def test_a_run_that_lives_is_not_deleted_and_neither_are_the_others(several: list[RunDir]) -> None:
+    several[2].sign_process()
+    wrong = refused("rm", several[0].id, several[2].id, "--yes")
+    assert f"the run {several[2].id} is" in wrong and f"hookflow stop {several[2].id}" in wrong
+    locks = try_lock(several[1].path)
+    assert locks is not None
+    assert f"the run {several[1].id} is" in refused("rm", several[0].id, several[1].id, "--yes")
+    release(locks)
+    assert all(run.path.exists() for run in several)
+
+
+@pytest.mark.parametrize(("answer", "stays"), [(b"n\n", True), (b"y\n", False)])
+def test_it_asks_on_a_terminal(several: list[RunDir], answer: bytes, stays: bool) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "hookflow", "rm", several[0].id]
+    child = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    os.close(theirs)
+    os.write(ours, answer)
+    printed, errors = child.communicate(timeout=LIMIT)
+    os.close(ours)
+    assert (child.returncode, errors) == (int(stays), "")
+    assert "Delete 1 run?" in printed
+    assert several[0].path.exists() == stays

@@ -1,0 +1,188 @@
+"""The pages of the runs of a folder and of those beside one another: golden screens, their keys, other runs opened."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hookflow.cli.watch import _several_train
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.app import MonitorApp, Outcome
+from hookflow.monitor.compare import Side
+from hookflow.monitor.health import Health
+from hookflow.monitor.index import Index
+from hookflow.monitor.keys import press
+from hookflow.monitor.panels.runs import ORDERS, listing
+from hookflow.monitor.view import Notice, RunsChoices, Scene, View
+from tests.golden_files import check_golden
+from tests.limits import LIMIT
+from tests.monitor.conftest import At
+from tests.monitor.fake_run import BEGAN, Training, append, end, make_several
+from tests.monitor.test_screens import HEIGHTS, WIDTHS, drawn
+
+SIZES = ((120, 40), (80, 24), (60, 15), (200, 60))
+
+
+@pytest.fixture
+def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunDir]:
+    """Runs of a folder: one that finished, one that a hook ended, one that was killed, one that failed."""
+    monkeypatch.chdir(tmp_path)
+    runs = make_several(Path("runs"), 4)
+    for number, run in enumerate(runs[1::2]):
+        lines = run.events.read_text().splitlines(keepends=True)
+        run.events.write_text("".join(lines[: 150 + 60 * number]))
+    append(runs[1], [end(t=BEGAN + 3700, it=300, ep=3, reason="accuracy has not improved on 0.9102 for 2 validations")])
+    append(runs[3], [end(t=BEGAN + 10900, it=400, ep=4, status="failed", exit=1, reason="ValueError: too bad")])
+    runs[0].notes.write_text(json.dumps({"tags": ["base"], "note": "before the new schedule"}))
+    first, second, *_ = runs
+    (first.path / "environment.json").write_text('{"git": {"commit": "aaaa", "dirty": ["a.py"]}, "cpus": 2}')
+    (second.path / "environment.json").write_text('{"git": {"commit": "bbbb", "dirty": []}, "cpus": 2}')
+    return runs
+
+
+@pytest.fixture
+def shown(scene: At, several: list[RunDir]) -> Scene:
+    """The page of the runs, opened from the dashboard of the oldest."""
+    rows = Index(Path("runs")).refresh()
+    view = View(page="runs", runs=RunsChoices(at=rows[1].path))
+    at = replace(scene(), rows=rows, view=view, health=Health("finished"), clock=BEGAN + 86400)
+    at.path = several[0].path.relative_to(Path.cwd())
+    return at
+
+
+def beside(shown: Scene, runs: Sequence[RunDir]) -> Scene:
+    sides = [Side(run) for run in runs]
+    for side in sides:
+        side.live.read_all()
+    return replace(shown, compared=sides, view=View(page="compare"))
+
+
+def ids(scene: Scene) -> list[str]:
+    return [row.id[-4:] for row in listing(scene).rows]
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_the_page_of_the_runs(shown: Scene, width: int, height: int) -> None:
+    shown.view.runs.picked = [shown.rows[3].path, shown.rows[1].path]
+    check_golden(f"monitor/runs-{width}x{height}.txt", drawn(shown, width, height))
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_the_page_of_those_beside_one_another(shown: Scene, several: list[RunDir], width: int, height: int) -> None:
+    check_golden(f"monitor/compare-{width}x{height}.txt", drawn(beside(shown, several[:2]), width, height))
+
+
+@pytest.mark.parametrize("count", range(4))
+def test_they_are_drawn_at_any_size_and_of_any_number(shown: Scene, several: list[RunDir], count: int) -> None:
+    shown.view.runs.picked = [row.path for row in shown.rows[:count]]
+    for each in (shown, replace(shown, rows=[]), beside(shown, several[:count])):
+        for place, height in enumerate(HEIGHTS):
+            for width in WIDTHS[place % 2 :: 2]:
+                drawn(each, width, height)
+
+
+def test_keys_move_pick_and_sort(shown: Scene) -> None:
+    assert press("end", shown) == press("space", shown) == press("up", shown) == press("space", shown) == ""
+    assert shown.view.runs.picked == [shown.rows[3].path, shown.rows[2].path]
+    assert shown.view.runs.at == shown.rows[3].path, "the cursor goes on, and stays at the end"
+    press("space", shown)
+    assert shown.view.runs.picked == [shown.rows[2].path], "it is put back"
+    press("home", shown)
+    assert press("enter", shown) == "open"
+    assert shown.view.runs.at == shown.rows[0].path
+    seen = []
+    for _ in ORDERS:
+        seen.append(ids(shown))
+        press("o", shown)
+    assert seen[0] == ids(shown) == ["0003", "0002", "0001", "0000"]
+    assert seen[1][0] == "0000", "the best value first"
+    assert seen[2] == ["0003", "0000", "0002", "0001"], "by status"
+    press("O", shown)
+    assert ids(shown) == seen[-1]
+
+
+def test_a_filter_is_a_word_or_a_condition(shown: Scene) -> None:
+    press("slash", shown)
+    for character in "too bad":
+        press(character, shown, character)
+    assert ids(shown) == ["0003"]
+    press("ctrl+u", shown)
+    for character in "optimizer.args.lr >= 0.05":
+        press(character, shown, character)
+    assert ids(shown) == ["0001", "0000"]
+    press("enter", shown)
+    assert shown.view.prompt is None
+    press("slash", shown)
+    for character in " and width > 1":
+        press(character, shown, character)
+    assert 'no run has the key "width"' in drawn(shown, 120, 40)
+    assert len(ids(shown)) == 4
+    press("escape", shown)
+    assert ids(shown) == ["0001", "0000"], "esc undoes what was typed"
+    shown.view.runs.wanted = "nothing like it"
+    assert "no run is meant" in drawn(shown, 80, 24)
+    assert press("space", shown) == press("enter", shown) == ""
+
+
+def test_two_at_least_are_compared(shown: Scene) -> None:
+    shown.view.runs.at = "cifar/20260921-141320-0000"
+    assert press("c", shown) == Notice("space picks the runs to compare"), "the run at the cursor is the one watched"
+    shown.view.runs.picked.clear()
+    press("home", shown)
+    press("c", shown)
+    assert shown.view.page == "compare"
+    assert shown.view.runs.picked == [shown.rows[0].path, "cifar/20260921-141320-0000"]
+    press("escape", shown)
+    assert shown.view.page == "runs"
+    assert press("escape", shown) == "" and shown.view.page == "main"
+
+
+def test_brackets_turn_to_the_next_metric(shown: Scene, several: list[RunDir]) -> None:
+    side_by_side = beside(shown, several[:2])
+    assert "accuracy: A B" in drawn(side_by_side, 80, 24)
+    press("right_square_bracket", side_by_side)
+    assert "loss: A B" in drawn(side_by_side, 80, 24)
+    press("left_square_bracket", side_by_side)
+    press("left_square_bracket", side_by_side)
+    assert "lr: A B" in drawn(side_by_side, 80, 24)
+
+
+def test_another_run_is_opened_and_left_without_a_question(several: list[RunDir], going: RunDir) -> None:
+    async def session() -> Outcome | None:
+        app = MonitorApp(going)
+        async with asyncio.timeout(LIMIT), app.run_test(size=(120, 40)) as pilot:
+            await pilot.press("r")
+            while not app._rows:
+                await pilot.pause(0.05)
+            assert len(app._rows) == 5
+            await pilot.press("end", "space", "up", "space", "c")
+            while not (app._sides and all(side.state.it for side in app._sides.values())):
+                await pilot.pause(0.05)
+            assert app._view.page == "compare"
+            await pilot.press("escape", "end", "enter")
+            assert (app.run_dir.id, app._view.page) == (several[0].id, "main")
+            assert app._view.runs.picked, "the choices stay"
+            while app.state.end is None:
+                await pilot.pause(0.05)
+            await pilot.press("q")
+        return app.return_value
+
+    assert asyncio.run(session()) is Outcome.DETACHED, "the run that was begun with goes on"
+
+
+def test_watch_begins_with_the_list_where_several_train(several: list[RunDir]) -> None:
+    assert not _several_train(Path("runs"))
+    for number in range(2):
+        run = RunDir(Path("runs") / "cifar" / f"20260922-00000{number}-ffff")
+        run.path.mkdir()
+        run.sign(id=run.id)
+        run.sign_process()
+        training = Training(time.time()).records()
+        append(run, *(next(training) for _ in range(5)))
+        assert _several_train(Path("runs")) == (number == 1)
