@@ -31,7 +31,7 @@ NAME = ".index.sqlite"
 FORMAT = 1
 """The version of the values in a row; a file of another one is replaced."""
 
-TABLE = "CREATE TABLE IF NOT EXISTS runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT)"
+TABLE = "CREATE TABLE IF NOT EXISTS runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT, config TEXT)"
 WAITS = 5.0
 """Seconds that reading waits for a process that writes the file; it takes milliseconds."""
 
@@ -65,22 +65,33 @@ FACTS = {
 """The keys that every run has. Others are its metrics, best.METRIC, its scalars, and the keys of its pipeline."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Row:
     """A run in a list: its path below the folder of runs, its values by key, and those of its pipeline in `config`.
 
-    A value is what JSON knows, None where there is none. `curve` has values of the metric over the run. `refused` are
-    logs that cannot be read, in words. A row that is `final` holds until the files of the run change.
+    A value is what JSON knows, None where there is none. `written` is `config` as JSON, which is read when it is first
+    needed. `curve` has values of the metric over the run. `refused` are logs that cannot be read, in words. A row that
+    is `final` holds until the files of the run change.
     """
 
     root: Path
     path: str
     values: Mapping[str, Any]
-    config: Mapping[str, Any]
+    written: str
     curve: Sequence[float]
     signature: str
     final: bool = True
     refused: Sequence[str] = ()
+    _config: Mapping[str, Any] | None = None
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        if self._config is None:
+            try:
+                self._config = read_object(self.written, nan=True)
+            except ValueError:  # the file of the index is damaged in this place: the run itself has it
+                self._config = _config(self.run)
+        return self._config
 
     def get(self, key: str) -> Any:
         """Return the value of a key; None where it has none."""
@@ -156,7 +167,8 @@ class Index:
         metric = next(iter(in_order(seen.state.metrics.by_name, seen.state.monitored)), "")
         points = [value for _, value in seen.state.metrics.by_name.get(metric, ())]
         curve = points if len(points) <= CURVE else [points[k * (len(points) - 1) // (CURVE - 1)] for k in range(CURVE)]
-        return Row(self.root, path, _values(run, seen, metric), _config(run), curve, signature, final, seen.refused)
+        values, config = _values(run, seen, metric), _json(_config(run))
+        return Row(self.root, path, values, config, curve, signature, final, seen.refused)
 
     def _load(self) -> dict[str, Row]:
         """Return the rows of the file; none where there is no file, or none that can be used."""
@@ -167,9 +179,9 @@ class Index:
             with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=WAITS)) as db:
                 if db.execute("PRAGMA user_version").fetchone() != (FORMAT,):
                     raise ValueError("of another version")
-                for path, signature, text in db.execute("SELECT path, signature, row FROM runs"):
+                for path, signature, text, config in db.execute("SELECT path, signature, row, config FROM runs"):
                     row = read_object(text, nan=True)
-                    rows[path] = Row(self.root, path, _checked(row["values"]), row["config"], row["curve"], signature)
+                    rows[path] = Row(self.root, path, _checked(row["values"]), config, row["curve"], signature)
         except sqlite3.OperationalError as error:  # it may not be read, or is being written for long
             known = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
             self._damaged = error.sqlite_errorcode & 0xFF not in known
@@ -182,7 +194,10 @@ class Index:
         return rows
 
     def _write(self, rows: Sequence[Row], gone: Iterable[str]) -> None:
-        file, lines = self.root / NAME, [(row.path, row.signature, _text(row)) for row in rows]
+        file = self.root / NAME
+        lines = [
+            (row.path, row.signature, _json({"values": row.values, "curve": row.curve}), row.written) for row in rows
+        ]
         lost = [(path,) for path in gone]
         if not (lines or lost or self._damaged):
             return
@@ -197,7 +212,7 @@ class Index:
             with closing(sqlite3.connect(file, timeout=WAITS)) as db, db:
                 db.execute(f"PRAGMA user_version = {FORMAT}")
                 db.execute(TABLE)
-                db.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", lines)
+                db.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)", lines)
                 db.executemany("DELETE FROM runs WHERE path = ?", lost)
 
 
@@ -217,10 +232,8 @@ def _locked(root: Path) -> Iterator[None]:
         os.close(folder)
 
 
-def _text(row: Row) -> str:
-    return json.dumps(
-        {"values": row.values, "config": row.config, "curve": row.curve}, separators=(",", ":"), default=str
-    )
+def _json(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, separators=(",", ":"), default=str)
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:

@@ -32,11 +32,16 @@ def known_keys(rows: Iterable[Row]) -> list[str]:
     return [*(keys | dict.fromkeys(chain.from_iterable(row.config for row in rows)))]
 
 
-def check_keys(keys: Iterable[str], known: Collection[str], place: str) -> None:
+def check_keys(keys: Iterable[str], rows: Sequence[Row], place: str) -> None:
     """Raise UserError for each key that no run has, with the nearest that one has."""
-    unknown = [key for key in dict.fromkeys(keys) if key not in known]
-    if unknown:
-        raise UserError(Problem(f'no run has the key "{key}"', Where(place), _nearest(key, known)) for key in unknown)
+    unknown = [key for key in dict.fromkeys(keys) if key not in FACTS and all(row.get(key) is None for row in rows)]
+    known = known_keys(rows) if unknown else ()
+    if problems := [
+        Problem(f'no run has the key "{key}"', Where(place), _nearest(key, known))
+        for key in unknown
+        if key not in known
+    ]:
+        raise UserError(problems)
 
 
 def _nearest(key: str, known: Collection[str]) -> str:
@@ -44,13 +49,13 @@ def _nearest(key: str, known: Collection[str]) -> str:
     return f'did you mean "{longer[0]}"?' if longer else nearest(key, known)
 
 
-def parse_filter(text: str, known: Collection[str], place: str = "--filter") -> Callable[[Row], bool]:
-    """Return what says whether a run is meant. Raises UserError where the filter cannot be understood."""
+def parse_filter(text: str, rows: Sequence[Row], place: str = "--filter") -> Callable[[Row], bool]:
+    """Return whether a run is meant, as a function. Raises UserError where the filter cannot be understood."""
     try:
         condition = parse_condition(text, strings=True)
     except ConditionError as error:
         raise UserError(Problem(str(error), Where(place), error.hint)) from None
-    check_keys(sorted(condition.names - CONSTANTS.keys()), known, place)
+    check_keys(sorted(condition.names - CONSTANTS.keys()), rows, place)
     return lambda row: condition(lambda name: CONSTANTS[name] if name in CONSTANTS else row.get(name))
 
 
@@ -61,14 +66,11 @@ def select(rows: list[Row], condition: str | None, sort: str | None, keys: Seque
     """
     if not rows:
         return rows
-    known = known_keys(rows)
-    check_keys(keys, known, "--columns")
+    check_keys(keys, rows, "--columns")
+    check_keys([sort.removeprefix("-")] if sort is not None else [], rows, "--sort")
     if condition is not None:
-        rows = [*filter(parse_filter(condition, known), rows)]
-    if sort is not None:
-        check_keys([sort.removeprefix("-")], known, "--sort")
-        rows = in_order_of(rows, sort)
-    return rows
+        rows = [*filter(parse_filter(condition, rows), rows)]
+    return rows if sort is None else in_order_of(rows, sort)
 
 
 def in_order_of(rows: Iterable[Row], key: str) -> list[Row]:
@@ -145,27 +147,26 @@ def headings(columns: Iterable[str]) -> list[str]:
 def cell(row: Row, key: str, now: float) -> str:
     """Return a value as a table shows it; "-" where there is none, so that columns can be cut out in a pipe."""
     value = row.get(key)
-    match key, value:
-        case _, None | [] | "":
-            return "-"
-        case "status", str():
-            ranks = f" ({row.values['ranks']} ranks)" * (row.values["ranks"] > 1)
-            return f"{GLYPHS.get(value, GLYPH_OF_PRUNED)} {value}{ranks}"  # type: ignore[call-overload]
-        case "epoch", int():
-            return out_of(value, row.values["epochs"])
-        case "begun", float():
-            return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
-        case "updated", float():
-            return f"{age(now - value)} ago"
-        case "duration", float() | int():
-            return span(value)
-        case _, bool():
-            return str(value).lower()
-        case _, float():
-            return number(value) if key in row.values else min(str(value), number(value), key=len)
-        case _, list():
-            return ", ".join(map(str, value))
-    return str(value)
+    if value is None or value in ([], ""):
+        return "-"
+    if key in FACTS and isinstance(value, int | float):
+        match key:
+            case "epoch":
+                return out_of(int(value), row.values["epochs"])
+            case "begun":
+                return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
+            case "updated":
+                return f"{age(now - value)} ago"
+            case "duration":
+                return span(value)
+    if key == "status":
+        ranks = f" ({row.values['ranks']} ranks)" * (row.values["ranks"] > 1)
+        return f"{GLYPHS.get(value, GLYPH_OF_PRUNED)} {value}{ranks}"
+    if isinstance(value, float):
+        return number(value) if key in row.values else min(str(value), number(value), key=len)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def html_table(rows: Sequence[Row]) -> str:

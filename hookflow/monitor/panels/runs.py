@@ -57,7 +57,7 @@ def _listing(rows: Sequence[Row], wanted: str, order: str) -> Listing:
         rows = [row for row in rows if text.lower() in " ".join(_searched(row)).lower()]
     elif text:
         try:
-            rows = [*filter(parse_filter(text, known_keys(rows), "filter"), rows)]
+            rows = [*filter(parse_filter(text, rows, "filter"), rows)]
         except UserError as error:
             wrong = error.problems[0].message
     rows = select([*rows], None, f"-best.{metric}" if order == "-best" and metric else order.replace("-best", "id"))
