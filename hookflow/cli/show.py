@@ -41,16 +41,9 @@ def show(
 
     Example: `hookflow show cifar | less`
     """
-    from hookflow.cli.stored import saved
-    from hookflow.monitor.feed import Live
-    from hookflow.monitor.health import judge
-    from hookflow.monitor.ranks import NO_PLAN
     from hookflow.service.runs import find_run
 
-    result = find_run(run, dir)
-    live = Live(result)
-    live.read_all()
-    page = _Page(result, live.state, live.plan or NO_PLAN, judge(result, live.state, time.time()), saved(result))
+    page = Page.of(find_run(run, dir))
     if format_ == "json":
         echo_json(page.to_json())
     else:
@@ -58,12 +51,26 @@ def show(
 
 
 @dataclass(frozen=True, slots=True)
-class _Page:
+class Page:
+    """A run as it is now, and what its page says of it; `saved` are the facts of its checkpoints."""
+
     run: RunDir
     state: RunState
     plan: Plan
     health: Health
     saved: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, run: RunDir) -> Page:
+        """Read the logs of a run to their present end."""
+        from hookflow.cli.stored import saved
+        from hookflow.monitor.feed import Live
+        from hookflow.monitor.health import judge
+        from hookflow.monitor.ranks import NO_PLAN
+
+        live = Live(run)
+        live.read_all()
+        return cls(run, live.state, live.plan or NO_PLAN, judge(run, live.state, time.time()), saved(run))
 
     def to_json(self) -> dict[str, Any]:
         """Return the page as data."""
@@ -113,16 +120,16 @@ class _Page:
 
         yield f"{self.run.path.parent.name}  {self.run.id}"
         yield ""
-        yield from _facts([*self._result(), *self._setting()])
+        yield from _facts([*self._result(), *self.setting()])
         warned, failed = self._troubles("warn"), self._troubles("error")
         changed = ((f"{each['it']:,}", " ".join([each["cmd"], *each["args"]])) for each in self.state.changes)
-        parts = {"attempts": self._attempts(), "changed by commands, by iteration": changed}
+        parts = {"attempts": self.attempts(), "changed by commands, by iteration": changed}
         parts |= {"warnings, by iteration": warned, "errors, by iteration": failed}
         for title, facts in parts.items():
             if lines := [*_facts(facts, "  ")]:
                 yield from ("", title, *lines)
         metrics = [("metric", "last", "best", "at epoch", "iteration"), *metric_rows(self.state, none="-")]
-        tables = {"metrics": metrics, "hooks": self._hooks(), "checkpoints": self._checkpoints()}
+        tables = {"metrics": metrics, "hooks": self.hooks(), "checkpoints": self.checkpoints()}
         for title, rows in {**tables, "logged": self._logged()}.items():
             if len(rows) > 1:
                 yield from ("", title)
@@ -157,7 +164,7 @@ class _Page:
                     text += f" (of iteration {newest['metrics_it']:,})"
             yield "checkpoint", text
 
-    def _attempts(self) -> Iterator[tuple[str, str]]:
+    def attempts(self) -> Iterator[tuple[str, str]]:
         """Yield each attempt of several: when it began, what had changed by then, and how it ended."""
         attempts = self.state.attempts
         if len(attempts) < 2:
@@ -167,9 +174,9 @@ class _Page:
         for k, attempt in enumerate(attempts[earlier:], earlier + 1):
             ended = attempt.ended or ("no end record" if k < len(attempts) else self.health.condition)
             origin = f", from {attempt.resumed_from}" if attempt.resumed_from else ""
-            yield f"{k}", f"{_time(attempt.began)}{origin}, iteration {attempt.begin:,} to {attempt.it:,}"
+            yield f"{k}", f"{at_time(attempt.began)}{origin}, iteration {attempt.begin:,} to {attempt.it:,}"
             yield from (("", f"{entry.text}") for entry in attempt.prepared)
-            yield "", f"{_time(attempt.until)} {ended}"
+            yield "", f"{at_time(attempt.until)} {ended}"
 
     def _troubles(self, kind: Kind) -> Iterator[tuple[str, str]]:
         """Yield the warnings or errors with the iterations that they are of, each text once.
@@ -186,13 +193,13 @@ class _Page:
         if len(texts) > TEXTS:
             yield "", f"and {len(texts) - TEXTS:,} more: hookflow watch --ui plain"
 
-    def _setting(self) -> Iterator[tuple[str, str]]:
+    def setting(self) -> Iterator[tuple[str, str]]:
         """Yield what the run was executed on, as far as it got to tell."""
         from hookflow.events.rundir import short
 
         facts, run = self.run.describe(), self.state.run
         if began := facts.get("created") or run.get("t"):
-            yield "begun", _time(began)
+            yield "begun", at_time(began)
         if source := facts.get("source"):
             yield "pipeline", " ".join([str(short(Path(source).absolute())), *map(_set, facts.get("overrides", ()))])
         if run:
@@ -203,7 +210,7 @@ class _Page:
                 examples, batches = counted(data["examples"], "example"), counted(data["batches"], "batch")
                 yield split, f"{examples} of {data['name']}, {batches}"
 
-    def _hooks(self) -> list[tuple[str, ...]]:
+    def hooks(self) -> list[tuple[str, ...]]:
         """Return the hooks by what they took of the last attempt: within iterations, and elsewhere."""
         state, plan = self.state, self.plan
         inside, outside, fired = (dict.fromkeys((hook.name for hook in plan.hooks), 0) for _ in range(3))
@@ -218,7 +225,8 @@ class _Page:
                 rows.append((name, f"{fired[name]:,}", share, f"{ms(outside[name])} ms" if outside[name] else "-"))
         return rows
 
-    def _checkpoints(self) -> list[tuple[str, ...]]:
+    def checkpoints(self) -> list[tuple[str, ...]]:
+        """Return the checkpoints, the newest first."""
         rows: list[tuple[str, ...]] = [("checkpoint", "names", "iteration", "epoch", "size")]
         for item in self.saved:
             it, ep = item["it"], item["ep"]
@@ -268,7 +276,8 @@ def _usable(checkpoint: dict[str, Any]) -> bool:
     return not checkpoint["damage"] and not checkpoint["exception"]
 
 
-def _time(t: float) -> str:
+def at_time(t: float) -> str:
+    """Return the date and the time of day, where the reader is."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
 
 

@@ -48,14 +48,19 @@ class Side:
     @property
     def environment(self) -> dict[str, Any]:
         """The versions, the machine and the code, as far as the run has recorded them, by dotted keys."""
-        facts: dict[str, Any] = {}
-        with suppress(OSError, ValueError):  # only the hook env_info writes it
-            facts = dict(flat(read_object(read_regular(self.run.path / "environment.json"))))
         return (
-            facts
+            env_info(self.run)
             | {"hookflow": self.run.describe().get("hookflow")}
             | {key: value for key, value in self.state.run.items() if key in OF_THE_LOG}
         )
+
+
+def env_info(run: RunDir) -> dict[str, Any]:
+    """Return what the hook of that name has recorded: versions, machine and code, by dotted keys."""
+    try:
+        return dict(flat(read_object(read_regular(run.path / "environment.json"))))
+    except (OSError, ValueError):
+        return {}
 
 
 def unequal(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -67,6 +67,7 @@ READERS: dict[str, Callable[[RunDir], tuple[int, str]]] = {
     "show": command("show", "RUN"),
     "checkpoints": command("checkpoints", "RUN", "--verify"),
     "export": command("export", "RUN"),
+    "report": command("export", "RUN", "--format", "html"),
     "graph": command("graph", "RUN"),
     "diff": command("compare", "RUN", str(TOY)),
     "check": command("check", str(TOY)),

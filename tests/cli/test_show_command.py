@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
-from hookflow.cli.show import _Page
+from hookflow.cli.show import Page
 from hookflow.events.records import stamped
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
@@ -114,7 +114,7 @@ def test_of_many_attempts_warnings_and_errors_the_first_few_are_shown(here: Path
         state.apply(stamped("end", k, 0, {"status": "failed", "exit": 2, "reason": "no", "seconds": -k}))
     for k in range(30):
         state.journal.add(0.0, "warn", "hook", f"text {k}")
-    page = _Page(RunDir(here), state, NO_PLAN, Health("failed"), [])
+    page = Page(RunDir(here), state, NO_PLAN, Health("failed"), [])
     lines = list(page.lines())
     assert [line for line in lines if line.endswith((" 3 earlier", " x4"))] == [
         "              3 earlier",

@@ -101,7 +101,8 @@ def test_no_command_shows_a_secret(
     assert TOKEN not in str(load_pipeline(tmp_path / file))
     for name in ("HOOKFLOW_TOKEN", "HOOKFLOW_PIN", "HOOKFLOW_EPOCHS"):
         monkeypatch.delenv(name)
-    for arguments in [("show", run), ("runs",), ("diff", run, run), ("graph", run), ("checkpoints", run)]:
+    report = ("export", run, "--format", "html")
+    for arguments in [report, ("show", run), ("runs",), ("diff", run, run), ("graph", run), ("checkpoints", run)]:
         assert shown(*arguments), "what is recorded is shown where the variables are not set"
 
 

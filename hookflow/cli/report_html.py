@@ -1,0 +1,286 @@
+"""The report of a run as one page of HTML: it needs no network, and a script only to show values below the pointer."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from hookflow.graph.render.svg import escape
+from hookflow.monitor.charts import Iterations, Scale
+from hookflow.numbers import number, percent, strict_json
+from hookflow.text import printable, printable_lines
+
+TEMPLATE = Path(__file__).with_name("report.html")
+
+Report = Mapping[str, Any]
+"""What `hookflow.cli.report.collect` returns."""
+
+
+def as_html(report: Report) -> str:
+    """Draw the report."""
+    parts = {
+        "title": _text(f"{report['name']} {report['id']}: {report['condition']}"),
+        "head": "\n".join(_head(report)),
+        "body": "\n".join(_sections(report)),
+        "made": _text(report["made"]),
+        "data": _data(report),
+    }
+    return re.sub(r"<!--(\w+)-->", lambda part: parts[part[1]], TEMPLATE.read_text("utf-8"))
+
+
+def _text(text: object) -> str:
+    return escape(printable(str(text)))
+
+
+def _data(report: Report) -> str:
+    """Return what the script reads: the points of the curves, without a character that could end its element."""
+    curves = [curve["lines"] for curve in report["curves"]]
+    facts = {"x": report["x"], "per_epoch": report["per_epoch"], "curves": curves}
+    return strict_json(facts, number, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _head(report: Report) -> Iterator[str]:
+    """Yield the name, how the run is, why, and the figures that stand out."""
+    state = f'<span class="state {report["tone"]}">{_text(report["glyph"])} {_text(report["condition"])}</span>'
+    yield f'<h1>{_text(report["name"])} {state}</h1><p class="dim">{_text(report["id"])}</p>'
+    if report["reason"]:
+        first, *rest = map(_text, report["reason"])
+        lines = "".join(f"<p>{line}</p>" for line in (f"<strong>{first}</strong>", *rest))
+        more = _details("Details", f"<pre>{_pre(report['detail'])}</pre>", " open") if report["detail"] else ""
+        yield f'<div class="notice {report["tone"]}">{lines}{more}</div>'
+    yield from (f'<p class="notice {kind}">{_text(sentence)}</p>' for kind, sentence in report["notices"])
+    tiles = (
+        f"<div><dt>{_text(name)}</dt><dd><b>{_text(value)}</b><small>{_text(note)}</small></dd></div>"
+        for name, value, note in report["tiles"]
+    )
+    yield f'<dl class="tiles">{"".join(tiles)}</dl>'
+
+
+def _sections(report: Report) -> Iterator[str]:
+    """Yield the parts of the page that have something to show, each with its heading."""
+    pipeline = report["pipeline"]
+    parts = {
+        "Curves": _curves(report),
+        "Metrics": _table(report["metrics"], right=(1, 2, 3, 4)),
+        "Warnings and errors": "".join(map(_trouble, report["troubles"])),
+        "Time": _costs(report),
+        "The loop and its hooks": _graph(report["graph"]),
+        "Attempts": _facts(report["attempts"]),
+        "Checkpoints": _table(report["checkpoints"], right=(2, 3, 4)),
+        "Events": _events(report["events"]),
+        "Environment": _facts(report["environment"]),
+        "Pipeline": _details("As it was run", f"<pre>{_pre(pipeline)}</pre>") if pipeline else "",
+    }
+    shown = {title: part for title, part in parts.items() if part}
+    links = (f'<a href="#{_anchor(title)}">{title}</a>' for title in shown)
+    yield f'<nav aria-label="Parts">{" ".join(links)}</nav>'
+    for title, part in shown.items():
+        yield f'<section id="{_anchor(title)}"><h2>{title}</h2>\n{part}\n</section>'
+
+
+def _anchor(title: str) -> str:
+    return title.lower().replace(" ", "-")
+
+
+def _pre(text: str) -> str:
+    return escape(printable_lines(text))
+
+
+def _details(title: str, part: str, is_open: str = "") -> str:
+    return f"<details{is_open}><summary>{title}</summary>{part}</details>"
+
+
+def _table(rows: Sequence[Sequence[object]], right: Iterable[int] = ()) -> str:
+    """Return a table of texts, if there are any: the first row has the headings, the first column heads its row."""
+    if len(rows) < 2:
+        return ""
+    sides = [' class="right"' if column in right else "" for column in range(len(rows[0]))]
+    head = "".join(f'<th scope="col"{side}>{_text(cell)}</th>' for cell, side in zip(rows[0], sides, strict=True))
+    body = []
+    for first, *rest in rows[1:]:
+        cells = (f"<td{side}>{_text(cell)}</td>" for cell, side in zip(rest, sides[1:], strict=True))
+        body.append(f'<tr><th scope="row">{_text(first)}</th>{"".join(cells)}</tr>')
+    return _scrolled(head, body)
+
+
+def _scrolled(head: str, rows: Iterable[str], name: str = "") -> str:
+    table = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    return f'<div class="wide" tabindex="0"><table class="{name}">{table}</table></div>'
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> str:
+    """Return a list of names with what is said about each; lines without a name go on with the one before."""
+    items = []
+    for name, text in facts:
+        items.append(f"<dt>{_text(name)}</dt>" * bool(name) + f"<dd>{_text(text)}</dd>")
+    return f'<dl class="facts">{"".join(items)}</dl>' if items else ""
+
+
+SIGNS = {"◆": "checkpoint", "▲": "warning", "✗": "error", "↻": "resumed"}
+
+
+def _curves(report: Report) -> str:
+    if not report["curves"]:
+        return ""
+    charts = "".join(_chart(curve, place, report) for place, curve in enumerate(report["curves"]))
+    signs = "; ".join(f"{sign} {text}" for sign, text in SIGNS.items())
+    note = f"Below the axes: iterations; {signs}. A band is from the least to the greatest value."
+    if left_out := report["left_out"]:
+        note += f" {len(left_out):,} more have no chart here: {', '.join(left_out[:20])}{', …' * (len(left_out) > 20)}"
+    return f'<div class="charts">{charts}</div><p class="dim">{_text(note)}</p>'
+
+
+def _chart(curve: Report, place: int, report: Report) -> str:
+    """Return one chart: its newest values; its lines in a linear scale, and above 0 in a logarithmic one, too."""
+    x = Iterations(*report["x"])
+    every = [value for line in curve["lines"] for _, *values in line["points"] for value in values]
+    finite = [value for value in every if math.isfinite(value)]
+    fits = finite and math.isfinite(2 * max(finite) - 2 * min(finite))
+    scales = [_padded(Scale.of(finite, log)) for log in (False, True)] if fits else []
+    drawings = "".join(_drawing(curve, scale, x) for k, scale in enumerate(scales) if scale.log == bool(k))
+    keys = []
+    for k, line in enumerate(curve["lines"]):
+        value = number(line["points"][-1][1]) if line["points"] else "none"
+        keys.append(f'<span class="{line["split"]}" data-line="{k}">{line["split"]} <b>{value}</b></span>')
+    if curve["best"]:
+        it, best = curve["best"]
+        keys.append(f'<span class="dim">best <b>{number(best)}</b> at {it:,}</span>')
+    box = f'<input type="checkbox" id="log{place}"/><label for="log{place}">log</label>'
+    marks = (
+        f'<i class="{SIGNS[sign]}" style="left:{100 * x.place(it):.2f}%" title="{_text(f"{it:,}: {text}")}">{sign}</i>'
+        for it, sign, text in report["marks"]
+    )
+    ticks = (
+        f'<i style="left:{100 * x.place(round(it)):.2f}%">{it:,.0f}</i>' for it in _round_values(x.first, x.last, 7)
+    )
+    return (
+        f'<figure class="chart" data-curve="{place}">'
+        f"<figcaption><h3>{_text(curve['name'])}</h3><output></output></figcaption>"
+        f'{box * (scales != [] and scales[1].log)}<div class="keys">{"".join(keys)}</div>'
+        f'<div class="plot" tabindex="0">{drawings or "cannot be drawn"}<div class="cursor"></div></div>'
+        f'<div class="marks">{"".join(marks)}</div>'
+        f'<div class="ticks" aria-hidden="true">{"".join(ticks)}</div></figure>'
+    )
+
+
+def _padded(scale: Scale) -> Scale:
+    """Return a scale with some room above and below."""
+    return Scale(scale.at(-0.04), scale.at(1.04), scale.log)
+
+
+def _drawing(curve: Report, scale: Scale, axis: Iterations) -> str:
+    """Return the lines of a chart in one scale, 1,000 units wide and 100 high, and the labels of its grid."""
+
+    def at(it: int, value: float) -> str:
+        return f"{1000 * axis.place(it):.4g} {100 - 100 * scale.place(value):.4g}"
+
+    values = _log_values(scale.low, scale.high) if scale.log else _round_values(scale.low, scale.high, 5)
+    labels = "".join(f'<i style="top:{100 - 100 * scale.place(value):.2f}%">{value:.6g}</i>' for value in values)
+    paths = [("grid", "".join(f"M{at(axis.first, value)}H1000" for value in values))]
+    for line in curve["lines"][::-1]:
+        split, points = line["split"], line["points"]
+        parts = [[*part] for finite, part in groupby(points, lambda point: math.isfinite(point[1])) if finite]
+        bands = ([(it, y[-1]) for it, *y in part] + [(it, y[:2][-1]) for it, *y in part[::-1]] for part in parts)
+        paths.append((f"band {split}", "".join(f"M{'L'.join(at(*point) for point in band)}Z" for band in bands)))
+        paths.append(
+            (f"line {split}", "".join("M" + "L".join(at(it, mean) for it, mean, *_ in part) for part in parts))
+        )
+        if len(points) <= DOTS:
+            paths.append((f"dots {split}", "".join(f"M{at(it, mean)}h0" for part in parts for it, mean, *_ in part)))
+    if curve["best"]:
+        paths.append(("dots best", f"M{at(*curve['best'])}h0"))
+    name = _text(f"{curve['name']} over the iterations{', logarithmic' * scale.log}")
+    drawn = "".join(f'<path class="{style}" d="{path}"/>' for style, path in paths)
+    return (
+        f'<div class="{"log" if scale.log else "linear"}"><div class="values" aria-hidden="true">{labels}</div>'
+        f'<svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label="{name}">{drawn}</svg></div>'
+    )
+
+
+DOTS = 40
+"""Points of a line that are marked, if there are no more."""
+
+
+def _round_values(low: float, high: float, count: int) -> list[float]:
+    """Return at most so many round values from `low` to `high`."""
+    step = 10.0 ** math.floor(math.log10((high - low) / count))
+    step *= next((digit for digit in (1, 2, 5) if (high - low) / (step * digit) < count), 10)
+    return [step * k for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _log_values(low: float, high: float) -> list[float]:
+    """Return a few round values from `low` to `high`, evenly apart by their logarithms."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 2, 5), (1,)):
+        values = [value for decade in decades for digit in digits if low <= (value := digit * 10.0**decade) <= high]
+        if len(values) <= 6:
+            return values
+    return values[:: math.ceil(len(values) / 5)]
+
+
+def _costs(report: Report) -> str:
+    """Return what an iteration is made of, and what each hook has taken."""
+    if not report["phases"]:
+        return ""
+    stack = "".join(f'<i class="{name}" style="flex-grow:{share}"></i>' for name, _, share in report["phases"])
+    phases = "".join(
+        f'<li><i class="{name}"></i>{name} <b>{percent(share)} %</b> <span class="dim">{each}</span></li>'
+        for name, each, share in report["phases"]
+    )
+    bar = f'<div class="stack" aria-hidden="true">{stack}</div><ul class="phases">{phases}</ul>'
+    return f"{bar}{_table(report['hooks'], right=(1, 2, 3))}"
+
+
+ENDS = {"u": "M{x} 13V0", "d": "M{x} 13V26", "l": "M{x} 13h-4", "r": "M{x} 13h4"}
+STROKES = {"│": "ud", "─": "lr", "┌": "dr", "├": "udr", "└": "ur", "┬": "dlr", "┼": "udlr", "┴": "ulr"}
+PATHS = {sign: "".join(ENDS[end] for end in ends) for sign, ends in STROKES.items()} | {
+    "▶": "M{x} 13h-4M{x} 9l4 4-4 4",
+    "╭": "M{x} 26v-9q0-4 4-4",
+    "╰": "M{x} 0v9q0 4 4 4",
+}
+"""The characters of edges and arounds as paths, 8 wide and as high as a row of the graph; `x` is their middle."""
+
+
+def _lanes(characters: str) -> str:
+    path = "".join(PATHS.get(sign, "").format(x=8 * k + 4) for k, sign in enumerate(characters))
+    size = f'width="{8 * len(characters)}" height="26"'
+    return f'<td class="lanes"><svg {size} aria-hidden="true"><path d="{path}"/></svg></td>' if path else "<td></td>"
+
+
+def _graph(graph: Report) -> str:
+    """Return the loop as a table, with the edges between the hooks and their times."""
+    if not graph["rows"]:
+        return ""
+    sides = [" right" * (side == ">") for _, side in graph["columns"]]
+    rows = []
+    for row in graph["rows"]:
+        bar = f'<span class="bar"><i class="hooks" style="width:{100 * row["share"]:.1f}%"></i></span>'
+        bars = [f"<td>{bar}</td>"] if row["share"] else ["<td></td>"]
+        cells = [f'<td class="{side}">{_text(text)}</td>' for side, text in zip(sides, row["cells"], strict=True)]
+        name = f'<th scope="row">{_text(row["hook"])}</th>'
+        loop = f'<td class="loop" style="--depth:{row["depth"]}">{_text(row["label"])}</td>'
+        rows.append(f"<tr>{loop}{_lanes(row['lanes'])}{name}{_lanes(row['rail'])}{''.join(cells + bars)}</tr>")
+    titles = [
+        f'<th scope="col" class="{side}">{title}</th>' for (title, _), side in zip(graph["columns"], sides, strict=True)
+    ]
+    head = f'<th scope="col">the loop</th><td></td><th scope="col">hook</th><td></td>{"".join(titles)}<td></td>'
+    return _scrolled(head, rows, "graph")
+
+
+def _trouble(trouble: Report) -> str:
+    """Return a warning or an error, with its traceback folded."""
+    times = f" ({trouble['times']:,} times)" * (trouble["times"] > 1)
+    shown = f"<b>{trouble['glyph']} {_text(trouble['source'])}</b> {_text(trouble['text'])}{times}"
+    more = _details("Details", f"<pre>{_pre(trouble['detail'])}</pre>") if trouble["detail"] else ""
+    where = f'<span class="dim">{trouble["where"]} {trouble["time"]}</span>'
+    return f'<div class="trouble {trouble["kind"]}"><p>{shown} {where}</p>{more}</div>'
+
+
+def _events(entries: Sequence[Report]) -> str:
+    rows: list[tuple[str, ...]] = [("time", "iteration", "from", "event")]
+    rows += [(each["time"], each["where"], each["source"], f"{each['glyph']} {each['text']}") for each in entries]
+    return _details(f"The last {len(entries):,}", _table(rows, right=(1,))) if entries else ""
