@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Literal
 
 from hookflow.errors import Problem, UserError, nearest
@@ -34,6 +35,7 @@ NEGATED = {"neg", "negative", "minus"}
 _MODES: dict[str, Mode] = {word: mode for mode, words in WORDS.items() for word in words.split()}
 
 
+@lru_cache(maxsize=4096)  # screens ask for the same names several times a second
 def mode_by_name(metric: str) -> Mode | None:
     """Return the mode that the words of a name say (`val/loss`, `accuracy@5`, `map50`); None where it is not plain."""
     words = set(re.findall(r"[a-z0-9]+", metric.lower().replace("_", " ")))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.graph.render.svg import escape
-from hookflow.monitor.charts import Iterations, Scale
+from hookflow.monitor.charts import Axis, Scale
 from hookflow.numbers import number, percent, strict_json
 from hookflow.text import printable, printable_lines
 
@@ -136,7 +136,7 @@ def _curves(report: Report) -> str:
 
 def _chart(curve: Report, place: int, report: Report) -> str:
     """Return one chart: its newest values; its lines in a linear scale, and above 0 in a logarithmic one, too."""
-    x = Iterations(*report["x"])
+    x = Axis(*report["x"])
     every = [value for line in curve["lines"] for _, *values in line["points"] for value in values]
     finite = [value for value in every if math.isfinite(value)]
     fits = finite and math.isfinite(2 * max(finite) - 2 * min(finite))
@@ -172,10 +172,10 @@ def _padded(scale: Scale) -> Scale:
     return Scale(scale.at(-0.04), scale.at(1.04), scale.log)
 
 
-def _drawing(curve: Report, scale: Scale, axis: Iterations) -> str:
+def _drawing(curve: Report, scale: Scale, axis: Axis) -> str:
     """Return the lines of a chart in one scale, 1,000 units wide and 100 high, and the labels of its grid."""
 
-    def at(it: int, value: float) -> str:
+    def at(it: float, value: float) -> str:
         return f"{1000 * axis.place(it):.4g} {100 - 100 * scale.place(value):.4g}"
 
     values = _log_values(scale.low, scale.high) if scale.log else _round_values(scale.low, scale.high, 5)

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -35,19 +36,20 @@ from hookflow.monitor.compare import Side
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import Health, examine, look_inside
 from hookflow.monitor.index import Index, Row
-from hookflow.monitor.journal import Shown
-from hookflow.monitor.keys import press
+from hookflow.monitor.keys import PAGES, press
 from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.machine import Machine, Sensor
 from hookflow.monitor.panels.compare import COMPARE
+from hookflow.monitor.panels.gallery import beside_each_other
+from hookflow.monitor.panels.output import level_of
 from hookflow.monitor.panels.runs import RUNS
-from hookflow.monitor.plain import last_lines
+from hookflow.monitor.plain import Output
 from hookflow.monitor.prompt import insert
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import GROUND, row
 from hookflow.monitor.trace import Traced, read_trace
-from hookflow.monitor.view import Notice, Scene, View
+from hookflow.monitor.view import Line, Notice, Scene, View
 from hookflow.numbers import span
 
 
@@ -119,8 +121,17 @@ class Player:
             self._show(self.moment + passed * self._speed)
             self._playing = self.moment < self.recording.last
 
-    def obey(self, action: str) -> None:
-        """Do what a key of a replay is for."""
+    def obey(self, action: str) -> str:
+        """Do what a key of a replay is for; return why it cannot be done."""
+        match action.split():
+            case "moment", t:
+                self._playing = False
+                self._show(float(t))
+            case "iteration", it:
+                if (moment := self.recording.moment_of(int(it))) is None:
+                    return f"iteration {it} is not in this recording"
+                self._playing = False
+                self._show(moment)
         match action:
             case "play":
                 if self.moment >= self.recording.last:
@@ -139,11 +150,15 @@ class Player:
             case "far back" | "far on":
                 far = FAR * (self.recording.last - self.recording.first)
                 self._show(self.moment - far if action == "far back" else self.moment + far)
+        return ""
 
     def _show(self, moment: float) -> None:
         self.moment = min(max(moment, self.recording.first), self.recording.last)
         self.recording.seek(self.moment)
 
+
+LINES = 10_000
+"""Lines of the output that are held."""
 
 RATE, RATE_OVER_SSH, NOTICE = 4.0, 2.0, 5.0
 """Looks at the log, and paintings of the screen, per second; seconds that a notice usually stays."""
@@ -200,6 +215,7 @@ class MonitorApp(App[Outcome]):
         self._view = View(page=page)
         self._open(run, replay)
         self._canvas = Canvas()
+        self._painted = 0.0
 
     def _open(self, run: RunDir, replay: float | None = None) -> None:
         """Show a run, live or as a recording; the choices among the runs stay."""
@@ -212,7 +228,9 @@ class MonitorApp(App[Outcome]):
         self._behind = False  # a long log comes in pieces
         self._suspicion = ""
         self._inside: dict[int, tuple[int, float]] = {}
-        self._image: tuple[Shown, Pixels | str] | None = None
+        self._images: dict[int, Pixels | str] = {}
+        self._printed = Output(run.output, back=CHUNK)
+        self._lines: deque[Line] = deque(maxlen=LINES)
         self._trace: tuple[Trace, list[Traced] | str] | None = None
 
     def run(self, *, mouse: bool = False, **options: Any) -> Outcome | None:
@@ -294,7 +312,9 @@ class MonitorApp(App[Outcome]):
                 self.exit(Outcome.ENDED)
         if self._view.page in (RUNS.name, COMPARE.name):
             again = self._read_runs() or again
-        self._paint()
+        page = PAGES.get(self._view.page)
+        if not page or time.monotonic() - self._painted >= page.pause:
+            self._paint()
         self.set_timer(again, self._tick)
 
     def _read_runs(self) -> float:
@@ -321,6 +341,7 @@ class MonitorApp(App[Outcome]):
 
     def _paint(self) -> None:
         width, height = self.size
+        self._painted = time.monotonic()
         self._canvas.show(screen(self._scene(), width, height))
 
     def _scene(self) -> Scene:
@@ -339,13 +360,16 @@ class MonitorApp(App[Outcome]):
             clock=clock,
             machine=self._machine,
             remote=self._life == "remote",
-            output=last_lines(self._dir.output, 500) if self._view.page == "output" else (),
+            output=self._output() if self._view.page == "output" else (),
             kept=self._kept() if self._view.page == "event" or self._view.asking == "rewind" else {},
-            visible=visible(*self.size, several=state.ranks.world > 1),
+            visible=visible(
+                self.size.width, self.size.height - (self._player is not None), several=state.ranks.world > 1
+            ),
             rows=self._rows,
             compared=[*self._sides.values()] if self._view.page == COMPARE.name else (),
             listing=self._reading if self._view.page == COMPARE.name else self._listing,
             replay=self._player is not None,
+            timeline=self._player.recording.timeline if self._player else None,
             readonly=self._readonly,
             notice=notice if time.monotonic() < until else "",
         )
@@ -353,12 +377,21 @@ class MonitorApp(App[Outcome]):
             if self._trace is None or self._trace[0] != state.traces[-1]:  # it is read once
                 self._trace = (state.traces[-1], read_trace(self._dir.path / state.traces[-1]["path"]))
             scene.trace = self._trace[1]
-        shown = scene.shown if self._view.page == "gallery" else None
-        if shown and shown.record["k"] == "image":
-            if self._image is None or self._image[0] != shown:  # it is read once
-                self._image = (shown, read_image(self._dir.path / shown.record["path"]))
-            scene.image = self._image[1]
+        looked_at = beside_each_other(scene, self.size.width) if self._view.page == "gallery" else []
+        scene.images = self._images = {  # each is read once
+            shown.number: self._images.get(shown.number) or read_image(self._dir.path / shown.record["path"])
+            for shown in looked_at
+            if shown.record["k"] == "image"
+        }
         return scene
+
+    def _output(self) -> list[Line]:
+        """Return what was printed, up to the line that has no end yet."""
+        first = self._lines[-1].number + 1 if self._lines else 0
+        fresh = [*self._printed.read(), self._printed.unfinished]
+        lines = [Line(number, level_of(text), "", text) for number, text in enumerate(fresh, first)]
+        self._lines.extend(lines[:-1])
+        return [*self._lines, *lines[-1:]] if fresh[-1] else [*self._lines]
 
     def _kept(self) -> dict[str, list[str]]:
         paths = sorted(self._dir.checkpoints.glob("it*/*"))
@@ -414,7 +447,8 @@ class MonitorApp(App[Outcome]):
                     self.save_screenshot(name, str(self._dir.path))
                     self._say(f"saved {short(self._dir.path / name)}")
             case str() as action if self._player:
-                self._player.obey(action)
+                if why := self._player.obey(action):
+                    self._say(why)
         self._paint()
 
     def _send(self, command: str, *args: str) -> None:

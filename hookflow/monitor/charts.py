@@ -1,14 +1,14 @@
-"""Curves and pictures drawn with characters: axes, braille, half blocks."""
+"""Curves, heat and pictures drawn with characters: axes, braille, shades, half blocks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rich.color import Color
 from rich.segment import Segment
@@ -16,8 +16,8 @@ from rich.style import Style
 from textual.strip import Strip
 
 from hookflow.events.reading import read_regular
-from hookflow.monitor.style import GROUND
-from hookflow.numbers import number
+from hookflow.monitor.style import GROUND, Part, row
+from hookflow.numbers import number, span
 from hookflow.png import decode_png
 
 if TYPE_CHECKING:
@@ -25,15 +25,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True)
-class Iterations:
-    """The x-axis, from the first iteration that it shows to the last."""
+Unit = Literal["it", "epoch", "time"]
+"""What the x-axis counts: iterations, epochs, or seconds of training."""
 
-    first: int
-    last: int
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The x-axis, from the first value that it shows to the last."""
+
+    first: float
+    last: float
+    unit: Unit = "it"
 
     @classmethod
-    def of(cls, its: Sequence[int], it: int, total: int) -> Iterations:
+    def of(cls, its: Sequence[float], it: float, total: int) -> Axis:
         """Return the axis for values at iterations `its`, of a run that is at iteration `it` of `total`.
 
         It ends at the run's iteration, rounded up by a tenth at most, so that it holds still for a while. It begins at
@@ -45,9 +50,14 @@ class Iterations:
         begin = min(its, default=0) // step * step
         return cls(begin if begin > last / 5 and len(set(its)) > 1 else 0, last)
 
-    def place(self, it: int) -> float:
+    def place(self, x: float) -> float:
         """Return 0 to 1 from left to right."""
-        return (it - self.first) / max(self.last - self.first, 1)
+        return (x - self.first) / ((self.last - self.first) or 1)
+
+    def label(self, x: float) -> str:
+        if self.unit == "it":
+            return f"it {x:.0f}"
+        return span(x) if self.unit == "time" else f"epoch {x:.{2 if self.last - self.first < 20 else 1}f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +127,149 @@ def draw(points: Iterable[tuple[float, float]], width: int, height: int) -> list
     return cells
 
 
+class Curve(NamedTuple):
+    """A line of a chart: its points are (x, y, least, greatest), x rising in the unit of the axis.
+
+    What lies between the least and the greatest is hatched. A y that is not finite breaks the line. `sign` marks the
+    points, those at the places in `signed` or as many as do not crowd; without one a few points are dots.
+    """
+
+    style: str
+    points: Sequence[tuple[float, float, float, float]]
+    sign: str = ""
+    signed: Collection[int] = ()
+
+
+class Mark(NamedTuple):
+    """A sign on the x-axis; the name of its style explains it in the legend."""
+
+    x: float
+    sign: str
+    style: str
+
+
+Cells = dict[int, tuple[str, str]]
+"""What stands in the cells of a row that are not blank: a character, and the name of its style."""
+
+
+def plot(curves: Sequence[Curve], axis: Axis, scale: Scale, width: int, height: int) -> list[Cells]:
+    """Return the curves over one another, the first one on top; values that are not finite are ✗ at the edge."""
+    rows: list[Cells] = [{} for _ in range(height)]
+
+    def ink(dots: list[list[int]], style: str) -> None:
+        for y, line in enumerate(dots):
+            rows[y].update((x, (chr(0x2800 + bits), style)) for x, bits in enumerate(line) if bits)
+
+    for curve in curves[::-1]:
+        band = [(axis.place(x), scale.place(low), scale.place(high)) for x, _, low, high in curve.points if low < high]
+        ink(_hatch(band, width, height), "faint")
+    for curve in curves[::-1]:
+        for finite, points in groupby(curve.points, lambda point: math.isfinite(point[1])):
+            if finite:
+                ink(draw([(axis.place(x), scale.place(y)) for x, y, *_ in points], width, height), curve.style)
+    for curve in curves:
+        free, few = 0, len(curve.points) <= width // 8
+        for place, (x, y, *_) in enumerate(curve.points):
+            column = round(min(max(axis.place(x), 0.0), 1.0) * (2 * width - 1)) // 2
+            if not math.isfinite(y):
+                rows[0 if y == math.inf else -1][column] = ("✗", "error")
+            elif place in curve.signed if curve.signed else column >= free and (curve.sign or few):
+                rows[round((1 - scale.place(y)) * (4 * height - 1)) // 4][column] = (curve.sign or "•", curve.style)
+                free = column + (3 if curve.sign else 1)
+    return rows
+
+
+def _hatch(band: Iterable[tuple[float, float, float]], width: int, height: int) -> list[list[int]]:
+    """Return every second dot between the least and the greatest values, as rows of cells from the top."""
+    cells = [[0] * width for _ in range(height)]
+    for x, *ends in band:
+        column = round(min(max(x, 0.0), 1.0) * (2 * width - 1))
+        bottom, top = (round((1 - min(max(y, 0.0), 1.0)) * (4 * height - 1)) for y in ends)
+        for dot in range(top + (top + column) % 2, bottom + 1, 2):
+            cells[dot // 4][column // 2] |= _BITS[column % 2][dot % 4]
+    return cells
+
+
+LABEL = 7
+"""Cells for the numbers at the left of a chart."""
+
+
+def chart(
+    curves: Sequence[Curve],
+    axis: Axis,
+    width: int,
+    height: int,
+    *,
+    log: bool = False,
+    marks: Sequence[Mark] = (),
+    cursor: float | None = None,
+) -> list[Strip]:
+    """Return curves over one another with both axes, and the marks on the x-axis: `height` rows of `width` cells.
+
+    The scale is logarithmic on demand, where all values are above zero. At `cursor` there is a vertical line.
+    """
+    room, rows = max(width - LABEL - 2, 1), max(height - 2, 1)
+    cells: list[Cells] = [{} for _ in range(rows)]
+    labels: dict[int, str] = {}
+    if values := [y for curve in curves for _, *ys in curve.points for y in ys if math.isfinite(y)]:
+        scale = Scale.of(values, log)
+        cells = plot(curves, axis, scale, room, rows)
+        ticked = (0, rows // 2, rows - 1)
+        labels = dict(zip(ticked, ticks([scale.at(1 - y / max(rows - 1, 1)) for y in ticked], LABEL), strict=True))
+    below: Cells = dict.fromkeys(range(room), ("─", "rest")) | marks_on(axis, marks, room)
+    if cursor is not None and 0 <= axis.place(cursor) <= 1:
+        at = round(axis.place(cursor) * (room - 1))
+        cells = [{at: ("│", "dim")} | line for line in cells]
+        below[at] = ("┴", "focus")
+    indent = f"{'':>{LABEL}} "
+    left, right = indent + axis.label(axis.first), axis.label(axis.last)
+    legend = "  ".join(dict.fromkeys(f"{sign} {style}" for _, sign, style in marks))
+    legend = legend if len(left + right + legend) + 4 < width else ""
+    gap = max(width - 1 - len(left + right + legend), 0)
+    ends = f"{left}{' ' * (gap // 2)}{legend}{' ' * (gap - gap // 2)}{right}"
+    plotted = [row(width, (f"{labels.get(y, ''):>{LABEL}} ", "dim"), *parts_of(line)) for y, line in enumerate(cells)]
+    return [*plotted, row(width, indent, *parts_of(below)), row(width, (ends, "dim"))][-max(height, 0) :]
+
+
+def marks_on(axis: Axis, marks: Iterable[Mark], width: int) -> Cells:
+    """Return the marks by their cells, later ones over earlier ones; the signs of troubles are all there.
+
+    Of others that would touch their like, every second is left out.
+    """
+    result: Cells = {}
+    placed = [(round(axis.place(x) * (width - 1)), sign) for x, *sign in marks if 0 <= axis.place(x) <= 1]
+    for sign, style in dict.fromkeys((sign, style) for _, (sign, style) in placed):
+        columns = sorted({column for column, each in placed if each == [sign, style]})
+        while sign not in "▲✗" and any(after - before < 3 for before, after in pairwise(columns)):
+            columns = columns[::-2][::-1]
+        result |= dict.fromkeys(columns, (sign, style))
+    return result
+
+
+def parts_of(cells: Cells) -> list[Part]:
+    """Return a row of cells as few pieces of text."""
+    parts: list[tuple[str, str]] = []
+    end = 0
+    for x, (sign, style) in sorted(cells.items()):
+        before = parts.pop()[0] if parts and parts[-1][1] == style else ""
+        parts.append((before + " " * (x - end) + sign, style))
+        end = x + 1
+    return [*parts]
+
+
+SHADES = (("░", "heat1"), ("▒", "heat1"), ("▒", "heat2"), ("▓", "heat2"), ("▓", "heat3"), ("█", "heat4"))
+
+
+def heat(values: Sequence[float | None], scale: Scale) -> list[Part]:
+    """Return values as one row of shades; None is blank, and what is not finite ✗."""
+    cells: Cells = {}
+    for x, value in enumerate(values):
+        if value is not None:
+            known = math.isfinite(value)
+            cells[x] = SHADES[min(int(scale.place(value) * 6), 5)] if known else ("✗", "error")
+    return parts_of(cells)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Pixels:
     """An image: height × width × RGB, 8 bits each."""
@@ -143,7 +296,7 @@ def read_image(path: Path) -> Pixels | str:
     return Pixels(seen.round().astype(np.uint8))
 
 
-@lru_cache(maxsize=8)  # the screen is painted several times a second
+@lru_cache(maxsize=16)  # the screen is painted several times a second
 def half_blocks(image: Pixels, width: int, height: int) -> tuple[Strip, ...]:
     """Return the image as large as it may be in so many cells, its proportions kept; a large one is shown in means."""
     import numpy as np

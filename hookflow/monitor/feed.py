@@ -12,8 +12,10 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, suppress
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hookflow.events.log import Tail, event_log, whole_lines
 from hookflow.events.reading import open_regular, read_command, read_record, read_regular
@@ -21,6 +23,7 @@ from hookflow.events.records import WORLD, CommandRecord, Record
 from hookflow.events.run_lock import exit_code
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
+from hookflow.monitor.journal import Moment, Timeline
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
 
@@ -173,6 +176,10 @@ class Live:
             self.state.warn("plan.json cannot be read: firings have no names")
 
 
+MARKED = frozenset({"run", "epoch", "metrics", "checkpoint", "error", "message"})
+"""The kinds of records of which a timeline shows some."""
+
+
 class Recording:
     """Finished logs, folded up to any moment. Only the places of their lines are held, and a few states on the way."""
 
@@ -188,6 +195,7 @@ class Recording:
         self._starts = array("Q", [start for _, _, start, _ in lines])
         self._frames = [at for at, (_, rank, _, kind) in enumerate(lines) if rank == 0 and kind == "frame"]
         self._begins = [at for at, (_, rank, _, kind) in enumerate(lines) if rank == 0 and kind == "run"]
+        self._marked = [at for at, (_, rank, _, kind) in enumerate(lines) if rank == 0 and kind in MARKED]
         self._plans = [read_plan(run, attempt) for attempt in range(1, max(len(self._begins), 1) + 1)]
         self._every = max(len(self._times) // self.KEPT, 500)
         self._kept: dict[int, bytes] = {0: pickle.dumps(RunState())}  # ten times as quick as copies
@@ -198,6 +206,30 @@ class Recording:
     def plan(self) -> Plan | None:
         """The plan of the attempt that is shown."""
         return self._plans[max(bisect_left(self._begins, self._at) - 1, 0)]
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The attempts, epochs, validations, checkpoints, warnings and errors of rank 0."""
+        with open_regular(self._paths[0]) as file:
+            records = [(self._times[at], self._read(file, at)) for at in self._marked]
+        kinds = [(t, record["level"] if record["k"] == "message" else record["k"]) for t, record in records]
+        bounds = pairwise([*self._begins, len(self._times)])
+        attempts = [(self._times[begin], self._times[end - 1]) for begin, end in bounds]
+        return Timeline([Moment(t, kind) for t, kind in kinds if kind != "info"], attempts or [(self.first, self.last)])
+
+    def moment_of(self, it: int) -> float | None:
+        """Return when `it` iterations were done, in the last attempt that did them; None where none did."""
+        with open_regular(self._paths[0]) as file:
+            for begin, end in reversed([*pairwise([*self._begins, len(self._times)])]):
+                frames = self._frames[bisect_left(self._frames, begin) : bisect_left(self._frames, end)]
+                place = bisect_left(frames, it, key=lambda at: self._read(file, at)["it"])
+                if self._read(file, begin)["it"] <= it and place < len(frames):
+                    return self._times[frames[place]]
+        return None
+
+    def _read(self, file: BinaryIO, at: int) -> Record:
+        file.seek(self._starts[at])
+        return read_record(file.readline())
 
     def seek(self, t: float) -> None:
         """Fold up to and including moment `t`, forwards or back."""
@@ -219,8 +251,7 @@ class Recording:
             files = {rank: open_files.enter_context(open_regular(path)) for rank, path in self._paths.items()}
             while self._at < target:
                 rank = self._ranks[self._at]
-                files[rank].seek(self._starts[self._at])
-                self.state.apply(read_record(files[rank].readline()), rank, self.plan or NO_PLAN)
+                self.state.apply(self._read(files[rank], self._at), rank, self.plan or NO_PLAN)
                 self._at += 1
                 if self._at % self._every == 0 and self._at not in self._kept:
                     self._kept[self._at] = pickle.dumps(self.state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple, get_args
@@ -54,6 +54,24 @@ class Repeated(NamedTuple):
     first: Entry
     it: int | None
     times: int
+
+
+class Moment(NamedTuple):
+    """Something on the timeline of a recording: `kind` is that of an entry, "run" or "epoch"."""
+
+    t: float
+    kind: str
+
+
+class Timeline(NamedTuple):
+    """A recording: what there is to go to, and when each attempt began and ended, in seconds since 1970."""
+
+    moments: Sequence[Moment]
+    attempts: Sequence[tuple[float, float]]
+
+    def place(self, t: float) -> float:
+        """Return the seconds of the attempts up to a moment; the time between them has no length."""
+        return sum(min(max(t - began, 0.0), ended - began) for began, ended in self.attempts)
 
 
 class Journal:

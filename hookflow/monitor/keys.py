@@ -8,21 +8,25 @@ from functools import partial
 from hookflow.events.commands import COMMANDS as COMMANDS_OF_RUN
 from hookflow.events.commands import split_setting
 from hookflow.monitor.panels.compare import COMPARE
-from hookflow.monitor.panels.events import EVENT, EVENTS, OUTPUT
+from hookflow.monitor.panels.events import EVENT, EVENTS
+from hookflow.monitor.panels.explorer import EXPLORER
 from hookflow.monitor.panels.gallery import GALLERY
 from hookflow.monitor.panels.help import Command, Key, help_page
 from hookflow.monitor.panels.hooks import HOOK, HOOKS, POINTS
 from hookflow.monitor.panels.metrics import METRICS
+from hookflow.monitor.panels.output import OUTPUT
 from hookflow.monitor.panels.ranks import RANKS
 from hookflow.monitor.panels.runs import RUNS
 from hookflow.monitor.panels.system import SYSTEM
+from hookflow.monitor.panels.timeline import TO_EPOCH, TO_ITERATION, TO_TROUBLE
 from hookflow.monitor.panels.waterfall import TRACE
 from hookflow.monitor.prompt import edit
 from hookflow.monitor.view import Notice, Page, Prompt, Scene, charts, flip, send, ways_back
 
 HELP = Page("help", lambda scene, width, height: help_page(scene, width, height, KEYS), "?", "this help")
 PANELS: dict[int, Page] = dict(enumerate((POINTS, HOOKS, METRICS, SYSTEM, EVENTS, RANKS), start=1))
-PAGES = {page.name: page for page in (HOOK, EVENT, HELP, TRACE, GALLERY, OUTPUT, RUNS, COMPARE)}
+TOGGLED = (EXPLORER, TRACE, GALLERY, OUTPUT, RUNS)
+PAGES = {page.name: page for page in (HOOK, EVENT, HELP, COMPARE, *TOGGLED)}
 
 
 def panels(scene: Scene) -> list[int]:
@@ -39,9 +43,10 @@ def _move(step: int, scene: Scene) -> None:
     current(scene).move(scene, step)
 
 
-def _enter(scene: Scene) -> None:
-    current(scene).enter(scene)
+def _enter(scene: Scene) -> Notice | None:
+    answer = current(scene).enter(scene)
     scene.view.scroll = 0
+    return answer
 
 
 def _toggle(page: str, scene: Scene) -> None:
@@ -201,8 +206,11 @@ KEYS: tuple[Key, ...] = (
     Key(FRAMES, "← →", "a frame back and on; with shift 5 %", "replay"),
     Key(BOUNDS, ", .", "to the start, to the end; also home and end", "replay"),
     Key({"less_than_sign": "slower", "greater_than_sign": "faster"}, "< >", "slower, faster", "replay"),
-    Key(TROUBLES, "e E", "newest warning or error, then older; newer"),
-    *(Key({page.key: partial(_toggle, page.name)}, page.key, page.about) for page in (TRACE, GALLERY, OUTPUT, RUNS)),
+    Key(TO_TROUBLE, "e E", "to the warning or error before this moment, and after it", "replay"),
+    Key(TO_EPOCH, "{ }", "to the end of the epoch before, and of this one", "replay"),
+    Key(TO_ITERATION, "I", "to an iteration", "replay"),
+    Key(TROUBLES, "e E", "newest warning or error, then older; newer", "live"),
+    *(Key({page.key: partial(_toggle, page.name)}, page.key, page.about) for page in TOGGLED),
     Key({"f": partial(flip, "idle")}, "f", "show the points too where nothing fires, and hide them"),
     Key({"v": partial(flip, "whole")}, "v", "figures of the hooks: of the last 60 s, or of the whole run"),
     Key(BRACKETS, "[ ]", "previous and next metric, or image"),
@@ -220,12 +228,12 @@ OF_REPLAY = {name: command for key in KEYS if key.only == "replay" for name, com
 def press(name: str, scene: Scene, character: str = "") -> str | Notice:
     """Change the view as a key says; return what the app is to do or say, "" for nothing.
 
-    In a replay its own keys come first, then those of the page, then those of all. `character` is what the key types,
+    The keys of the page come first, then those of a replay, then those of all. `character` is what the key types,
     where text is typed.
     """
     if scene.view.prompt and name != "ctrl+z":
         return edit(scene.view.prompt, scene, name, character)
     if scene.view.asking and name != "ctrl+z":
         return _answer(name, scene)
-    command = (scene.replay and OF_REPLAY.get(name)) or current(scene).keys.get(name) or COMMANDS.get(name) or ""
+    command = current(scene).keys.get(name) or (scene.replay and OF_REPLAY.get(name)) or COMMANDS.get(name) or ""
     return command if isinstance(command, str) else command(scene) or ""

@@ -16,6 +16,7 @@ from hookflow.monitor.panels.metrics import metrics, strips
 from hookflow.monitor.panels.ranks import line as ranks_line
 from hookflow.monitor.panels.ranks import panel as ranks
 from hookflow.monitor.panels.system import system
+from hookflow.monitor.panels.timeline import timeline
 from hookflow.monitor.style import beside, boxed, filled, row
 from hookflow.monitor.view import Scene, charts
 
@@ -30,13 +31,14 @@ RANKS = 6
 
 def screen(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return exactly `height` rows of exactly `width` cells."""
-    room = max(height - AROUND, 0)
+    strip = timeline(scene, width)
+    room = max(height - AROUND - len(strip), 0)
     whole = scene.view.page == "main" and not scene.view.zoomed
     draw = _layout(width, room) if whole else current(scene).draw
     body = filled(draw(scene, width, room) if room else [], width, room)
     head = current(scene).head if scene.view.page != "main" else None
     top = head(scene, width) if head else [title(scene, width), progress(scene, width)]
-    rows = filled([*top, *body][: height - 1], width, height - 1)
+    rows = filled([*top, *strip, *body][: height - 1], width, height - 1)
     rows = [*rows, footer(scene, width)]
     if scene.view.prompt:
         return prompt.over(rows, scene, scene.view.prompt, width)

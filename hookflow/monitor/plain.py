@@ -67,12 +67,17 @@ CHUNK = 1 << 20
 
 
 class Output:
-    """Reads what has been printed since the last look."""
+    """Reads what has been printed since the last look; at first at most `back` bytes of what was there before."""
 
-    def __init__(self, path: Path, *, from_now: bool = False) -> None:
+    def __init__(self, path: Path, *, back: int | None = None) -> None:
         self._path = path
-        self._at = path.stat().st_size if from_now and path.exists() else 0
+        self._at = max(path.stat().st_size - back, 0) if back is not None and path.exists() else 0
         self._rest = b""
+
+    @property
+    def unfinished(self) -> str:
+        """The line that has no end yet, as of a progress bar."""
+        return tidy(self._rest.decode("utf-8", "replace"))
 
     def read(self, last: bool = False) -> list[str]:
         """Return the next whole lines; with `last` also one that was not ended."""
@@ -87,17 +92,6 @@ class Output:
         if self._rest and (last or len(self._rest) > CHUNK):
             lines, self._rest = [*lines, self._rest], b""
         return [tidy(line.decode("utf-8", "replace")) for line in lines]
-
-
-def last_lines(path: Path, count: int) -> list[str]:
-    """Return the last lines, `count` at most, and not further back than 64 kB."""
-    try:
-        with open_regular(path) as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - (1 << 16), 0))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return []
-    return [tidy(line) for line in text.removesuffix("\n").split("\n")[-count:]] if text else []
 
 
 def can_show_bars(out: TextIO) -> bool:
@@ -230,7 +224,7 @@ def follow(
     live = Live(run)
     attempts = count_attempts(run)
     with Sheet(out, bars) as sheet:
-        printed = Output(run.output, from_now=attempts > (child_exit is None))
+        printed = Output(run.output, back=0 if attempts > (child_exit is None) else None)
         printer = _Printer(run, live, sheet, printed, skip=attempts if attempts > 1 and child_exit is None else 0)
         if child_exit is not None and attempts:
             live.read_all()  # what earlier attempts left

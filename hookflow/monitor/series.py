@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
+from statistics import median
+from typing import NamedTuple
 
 from hookflow.metric_mode import Mode, mode_by_name
 
@@ -15,40 +22,131 @@ def in_order(metrics: Iterable[str], monitored: Iterable[str]) -> list[str]:
     return sorted(metrics, key=lambda name: (order.get(name, len(order)), mode_by_name(name) == "min"))
 
 
-class Series:
-    """Means of equally many neighbouring finite values; when there are too many, two neighbours become one."""
+class Bucket(NamedTuple):
+    """Neighbouring values, the last of them of iteration `it`: their mean, the least and the greatest."""
 
-    LIMIT = 2048
+    it: int
+    mean: float
+    low: float
+    high: float
+
+
+class Series:
+    """Buckets of equally many neighbouring finite values; when there are too many, two neighbours become one.
+
+    `last` is the newest value; `low` and `high` are the extremes of those that are finite. `broken` has the first and
+    the newest that are not, with their iterations. `its` are the last iterations of the buckets, `highs` their maxima.
+    """
+
+    LIMIT, BROKEN = 1024, 64  # the first is even: two and two are merged
 
     def __init__(self) -> None:
         self.last = math.nan
-        self._stride = 1
-        self._buckets: list[tuple[int, int, float]] = []  # the last iteration, how many values, their sum
+        self.low, self.high = math.inf, -math.inf
+        self.broken: list[tuple[int, float]] = []
+        self.its = array("q")
+        self._means, self._lows, self.highs = array("d"), array("d"), array("d")
+        self._stride = self._count = 1  # values of a full bucket, and of the last one
 
     def add(self, it: int, value: float) -> None:
         self.last = value
         if not math.isfinite(value):
+            self.broken = [*self.broken[:1], *self.broken[1:][2 - self.BROKEN :], (it, value)]
             return
-        if self._buckets and self._buckets[-1][1] < self._stride:
-            _, count, total = self._buckets[-1]
-            self._buckets[-1] = (it, count + 1, total + value)
-        else:
-            self._buckets.append((it, 1, value))
-        if len(self._buckets) > self.LIMIT:
-            self._stride *= 2
-            bounds = self._buckets[1::2]
-            pairs = zip(self._buckets[::2], bounds, strict=False)
-            merged = [(right[0], left[1] + right[1], left[2] + right[2]) for left, right in pairs]
-            self._buckets = merged + self._buckets[2 * len(bounds) :]
+        self.low, self.high = min(self.low, value), max(self.high, value)
+        if self.its and self._count < self._stride:
+            self._count += 1
+            self.its[-1] = it
+            self._means[-1] += (value - self._means[-1]) / self._count
+            self._lows[-1], self.highs[-1] = min(self._lows[-1], value), max(self.highs[-1], value)
+            return
+        self._count = 1
+        self.its.append(it)
+        for column in (self._means, self._lows, self.highs):
+            column.append(value)
+        if len(self.its) > self.LIMIT:
+            self._merge()
+
+    def _merge(self) -> None:
+        self._stride *= 2
+        self.its = array("q", [*self.its[1::2], self.its[-1]])
+        means = ((left + right) / 2 for left, right in zip(self._means[:-1:2], self._means[1::2], strict=True))
+        self._means = array("d", [*means, self._means[-1]])
+        self._lows = array("d", [*map(min, self._lows[:-1:2], self._lows[1::2]), self._lows[-1]])
+        self.highs = array("d", [*map(max, self.highs[:-1:2], self.highs[1::2]), self.highs[-1]])
 
     def forget_after(self, it: int) -> None:
         """Drop what lies beyond an iteration: a resumed run walks that stretch again."""
-        while self._buckets and self._buckets[-1][0] > it:
-            self._buckets.pop()
+        self.broken = [(at, value) for at, value in self.broken if at <= it]
+        kept = bisect_right(self.its, it)
+        if kept < len(self.its):
+            self._count = self._stride
+            for column in (self.its, self._means, self._lows, self.highs):
+                del column[kept:]
+            self.low, self.high = min(self._lows, default=math.inf), max(self.highs, default=-math.inf)
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
         """Yield (iteration, mean), oldest first."""
-        return ((it, total / count) for it, count, total in self._buckets)
+        return zip(self.its, self._means, strict=True)
+
+    def at(self, it: float = math.inf) -> Bucket | None:
+        """Return the newest values up to an iteration."""
+        place = bisect_right(self.its, it)
+        broken = [Bucket(at, value, value, value) for at, value in self.broken if at <= it]
+        return max(
+            [*([self._bucket(place - 1, place)] if place else []), *broken[-1:]], key=itemgetter(0), default=None
+        )
+
+    def stretches(self, edges: Sequence[float]) -> list[Bucket | None]:
+        """Return what lies after each edge, up to and including the next; what is not finite hides what is."""
+        places = [bisect_right(self.its, edge) for edge in edges]
+        result = [self._bucket(at, to) if at < to else None for at, to in pairwise(places)]
+        for it, value in self.broken:
+            if edges[0] < it <= edges[-1]:
+                result[bisect_left(edges, it) - 1] = Bucket(it, value, value, value)
+        return result
+
+    def _bucket(self, at: int, to: int) -> Bucket:
+        mean = sum(self._means[at:to]) / (to - at)
+        return Bucket(self.its[to - 1], mean, min(self._lows[at:to]), max(self.highs[at:to]))
+
+    def smoothed(self, factor: float) -> Series:
+        """Return the series with exponential moving averages of its means, without a bias to where they begin."""
+        result, total, weight = copy(self), 0.0, 0.0
+        result._means = array("d")
+        for mean in self._means:
+            total, weight = factor * total + (1 - factor) * mean, factor * weight + (1 - factor)
+            result._means.append(total / weight)
+        return result
+
+    def best(self, mode: Mode) -> int:
+        """Return the iteration of the least or the greatest value, or the last one of its bucket."""
+        return self.its[(self._lows if mode == "min" else self.highs).index(self.low if mode == "min" else self.high)]
+
+    @property
+    def median(self) -> float:
+        """The median of the means; NaN where there are none."""
+        return median(self._means) if self._means else math.nan
+
+
+class Progress(NamedTuple):
+    """How far a run was, in epochs or seconds, when so many iterations were done; without values in iterations."""
+
+    its: Sequence[float] = ()
+    values: Sequence[float] = ()
+
+    def at(self, it: float) -> float:
+        return _interpolated(it, self.its, self.values)
+
+    def it(self, value: float) -> float:
+        return _interpolated(value, self.values, self.its)
+
+
+def _interpolated(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
+    at = bisect_right(xs, x)
+    if not xs or not 0 < at < len(xs):
+        return ys[min(at, len(ys) - 1)] if xs else x
+    return ys[at - 1] + (ys[at] - ys[at - 1]) * (x - xs[at - 1]) / ((xs[at] - xs[at - 1]) or 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +163,7 @@ class MetricHistory:
 
     def __init__(self) -> None:
         self.by_name: dict[str, list[tuple[int, float]]] = {}
+        self.series: dict[str, Series] = {}
         self._records: dict[str, list[Best]] = {}  # by name the values that were the best when they came
 
     @property
@@ -75,6 +174,7 @@ class MetricHistory:
     def add(self, name: str, new: Best, mode: Mode | None) -> bool:
         """Add a value, and say whether it is the best; no value of a metric without a mode is."""
         self.by_name.setdefault(name, []).append((new.it, new.value))
+        self.series.setdefault(name, Series()).add(new.it, new.value)
         if mode is None or not math.isfinite(new.value):
             return False
         records = self._records.setdefault(name, [])
@@ -87,6 +187,7 @@ class MetricHistory:
         """Forget what lies ahead of this iteration: a resumed run does it again."""
         for name, values in self.by_name.items():
             self.by_name[name] = [(at, value) for at, value in values if at <= it]
+            self.series[name].forget_after(it)
         kept = {name: [best for best in records if best.it <= it] for name, records in self._records.items()}
         self._records = {name: records for name, records in kept.items() if records}
 

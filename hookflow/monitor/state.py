@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hookflow.events import records
 from hookflow.events.columns import series
@@ -18,7 +18,7 @@ from hookflow.graph.plan import Plan
 from hookflow.metric_mode import Mode, mode_by_name
 from hookflow.monitor.journal import BECAME, Entry, Gallery, Journal, Kind, Logged, brief
 from hookflow.monitor.ranks import NO_PLAN, NO_RUN, Rank, Ranks
-from hookflow.monitor.series import Best, MetricHistory, Series, in_order
+from hookflow.monitor.series import Best, MetricHistory, Progress, Series, in_order
 from hookflow.numbers import many, number, one_line, plural, size, span
 
 SET_BACK = 5.0
@@ -86,6 +86,8 @@ class RunState:
         self.it = 0
         self.ep = 0
         self._ends: dict[int, int] = {}  # the iterations done when so many epochs were
+        self._seconds = Series()  # of training, this attempt's and those before it, up to an iteration
+        self._before = 0.0  # the seconds of those before
         self.ranks = Ranks()
         self._begin(NO_RUN)
 
@@ -199,6 +201,17 @@ class RunState:
             return ep
         return ep + (it > self._ends.get(ep, ep * self.run.get("iters_per_epoch", 0)))
 
+    def progress(self, unit: Literal["it", "epoch", "time"]) -> Progress:
+        """Return how far the run was in epochs, or in seconds of training; of a resumed run on the path it kept."""
+        if unit == "it":
+            return Progress()
+        if unit == "time":
+            return Progress(self._seconds.its, self._seconds.highs)
+        ends = dict(sorted({0: 0, **self._ends}.items()))
+        last, per_epoch = max(ends), self.run.get("iters_per_epoch", 0)
+        ends |= {last + 1: max(ends[last] + per_epoch, self.it)} if per_epoch else {}
+        return Progress([*ends.values()], [*ends])
+
     @property
     def elapsed(self) -> float:
         """The seconds of this attempt, from its first record to its last, however the clock was set."""
@@ -229,6 +242,9 @@ class RunState:
         self.metrics.forget_after(self.it)
         self.disabled = {hook: it for hook, it in self.disabled.items() if it <= self.it}
         self.changes = [change for change in self.changes if change["it"] <= self.it]
+        self._ends = {ep: it for ep, it in self._ends.items() if it <= self.it}
+        self._before = self.progress("time").at(self.it)
+        self._seconds.forget_after(self.it)
         text = f"{'resumed' if again or origin else 'started'} on {record['device']}"
         self._note(record, "info", "run", text + (f" from {origin} at iteration {self.it}" if origin else ""))
         if self.synthetic:
@@ -253,6 +269,8 @@ class RunState:
         self.stage, self.batch, self.batches = record["stage"], record["bi"], record["bn"]
         self.iterating += record["iters"][1]
         self.first.frame(record)
+        if record["iters"][0]:
+            self._seconds.add(self.it, self._before + self.elapsed)
 
     def _on_scalars(self, record: records.Scalars) -> None:
         for name, its, values in series(record):

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from textual.strip import Strip
 
 from hookflow.events.commands import wrong
 from hookflow.graph.plan import Binding, Plan
 from hookflow.metric_mode import mode_by_name
-from hookflow.monitor.charts import Pixels
+from hookflow.monitor.charts import Pixels, Unit
 from hookflow.monitor.compare import Side
 from hookflow.monitor.durations import WINDOW
 from hookflow.monitor.health import Health, Pace, share
 from hookflow.monitor.index import Row
-from hookflow.monitor.journal import Entry, Key, Shown
+from hookflow.monitor.journal import Entry, Key, Shown, Timeline
 from hookflow.monitor.machine import Machine
 from hookflow.monitor.state import RunState
 from hookflow.monitor.trace import Traced
@@ -68,13 +68,45 @@ class RunsChoices:
 
 
 @dataclass(slots=True)
+class MetricChoices:
+    """The choices of the page of the metrics.
+
+    `name`: the row of the cursor, a metric or a group, whose name ends with "/"; `turned`: groups that were opened or
+    closed; `smooth`: the factor of the moving average; `zoom`: how often the axis was halved; `at`: the iteration that
+    is read off the chart, None for the newest.
+    """
+
+    name: str = ""
+    turned: set[str] = field(default_factory=set)
+    pattern: str = ""
+    large: bool = False
+    smooth: float = 0.0
+    unit: Unit = "it"
+    zoom: int = 0
+    at: int | None = None
+
+
+@dataclass(slots=True)
+class LogChoices:
+    """The choices of the page of the output: a source and the least level that is shown, the text that is searched.
+
+    `at` is the number of the last line that is shown; None follows the newest.
+    """
+
+    source: str = ""
+    level: int = 0
+    search: str = ""
+    at: int | None = None
+
+
+@dataclass(slots=True)
 class View:
     """The choices. `page` is "main" for the dashboard, in which `focus` is the number of a panel.
 
     `point` empty means the busiest; `event` is an entry's number, None follows the newest; `idle` lists the points too
     where nothing has fired in the last minute; `whole`: the figures are of the run, and not of that minute. In the
     gallery, `logged` is the selected name (None: the first), `shown` the number of an item of that name (None: the
-    newest). `traced`: the place of an iteration in its trace.
+    newest); `beside`: earlier images stand beside it. `traced`: the place of an iteration in its trace.
     """
 
     focus: int = 2
@@ -93,22 +125,35 @@ class View:
     logged: Key | None = None
     shown: int | None = None
     traced: int = 0
+    beside: bool = False
     scroll: int = 0
     runs: RunsChoices = field(default_factory=RunsChoices)
+    metrics: MetricChoices = field(default_factory=MetricChoices)
+    output: LogChoices = field(default_factory=LogChoices)
 
     def open(self, page: str) -> None:
         self.page, self.scroll = page, 0
+
+
+class Line(NamedTuple):
+    """A line of the output or of the messages: its number, how serious it is (0 to 2), its origin, and its text."""
+
+    number: int
+    level: int
+    origin: str
+    text: str
 
 
 @dataclass(slots=True)
 class Scene:
     """Everything that a screen is drawn from. `badge` is LIVE, FROZEN, REPLAY or ENDED, with what belongs to it.
 
-    `path`: the run directory, as people read it. `remote`: the run is on another machine. `output`: the last lines that
-    the training printed, while they are shown. `kept`: the checkpoints on the disk and their files of weights, while
-    an event is shown or the run is to go back. `image`: the logged image that is looked at, or why there is none;
-    `trace` likewise. `visible`: the panels that the whole dashboard has room for. `rows`: the runs of the folder, and
-    `compared` those beside each other, while they are shown; `listing`: what is still being read of them, in words.
+    `path`: the run directory, as people read it. `remote`: the run is on another machine. `output`: the lines that the
+    training printed, while they are shown. `kept`: the checkpoints on the disk and their files of weights, while an
+    event is shown or the run is to go back. `images`: the logged images that are looked at, by their numbers, or why
+    there is none; `trace` likewise. `visible`: the panels that the whole dashboard has room for. `rows`: the runs of
+    the folder, and `compared` those beside each other, while they are shown; `listing`: what is still being read of
+    them, in words. `timeline`: of a recording.
     """
 
     state: RunState
@@ -120,11 +165,12 @@ class Scene:
     clock: float = 0.0
     machine: Machine | None = None
     remote: bool = False
-    output: Sequence[str] = ()
+    output: Sequence[Line] = ()
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    image: Pixels | str = ""
+    images: Mapping[int, Pixels | str] = field(default_factory=dict)
     trace: Sequence[Traced] | str = ""
     replay: bool = False
+    timeline: Timeline | None = None
     readonly: bool = False
     notice: str = ""
     visible: Collection[int] = range(1, 10)
@@ -247,7 +293,7 @@ def scroll(scene: Scene, step: int) -> None:
     scene.view.scroll = min(max(scene.view.scroll + step, 0), 10**6)
 
 
-def flip(choice: Literal["zoomed", "log", "idle", "whole"], scene: Scene) -> None:
+def flip(choice: Literal["zoomed", "log", "idle", "whole", "beside"], scene: Scene) -> None:
     """Turn a choice of the view on, or off again."""
     setattr(scene.view, choice, not getattr(scene.view, choice))
 
@@ -259,7 +305,8 @@ class Page:
     `key` opens the page and goes back; `about` is the help on it. `move` takes the steps of the arrows; enter calls
     `enter`. `keys` are commands by the names of keys, in place of the general ones. `hints` are keys for the footer,
     each with a word. `only` for several ranks is there, if it is "ranks". `head` draws the first two rows, in place of
-    those about the run.
+    those about the run. `pause`: seconds between two drawings where no key is pressed, for a page that costs much to
+    draw and changes little.
     """
 
     name: str
@@ -267,11 +314,12 @@ class Page:
     key: str = ""
     about: str = ""
     move: Callable[[Scene, int], None] = scroll
-    enter: Callable[[Scene], None] = lambda scene: scene.view.open("main")
+    enter: Callable[[Scene], Notice | None] = lambda scene: scene.view.open("main")
     keys: Mapping[str, Callable[[Scene], str | Notice | None]] = field(default_factory=dict)
     hints: Callable[[Scene], Sequence[tuple[str, str]]] = lambda scene: [("↑ ↓", "scroll")]
     only: Literal["", "ranks"] = ""
     head: Callable[[Scene, int], list[Strip]] | None = None
+    pause: float = 0.0
 
 
 def charts(state: RunState) -> list[str]:

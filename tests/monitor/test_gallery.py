@@ -16,9 +16,11 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
 from hookflow.monitor.charts import Pixels, half_blocks, read_image
 from hookflow.monitor.journal import KEPT, Gallery
+from hookflow.monitor.keys import press
 from hookflow.monitor.layout import screen
+from hookflow.monitor.panels.gallery import beside_each_other
 from hookflow.monitor.state import RunState
-from hookflow.monitor.view import Scene
+from hookflow.monitor.view import Notice, Scene
 from hookflow.png import decode_png, encode_png
 from tests.conftest import hookflow_here
 from tests.golden_files import check_golden
@@ -126,7 +128,8 @@ def gallery(scene: At, page: str) -> Scene:
     seen = scene()
     for record in (image(200), image(300, caption="a ring"), text(300), histogram(100), histogram(300)):
         seen.state.apply(record)  # type: ignore[arg-type]
-    seen.view.page, seen.image = "gallery", Pixels(ring())
+    seen.view.page = "gallery"
+    seen.images = dict.fromkeys(range(10), Pixels(ring()))
     seen.view.logged = next(key for key in seen.state.gallery.keys if key[0] == page)
     return seen
 
@@ -193,6 +196,27 @@ def test_keys_go_through_names_and_iterations_and_back(scene: At) -> None:
     at.view.event, at.view.focus = next(entry.number for entry in at.state.journal if entry.kind == "image"), 5
     assert "iteration 200   24×16   draw" in pressed(at, "enter"), "its event opens an image"
     assert "[5] events" in pressed(at, "escape")
+
+
+@pytest.mark.parametrize("size", [*SIZES, (200, 60)])
+def test_images_of_one_name_stand_beside_each_other(scene: At, size: tuple[int, int]) -> None:
+    at = gallery(scene, "image")
+    for it in range(400, 1000, 100):
+        at.state.apply(image(it))  # type: ignore[arg-type]
+    at.images = {number: Pixels(ring() // (1 + number % 3)) for number in range(20)}
+    assert press("b", at) == ""
+    check_golden(f"monitor/gallery-beside-{size[0]}x{size[1]}.txt", drawn(at, *size))
+    tiles = {60: 2, 80: 2, 120: 3, 200: 7}
+    its = [shown.record["it"] for shown in beside_each_other(at, size[0])]
+    assert its == list(range(200, 1000, 100))[-tiles[size[0]] :]
+    press("left_square_bracket", at)
+    assert beside_each_other(at, size[0])[-1].record["it"] == 800
+    press("b", at)
+    assert len(beside_each_other(at, size[0])) == 1
+    press("down", at)
+    assert press("b", at) == Notice("only images stand beside each other")
+    for width in (1, 2, 7, 30, 300):
+        drawn(at, width, 12)
 
 
 @pytest.fixture

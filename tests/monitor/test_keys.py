@@ -26,7 +26,7 @@ from hookflow.monitor.health import Health
 from hookflow.monitor.keys import KEYS, press
 from hookflow.monitor.layout import visible
 from hookflow.monitor.panels.help import Notice
-from hookflow.monitor.view import Scene
+from hookflow.monitor.view import Line, Scene
 from hookflow.runner.distributed.failures import append_record
 from tests.limits import LIMIT
 from tests.monitor.conftest import At
@@ -94,7 +94,7 @@ WALKS = {
 @pytest.mark.parametrize("walk", WALKS)
 def test_keys_show_what_the_help_says(scene: At, walk: str) -> None:
     at, size = scene(), (80, 24) if "small" in walk else (120, 40)
-    at.output = [f"step {number}" for number in range(100)]
+    at.output = [Line(number, 0, "", f"step {number}") for number in range(100)]
     for keys, there, absent in WALKS[walk]:
         page = pressed(at, *keys.split(), size=size)
         assert there in page
@@ -103,13 +103,13 @@ def test_keys_show_what_the_help_says(scene: At, walk: str) -> None:
 
 def test_the_help_defines_every_key_and_scrolls(scene: At) -> None:
     at = scene()
-    first = pressed(at, "question_mark")
+    first = pressed(at, "question_mark", size=(120, 70))
     assert all(key.about in first for key in KEYS if key.only in ("", "live"))
     assert "SYNTHETIC train, val data" in first
-    assert "signs" in pressed(at, "pagedown", "pagedown")
+    assert "signs" in pressed(at, "end")
     assert "[2] hooks" in pressed(at, "question_mark")
     at.replay = True
-    replayed = pressed(at, "question_mark", size=(120, 60))
+    replayed = pressed(at, "question_mark", size=(120, 70))
     assert all(key.about in replayed for key in KEYS if key.only in ("", "replay"))
     assert "goes on" not in replayed
     assert "← → h" not in replayed

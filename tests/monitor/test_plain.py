@@ -17,7 +17,7 @@ from rich.console import Console
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import feed, plain
-from hookflow.monitor.plain import CHUNK, Bar, Output, Sheet, bars, can_show_bars, drawn, last_lines, tidy
+from hookflow.monitor.plain import CHUNK, Bar, Output, Sheet, bars, can_show_bars, drawn, tidy
 from hookflow.monitor.summary import print_summary
 from hookflow.monitor.view import Scene
 from tests.golden_files import check_golden
@@ -162,15 +162,14 @@ def test_lines_come_whole_and_the_last_one_when_all_is_over(tmp_path: Path) -> N
         assert output.read() == ["x" * (CHUNK + 1)], "no line is waited for without end"
 
 
-def test_the_last_lines(tmp_path: Path) -> None:
+def test_the_output_is_read_from_near_its_end_and_has_the_line_without_an_end(tmp_path: Path) -> None:
     path = tmp_path / "output.log"
-    assert last_lines(path, 5) == []
-    path.write_text("".join(f"line {n}\n" for n in range(20_000)))
-    assert last_lines(path, 3) == ["line 19997", "line 19998", "line 19999"]
-    path.write_text("one\ntwo")
-    assert last_lines(path, 5) == ["one", "two"]
-    path.write_text("")
-    assert last_lines(path, 5) == []
+    path.write_text("".join(f"line {n}\n" for n in range(20_000)) + "50 %")
+    output = Output(path, back=33)
+    assert output.read() == [" 19997", "line 19998", "line 19999"]
+    assert output.unfinished == "50 %"
+    assert Output(path, back=10**9).read()[0] == "line 0"
+    assert Output(tmp_path / "gone", back=5).read() == []
 
 
 def test_plain_lines_relay_what_was_printed(whole: RunDir) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hookflow.events.records import PHASES
 from hookflow.graph.plan import Edge, GivenWay
 from hookflow.graph.points import POINTS
-from hookflow.monitor.charts import Iterations, ticks
+from hookflow.monitor.charts import Axis, ticks
 from hookflow.monitor.health import Health
 from hookflow.monitor.layout import screen
 from hookflow.monitor.trace import Row, Traced
@@ -280,19 +280,19 @@ def test_what_is_wrong_says_that_there_is_more_of_it(scene: At) -> None:
 @pytest.mark.parametrize("total", [0, 128, 784, 100_000])
 def test_the_axis_ends_where_the_run_is_and_holds_still_for_a_while(total: int) -> None:
     for it in range(1, 3000, 7):
-        span = Iterations.of([it // 10, it], it, total)
+        span = Axis.of([it // 10, it], it, total)
         assert it <= span.last <= max(1.1 * it, it + 1), "at most a tenth of it is empty"
         assert span.last <= max(it, total) or not total
         assert span.place(it) <= 1
-    assert len({Iterations.of([1, it], it, 100_000).last for it in range(1000, 2000)}) < 20
+    assert len({Axis.of([1, it], it, 100_000).last for it in range(1000, 2000)}) < 20
 
 
 def test_what_begins_late_fills_the_axis_too() -> None:
-    assert Iterations.of([32, 64], 64, 128) == Iterations(30, 65)
-    assert Iterations.of([32, 64, 120], 120, 640) == Iterations(30, 120)
-    assert Iterations.of([32, 64, 200], 200, 640) == Iterations(0, 200)
-    assert Iterations.of([32], 32, 128) == Iterations(0, 32), "one value is drawn at its place in the run"
-    assert Iterations.of([], 0, 0) == Iterations.of([0], 0, 128) == Iterations(0, 1), "before the first value"
+    assert Axis.of([32, 64], 64, 128) == Axis(30, 65)
+    assert Axis.of([32, 64, 120], 120, 640) == Axis(30, 120)
+    assert Axis.of([32, 64, 200], 200, 640) == Axis(0, 200)
+    assert Axis.of([32], 32, 128) == Axis(0, 32), "one value is drawn at its place in the run"
+    assert Axis.of([], 0, 0) == Axis.of([0], 0, 128) == Axis(0, 1), "before the first value"
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import groupby
 
 from textual.strip import Strip
 
 from hookflow.graph.difference import Difference
-from hookflow.monitor.charts import Iterations, Scale, draw, ticks
+from hookflow.monitor.charts import Axis, Curve, chart
 from hookflow.monitor.compare import (
     LETTERS,
     WHOLE,
@@ -33,55 +31,20 @@ from hookflow.text import fit
 CHART = 10
 """Rows of the chart where the page is scrolled."""
 
-LABEL, SIGNS = 7, 6
-"""Cells for the numbers at the left of a chart; letters on a curve."""
-
-
-Point = tuple[int, float]
-"""An iteration and a value."""
+SIGNS = 6
+"""Letters on a curve."""
 
 
 def curves(sides: Sequence[Side], name: str, width: int, height: int) -> list[Strip]:
-    """Return the curves of a metric or a scalar over one another, with both axes."""
-    lines = [[(it, value) for it, value in points_of(side.state, name) if math.isfinite(value)] for side in sides]
-    its, values = [it for line in lines for it, _ in line], [value for line in lines for _, value in line]
-    room, rows = width - LABEL - 2, height - 2
-    if not its or room < 1 or rows < 1:
-        return []
-    axis, scale = Iterations.of([min(its), max(its)], max(its), 0), Scale.of(values, False)
-    ticked = (0, rows // 2, rows - 1)
-    labels = dict(zip(ticked, ticks([scale.at(1 - y / max(rows - 1, 1)) for y in ticked], LABEL), strict=True))
-    plotted = [
-        row(width, (f"{labels.get(y, ''):>{LABEL}} ", "dim"), *line)
-        for y, line in enumerate(_plot(lines, axis, scale, room, rows))
-    ]
-    first, last = f"it {axis.first}", f"it {axis.last}"
-    ends = f"{first}{' ' * max(room - len(first) - len(last), 1)}{last}"
-    margin = " " * (LABEL + 1)
-    return [*plotted, row(width, margin, ("─" * room, "rest")), row(width, margin, (ends, "dim"))]
-
-
-def _plot(
-    lines: Sequence[Sequence[Point]], axis: Iterations, scale: Scale, width: int, height: int
-) -> Iterator[list[Part]]:
-    """Yield rows of styled cells: the lines, and on each of them some letters of its run."""
-    cells: list[list[tuple[str, str]]] = [[(" ", "")] * width for _ in range(height)]
-    signs: list[tuple[int, int, int]] = []
-    for at, line in enumerate(lines):
-        for y, dots in enumerate(draw([(axis.place(it), scale.place(value)) for it, value in line], width, height)):
-            for x, bits in enumerate(dots):
-                cells[y][x] = (chr(0x2800 + bits), SIDES[at]) if bits else cells[y][x]
-        shift = (at + 1) / (len(lines) + 1)
-        for place in {min(int((k + shift) / SIGNS * len(line)), len(line) - 1) for k in range(SIGNS)} if line else ():
-            it, value = line[place]
-            x, y = round(axis.place(it) * (2 * width - 1)) // 2, round((1 - scale.place(value)) * (4 * height - 1)) // 4
-            signs.append((y, x, at))
-    for y, x, at in signs:
-        cells[y][x] = (LETTERS[at], SIDES[at])
-    for cells_of_row in cells:  # a row is few segments, and not one a cell
-        yield [
-            ("".join(sign for sign, _ in same), style) for style, same in groupby(cells_of_row, lambda cell: cell[1])
-        ]
+    """Return the curves of a metric or a scalar over one another, on each of them some letters of its run."""
+    drawn = []
+    for at, side in enumerate(sides):
+        points = [(it, value, value, value) for it, value in points_of(side.state, name)]
+        shift = (at + 1) / (len(sides) + 1)
+        signed = {min(int((k + shift) / SIGNS * len(points)), len(points) - 1) for k in range(SIGNS)}
+        drawn.append(Curve(SIDES[at], points, LETTERS[at], signed))
+    its = [it for curve in drawn for it, *_ in curve.points] or [0]
+    return chart(drawn, Axis.of([min(its), max(its)], max(its), 0), width, height)
 
 
 def page(scene: Scene, width: int, height: int) -> list[Strip]:

@@ -1,4 +1,4 @@
-"""The events, newest last; the page of one; and what the training printed."""
+"""The events, newest last, and the page of one."""
 
 from __future__ import annotations
 
@@ -140,22 +140,5 @@ def _checkpoint(scene: Scene, saved: Checkpoint) -> list[tuple[str, str]]:
     ]
 
 
-def output(scene: Scene, width: int, height: int) -> list[Strip]:
-    """Return what was printed; the view's scroll counts lines back from the newest."""
-    room = max(height - 2, 0)
-    back = min(scene.view.scroll, max(len(scene.output) - room, 0))
-    end = len(scene.output) - back
-    rows = [row(width - 2, f" {fit(line, max(width - 4, 0))}") for line in scene.output[max(end - room, 0) : end]]
-    rows = rows or [row(width - 2, (" the training has printed nothing", "dim"))]
-    return boxed("output of the training", rows, width, height, True, f"↓ {back} more" if back else "esc back")
-
-
 EVENTS = Page("events", events, move=_move, enter=_open)
 EVENT = Page("event", event)
-OUTPUT = Page(
-    "output",
-    output,
-    "o",
-    "what the training printed, and back",
-    move=lambda scene, step: EVENT.move(scene, -step),  # it is read from its end
-)

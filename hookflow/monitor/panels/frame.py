@@ -134,11 +134,12 @@ def _keys(scene: Scene) -> list[tuple[str, str]]:
     over = scene.health.over and not scene.replay  # what says that it is over says how to leave
     keys = [("?", "help"), *[("q", "quit")] * (not over)]
     if scene.replay:
-        keys += [("space", "play/pause"), ("← →", "step"), ("< >", "speed"), (", .", "start/end")]
+        keys += [("space", "play/pause"), ("← →", "step"), ("e E", "trouble"), ("{ }", "epoch"), ("I", "iteration")]
+        keys += [("< >", "speed"), (", .", "start/end")]
     elif scene.can_act:
         paused = [("p", "resume"), ("S", "step")] if scene.state.stage == "paused" else [("p", "pause")]
         keys += [("s", "stop"), ("c", "checkpoint"), *paused]
-    keys += [("e", "errors"), *[("i", "images")] * bool(scene.state.gallery.keys)]
+    keys += [*[("e", "errors")] * (not scene.replay), *[("i", "images")] * bool(scene.state.gallery.keys)]
     keys += [("V", "validate"), ("x", "hook off"), ("t", "trace")] * scene.can_act
     keys += [("enter", "open"), (f"1-{panels(scene)[-1]}", "panel"), *[("space", "freeze")] * (not scene.replay)]
     keys += [("o", "output"), ("z", "zoom"), ("[ ]", "metric"), ("f", "all points"), ("v", "window"), ("P", "image")]

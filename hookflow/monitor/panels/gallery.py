@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from textual.strip import Strip
 
 from hookflow.events.records import Histogram
 from hookflow.monitor.charts import Pixels, half_blocks, ticks
-from hookflow.monitor.journal import GLYPHS, extent
+from hookflow.monitor.journal import GLYPHS, Shown, extent
 from hookflow.monitor.panels.events import STYLES as MARKED
-from hookflow.monitor.style import SPARKS, STYLES, Part, beside, boxed, row, window
-from hookflow.monitor.view import Page, Scene
+from hookflow.monitor.style import SPARKS, STYLES, Part, beside, boxed, filled, row, window
+from hookflow.monitor.view import Notice, Page, Scene
 from hookflow.numbers import many
 from hookflow.text import ESCAPE, fit, printable, wrapped
 
 NAMES = 28
 """Cells for the names of all, where there is room."""
+
+TILE = 24
+"""Cells that an image beside others has at least."""
 
 
 def gallery(scene: Scene, width: int, height: int) -> list[Strip]:
@@ -27,8 +31,8 @@ def gallery(scene: Scene, width: int, height: int) -> list[Strip]:
         lines = [row(width - 2, f" {line}") for line in wrapped(message, width - 4)]
         return boxed("images, texts, histograms", lines, width, height, True, "esc back")
     record = shown.record
-    wide = width - NAMES if width >= 76 else width
-    inner, room = wide - 2, max(height - 4, 0)
+    inner, room = _room(width), max(height - 4, 0)
+    wide = inner + 2
     facts: list[Part] = [(" iteration ", "dim"), (str(record["it"]), "strong")]
     facts.append((f"   {extent(record)}   {record['hook']}", "dim"))
     match record["k"]:
@@ -40,12 +44,41 @@ def gallery(scene: Scene, width: int, height: int) -> list[Strip]:
             lines = _histogram(record, inner, room)
         case "image":
             facts.append(f"   {record['caption']}" * bool(record["caption"]))
-            lines = _image(scene.image, inner, room)
+            lines = _tiles(scene, beside_each_other(scene, width), inner, room)
     held = scene.state.gallery.of((record["k"], record["name"]))
     place = f"[ ] {held.index(shown) + 1} of {len(held)}" if len(held) > 1 else ""
+    if len(held) > 1 and record["k"] == "image":
+        place += "  b large" if scene.view.beside else "  b beside each other"
     heading = f"{GLYPHS[record['k']]} {printable(record['name'])}"
     page = boxed(heading, [row(inner, *facts), row(inner), *lines], wide, height, True, place)
     return page if wide == width else beside(_names(scene, NAMES, height), page)
+
+
+def beside_each_other(scene: Scene, width: int) -> list[Shown]:
+    """Return the images that are looked at on a screen so wide: one, or with it those before it, oldest first."""
+    shown = scene.shown
+    if scene.logged is None or shown is None or shown.record["k"] != "image":
+        return []
+    held = scene.state.gallery.of(scene.logged)
+    count, at = _room(width) // TILE if scene.view.beside else 1, held.index(shown)
+    return held[max(at + 1 - max(count, 1), 0) : at + 1]
+
+
+def _room(width: int) -> int:
+    """Return the cells inside the box of what is looked at."""
+    return (width - NAMES if width >= 76 else width) - 2
+
+
+def _tiles(scene: Scene, tiles: Sequence[Shown], width: int, height: int) -> list[Strip]:
+    """Return the image, or several side by side, each below its iteration."""
+    if len(tiles) == 1:
+        return _image(scene.images.get(tiles[0].number, ""), width, height)
+    wide, columns = width // len(tiles), []
+    for shown in tiles:
+        label: Part = (f"{shown.record['it']:^{wide}}", "strong" if shown is tiles[-1] else "dim")
+        image = _image(scene.images.get(shown.number, ""), wide, height - 1)
+        columns.append([row(wide, label), *filled(image, wide, height - 1)])
+    return beside(*columns)
 
 
 def _image(image: Pixels | str, width: int, height: int) -> list[Strip]:
@@ -122,6 +155,13 @@ def _turn_iteration(step: int, scene: Scene) -> None:
         scene.view.scroll = 0
 
 
+def _turn_beside(scene: Scene) -> Notice | None:
+    if scene.shown is None or scene.shown.record["k"] != "image":
+        return Notice("only images stand beside each other")
+    scene.view.beside = not scene.view.beside
+    return None
+
+
 def _hints(scene: Scene) -> list[tuple[str, str]]:
     if scene.shown is None:
         return [("↑ ↓", "scroll")]
@@ -140,6 +180,7 @@ GALLERY = Page(
     keys={
         **{name: partial(_turn_name, step) for name, step in BY_NAME.items()},
         **{name: partial(_turn_iteration, step) for name, step in BY_ITERATION.items()},
+        "b": _turn_beside,
     },
     hints=_hints,
 )

@@ -1,0 +1,125 @@
+"""The output of the training: what it printed, or its messages, searched and filtered by source and level."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+
+from textual.strip import Strip
+
+from hookflow.monitor.style import Part, boxed, cells, row
+from hookflow.monitor.view import Line, Notice, Page, Prompt, Scene
+from hookflow.numbers import clock
+from hookflow.text import fit, printable
+
+PRINTED, MESSAGES = "", "messages"
+"""Sources: stdout and stderr, which share one file; all messages. The others are those of messages."""
+
+KINDS, LEVELS = ("info", "warn", "error"), ("", ", warnings and errors", ", errors")
+STYLES = ("", "warn", "error")
+WARNING = re.compile(r"\b(warn|warning)\b|\wWarning\b", re.IGNORECASE)
+ERROR = re.compile(r"\b(error|critical|fatal|traceback)\b|\w(Error|Exception)\b", re.IGNORECASE)
+
+
+def level_of(text: str) -> int:
+    """Return how serious a printed line is, by its words: a place in LEVELS."""
+    return 2 if ERROR.search(text) else 1 if WARNING.search(text) else 0
+
+
+def lines(scene: Scene) -> list[Line]:
+    """Return the lines that the source and the level let through."""
+    choices, every = scene.view.output, scene.output
+    if choices.source != PRINTED:
+        every = [
+            Line(entry.number, KINDS.index(entry.kind), f"{clock(entry.t)} {entry.glyph} {entry.source}  ", entry.text)
+            for entry in scene.state.journal
+            if entry.kind in KINDS and choices.source in (MESSAGES, entry.source)
+        ]
+    return [line for line in every if line.level >= choices.level]
+
+
+def _pattern(search: str) -> re.Pattern[str]:
+    """Return what finds a text; only where it has capital letters do these matter."""
+    return re.compile(re.escape(search) or "(?!)", re.IGNORECASE if search == search.lower() else 0)
+
+
+def _hits(shown: Sequence[Line], search: str) -> list[int]:
+    """Return the numbers of the lines with the text."""
+    pattern = _pattern(search)
+    return [line.number for line in shown if pattern.search(line.text)] if search else []
+
+
+def output(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return the lines up to the one that was scrolled to, or up to the newest."""
+    choices, shown, room = scene.view.output, lines(scene), max(height - 2, 0)
+    at, hits = choices.at, _hits(shown, choices.search)
+    end = len(shown) if at is None else sum(line.number <= at for line in shown)
+    end = max(end, min(room, len(shown)))
+    rows = [_row(line, width - 2, choices.search, line.number == at) for line in shown[max(end - room, 0) : end]]
+    title = f"output  {choices.source or 'printed: stdout, stderr'}{LEVELS[choices.level]}"
+    if choices.search:
+        title += f"  / {choices.search}: {f'{hits.index(at) + 1} of ' if at in hits else ''}{len(hits)}"
+    hint = f"↓ {len(shown) - end} more" if end < len(shown) else "esc back"
+    return boxed(title, rows or [row(width - 2, (" nothing yet", "dim"))], width, height, True, hint)
+
+
+def _row(line: Line, width: int, search: str, marked: bool) -> Strip:
+    style, text, end = STYLES[line.level], printable(line.text), 0
+    parts: list[Part] = [" ", (line.origin, style or "dim")]
+    for match in _pattern(search).finditer(text):
+        parts += [(text[end : match.start()], style), (match[0], "badge")]
+        end = match.end()
+    parts.append((fit(text[end:], max(width - cells(*parts) - 1, 0)).rstrip(), style))
+    return row(width, *parts, picked=marked and bool(end))
+
+
+def _move(scene: Scene, step: int) -> None:
+    """Scroll; from the last line on it follows the newest again."""
+    choices, numbers = scene.view.output, [line.number for line in lines(scene)]
+    here = len(numbers) if choices.at is None else sum(number <= choices.at for number in numbers)
+    to = max(here - 1 + step, 0)
+    choices.at = numbers[to] if to < len(numbers) - 1 else None
+
+
+def _search(scene: Scene) -> None:
+    def apply(scene: Scene, text: str) -> None:
+        scene.view.output.search = text
+
+    scene.view.prompt = Prompt("/", lambda scene, text: _find(-1, scene), apply, text=scene.view.output.search)
+
+
+def _find(step: int, scene: Scene) -> Notice | None:
+    """Go to the newest line with the text, then to older ones, or back; round and round."""
+    choices = scene.view.output
+    hits, at = _hits(lines(scene), choices.search), choices.at
+    if not hits:
+        return Notice(f'no line with "{choices.search}"' if choices.search else "/ searches for a text")
+    if step > 0:
+        choices.at = next((number for number in hits if at is not None and number > at), hits[0])
+    else:
+        choices.at = next((number for number in hits[::-1] if at is None or number < at), hits[-1])
+    return None
+
+
+def _turn_level(scene: Scene) -> None:
+    scene.view.output.level = (scene.view.output.level + 1) % len(LEVELS)
+
+
+def _turn_source(scene: Scene) -> None:
+    """Go from what was printed to all messages, and to those of each source."""
+    choices = scene.view.output
+    known = [PRINTED, MESSAGES, *dict.fromkeys(entry.source for entry in scene.state.journal if entry.kind in KINDS)]
+    choices.source = known[(known.index(choices.source) + 1) % len(known)] if choices.source in known else PRINTED
+    choices.at = None
+
+
+OUTPUT = Page(
+    "output",
+    output,
+    "o",
+    "what the training printed, and its messages; and back",
+    move=_move,
+    keys={"slash": _search, "n": partial(_find, -1), "N": partial(_find, 1), "l": _turn_level, "s": _turn_source},
+    hints=lambda scene: [("↑ ↓", "scroll"), ("/ n N", "search"), ("l", "level"), ("s", "source"), ("end", "newest")],
+)
