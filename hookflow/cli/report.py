@@ -1,11 +1,9 @@
-"""What the report of a run shows, as texts and numbers; `hookflow.cli.report_html` draws it."""
+"""The contents of the report of a run, as texts and numbers; `hookflow.cli.report_html` draws it."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterable, Iterator
-from statistics import fmean
+from collections.abc import Iterator
 from typing import Any
 
 from hookflow.cli.show import Page, at_time
@@ -16,7 +14,7 @@ from hookflow.graph.why import rows_of
 from hookflow.monitor.compare import env_info
 from hookflow.monitor.health import Pace, end_reason
 from hookflow.monitor.journal import Entry
-from hookflow.monitor.series import in_order
+from hookflow.monitor.series import Series, in_order
 from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import metric_rows
 from hookflow.monitor.view import base
@@ -82,7 +80,7 @@ def _notices(page: Page) -> Iterator[tuple[str, str]]:
     state = page.state
     if not page.health.over:
         left = f", {left} left" if (left := Pace.of(state).left) else ""
-        yield "live", f"This run is still going: the report is of {at_time(state.now)}, iteration {state.it:,}{left}."
+        yield "live", f"This run has not ended: the report is of {at_time(state.now)}, iteration {state.it:,}{left}."
     if state.synthetic:
         yield "warn", f"SYNTHETIC data ({', '.join(state.synthetic)}): the scores say nothing about the real data set."
     if state.limited:
@@ -116,18 +114,14 @@ def _tiles(state: RunState) -> Iterator[tuple[str, str, str]]:
         yield "an iteration", f"{ms(each)} ms", f"{1e9 / each:,.1f} a second in training"
 
 
-Values = Iterable[tuple[int, float]]
-"""Iterations and values."""
-
-
-def _lines(state: RunState) -> dict[str, list[tuple[str, Values]]]:
+def _lines(state: RunState) -> dict[str, list[tuple[str, Series]]]:
     """Return what there are charts of: metrics that hooks monitor, the loss, other metrics, other scalars."""
-    result: dict[str, list[tuple[str, Values]]] = {}
+    result: dict[str, list[tuple[str, Series]]] = {}
     for scalar, series in state.scalars.items():
         result.setdefault(base(scalar), []).append(("train", series))
-    for metric, values in state.metrics.by_name.items():
+    for metric, series in state.metrics.series.items():
         split = "test" if metric.startswith("test ") else "val"
-        result.setdefault(metric.removeprefix("test "), []).append((split, values))
+        result.setdefault(metric.removeprefix("test "), []).append((split, series))
     order = {name: place for place, name in enumerate(state.monitored)}
 
     def rank(name: str) -> tuple[int, bool, bool]:
@@ -144,21 +138,23 @@ def _curves(state: RunState) -> tuple[list[dict[str, Any]], list[str]]:
     curves = []
     for name in names:
         best = state.metrics.best.get(name)
-        drawn = [{"split": split, "points": _points(values, most)} for split, values in lines[name]]
+        drawn = [{"split": split, "points": _points(series, most)} for split, series in lines[name]]
         curves.append({"name": name, "lines": drawn, "best": [best.it, best.value] if best else None})
     return curves, left_out
 
 
-def _points(values: Iterable[tuple[int, float]], most: int) -> list[list[float]]:
-    """Return [iteration, mean], or [iteration, mean, least, greatest] where there were more than so many values."""
-    every = [*values]
-    size = math.ceil(len(every) / most) or 1
-    parts = (every[at : at + size] for at in range(0, len(every), size))
+def _points(series: Series, most: int) -> list[list[float]]:
+    """Return [iteration, mean], or [iteration, mean, least, greatest], of at most so many stretches with values."""
+    its = sorted({*series.its, *(it for it, _ in series.broken)})
+    if not its:
+        return []
+    edges: list[float] = [its[0] - 1, *its]
+    if len(its) > most:
+        edges = [its[0] - 1 + (its[-1] - its[0] + 1) * k / most for k in range(most + 1)]
     points = []
-    for part in parts:
-        single = [value for _, value in part]
-        ends = (min(single), max(single)) if min(single) < max(single) else ()
-        points.append([part[-1][0], *(float(f"{value:.7g}") for value in (fmean(single), *ends))])  # as exact as fp32
+    for it, mean, low, high in filter(None, series.stretches(edges)):
+        values = (mean, low, high) if low < high else (mean,)
+        points.append([it, *(float(f"{value:.7g}") for value in values)])  # as exact as fp32
     return points
 
 

@@ -17,7 +17,7 @@ from hookflow.text import printable, printable_lines
 TEMPLATE = Path(__file__).with_name("report.html")
 
 Report = Mapping[str, Any]
-"""What `hookflow.cli.report.collect` returns."""
+"""The contents, from `hookflow.cli.report.collect`."""
 
 
 def as_html(report: Report) -> str:
@@ -113,7 +113,7 @@ def _scrolled(head: str, rows: Iterable[str], name: str = "") -> str:
 
 
 def _facts(facts: Iterable[tuple[str, str]]) -> str:
-    """Return a list of names with what is said about each; lines without a name go on with the one before."""
+    """Return a list of names and texts; lines without a name go on with the one before."""
     items = []
     for name, text in facts:
         items.append(f"<dt>{_text(name)}</dt>" * bool(name) + f"<dd>{_text(text)}</dd>")
@@ -154,9 +154,7 @@ def _chart(curve: Report, place: int, report: Report) -> str:
         f'<i class="{SIGNS[sign]}" style="left:{100 * x.place(it):.2f}%" title="{_text(f"{it:,}: {text}")}">{sign}</i>'
         for it, sign, text in report["marks"]
     )
-    ticks = (
-        f'<i style="left:{100 * x.place(round(it)):.2f}%">{it:,.0f}</i>' for it in _round_values(x.first, x.last, 7)
-    )
+    ticks = (f'<i style="left:{100 * x.place(it):.2f}%">{it:,.0f}</i>' for it in _round_values(x.first, x.last, 7))
     return (
         f'<figure class="chart" data-curve="{place}">'
         f"<figcaption><h3>{_text(curve['name'])}</h3><output></output></figcaption>"
@@ -187,7 +185,7 @@ def _drawing(curve: Report, scale: Scale, axis: Axis) -> str:
         bands = ([(it, y[-1]) for it, *y in part] + [(it, y[:2][-1]) for it, *y in part[::-1]] for part in parts)
         paths.append((f"band {split}", "".join(f"M{'L'.join(at(*point) for point in band)}Z" for band in bands)))
         paths.append(
-            (f"line {split}", "".join("M" + "L".join(at(it, mean) for it, mean, *_ in part) for part in parts))
+            (f"line {split}", "".join(f"M{'L'.join(at(it, mean) for it, mean, *_ in part)}h0" for part in parts))
         )
         if len(points) <= DOTS:
             paths.append((f"dots {split}", "".join(f"M{at(it, mean)}h0" for part in parts for it, mean, *_ in part)))
