@@ -230,7 +230,8 @@ def _costs(report: Report) -> str:
         for name, each, share in report["phases"]
     )
     bar = f'<div class="stack" aria-hidden="true">{stack}</div><ul class="phases">{phases}</ul>'
-    return f"{bar}{_table(report['hooks'], right=(1, 2, 3))}"
+    note = '<p class="dim">An iteration of the last minute; the hooks of the last attempt</p>'
+    return f"{bar}{note}{_table(report['hooks'], right=(1, 2, 3))}"
 
 
 ENDS = {"u": "M{x} 13V0", "d": "M{x} 13V26", "l": "M{x} 13h-4", "r": "M{x} 13h4"}
