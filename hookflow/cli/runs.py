@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sys
@@ -96,11 +97,13 @@ def _print_data(rows: Sequence[Row], keys: list[str], format_: Format) -> None:
     import csv
 
     keys = keys or known_keys(rows)
-    written = csv.writer(sys.stdout, lineterminator="\n")
+    text = io.StringIO()
+    written = csv.writer(text, lineterminator="\n")
     written.writerow(keys)
     for row in rows:
         values = (row.get(key) for key in keys)
         written.writerow(json.dumps(value) if isinstance(value, list) else value for value in values)
+    echo(text.getvalue().removesuffix("\n"))
 
 
 def _table(parts: Sequence[tuple[Any, Sequence[Row]]], keys: list[str], group: str | None) -> Iterator[str]:
@@ -143,7 +146,9 @@ def tag(
     run: RunName,
     tags: Annotated[list[str] | None, typer.Argument(metavar="[TAG]…", help="Words to find it by.")] = None,
     remove: Annotated[list[str] | None, typer.Option("--remove", metavar="TAG", help="Remove a tag.")] = None,
-    note: Annotated[str | None, typer.Option("--note", help="A line about it; an empty one removes it.")] = None,
+    note: Annotated[
+        str | None, typer.Option("--note", metavar="NOTE", help="A line about it; an empty one removes it.")
+    ] = None,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Give a run tags and a note, and show those that it has.

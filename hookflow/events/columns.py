@@ -51,15 +51,15 @@ def pack(rows: Sequence[Row]) -> Scalars:
 
 def series(record: Scalars) -> Iterator[tuple[str, list[int], list[float]]]:
     """Yield each name with the iterations at which it was logged, and the numbers."""
-    its = _stamps(record, record["it"], record.get("steps", 0))
+    its = stamps(record, record["it"], record.get("steps", 0))
     for name, places, values in _columns(record):
         yield name, its if len(places) == len(its) else [its[place] for place in places], values
 
 
 def unpack(record: Scalars) -> list[Row]:
     """Return the rows of a record."""
-    its = _stamps(record, record["it"], record.get("steps", 0))
-    ms = _stamps(record, round(1000 * record["t"]), record.get("ms", 0))
+    its = stamps(record, record["it"], record.get("steps", 0))
+    ms = stamps(record, round(1000 * record["t"]), record.get("ms", 0))
     rows = [Row(at / 1000, it, record["ep"], {}) for at, it in zip(ms, its, strict=True)]
     for name, places, values in _columns(record):
         for place, value in zip(places, values, strict=True):
@@ -82,7 +82,7 @@ def _columns(record: Scalars) -> Iterator[tuple[str, Sequence[int], list[float]]
         yield name, places, _in_fp32(values) if name in fp32 else values
 
 
-def _stamps(record: Scalars, last: int, steps: int | list[int]) -> list[int]:
+def stamps(record: Scalars, last: int, steps: int | list[int]) -> list[int]:
     """Return what the rows are stamped with, from the last stamp and the steps between them."""
     between = steps if isinstance(steps, list) else [steps] * (record.get("rows", 1) - 1)
     return [*accumulate(between, initial=last - sum(between))]

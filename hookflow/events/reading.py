@@ -19,6 +19,7 @@ from typing import Annotated, Any, BinaryIO, Literal, Union, cast, get_args, get
 from pydantic_core import PydanticCustomError, SchemaValidator, ValidationError, from_json
 from pydantic_core import core_schema as schema
 
+from hookflow.events.columns import stamps
 from hookflow.events.percentiles import BINS
 from hookflow.events.records import (
     TEXT_LIMIT,
@@ -153,12 +154,14 @@ def _with_edges(record: Histogram) -> Histogram:
 
 def _with_rows(record: Scalars) -> Scalars:
     rows = record.get("rows", 1)
-    stamps = [steps for steps in (record.get("steps"), record.get("ms")) if isinstance(steps, list)]
+    between = [steps for steps in (record.get("steps"), record.get("ms")) if isinstance(steps, list)]
     lists = [column for column in record["v"].values() if isinstance(column, list)]
     sparse = [column for column in record["v"].values() if isinstance(column, dict)]
-    fits = all(len(steps) == rows - 1 for steps in stamps) and all(len(column) == rows for column in lists)
+    fits = all(len(steps) == rows - 1 for steps in between) and all(len(column) == rows for column in lists)
     if not fits or any(int(place) >= rows for column in sparse for place in column):
         raise PydanticCustomError("rows", "columns that do not fit the rows")
+    if not all(0 <= it < INTEGER for it in stamps(record, record["it"], record.get("steps", 0))):
+        raise PydanticCustomError("steps", "steps from an iteration that no run has")
     return record
 
 

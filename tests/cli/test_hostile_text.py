@@ -154,6 +154,12 @@ def test_a_run_tells_nothing_of_it(world: World) -> None:
     assert "output     | " in world.printed
 
 
+def _spare(run: RunDir) -> str:
+    """Return the path of a copy of a run, which a command may remove."""
+    path = run.path.with_name("spare")
+    return str(path if path.exists() else shutil.copytree(run.path, path, symlinks=True))
+
+
 def given(command: str, parameter: Any, world: World) -> list[str]:
     """Return what an argument or option of a command may be given, by what its help calls it, or by its type."""
     runs = [str(world.run.path), str(world.copy.path)]
@@ -161,11 +167,19 @@ def given(command: str, parameter: Any, world: World) -> list[str]:
         "FILE": ["out.svg"] if "--out" in parameter.opts else [FILE],
         "FILE|RUN": [FILE, *runs],
         "RUN": runs,
+        "RUN…": [_spare(world.copy)] if command == "rm" else [],
+        "A B…": [runs[0], runs[1]],
         "CHECKPOINT": [f"{run}/checkpoints/it00000016" for run in runs],
         "A": ["mine"],
         "B": ["print"],
         "HOOK": ["mine"],
         "POINT": ["after_opened"],
+        "KEY": ["hooks.mine.args.text", EVIL],
+        "KEY,…": ["loss,hooks.mine.args.text", EVIL],
+        "CONDITION": [f"hooks.mine.args.text == '{EVIL}'", EVIL],
+        "TAG": ["tag", EVIL],
+        "NOTE": ["note", EVIL],
+        "[TAG]…": ["tag", EVIL],
         "KEY=VALUE": [f"hooks.mine.args.text={IN_TOML}", f"hooks.mine.args.other={IN_TOML}", f"run.{EVIL}=1"],
         "SEED": ["1"],
         "COMMAND": ["off"],
