@@ -36,6 +36,7 @@ from hookflow.runner.distributed.rendezvous import started_by_torchrun
 from hookflow.runner.process.launch import claim, hand_on_signals, new_run, start
 from hookflow.runner.process.signals import handlers_put_back
 from hookflow.service.runs import failure_report
+from hookflow.substitutes import substitute_on
 from hookflow.text import printable
 
 UI = Literal["auto", "plain", "json", "none"]
@@ -70,6 +71,7 @@ def train(
     if ui == "auto" and hasattr(shell, "kernel"):  # of a notebook
         follow = partial(_follow_in_notebook, run_dir)
     elif ui != "none":
+        substitute_on(sys.stdout)
         shown = plain.follow_json if ui == "json" else plain.follow
         follow = lambda child_exit: shown(run_dir, sys.stdout, child_exit=child_exit)  # noqa: E731
     with handlers_put_back():

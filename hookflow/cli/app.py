@@ -31,6 +31,7 @@ from hookflow.cli.stored import checkpoints
 from hookflow.cli.watch import watch
 from hookflow.cli.why import why
 from hookflow.errors import Problem, UserError, Where
+from hookflow.substitutes import substitute_on
 from hookflow.text import drop_unprinted, print_error, printable
 from hookflow.version import __version__
 
@@ -103,8 +104,7 @@ def main() -> None:
     """Run the command line. A user's mistake is printed as such and exits with 2, without a traceback."""
     _open_closed_streams()
     gc.set_threshold(50_000)  # importing makes objects that stay: to search them for garbage is a tenth of the start
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # where it takes nothing but ASCII, an arrow is a question mark
+    substitute_on(sys.stdout, sys.stderr)  # on the latter the dashboard is painted
     try:
         try:
             app(prog_name="hookflow")  # by which completion asks, too, whatever started it

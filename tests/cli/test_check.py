@@ -265,12 +265,19 @@ def test_around_a_point_is_two_points(command: tuple[str, ...]) -> None:
     assert 'there is no point "around_vale"' in refused(*command, "--point", "around_vale")
 
 
-def test_where_nothing_but_ascii_is_taken_the_rest_is_question_marks() -> None:
-    command = [sys.executable, "-m", "hookflow", "graph", "p.toml", "--set", "hooks.log.before=['print']"]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "?" in done.stdout
+@pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "ascii"}, {"LANG": "C", "LC_ALL": "C"}])
+def test_where_nothing_but_ascii_is_taken_there_are_substitutes(variables: dict[str, str]) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONIOENCODING"} | variables
+
+    def printed(*command: str) -> tuple[int, str, str]:
+        command = (sys.executable, "-m", "hookflow", *command)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    code, out, errors = printed("graph", "p.toml", "--set", "hooks.log.before=['print']")
+    assert (code, errors) == (0, "")
+    assert out.isascii() and "?" not in out
+    assert printed("graph", "no…file.toml")[::2] == (2, "no~file.toml: there is no such file\n")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has such a device")

@@ -1,0 +1,64 @@
+"""ASCII for what a stream cannot encode: all that the package draws is in the table, in as many cells."""
+
+from __future__ import annotations
+
+import ast
+import io
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from hookflow import substitutes
+from hookflow.monitor.layout import screen
+from hookflow.substitutes import ASCII, SUBSTITUTES, is_plain, substitute, substitute_on
+from tests.golden_files import check_golden
+from tests.monitor.conftest import At, scene  # noqa: F401  # a fixture
+
+PACKAGE = Path(substitutes.__file__).parent
+WIDER = {"≥", "≤", "±"}
+
+
+def test_every_character_that_the_package_prints_has_a_substitute() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        drawn = {character for text in texts if isinstance(text, str) for character in text if character > "\x7f"}
+        assert not [each for each in drawn if each.isprintable() and not substitute(each)], path
+
+
+def test_a_substitute_is_as_wide_as_its_character() -> None:
+    every = [*SUBSTITUTES, *map(chr, substitutes.BRAILLE)]
+    assert all(substitute(each).isascii() for each in every)
+    assert {each for each in every if len(substitute(each)) != cell_len(each)} == WIDER
+
+
+@pytest.mark.parametrize(("width", "height"), [(120, 40), (60, 15)])
+def test_the_dashboard_in_ascii(scene: At, width: int, height: int) -> None:  # noqa: F811
+    rows = [strip.text.encode("ascii", ASCII).decode("ascii") for strip in screen(scene(), width, height)]
+    assert {len(row) for row in rows} == {width}
+    check_golden(f"monitor/ascii-{width}x{height}.txt", "".join(f"{row.rstrip()}\n" for row in rows))
+
+
+def test_unknown_characters_take_their_cells_and_texts_stay_in_a_plain_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    def printed(encoding: str, **environ: str) -> bytes:
+        for name in ("LC_ALL", "LC_CTYPE", "LANG", "PYTHONIOENCODING", "PYTHONUTF8"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        substitute_on(stream)
+        print("é 中 → \ud800", end="", file=stream, flush=True)
+        return stream.detach().getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    assert printed("ascii") == b"? ?? > ?"
+    assert printed("latin-1") == b"\xe9 ?? > ?"
+    assert printed("utf-8", LANG="de_DE.UTF-8") == "é 中 → ?".encode()
+    assert printed("utf-8", LANG="C") == "é 中 > ?".encode()
+
+
+def test_a_locale_is_plain_as_the_user_has_set_it() -> None:
+    assert is_plain({"LANG": "C"}) and is_plain({"LC_ALL": "POSIX", "LANG": "de_DE.UTF-8"})
+    assert is_plain({"LANG": "C", "LC_CTYPE": "C.UTF-8"}), "Python itself sets the latter"
+    assert not any(map(is_plain, ({}, {"LANG": "C.UTF-8"}, {"LANG": "C", "LC_CTYPE": "de_DE.UTF-8"})))
+    assert not is_plain({"LANG": "C", "PYTHONIOENCODING": "utf-8"})
