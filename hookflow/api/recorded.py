@@ -98,7 +98,7 @@ class RecordedRun:
 
         A run is "pruned" where a hook has ended it before its last iteration.
         """
-        return read_overview(self._run_dir, time.time()).status
+        return read_overview(self._run_dir, time.time()).health.condition
 
     @property
     def config(self) -> dict[str, Any]:

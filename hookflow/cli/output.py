@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -85,15 +86,16 @@ def write_file(path: Path, text: str) -> None:
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "", width: int | None = None) -> list[str]:
     """Return a table's lines: each cell below the one above it; the last column is wrapped to fit `width`, if given."""
-    cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    if not rows:
+        return []
+    *cells, last = ([*map(printable, column)] for column in zip(*rows, strict=True))
+    padded = [map(str.ljust, column, repeat(max(map(len, column)))) for column in cells]  # there may be 10,000 rows
+    if width is None:
+        return [(indent + "  ".join(row)).rstrip() for row in zip(*padded, last, strict=True)]
     lines = []
-    for row in cells:
-        head = indent + "".join(f"{cell:<{wide}}  " for cell, wide in zip(row[:-1], widths, strict=False))
-        if width is None:
-            lines.append(f"{head}{row[-1]}".rstrip())
-            continue
+    for *row, text in zip(*padded, last, strict=True):
+        head = indent + "".join(f"{cell}  " for cell in row)
         room = min(max(width - len(head), 30), 100)
-        first, *rest = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
+        first, *rest = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
         lines += [f"{head}{first}".rstrip(), *(" " * len(head) + line for line in rest)]
     return lines

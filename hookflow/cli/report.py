@@ -40,7 +40,7 @@ def collect(run: RunDir) -> dict[str, Any]:
         "id": run.id,
         "condition": health.condition,
         "glyph": health.glyph,
-        "tone": "bad" if health.bad else "good" if health.condition == "finished" else "going",
+        "tone": "bad" if health.bad else "good" if health.completed else "going",
         "made": at_time(time.time()),
         "reason": [line for line in end_reason(state) or [health.sentence] if line],
         "detail": _detail(state),
@@ -108,8 +108,7 @@ def _tiles(state: RunState) -> Iterator[tuple[str, str, str]]:
         yield "iteration", f"{state.it:,}", f"of {state.total_iters:,}" if state.total_iters else ""
     began = f"since {at_time(run['t'])}" if run else ""
     yield "time", span(state.elapsed), f"attempt {tries:,}, {began}" if tries > 1 else began
-    iterations = state.it - state.attempts[-1].begin if state.attempts else 0
-    if iterations and state.iterating:
+    if iterations := state.first.attempt.sums["iters"]:
         each = state.iterating / iterations
         yield "an iteration", f"{ms(each)} ms", f"{1e9 / each:,.1f} a second in training"
 
@@ -169,13 +168,13 @@ def _marks(state: RunState) -> Iterator[tuple[int, str, str]]:
 
 
 def _phases(state: RunState) -> Iterator[tuple[str, str, float]]:
-    """Yield of each phase of the last minute its name, its time in an iteration, and its share."""
-    minute = state.first.minute
-    booked = minute.booked
+    """Yield of each phase its name, its time in an iteration of the last attempt, and its share."""
+    attempt = state.first.attempt
+    booked = attempt.booked
     whole = sum(booked.values())
     for name, ns in booked.items():
         if ns:
-            yield name, f"{ms(ns / (minute.sums['iters'] or 1))} ms", round(ns / whole, 4)
+            yield name, f"{ms(ns / (attempt.sums['iters'] or 1))} ms", round(ns / whole, 4)
 
 
 HEADS = (("every", "<"), ("fired", ">"), ("p50, ms", ">"), ("% of iterations", ">"))

@@ -230,7 +230,7 @@ def _costs(report: Report) -> str:
         for name, each, share in report["phases"]
     )
     bar = f'<div class="stack" aria-hidden="true">{stack}</div><ul class="phases">{phases}</ul>'
-    note = '<p class="dim">An iteration of the last minute; the hooks of the last attempt</p>'
+    note = '<p class="dim">Of the last attempt</p>'
     return f"{bar}{note}{_table(report['hooks'], right=(1, 2, 3))}"
 
 

@@ -193,12 +193,12 @@ def rm(
     seen = [read_overview(run, time.time()) for run in wanted.values()]
     if alive := [item for item in seen if is_locked(item.run.path) or not item.health.over]:
         raise UserError(
-            Problem(f"the run {item.run.id} is {item.status}", Where("RUN"), f"hookflow stop {item.run.id}")
+            Problem(f"the run {item.run.id} is {item.health.condition}", Where("RUN"), f"hookflow stop {item.run.id}")
             for item in alive
         )
     if not yes and not sys.stdin.isatty():
         raise UserError(Problem("nobody can be asked here", Where("rm"), "add --yes to delete without a question"))
-    echo("\n".join(columns([(item.run.id, item.run.path.parent.name, item.status) for item in seen])))
+    echo("\n".join(columns([(item.run.id, item.run.path.parent.name, item.health.condition) for item in seen])))
     if not yes and not typer.confirm(f"Delete {counted(len(seen), 'run')}?"):
         raise typer.Exit(1)
     for item in seen:

@@ -254,7 +254,7 @@ class Page:
         if not self.health.over:
             yield "watch", f"hookflow watch {known}"
             yield "stop", f"hookflow stop {known}"
-        elif self.health.condition == "finished":
+        elif self.health.completed:
             run = self.state.run
             epochs = run.get("max_epochs")
             longer = f"max_epochs={2 * epochs}" if epochs else f"max_iters={2 * run.get('max_iters', 1)}"

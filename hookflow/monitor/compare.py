@@ -119,15 +119,15 @@ WHOLE = "iteration"
 
 
 def _spent(state: RunState, plan: Plan) -> dict[str, float]:
-    rank, minute = state.first, state.first.minute
-    count = state.it - state.attempts[-1].begin if state.attempts else 0
-    if not count or not minute.sums["iters"]:
+    rank = state.first
+    count = rank.attempt.sums["iters"]
+    if not count:
         return {}
     totals: dict[str, float] = {}
     for binding in plan.bindings:
         name = f"{binding.hook} @ {binding.point}"
         totals[name] = totals.get(name, 0.0) + rank.timing(binding.id).total / count
-    totals |= {phase: ns / minute.sums["iters"] for phase, ns in minute.booked.items() if phase != "hooks"}
+    totals |= {phase: ns / count for phase, ns in rank.attempt.booked.items() if phase != "hooks"}
     return {name: ns for name, ns in {**totals, WHOLE: state.iterating / count}.items() if ns}
 
 

@@ -126,12 +126,25 @@ class Timing:
         return result
 
 
-class Minute:
-    """The WINDOW seconds before the newest frame: what the time of training iterations was booked to."""
+class Booked:
+    """What the time of training iterations was booked to."""
 
     def __init__(self) -> None:
         self.sums: Counter[str] = Counter()
-        """ns by phase, and `iters`, `ns` (of whole iterations), `samples` and `cost` (ns of writing frames)."""
+        """ns by phase, `iters`, and `ns` of whole iterations."""
+
+    @property
+    def booked(self) -> dict[str, int]:
+        """The ns by phase; "other" is the rest of the iterations."""
+        phases = {phase: self.sums[phase] for phase in PHASES if phase != "other"}
+        return phases | {"other": max(self.sums["ns"] - sum(phases.values()), 0)}  # an iteration may be booked in part
+
+
+class Minute(Booked):
+    """The WINDOW seconds before the newest frame; its sums have `samples` and `cost` (ns of writing frames), too."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._bins: Counter[int] = Counter()
         self._seconds: deque[tuple[int, Counter[str], Counter[int]]] = deque()
 
@@ -149,12 +162,6 @@ class Minute:
             _, its_sums, its_bins = self._seconds.popleft()
             self.sums.subtract(its_sums)
             self._bins.subtract(its_bins)
-
-    @property
-    def booked(self) -> dict[str, int]:
-        """The ns by phase; "other" is the rest of the iterations."""
-        phases = {phase: self.sums[phase] for phase in PHASES if phase != "other"}
-        return phases | {"other": max(self.sums["ns"] - sum(phases.values()), 0)}  # an iteration may be booked in part
 
     @property
     def lately(self) -> float:

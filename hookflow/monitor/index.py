@@ -148,26 +148,31 @@ class Index:
 
     def _signature(self, path: str, row: Row | None) -> str:
         """Return what changes with the files of a run: the times of its folder and its log, and sizes of logs."""
-        folder = f"{self.root}/{path}"
-        numbers: list[int] = []
-        with suppress(OSError):  # `os.stat` of a string is several times as quick as `Path.stat`
-            numbers.append(os.stat(folder).st_mtime_ns)  # noqa: PTH116
+        folder, result = f"{self.root}/{path}", ""
+        try:  # `os.stat` of a string is several times as quick as `Path.stat`
+            result = f"{os.stat(folder).st_mtime_ns}"  # noqa: PTH116
             log = os.stat(f"{folder}/events.jsonl")  # noqa: PTH116
-            numbers += [log.st_mtime_ns, log.st_size]
+            result += f" {log.st_mtime_ns} {log.st_size}"
+        except OSError:
+            pass
         if row and row.values["ranks"] > 1:
-            numbers += [log.stat().st_size for log in sorted(Path(folder).glob("events.rank*.jsonl"))]
-        return " ".join(map(str, numbers))
+            for other in sorted(Path(folder).glob("events.rank*.jsonl")):
+                result += f" {other.stat().st_size}"
+        return result
 
     def _look(self, path: str, signature: str) -> Row:
         run = RunDir(self.root / path)
         seen = self._glances.setdefault(path, Glance(run)).read(time.time())
-        final = seen.health.over and seen.health.condition != "unreadable" and not seen.refused
-        if final:
+        silent = seen.health.condition == "stalled" and run.life() == "remote"
+        final = (silent or seen.health.over) and seen.health.condition != "unreadable" and not seen.refused
+        if final and not silent:
             del self._glances[path]
         metric = next(iter(in_order(seen.state.metrics.by_name, seen.state.monitored)), "")
         points = [value for _, value in seen.state.metrics.by_name.get(metric, ())]
         curve = points if len(points) <= CURVE else [points[k * (len(points) - 1) // (CURVE - 1)] for k in range(CURVE)]
         values, config = _values(run, seen, metric), _json(_config(run))
+        if silent:  # in words that stay true until its log grows: only then is it read again
+            values["reason"] = f"no progress since {time.strftime('%Y-%m-%d %H:%M', time.localtime(seen.state.moved))}"
         return Row(self.root, path, values, config, curve, signature, final, seen.refused)
 
     def _load(self) -> dict[str, Row]:
@@ -258,7 +263,7 @@ def _values(run: RunDir, seen: Overview, metric: str) -> dict[str, Any]:
     values: dict[str, Any] = {
         "id": run.id,
         "name": run.path.parent.name,
-        "status": seen.status,
+        "status": seen.health.condition,
         "reason": seen.reason,
         "begun": float(facts.get("created") or state.run.get("t", 0.0)),
         "duration": sum(attempt.until - attempt.began for attempt in state.attempts),

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 from hookflow.events.records import PHASES, End, Error, Frame, Message, Record, Run
 from hookflow.graph.plan import Binding, Plan
-from hookflow.monitor.durations import WINDOW, Minute, Timing
+from hookflow.monitor.durations import WINDOW, Booked, Minute, Timing
 from hookflow.monitor.journal import BECAME, Journal, Kind
 from hookflow.numbers import one_line, rough
 
@@ -34,6 +34,7 @@ class Rank:
         self.it: int = self.run.get("it", 0)
         self.trained = self.now  # the newest frame of the training
         self.minute = Minute()
+        self.attempt = Booked()
         self.bindings: dict[int, Timing] = {}
         self.meeting = MEETING.get(self.run.get("strategy", ""), MEETING["ddp"])
 
@@ -62,6 +63,8 @@ class Rank:
         self.now, self.it = max(self.now, t), record["it"]
         if record["iters"][0] or any(record["phases"].values()):  # else the last minute of training stays
             self.minute.add(t, record["phases"], record["iters"], record["samples"], record["cost"])
+            count, ns, *_ = record["iters"]
+            self.attempt.sums.update({**record["phases"], "iters": count, "ns": ns})
             self.trained = t
         for binding, entry in record["hooks"].items():
             self.bindings.setdefault(int(binding), Timing()).add(t, record["it"], entry)

@@ -106,7 +106,6 @@ class RunState:
         self.moved = self.now  # when the training was last seen to get on
         self._between = False  # an epoch is over, with or without its validation, and the next has not begun
         self.active = 0.0  # seconds of training, validation and saving
-        self.iterating = 0  # of them, ns inside training iterations
         self._frame_t = 0.0
 
     def apply(self, record: records.Record, rank: int = 0, plan: Plan = NO_PLAN) -> None:
@@ -152,6 +151,11 @@ class RunState:
     def first(self) -> Rank:
         """Rank 0, whose log this is."""
         return self.ranks.of[0]
+
+    @property
+    def iterating(self) -> int:
+        """The ns of this attempt that were spent in training iterations."""
+        return self.first.attempt.sums["ns"]
 
     @property
     def monitored(self) -> dict[str, Mode]:
@@ -267,7 +271,6 @@ class RunState:
         if "elapsed" in record:
             self._began = self.now - record["elapsed"]
         self.stage, self.batch, self.batches = record["stage"], record["bi"], record["bn"]
-        self.iterating += record["iters"][1]
         self.first.frame(record)
         if record["iters"][0]:
             self._seconds.add(self.it, self._before + self.elapsed)

@@ -42,13 +42,6 @@ class Overview:
     refused: list[str]
 
     @property
-    def status(self) -> str:
-        """The condition; "pruned" where a hook has ended the run before its last iteration."""
-        end = self.state.end
-        early = end is not None and end["reason"] and self.state.it < self.state.total_iters
-        return "pruned" if early and self.health.condition == "finished" else self.health.condition
-
-    @property
     def reason(self) -> str:
         """Why it has ended, or what is wrong; empty where there is nothing to say."""
         text = next(iter(end_reason(self.state)), self.health.sentence)

@@ -22,7 +22,6 @@ from hookflow.monitor.compare import (
     unequal,
 )
 from hookflow.monitor.health import GLYPHS
-from hookflow.monitor.selection import GLYPH_OF_PRUNED
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, beside, boxed, cells, row, scrolled
 from hookflow.monitor.view import Page, Scene
 from hookflow.numbers import ms, number
@@ -149,7 +148,7 @@ def head(scene: Scene, width: int) -> list[Strip]:
             seen = next((each.values for each in scene.rows if each.id == side.run.id), {})
             status, metric = str(seen.get("status", "")), seen.get("metric")
             best = seen.get(f"best.{metric}")
-            glyph = GLYPHS.get(status, GLYPH_OF_PRUNED)  # type: ignore[call-overload]
+            glyph = GLYPHS.get(status, "")  # type: ignore[call-overload]
             parts += [(letter, style), " ", (side.run.id[-4:], "strong"), " "]
             parts.append((glyph if brief else f"{glyph} {status}", CONDITION_STYLES.get(status, "warn")))
             parts += [f" {metric} {number(best)}" if isinstance(best, float) and not brief else "", "   "]

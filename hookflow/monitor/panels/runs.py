@@ -16,7 +16,7 @@ from hookflow.monitor.charts import Scale, draw
 from hookflow.monitor.compare import LETTERS
 from hookflow.monitor.health import GLYPHS
 from hookflow.monitor.index import Row
-from hookflow.monitor.selection import GLYPH_OF_PRUNED, cell, differing, headings, known_keys, parse_filter, select
+from hookflow.monitor.selection import cell, differing, headings, known_keys, parse_filter, select
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, bar, boxed, cells, row, spread, window
 from hookflow.monitor.view import Notice, Page, Prompt, Scene
 from hookflow.numbers import rough
@@ -178,7 +178,7 @@ def _columns(scene: Scene, shown: Listing, width: int) -> list[Column]:
 
 def _state(each: Row, wide: int) -> list[Part]:
     status = each.values["status"]
-    return [(f"{GLYPHS.get(status, GLYPH_OF_PRUNED)} {status}", CONDITION_STYLES.get(status, "warn"))]
+    return [(f"{GLYPHS.get(status, '?')} {status}", CONDITION_STYLES.get(status, "warn"))]
 
 
 def _progress(each: Row, wide: int) -> list[Part]:
