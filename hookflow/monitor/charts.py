@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -60,6 +61,9 @@ class Axis:
         return span(x) if self.unit == "time" else f"epoch {x:.{2 if self.last - self.first < 20 else 1}f}"
 
 
+_MAX = sys.float_info.max
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """The y-axis: where values lie on a chart; `log` only when all are above zero."""
@@ -71,22 +75,23 @@ class Scale:
     @classmethod
     def of(cls, values: Sequence[float], log: bool) -> Scale:
         low, high = min(values), max(values)
-        log = log and low > 0
+        log = log and low >= sys.float_info.min
         if high - low < 1e-12 * max(abs(high), 1e-12):
-            low, high = (low * 0.9, high * 1.1) if low > 0 else (low - 1.0, high + 1.0)
+            margin = low / 10 if low >= sys.float_info.min else max(-low / 10, 1.0)
+            low, high = max(low - margin, -_MAX), min(high + margin, _MAX)
         return cls(low, high, log)
 
     def place(self, value: float) -> float:
         """Return 0 to 1 from bottom to top."""
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
+        return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # the span itself may overflow
 
     def at(self, place: float) -> float:
         """Return the value at a place."""
         if self.log:
-            return float(self.low * (self.high / self.low) ** place)
-        return self.low + place * (self.high - self.low)
+            return float(self.low ** (1 - place) * self.high**place)
+        return self.low * (1 - place) + self.high * place
 
 
 def ticks(values: Sequence[float], width: int) -> list[str]:
