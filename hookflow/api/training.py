@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -33,7 +34,7 @@ from hookflow.monitor.summary import metrics_table
 from hookflow.numbers import counted, number, span
 from hookflow.runner.distributed.failures import ChildExit
 from hookflow.runner.distributed.rendezvous import started_by_torchrun
-from hookflow.runner.process.launch import claim, hand_on_signals, new_run, start
+from hookflow.runner.process.launch import claim, finish_notifying, hand_on_signals, new_run, start, start_notifying
 from hookflow.runner.process.signals import handlers_put_back
 from hookflow.service.runs import failure_report
 from hookflow.substitutes import substitute_on
@@ -75,7 +76,11 @@ def train(
         shown = plain.follow_json if ui == "json" else plain.follow
         follow = lambda child_exit: shown(run_dir, sys.stdout, child_exit=child_exit)  # noqa: E731
     with handlers_put_back():
-        code = _in_its_own(run_dir, follow) if process else _here(pipeline, run_dir, follow)
+        try:
+            code = _in_its_own(run_dir, follow) if process else _here(pipeline, run_dir, follow)
+        finally:
+            if unsent := finish_notifying(run_dir):
+                warnings.warn(unsent, stacklevel=2)
     _raise_failure(run_dir, code, resumable=not pipeline.objects)
     return RecordedRun(run_dir)
 
@@ -94,6 +99,7 @@ def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
 def _here(pipeline: Pipeline, run_dir: RunDir, follow: Follow | None) -> int:
     """Train in this process and return the exit code. Raises what ends the training."""
     locks = claim(run_dir)
+    start_notifying(run_dir, os.getpid(), time.time())
     try:
         with pipeline.in_use(), _shown_beside(follow):
             from hookflow.runner.process.main import train

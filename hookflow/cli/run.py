@@ -70,7 +70,7 @@ def run(
     changes = Changes((*(set_ or ()), *extra), tuple(without or ()), tuple(only or ()), shuffle, dir)
     passed = {"--detach": detach, "--in-process": in_process, "--nproc": nproc, "--max-restarts": max_restarts}
     from hookflow.runner.distributed.rendezvous import started_by_torchrun
-    from hookflow.runner.process.launch import Standby, claim, hand_on_signals, new_run, start
+    from hookflow.runner.process.launch import Standby, claim, hand_on_signals, new_run, start, start_notifying
 
     torchrun = started_by_torchrun()
 
@@ -98,6 +98,7 @@ def run(
         from hookflow.runner.process.main import train
 
         claim(run_dir)
+        start_notifying(run_dir, os.getpid(), time.time())
         code = train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks)
         _exit(run_dir, code, shown=True)
     from hookflow.runner.distributed.failures import ChildExit
@@ -118,11 +119,18 @@ def run(
             echo(f"{run_dir.id} is running (pid {begin().pid}); see it with: hookflow watch {run_dir.id}")
             return
         code = exit_code(_echo(run_dir, ChildExit(run_dir, begin), _chosen(ui), pressed))
-    _exit(run_dir, code, shown=ui != "none")
+    _exit(run_dir, code, shown=ui != "none", left=_chosen(ui) == "tui")
 
 
-def _exit(run_dir: RunDir, code: int, *, shown: bool) -> NoReturn:
-    """Exit with the code of a run; print a mistake of the user's, and any failure of a run that was not shown."""
+def _exit(run_dir: RunDir, code: int, *, shown: bool, left: bool = False) -> NoReturn:
+    """Exit with the code of a run; print a mistake of the user's, and any failure of a run that was not shown.
+
+    Unless the run was `left`, it is over, and its last notification is awaited.
+    """
+    from hookflow.runner.process.launch import finish_notifying
+
+    if not left and (unsent := finish_notifying(run_dir)):
+        print_error(unsent)
     if code == 2:
         from hookflow.service.runs import failure_report
 

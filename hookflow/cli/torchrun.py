@@ -8,6 +8,7 @@ import select
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.failures import append_record
 from hookflow.runner.distributed.rendezvous import Ranks, of_environment, rendezvous, restarts, store
-from hookflow.runner.process.launch import claim
+from hookflow.runner.process.launch import claim, finish_notifying, start_notifying
 from hookflow.service.runs import failure_report
 from hookflow.text import print_error
 
@@ -79,11 +80,15 @@ def train_as_rank(find: Callable[[], RunDir], shown: UI, *, resume: bool, allow_
         append_record(run_dir, "message", level="warn", source="hookflow", text=text)
     from hookflow.runner.process.main import leave, train
 
+    if ranks.first:
+        start_notifying(run_dir, os.getppid(), time.time())  # the launcher outlives ranks that it starts again
     with _printing_to_the_run(run_dir, ranks, shown):
         options = {"resume": resume or again, "allow_changed_hooks": allow_changed_hooks}
         code = train(run_dir, **options, restarts_left=most - done)
     if code == MISTAKEN and ranks.first:
         print_error(failure_report(run_dir))
+    if unsent := finish_notifying(run_dir) if code == 0 or done == most else "":
+        print_error(unsent)
     leave(code, several=ranks.world > 1)
     return code
 

@@ -357,6 +357,27 @@ class WriterSection(Component):
     """The class or function that creates it: a registered name, "package.module:Name" or "./file.py:Name"."""
 
 
+Occasion = Literal["end", "failure", "stall", "best", "warning"]
+"""What a notification is sent about."""
+
+
+class NotifySection(Section):
+    """Where notifications of a run are sent, and about what: by a process that watches it."""
+
+    to: list[str] = Field(default=[], examples=[["ntfys://ntfy.sh/${env:TOPIC}"]])
+    """Addresses as apprise takes them; a secret is written as `${env:NAME}`."""
+    command: list[str] | None = Field(default=None, min_length=1, examples=[["mail", "-s", "hookflow", "me"]])
+    """A program and its arguments: it reads the message from its standard input."""
+    on: list[Occasion] = Field(default=["end", "failure", "stall"], min_length=1, examples=[["failure", "best"]])
+    """What to send: "end", "failure", "stall", "best" (a new best value), "warning"."""
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if not self.to and self.command is None:
+            raise ValueError('nothing is sent anywhere; write to = ["ntfys://ntfy.sh/topic"], or a command')
+        return self
+
+
 class Firing(Section):
     """When a hook fires, and in which parts of the network: the keys that a hook and each of its points share."""
 
@@ -478,6 +499,8 @@ class Pipeline(Section):
     """Points of the pipeline's own, by name."""
     writers: dict[FolderName, WriterSection] = {}
     """Where else what the run logs is written, by name: `[writers.tb]` with `use = "tensorboard"`."""
+    notify: NotifySection | None = None
+    """Where notifications of the run are sent, and about what; nowhere if left out."""
     hooks: dict[HookName, HookNode] = {}
     """The hooks by name; their order here decides where nothing else does."""
 

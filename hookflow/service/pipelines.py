@@ -121,6 +121,10 @@ def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = N
     from hookflow.pipeline.load import wrong_parts
 
     problems = [*missing_components(loaded, base or loaded.source.parent), *wrong_parts(loaded)]
+    if loaded.pipeline.notify is not None:
+        from hookflow.monitor.notify import wrong_notifications
+
+        problems += wrong_notifications(loaded)
     try:
         plan = compile_pipeline(loaded, base, shuffle, imports=imports)
     except UserError as error:

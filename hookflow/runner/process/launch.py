@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+import tomli
+
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import VERSION
 from hookflow.events.run_lock import Locks, release, share, try_lock
@@ -111,13 +113,53 @@ def start(
         options = (f"--nproc={nproc}", f"--max-restarts={max_restarts}", *options)
     locks = claim(run_dir)
     try:
+        began = time.time()
         with run_dir.output.open("ab") as output:
             if standby and nproc is None:
-                return standby.train((str(run_dir.path), *options), output, locks)
-            holding = f"--locks={','.join(map(str, locks))}"
-            return _python(module, str(run_dir.path), holding, *options, output=output, descriptors=locks)
+                child = standby.train((str(run_dir.path), *options), output, locks)
+            else:
+                holding = f"--locks={','.join(map(str, locks))}"
+                child = _python(module, str(run_dir.path), holding, *options, output=output, descriptors=locks)
+        start_notifying(run_dir, child.pid, began)
+        return child
     finally:
         release(locks)  # the child's copies hold the lock now
+
+
+_NOTIFYING: dict[Path, subprocess.Popen[bytes]] = {}
+
+LAST = 30.0
+"""Seconds that a command waits at the end of a run for its last notification."""
+
+
+def start_notifying(run_dir: RunDir, pid: int, since: float) -> None:
+    """Start the process that sends the notifications of `[notify]`, if the pipeline asks for any.
+
+    It watches the attempt that began at `since` (seconds since 1970), and the process `pid` that trains or that starts
+    the ranks.
+    """
+    if b"[notify]" not in (text := run_dir.wanted().pipeline.read_bytes()):
+        return  # to parse it takes longer
+    if (section := tomli.loads(text.decode()).get("notify")) is None:
+        return
+    arguments = (str(run_dir.path), json.dumps(section), f"--pid={pid}", f"--since={since!r}")
+    with run_dir.output.open("ab") as output:
+        _NOTIFYING[run_dir.path] = _python("hookflow.monitor.notify", *arguments, output=output, descriptors=())
+
+
+def finish_notifying(run_dir: RunDir) -> str:
+    """Wait until the last notification of a run that is over is sent; return what is wrong, or "".
+
+    After `LAST` seconds the process that sends it is left alone.
+    """
+    process = _NOTIFYING.pop(run_dir.path, None)
+    if process is None:
+        return ""
+    try:
+        failed = process.wait(LAST)
+    except subprocess.TimeoutExpired:
+        return f"notify: the last notification has not been sent after {LAST:g} s; it is tried on"
+    return f"notify: not every notification was sent; {short(run_dir.output)} says why" if failed else ""
 
 
 def _python(module: str, *arguments: str, output: IO[bytes], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:

@@ -1,0 +1,192 @@
+"""Notifications: what is sent about a run, by whom, and what becomes of a message that does not arrive."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hookflow.events.rundir import RunDir
+from hookflow.monitor import notify
+from hookflow.monitor.notify import Message, Sender, Watch, execute
+from hookflow.pipeline.schema import NotifySection, Occasion
+from tests.cli.conftest import refused
+from tests.conftest import TOY, Trained, hookflow, strike, wait_for
+
+EVERY: tuple[Occasion, ...] = ("end", "failure", "stall", "best", "warning")
+TELL = """\
+import os, sys
+with open("told.txt", "a") as file:
+    print(os.environ["HOOKFLOW_OCCASION"], sys.stdin.read().splitlines(), sys.argv[1:], file=file)
+"""
+VALUE = "a-long-secret-value"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a pipeline that notifies by a command."""
+    monkeypatch.setenv("TOKEN", VALUE)
+    (tmp_path / "tell.py").write_text(TELL)
+    (tmp_path / "p.toml").write_text(
+        f'extends = "{TOY}"\n[notify]\ncommand = ["{sys.executable}", "tell.py", "${{env:TOKEN}}"]\n'
+        'on = ["end", "failure", "best"]\n[run]\nthreads = 1\n'
+    )
+    return tmp_path
+
+
+def told(folder: Path) -> list[str]:
+    file = folder / "told.txt"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_the_command_is_given_the_best_value_and_the_end(folder: Path) -> None:
+    done = hookflow("run", "p.toml", "--ui=plain", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    *best, end = told(folder)
+    assert [line.split()[0] for line in best] == ["best"] * len(best) != []
+    assert "best accuracy" in best[0] or "best loss" in best[0]
+    assert end.startswith("end [")
+    assert "finished after" in end
+    assert VALUE in end  # the command has it, and nothing else
+    for file in folder.rglob("runs/**/*"):
+        assert not file.is_file() or VALUE.encode() not in file.read_bytes(), file
+    assert VALUE not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("how", ["--ui=none", "--detach"])
+def test_a_killed_training_is_a_failure(folder: Path, how: str) -> None:
+    kill = strike(folder, 7, number=signal.SIGKILL).replace("./watchers.py", f"{TOY.parent}/watchers.py")
+    hookflow("run", "p.toml", how, "--set", kill, cwd=folder)
+    wait_for(lambda: any(line.startswith("failure") for line in told(folder)), "the notification")
+    assert ("killed by SIGKILL" in told(folder)[-1]) is (how != "--detach")
+    assert "killed" in told(folder)[-1]
+
+
+def whole(watch: Watch) -> list[Message]:
+    """Return every message of a run that is over."""
+    messages, over = watch.look()
+    more, again = watch.look()
+    assert (over, again) == (False, True)
+    return messages + more
+
+
+def test_the_messages_of_a_run(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained()
+    messages = whole(Watch(run, EVERY, os.getpid(), 0.0))
+    assert [message.occasion for message in messages] == ["best", "warning", "end"]
+    assert "SYNTHETIC" in messages[1].title
+    assert "finished after" in messages[-1].title
+    assert "best accuracy" in messages[-1].text
+    assert [each.occasion for each in whole(Watch(run, ["end"], os.getpid(), 0.0))] == ["end"]
+    later = Watch(run, EVERY, os.getpid(), time.time() + 100)  # of an attempt that has not begun
+    assert later.look() == ([], False)
+    clock = SimpleNamespace(time=lambda: time.time() + 1000, monotonic=time.monotonic)
+    monkeypatch.setattr(notify, "time", clock)
+    run.events.write_text("".join(line for line in run.events.read_text().splitlines(True) if '"k":"end"' not in line))
+    monkeypatch.setattr(RunDir, "life", lambda self: "alive")
+    hanging = Watch(run, ["stall"], os.getpid(), 0.0)
+    (stall,), over = hanging.look()
+    assert not over
+    assert "stalled: no progress for" in stall.title
+    assert hanging.look() == ([], False)  # the next report is due when it has lasted twice as long
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """Refuses the first requests, and keeps what the others bring."""
+
+    refusals = 0
+    taken: list[dict[str, str]] = []  # noqa: RUF012  # of the test
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if type(self).refusals:
+            type(self).refusals -= 1
+            self.send_error(503)
+            return
+        self.taken.append(json.loads(body))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    pytest.importorskip("apprise")
+    monkeypatch.setattr(notify, "PAUSES", (0.0, 0.0))
+    Server.taken = []
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"json://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_apprise_sends_to_an_address_and_tries_again(
+    trained: Trained, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, section = trained(), {"to": [address], "on": ["end"]}
+    Server.refusals = 2
+    assert execute(run, section, os.getpid(), 0.0) == 0
+    (message,) = Server.taken
+    assert "finished after" in message["title"]
+    assert "best accuracy" in message["message"]
+    Server.refusals = 10
+    assert execute(run, section, os.getpid(), 0.0) == 1
+    assert Server.refusals == 7
+    assert "notify: end was not sent to address 1: " in capsys.readouterr().err
+    sender = Sender(NotifySection(to=[address]), run)
+    assert sender.send(Message("end", "t", "x"))
+    assert Server.refusals == 4
+    assert sender.send(Message("end", "t", "x"))
+    assert Server.refusals == 3  # a place that has failed is tried once
+    Server.refusals = 0
+    assert not sender.send(Message("end", "t", "x"))
+
+
+def test_a_command_that_fails_is_reported(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "PAUSES", ())
+    run = trained()
+
+    def sent(*command: str) -> list[str]:
+        return Sender(NotifySection(command=[*command]), run).send(Message("end", "t", "x"))
+
+    code = "import sys; sys.exit('no network')"
+    why = f"end was not sent to {sys.executable}: exit code 1: no network"
+    assert sent(sys.executable, "-c", code) == [why]
+    assert sent("/nowhere/to/be") == ["end was not sent to /nowhere/to/be: No such file or directory"]
+    monkeypatch.setattr(notify, "LONGEST", 0.0)
+    (late,) = sent(sys.executable, "-c", "import time; time.sleep(100)")
+    assert "it has not ended after 0 s" in late
+
+
+def test_what_cannot_be_sent_is_refused_before_the_training(tmp_path: Path) -> None:
+    pytest.importorskip("apprise")
+    file = tmp_path / "p.toml"
+
+    def wrong(lines: str) -> str:
+        file.write_text(f'extends = "{TOY}"\n[notify]\n{lines}\n')
+        return refused("run", file, "--detach")
+
+    assert f'{file}:3:7: "nonsense://x" is no address that apprise knows' in wrong('to = ["nonsense://x"]')
+    assert f'{file}:3:12: there is no program "./no.sh"' in wrong('command = ["./no.sh"]')
+    assert "nothing is sent anywhere" in wrong('on = ["end"]')
+    assert 'did you mean "best"?' in wrong('command = ["true"]\non = ["bets"]')
+
+
+def test_a_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(f'extends = "{TOY}"\n[notify]\nto = ["ntfy://topic"]\n')
+    monkeypatch.setattr("hookflow.pipeline.registry.find_spec", lambda name: None)
+    assert "pip install 'hookflow[notify]'" in refused("run", file, "--detach")
