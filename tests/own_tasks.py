@@ -115,7 +115,7 @@ class Forgets:
         run.backward(loss)
         run.step()
         self.scaler.scale(loss)
-        self.scaler.update(2.0**self.steps)
+        self.scaler.update(2.0 ** (self.steps % 64))
         with torch.no_grad():
             self.target.weight.mul_(0.9)
         return {"loss": loss}
