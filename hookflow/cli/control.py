@@ -1,4 +1,4 @@
-"""The commands ctl and stop: what a running training is asked to do, and how it answers."""
+"""The commands ctl and stop: they send a command to a running training and print its answer."""
 
 from __future__ import annotations
 

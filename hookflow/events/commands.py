@@ -22,7 +22,7 @@ from hookflow.events.rundir import RunDir
 class Command(NamedTuple):
     """A command: its name, the arguments that it takes, and what it does.
 
-    One that is `destructive` discards work or ends the run: whoever sends it asks the user first.
+    One that is `destructive` discards work or ends the run: its sender asks the user first.
     """
 
     name: str

@@ -166,7 +166,7 @@ def _with_rows(record: Scalars) -> Scalars:
 
 
 FITTING: Mapping[type, Any] = {Histogram: _with_edges, Scalars: _with_rows}
-"""What more is to be checked of a record, whose fields are valid."""
+"""Further checks of a record whose fields are valid."""
 
 
 def _integer(bounds: range) -> schema.CoreSchema:

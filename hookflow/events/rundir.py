@@ -78,7 +78,7 @@ class RunDir:
     """A few bytes that say where the training thread is; see `events.now`."""
     checkpoints = Entry("checkpoints")
     notes = Entry("notes.json")
-    """What people have noted about the run: tags and a note. Nothing else writes it."""
+    """Tags and a note that users gave the run. Nothing else writes it."""
     images = Entry("images")
     """The arguments of `run.log_image` and `run.log_figure`."""
     traces = Entry("traces")

@@ -1,6 +1,6 @@
 """A plan of declared hooks: names resolved, warnings collected, and the bindings at each point in order.
 
-What is ordered are the bindings at one point, or at both points of an `around_X` together.
+The bindings are ordered at one point, or at both points of an `around_X` together.
 
 From strong to weak: stated edges, data flow, phase, the file's order. Weaker reasons give way to stronger ones.
 

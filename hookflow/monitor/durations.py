@@ -127,7 +127,7 @@ class Timing:
 
 
 class Booked:
-    """What the time of training iterations was booked to."""
+    """The time of training iterations, by phase."""
 
     def __init__(self) -> None:
         self.sums: Counter[str] = Counter()

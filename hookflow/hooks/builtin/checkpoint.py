@@ -1,4 +1,4 @@
-"""What is kept of a run: `checkpoint` asks for its state to be saved, `export` writes weights as files for others."""
+"""Files of a run: `checkpoint` requests that its state is saved, `export` writes weights as files for others."""
 
 from __future__ import annotations
 

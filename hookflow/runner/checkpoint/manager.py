@@ -114,7 +114,7 @@ class HostCopy:
     """Copies a state into the host's memory: pinned where it comes from a GPU, so that it waits for the device once.
 
     With `reuse` the next copy overwrites the memory of the last one, tensor by tensor of the same shape and kind.
-    Of a sharded tensor it copies the own shard; the copies are sharded over `mesh`.
+    It copies this rank's shard of a sharded tensor; the copies are sharded over `mesh`.
     """
 
     def __init__(self, mesh: DeviceMesh | None = None, *, reuse: bool) -> None:

@@ -41,7 +41,7 @@ class Capture:
     def add(self, marks: Array, apart: Sequence[Array], nested: Array) -> None:
         """Take marks of the timeline, and firings: binding, begin, seconds.
 
-        Those `apart` call no others. Of those that may be `nested`, the inner ones stand before the outer one.
+        Those `apart` call no others. Among those in `nested`, an inner firing precedes the outer one.
         """
         self._marks.append(marks[marks[:, 0] > self._began])
         self._apart += apart

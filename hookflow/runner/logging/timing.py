@@ -31,7 +31,7 @@ DATA, FORWARD, BACKWARD, OPTIMIZER, HOOKS, OTHER = (float(k) for k in range(len(
 ITERATION = float(len(PHASES))
 """Other time, and the end of an iteration."""
 OUTSIDE = ("", "validation", "checkpoint", "commands")
-"""What the time outside of iterations is spent on."""
+"""Kinds of time outside of iterations."""
 NOBODY, VALIDATION, SAVING, COMMANDS = (ITERATION + 1 + k for k in range(len(OUTSIDE)))
 
 CHUNK = 4096

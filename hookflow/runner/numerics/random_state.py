@@ -122,7 +122,7 @@ _SPARES: list[tuple[Any, Any]] = []
 """NumPy's generators that `fork_generators` exchanges for the global one, and their memory."""
 
 Fork = tuple[Any, ...]
-"""What `fork_generators` has kept."""
+"""The states that `fork_generators` has kept."""
 
 
 def fork_generators(seeds: Sequence[int] = (), *, torch_alone: bool = False) -> Fork:
