@@ -14,6 +14,7 @@ from markdown_tables import code, table, toml
 
 from hookflow.events import records
 from hookflow.hooks.run import Run
+from hookflow.monitor import keys
 
 RECORDS: dict[str, Any] = {get_args(get_type_hints(kind)["k"])[0]: kind for kind in get_args(records.Record)}
 TABLES: dict[str, Any] = {**RECORDS, "DataInfo": records.DataInfo, "command": records.CommandRecord}
@@ -24,6 +25,23 @@ def offered_by_run() -> str:
     """Return every attribute, property and method of what hooks and tasks are given as `run`."""
     rows = ((code(f"run.{written}"), about) for _, written, about in members(Run))
     return table(("", "meaning"), rows)
+
+
+def keys_of_dashboard() -> str:
+    """Return the actions of the dashboard with their keys, those of all pages and then those of each."""
+    of_all = [action for action in keys.ACTIONS if action.only not in ("replay", "question")]
+    of_replay = [action for action in keys.ACTIONS if action.only == "replay"]
+    sections = {"On every page": of_all, "In a replay": of_replay}
+    sections |= {f"On the page `{name}`": list(actions) for name, actions in keys.OF_PAGES.items()}
+    tables = []
+    for title, actions in sections.items():
+        rows = ((code(each.name), " ".join(map(code, each.keys.split())), capital(each.about)) for each in actions)
+        tables.append(f"{title}:\n\n{table(('action', 'keys', 'what it does'), rows)}")
+    return "\n".join(tables)
+
+
+def capital(about: str) -> str:
+    return f"{about[0].upper()}{about[1:]}."
 
 
 def members(offering: type) -> Iterator[tuple[str, str, str]]:

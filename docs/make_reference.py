@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
-from declared_tables import TABLES, fields, offered_by_run
+from declared_tables import TABLES, fields, keys_of_dashboard, offered_by_run
 from hooks_page import hooks_page
 from markdown_tables import code, doc, rows_of_fields, sentence, slug, table
 
@@ -37,6 +37,7 @@ from hookflow.runner.builder.components import OFFERED_TO_WRITERS
 FOLDER = Path(__file__).parent
 PIECES: dict[str, Callable[[], str]] = {
     "run": offered_by_run,
+    "keys": keys_of_dashboard,
     **{f"fields of {record}": partial(fields, record) for record in TABLES},
 }
 GENERATED = re.compile(r"(<!-- generated: (.*?) -->\n).*?(<!-- /generated -->)", re.DOTALL)

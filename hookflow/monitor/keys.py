@@ -1,9 +1,12 @@
-"""The panels, the pages and the keys: for each key its command and its help."""
+"""The panels, the pages, and the actions: the table of all that keys do, which help, footer and docs are drawn from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
+from functools import lru_cache, partial
+from itertools import chain, zip_longest
+
+from textual.keys import key_to_character
 
 from hookflow.events.commands import COMMANDS as COMMANDS_OF_RUN
 from hookflow.events.commands import split_setting
@@ -11,19 +14,19 @@ from hookflow.monitor.panels.compare import COMPARE
 from hookflow.monitor.panels.events import EVENT, EVENTS
 from hookflow.monitor.panels.explorer import EXPLORER
 from hookflow.monitor.panels.gallery import GALLERY
-from hookflow.monitor.panels.help import Command, Key, help_page
+from hookflow.monitor.panels.help import help_page
 from hookflow.monitor.panels.hooks import HOOK, HOOKS, POINTS
 from hookflow.monitor.panels.metrics import METRICS
 from hookflow.monitor.panels.output import OUTPUT
 from hookflow.monitor.panels.ranks import RANKS
 from hookflow.monitor.panels.runs import RUNS
 from hookflow.monitor.panels.system import SYSTEM
-from hookflow.monitor.panels.timeline import TO_EPOCH, TO_ITERATION, TO_TROUBLE
+from hookflow.monitor.panels.timeline import ACTIONS as OF_TIMELINE
 from hookflow.monitor.panels.waterfall import TRACE
 from hookflow.monitor.prompt import edit
-from hookflow.monitor.view import Notice, Page, Prompt, Scene, charts, flip, send, ways_back
+from hookflow.monitor.view import Action, KeyMap, Notice, Page, Prompt, Scene, charts, flip, send, ways_back
 
-HELP = Page("help", lambda scene, width, height: help_page(scene, width, height, KEYS), "?", "this help")
+HELP = Page("help", lambda scene, width, height: help_page(scene, width, height, key_rows(scene)), "?", "this help")
 PANELS: dict[int, Page] = dict(enumerate((POINTS, HOOKS, METRICS, SYSTEM, EVENTS, RANKS), start=1))
 TOGGLED = (EXPLORER, TRACE, GALLERY, OUTPUT, RUNS)
 PAGES = {page.name: page for page in (HOOK, EVENT, HELP, COMPARE, *TOGGLED)}
@@ -39,11 +42,12 @@ def current(scene: Scene) -> Page:
     return PAGES.get(scene.view.page) or PANELS[scene.view.focus]
 
 
-def _move(step: int, scene: Scene) -> None:
-    current(scene).move(scene, step)
+def _move(step: int, scene: Scene) -> Notice | None:
+    move = current(scene).move
+    return move(scene, step) if move else Notice("there is nothing to move in here")
 
 
-def _enter(scene: Scene) -> Notice | None:
+def _enter(scene: Scene) -> str | Notice | None:
     answer = current(scene).enter(scene)
     scene.view.scroll = 0
     return answer
@@ -53,16 +57,17 @@ def _toggle(page: str, scene: Scene) -> None:
     scene.view.open("main" if scene.view.page == page else page)
 
 
-def _focus(number: int, scene: Scene) -> None:
+def _focus(number: int, scene: Scene) -> Notice | None:
     """Go to a panel; one that is in focus, or has no room beside the others, becomes large."""
     view = scene.view
     if number not in panels(scene):
-        return
+        return Notice("one process trains: there are no ranks to show")
     again, hidden = view.focus == number, number not in scene.visible
     if view.page == "main":
         view.zoomed = not (again and view.zoomed) and (again or hidden)
     view.focus = number
     view.open("main")
+    return None
 
 
 def _next_panel(step: int, scene: Scene) -> None:
@@ -76,15 +81,17 @@ def _back(scene: Scene) -> None:
     if view.page == "main" and not view.zoomed:
         view.event = None
     view.zoomed = view.zoomed and view.page != "main"
-    view.open("main")
+    view.open(current(scene).above)
 
 
 def _swap(scene: Scene) -> None:
     scene.view.focus = {1: 2, 2: 1}.get(scene.view.focus, 2)
 
 
-def _next_metric(step: int, scene: Scene) -> None:
-    scene.view.metric = (scene.view.metric + step) % max(len(charts(scene.state)), 1)
+def _next_metric(step: int, scene: Scene) -> Notice | None:
+    names = charts(scene.state)
+    scene.view.metric = (scene.view.metric + step) % max(len(names), 1)
+    return None if names[1:] else Notice("there is no other metric")
 
 
 def _next_trouble(step: int, scene: Scene) -> Notice | None:
@@ -173,67 +180,152 @@ def _answer(name: str, scene: Scene) -> str:
     return "stop and leave" if name == "s" else ""
 
 
-STEPS = {"up": -1, "down": 1, "k": -1, "j": 1, "pageup": -10, "pagedown": 10}
-ENDS = {"home": -(10**6), "end": 10**6}
-FRAMES = {"left": "back", "right": "on", "shift+left": "far back", "shift+right": "far on"}
-BOUNDS = {"comma": "first", "full_stop": "last", "home": "first", "end": "last"}
-TROUBLES = {"e": partial(_next_trouble, -1), "E": partial(_next_trouble, 1)}
-BRACKETS = {"left_square_bracket": partial(_next_metric, -1), "right_square_bracket": partial(_next_metric, 1)}
-LEAVE: dict[str, Command | str] = dict.fromkeys(("q", "ctrl+c", "ctrl+q"), _leave)
+KEYS_WIDE = 14
+"""Cells of the help for the keys of an action; of more keys the first are shown."""
 
-KEYS: tuple[Key, ...] = (
-    Key({"question_mark": partial(_toggle, HELP.name)}, HELP.key, HELP.about),
-    Key({f"{number}": partial(_focus, number) for number in range(1, 6)}, "1-5", "go to a panel; again makes it large"),
-    Key({"6": partial(_focus, 6)}, "6", "go to the ranks, the processes that train together", "ranks"),
-    Key({"tab": partial(_next_panel, 1), "shift+tab": partial(_next_panel, -1)}, "tab", "next panel"),
-    Key({"z": partial(flip, "zoomed")}, "z", "make the panel large, and small again"),
-    Key({"0": _back, "escape": _back}, "0 esc", "back to the whole dashboard"),
-    Key({name: partial(_move, step) for name, step in STEPS.items()}, "↑ ↓ k j", "move"),
-    Key({name: partial(_move, step) for name, step in ENDS.items()}, "home end", "to the first, to the last", "live"),
-    Key(dict.fromkeys(("h", "left", "right"), _swap), "← → h", "from the hooks to the points and back", "live"),
-    Key({"h": _swap}, "h", "from the hooks to the points and back", "replay"),
-    Key({"enter": _enter}, "enter", "a point's hooks; a hook's or an event's page"),
-    Key({"space": "freeze"}, "space", "freeze the view; the data go on", "live"),
-    Key({"p": _pause}, "p", "pause the training, and resume it", "live"),
-    Key({"S": partial(_request, "step")}, "S", "train one iteration of a paused training", "live"),
-    Key({"c": partial(_request, "checkpoint")}, "c", "save a checkpoint now", "live"),
-    Key({"V": partial(_request, "validate")}, "V", "validate now", "live"),
-    Key({"x": _switch}, "x", "switch the hook at the cursor off, and on again", "live"),
-    Key({"equals_sign": _set}, "=", "set an argument that its hook declares settable", "live"),
-    Key({"B": _rewind}, "B", "go back to a checkpoint (asks first)", "live"),
-    Key({"s": partial(_request, "stop")}, "s", "stop the training (asks first)", "live"),
-    Key({"space": "play"}, "space", "play and pause", "replay"),
-    Key(FRAMES, "← →", "a frame back and on; with shift 5 %", "replay"),
-    Key(BOUNDS, ", .", "to the start, to the end; also home and end", "replay"),
-    Key({"less_than_sign": "slower", "greater_than_sign": "faster"}, "< >", "slower, faster", "replay"),
-    Key(TO_TROUBLE, "e E", "to the warning or error before this moment, and after it", "replay"),
-    Key(TO_EPOCH, "{ }", "to the end of the epoch before, and of this one", "replay"),
-    Key(TO_ITERATION, "I", "to an iteration", "replay"),
-    Key(TROUBLES, "e E", "newest warning or error, then older; newer", "live"),
-    *(Key({page.key: partial(_toggle, page.name)}, page.key, page.about) for page in TOGGLED),
-    Key({"f": partial(flip, "idle")}, "f", "show the points too where nothing fires, and hide them"),
-    Key({"v": partial(flip, "whole")}, "v", "figures of the hooks: of the last 60 s, or of the whole run"),
-    Key(BRACKETS, "[ ]", "previous and next metric, or image"),
-    Key({"l": partial(flip, "log")}, "l", "logarithmic scale of the charts"),
-    Key({"P": "image"}, "P", "save an image (SVG) in the run directory"),
-    Key({"ctrl+z": "suspend"}, "ctrl-z", "suspend this screen alone, until the shell's fg"),
-    Key(LEAVE, "q", "leave; asks whether the training goes on", "live"),
-    Key(LEAVE, "q", "leave", "replay"),
-    Key(dict.fromkeys("ynd", ""), "y n d", "answers where something is asked", "question"),
+LARGE = "go to a panel; again makes it large"
+BEYOND = 10**6
+"""Rows further than any list is long."""
+
+ACTIONS: tuple[Action, ...] = (
+    Action(HELP.name, HELP.key, HELP.about, partial(_toggle, HELP.name)),
+    *(Action(f"panel-{PANELS[at].name}", f"{at}", LARGE, partial(_focus, at)) for at in range(1, 6)),
+    Action("panel-ranks", "6", "go to the ranks, the processes that train together", partial(_focus, 6), "ranks"),
+    Action("next-panel", "tab", "next panel, and the one before", partial(_next_panel, 1)),
+    Action("previous-panel", "shift+tab", "next panel, and the one before", partial(_next_panel, -1)),
+    Action("zoom", "z", "make the panel large, and small again", partial(flip, "zoomed")),
+    Action("back", "escape 0", "back to the whole dashboard", _back),
+    Action("up", "up k", "move", partial(_move, -1)),
+    Action("down", "down j", "move", partial(_move, 1)),
+    Action("page-up", "pageup", "move by ten rows", partial(_move, -10)),
+    Action("page-down", "pagedown", "move by ten rows", partial(_move, 10)),
+    Action("first", "home", "to the first, to the last", partial(_move, -BEYOND)),
+    Action("last", "end", "to the first, to the last", partial(_move, BEYOND)),
+    Action("points-or-hooks", "h left right", "from the hooks to the points and back", _swap),
+    Action("open", "enter", "a point's hooks; a hook's or an event's page", _enter),
+    Action("freeze", "space", "freeze the view; the data go on", "freeze", "live"),
+    Action("pause", "p", "pause the training, and resume it", _pause, "live"),
+    Action("step", "S", "train one iteration of a paused training", partial(_request, "step"), "live"),
+    Action("checkpoint", "c", "save a checkpoint now", partial(_request, "checkpoint"), "live"),
+    Action("validate", "V", "validate now", partial(_request, "validate"), "live"),
+    Action("hook-off", "x", "switch the hook at the cursor off, and on again", _switch, "live"),
+    Action("set", "=", "set an argument that its hook declares settable", _set, "live"),
+    Action("rewind", "B", "go back to a checkpoint (asks first)", _rewind, "live"),
+    Action("stop", "s", "stop the training (asks first)", partial(_request, "stop"), "live"),
+    Action("play", "space", "play and pause", "play", "replay"),
+    Action("frame-back", "left", "a frame back and on; with shift 5 %", "back", "replay"),
+    Action("frame-on", "right", "a frame back and on; with shift 5 %", "on", "replay"),
+    Action("far-back", "shift+left", "a frame back and on; with shift 5 %", "far back", "replay"),
+    Action("far-on", "shift+right", "a frame back and on; with shift 5 %", "far on", "replay"),
+    Action("start", ", home", "to the start, to the end", "first", "replay"),
+    Action("end", ". end", "to the start, to the end", "last", "replay"),
+    Action("slower", "<", "slower, faster", "slower", "replay"),
+    Action("faster", ">", "slower, faster", "faster", "replay"),
+    *OF_TIMELINE,
+    Action("older-trouble", "e", "newest warning or error, then older; newer", partial(_next_trouble, -1), "live"),
+    Action("newer-trouble", "E", "newest warning or error, then older; newer", partial(_next_trouble, 1), "live"),
+    *(Action(f"page-{page.name}", page.key, page.about, partial(_toggle, page.name)) for page in TOGGLED),
+    Action("idle-points", "f", "show the points too where nothing fires, and hide them", partial(flip, "idle")),
+    Action("whole-run", "v", "figures of the hooks: of the last 60 s, or of the whole run", partial(flip, "whole")),
+    Action("previous-metric", "[", "previous and next metric", partial(_next_metric, -1)),
+    Action("next-metric", "]", "previous and next metric", partial(_next_metric, 1)),
+    Action("log-scale", "l", "logarithmic scale of the charts", partial(flip, "log")),
+    Action("image", "P", "save an image (SVG) in the run directory", "image"),
+    Action("suspend", "ctrl+z", "suspend this screen alone, until the shell's fg", "suspend"),
+    Action("leave", "q ctrl+c ctrl+q", "leave; asks whether the training goes on, where it can be stopped", _leave),
+    Action("answer", "y n d", "answers where something is asked", "", "question"),
 )
-COMMANDS = {name: command for key in KEYS if key.only != "replay" for name, command in key.names.items()}
-OF_REPLAY = {name: command for key in KEYS if key.only == "replay" for name, command in key.names.items()}
+"""What can be done on every page."""
+
+OF_PAGES = {page.name: tuple(page.actions) for page in PAGES.values() if page.actions}
+EVERY = {action.name: action for action in (*ACTIONS, *chain.from_iterable(OF_PAGES.values()))}
+"""All actions by their names, which `dashboard.toml` and the palette have, too."""
+
+CHARACTERS = {"slash": "/", "backslash": "\\", "at": "@", "minus": "-", "plus": "+", "underscore": "_"}
+"""Of keys for which Textual has names of its own."""
+SYMBOLS = {"up": "↑", "down": "↓", "left": "←", "right": "→", "escape": "esc", "pageup": "pgup", "pagedown": "pgdn"}
+
+
+@lru_cache
+def spelled(key: str) -> str:
+    """Return a key as the table has it: the character that it types, else the name that Textual gives it."""
+    character = CHARACTERS.get(key) or key_to_character(key)
+    return character if character and character.isprintable() and character != " " else key
+
+
+@lru_cache
+def bound(of_page: tuple[Action, ...], replay: bool, keymap: KeyMap) -> Mapping[str, Action]:
+    """Return the actions by their keys: those of the page come first, then those of a replay, then those of all.
+
+    Among these the user's keys come before those of the table.
+    """
+    given, result = dict(keymap), {}
+    of_all = [action for action in ACTIONS if action.only not in ("replay", "question")]
+    of_replay = [action for action in ACTIONS if replay and action.only == "replay"]
+    for layer in (of_all, of_replay, of_page):
+        for action in sorted(layer, key=lambda action: action.name in given):
+            result.update(dict.fromkeys(given.get(action.name, action.keys.split()), action))
+    return result
+
+
+def _bound(scene: Scene, page: str | None = None) -> Mapping[str, Action]:
+    """Return what is bound on a page by its name; "" is one without actions of its own, None the one that is shown."""
+    of_page = tuple(current(scene).actions) if page is None else OF_PAGES.get(page, ())
+    return bound(of_page, scene.replay, scene.keymap)
+
+
+def keys_of(scene: Scene, *names: str, page: str | None = None) -> list[str]:
+    """Return the keys of actions, as the help shows them: the first of each action, then the second of each."""
+    every, given = _bound(scene, page), dict(scene.keymap)
+    keys = [[key for key in given.get(name, EVERY[name].keys.split()) if every[key].name == name] for name in names]
+    keys = [[SYMBOLS.get(key, key) for key in row] for row in keys]
+    return [key for row in zip_longest(*keys) for key in row if key]
+
+
+def footer_keys(scene: Scene, names: str) -> str:
+    """Return the first key of each of these actions, in as few characters as will do."""
+    keys = [key for name in names.split() for key in keys_of(scene, name)[:1]]
+    return f"{keys[0]}-{keys[-1]}" if len(keys) > 2 and "".join(keys).isdecimal() else " ".join(keys)
+
+
+def key_rows(scene: Scene) -> Mapping[str, list[tuple[str, str]]]:
+    """Return by title what the help says about keys: those of all pages, then those of each."""
+    modes = ("", "replay" if scene.replay else "live", *("ranks",) * scene.several)
+    general = [action for action in ACTIONS if action.only in modes]
+    answers = [(action.keys, action.about) for action in ACTIONS if action.only == "question"]
+    result = {"keys": [*_rows(scene, "", general), *answers]}
+    for name, actions in OF_PAGES.items():
+        result[f"keys of the page {name}"] = _rows(scene, name, actions)
+    return result
+
+
+def _rows(scene: Scene, page: str, actions: Iterable[Action]) -> list[tuple[str, str]]:
+    groups: dict[str, list[str]] = {}
+    for action in actions:
+        groups.setdefault(action.about, []).append(action.name)
+    rows = [(keys_of(scene, *names, page=page), about) for about, names in groups.items()]
+    for keys, _ in rows:
+        while len(" ".join(keys)) > KEYS_WIDE and keys[1:]:
+            keys.pop()
+    return [(" ".join(keys), about) for keys, about in rows if keys]
+
+
+def do(action: Action, scene: Scene) -> str | Notice:
+    """Execute an action; return what the app is to do or say, "" for nothing."""
+    return action.do if isinstance(action.do, str) else action.do(scene) or ""
 
 
 def press(name: str, scene: Scene, character: str = "") -> str | Notice:
     """Change the view as a key says; return what the app is to do or say, "" for nothing.
 
-    The keys of the page come first, then those of a replay, then those of all. `character` is what the key types,
-    where text is typed.
+    `character` is what the key types, where text is typed.
     """
     if scene.view.prompt and name != "ctrl+z":
         return edit(scene.view.prompt, scene, name, character)
     if scene.view.asking and name != "ctrl+z":
         return _answer(name, scene)
-    command = current(scene).keys.get(name) or (scene.replay and OF_REPLAY.get(name)) or COMMANDS.get(name) or ""
-    return command if isinstance(command, str) else command(scene) or ""
+    key = spelled(name)
+    if action := _bound(scene).get(key):
+        return do(action, scene)
+    helped = keys_of(scene, HELP.name)
+    return Notice(f"{SYMBOLS.get(key, key)} does nothing here" + f"; {' '.join(helped)} lists the keys" * bool(helped))

@@ -30,6 +30,33 @@ class Notice:
     text: str
 
 
+Command = Callable[["Scene"], str | Notice | None]
+"""Changes the view, and returns what the app is to do (see `MonitorApp`) or say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What a key does, by a name: of the palette, and of `dashboard.toml`, which may give it other keys.
+
+    `keys` are characters, or the names that Textual gives to other keys, separated by blanks. Where `about` is that of
+    the action before it, the help shows both in one row. `only` in this kind of run; "question" is no action, but tells
+    of the answers to questions.
+    """
+
+    name: str
+    keys: str
+    about: str
+    do: Command | str
+    only: Literal["", "live", "replay", "question", "ranks"] = ""
+
+
+Hints = Callable[["Scene"], Sequence[tuple[str, str]]]
+"""Returns names of actions, separated by blanks, and a word about them for the footer."""
+
+KeyMap = tuple[tuple[str, tuple[str, ...]], ...]
+"""Names of actions with the keys that the user has given them."""
+
+
 @dataclass(slots=True)
 class Prompt:
     """A line in which text is typed: all keys go to it until enter or esc closes it.
@@ -153,7 +180,7 @@ class Scene:
     event is shown or the run is to go back. `images`: the logged images that are looked at, by their numbers, or why
     there is none; `trace` likewise. `visible`: the panels that the whole dashboard has room for. `rows`: the runs of
     the folder, and `compared` those beside each other, while they are shown; `listing`: what is still being read of
-    them, in words. `timeline`: of a recording.
+    them, in words. `timeline`: of a recording. `keymap`: the user's keys.
     """
 
     state: RunState
@@ -177,6 +204,7 @@ class Scene:
     rows: Sequence[Row] = ()
     compared: Sequence[Side] = ()
     listing: str = ""
+    keymap: KeyMap = ()
     points: list[str] = field(init=False)
     pace: Pace = field(init=False)
     busiest: str = field(init=False)
@@ -302,24 +330,25 @@ def flip(choice: Literal["zoomed", "log", "idle", "whole", "beside"], scene: Sce
 class Page:
     """A page, or a panel of the dashboard: what draws it, and the effect of keys there.
 
-    `key` opens the page and goes back; `about` is the help on it. `move` takes the steps of the arrows; enter calls
-    `enter`. `keys` are commands by the names of keys, in place of the general ones. `hints` are keys for the footer,
-    each with a word. `only` for several ranks is there, if it is "ranks". `head` draws the first two rows, in place of
-    those about the run. `pause`: seconds between two drawings where no key is pressed, for a page that costs much to
-    draw and changes little.
+    `key` opens the page and goes back; `about` is the help on it. `move` takes the steps of the arrows, where there is
+    something to move in; enter calls `enter`. The keys of `actions` come before the general ones; `hints` are for the
+    footer. `only` for several ranks is there, if it is "ranks". `head` draws the first two rows, in place of those
+    about the run. Escape goes back to the page `above`. `pause`: seconds between two drawings where no key is pressed,
+    for a page that costs much to draw and changes little.
     """
 
     name: str
     draw: Callable[[Scene, int, int], list[Strip]]
     key: str = ""
     about: str = ""
-    move: Callable[[Scene, int], None] = scroll
-    enter: Callable[[Scene], Notice | None] = lambda scene: scene.view.open("main")
-    keys: Mapping[str, Callable[[Scene], str | Notice | None]] = field(default_factory=dict)
-    hints: Callable[[Scene], Sequence[tuple[str, str]]] = lambda scene: [("↑ ↓", "scroll")]
+    move: Callable[[Scene, int], None] | None = scroll
+    enter: Callable[[Scene], str | Notice | None] = lambda scene: scene.view.open("main")
+    actions: Sequence[Action] = ()
+    hints: Hints = lambda scene: [("up down", "scroll")]
     only: Literal["", "ranks"] = ""
     head: Callable[[Scene, int], list[Strip]] | None = None
     pause: float = 0.0
+    above: str = "main"
 
 
 def charts(state: RunState) -> list[str]:

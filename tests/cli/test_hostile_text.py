@@ -22,7 +22,7 @@ from hookflow.cli.app import COMMANDS, app
 from hookflow.cli.output import STYLE, echo
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
-from hookflow.monitor.keys import KEYS
+from hookflow.monitor.keys import ACTIONS
 from hookflow.runner.process.signals import handlers_put_back
 from hookflow.text import CONTROL
 from tests.conftest import circle, hookflow_here
@@ -246,7 +246,7 @@ def test_every_page_of_the_dashboard(world: World, monkeypatch: pytest.MonkeyPat
         dashboard = MonitorApp(world.copy, readonly=True)
         async with dashboard.run_test(size=(120, 40)) as pilot:
             await pilot.pause()
-            for name in (name for key in KEYS for name in key.names if name not in ("q", "ctrl+c", "ctrl+q")):
+            for name in (key for action in ACTIONS for key in action.keys.split() if action.name != "leave"):
                 await pilot.press(name)
                 await pilot.pause()
                 seen.append("\n".join(strip.text for strip in dashboard._canvas._rows))

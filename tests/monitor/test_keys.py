@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,9 @@ from hookflow.monitor import app as dashboard
 from hookflow.monitor.app import MonitorApp, Outcome
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import Health
-from hookflow.monitor.keys import KEYS, press
+from hookflow.monitor.keys import ACTIONS, EVERY, OF_PAGES, PAGES, footer_keys, press, spelled
 from hookflow.monitor.layout import visible
-from hookflow.monitor.panels.help import Notice
-from hookflow.monitor.view import Line, Scene
+from hookflow.monitor.view import Action, Line, Notice, Scene
 from hookflow.runner.distributed.failures import append_record
 from tests.limits import LIMIT
 from tests.monitor.conftest import At
@@ -51,7 +52,7 @@ def test_the_digits_focus_panels_and_zoom_them(scene: At) -> None:
         assert f"┏━ [{digit}] {name}" in pressed(at, digit)
         assert at.view.zoomed
         assert "[4] system" in pressed(at, "escape")
-    assert "┏━ [5] events" in pressed(at, "6"), "a rank alone has no panel of the ranks"
+    assert press("6", at) == Notice("one process trains: there are no ranks to show")
 
 
 WALKS = {
@@ -101,18 +102,48 @@ def test_keys_show_what_the_help_says(scene: At, walk: str) -> None:
         assert not absent or absent not in page
 
 
+def test_every_action_has_a_name_a_sentence_and_a_key_that_it_shares_with_none(scene: At) -> None:
+    names = [action.name for action in (*ACTIONS, *chain.from_iterable(OF_PAGES.values()))]
+    assert len(names) == len(set(names)) == len(EVERY)
+    for action in EVERY.values():
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", action.name) and action.about and action.about[-1] != "."
+        assert all(key == spelled(key) for key in action.keys.split()), "as the table has it"
+    for layer in (*(only_in(mode) for mode in ("live", "replay")), *OF_PAGES.values()):
+        keys = [key for action in layer for key in action.keys.split()]
+        assert sorted(keys) == sorted(set(keys)), "the same key twice"
+    for replay, name in product((False, True), PAGES):
+        at = scene()
+        at.replay, at.view.page = replay, name
+        for hint in (hint for hint, _ in PAGES[name].hints(at)):
+            assert all(each in EVERY for each in hint.split()) and (replay or footer_keys(at, hint)), (
+                "a footer names actions"
+            )
+
+
+def only_in(mode: str) -> list[Action]:
+    return [action for action in ACTIONS if action.only in (mode, *("", "ranks") * (mode == "live"))]
+
+
 def test_the_help_defines_every_key_and_scrolls(scene: At) -> None:
     at = scene()
-    first = pressed(at, "question_mark", size=(120, 70))
-    assert all(key.about in first for key in KEYS if key.only in ("", "live"))
+    first = pressed(at, "question_mark", size=(120, 120))
+    assert all(key.about in first for key in EVERY.values() if key.only in ("", "live", "question"))
     assert "SYNTHETIC train, val data" in first
-    assert "signs" in pressed(at, "end")
+    assert "keys of the page runs" in pressed(at, "end")
     assert "[2] hooks" in pressed(at, "question_mark")
     at.replay = True
-    replayed = pressed(at, "question_mark", size=(120, 70))
-    assert all(key.about in replayed for key in KEYS if key.only in ("", "replay"))
-    assert "goes on" not in replayed
-    assert "← → h" not in replayed
+    replayed = pressed(at, "question_mark", size=(120, 120))
+    assert all(key.about in replayed for key in EVERY.values() if key.only == "replay")
+    assert "validate now" not in replayed
+    assert "h ← →" not in replayed and "from the hooks to the points" in replayed
+
+
+def test_a_key_without_an_action_says_so(scene: At) -> None:
+    at = scene()
+    for key, shown in {"w": "w", "f9": "f9", "shift+down": "shift+down", "circumflex_accent": "^"}.items():
+        assert press(key, at) == Notice(f"{shown} does nothing here; ? lists the keys")
+    at.view.focus = 4
+    assert press("down", at) == Notice("there is nothing to move in here")
 
 
 def test_e_finds_the_error_and_enter_shows_its_traceback(scene: At) -> None:

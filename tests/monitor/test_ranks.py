@@ -18,7 +18,7 @@ from hookflow.monitor import feed, plain
 from hookflow.monitor.durations import WINDOW
 from hookflow.monitor.feed import Recording
 from hookflow.monitor.health import PATIENCE, Pace, examine, verdict
-from hookflow.monitor.keys import KEYS
+from hookflow.monitor.keys import ACTIONS
 from hookflow.monitor.ranks import HOLD, SILENCE, named
 from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import summary
@@ -345,7 +345,7 @@ def test_the_digit_goes_to_the_ranks_and_makes_them_large(scene: At) -> None:
     assert "waits for the slowest" in large and "[2] hooks" not in large
     assert "┏━ [1] points" in pressed(at, "escape", "tab", size=size)
     assert "ms of an iteration without the backward pass" in pressed(at, "question_mark", "end", size=size)
-    assert next(key for key in KEYS if key.only == "ranks").about in pressed(at, "home", size=size)
+    assert next(key for key in ACTIONS if key.only == "ranks").about in pressed(at, "home", size=size)
     assert "┏━ [6] ranks" in pressed(scene(world=4), "6", size=(60, 15)), "where they have no room beside others"
 
 

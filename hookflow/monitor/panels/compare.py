@@ -23,7 +23,7 @@ from hookflow.monitor.compare import (
 )
 from hookflow.monitor.health import GLYPHS
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, beside, boxed, cells, row, scrolled
-from hookflow.monitor.view import Page, Scene
+from hookflow.monitor.view import Action, Page, Scene
 from hookflow.numbers import ms, number
 from hookflow.text import fit
 
@@ -161,20 +161,16 @@ def _turn(step: int, scene: Scene) -> None:
     scene.view.runs.metric = (scene.view.runs.metric + step) % max(len(names_of(scene.compared)), 1)
 
 
-def _back(scene: Scene) -> None:
-    scene.view.open("runs")
-
-
 COMPARE = Page(
     "compare",
     page,
     about="curves of runs over each other, what differs, where the time went",
-    keys={
-        "left_square_bracket": partial(_turn, -1),
-        "right_square_bracket": partial(_turn, 1),
-        "escape": _back,
-        "enter": _back,
-    },
-    hints=lambda scene: [("[ ]", "metric"), ("↑ ↓", "scroll")],
+    enter=lambda scene: scene.view.open("runs"),
+    above="runs",
+    actions=(
+        Action("curve-before", "[", "the curves of the metric before, and of the next", partial(_turn, -1)),
+        Action("curve-after", "]", "the curves of the metric before, and of the next", partial(_turn, 1)),
+    ),
+    hints=lambda scene: [("curve-before curve-after", "metric"), ("up down", "scroll")],
     head=head,
 )

@@ -15,7 +15,7 @@ from hookflow.monitor.charts import LABEL, Axis, Scale, Unit, chart, heat
 from hookflow.monitor.panels.metrics import SIGNS, Lines, curves, edges, ends, gathered, marks, sparkline, values
 from hookflow.monitor.series import Series
 from hookflow.monitor.style import Part, beside, boxed, cells, row, window
-from hookflow.monitor.view import MetricChoices, Notice, Page, Prompt, Scene, charts, flip
+from hookflow.monitor.view import Action, MetricChoices, Notice, Page, Prompt, Scene, charts
 from hookflow.numbers import number, rough
 from hookflow.text import fit
 
@@ -283,9 +283,7 @@ def _filter(scene: Scene) -> None:
     scene.view.prompt = Prompt("/", lambda scene, text: None, apply, text=scene.view.metrics.pattern)
 
 
-CURSOR = {"left": -1, "right": 1, "shift+left": -10, "shift+right": 10}
-ZOOM = {"plus": 1, "equals_sign": 1, "minus": -1}
-STEPS = {"left_square_bracket": -1, "right_square_bracket": 1}
+READ = "read values off the chart before and after; with shift further"
 EXPLORER = Page(
     "metrics",
     page,
@@ -294,17 +292,22 @@ EXPLORER = Page(
     move=_move,
     enter=_enter,
     pause=1.0,
-    keys={
-        **{name: partial(_read, steps) for name, steps in CURSOR.items()},
-        **{name: partial(_zoom, step) for name, step in ZOOM.items()},
-        **{name: partial(_move, step=step) for name, step in STEPS.items()},
-        "s": _smooth,
-        "l": partial(flip, "log"),
-        "x": _turn_unit,
-        "slash": _filter,
-    },
+    actions=(
+        Action("cursor-back", "left", READ, partial(_read, -1)),
+        Action("cursor-on", "right", READ, partial(_read, 1)),
+        Action("cursor-far-back", "shift+left", READ, partial(_read, -10)),
+        Action("cursor-far-on", "shift+right", READ, partial(_read, 10)),
+        Action("zoom-in", "+ =", "zoom the chart in and out", partial(_zoom, 1)),
+        Action("zoom-out", "-", "zoom the chart in and out", partial(_zoom, -1)),
+        Action("row-before", "[", "to the metric before, and to the next", partial(_move, step=-1)),
+        Action("row-after", "]", "to the metric before, and to the next", partial(_move, step=1)),
+        Action("smooth", "s", "smooth the line of the training, more, and not at all", _smooth),
+        Action("axis", "x", "axis in iterations, epochs or seconds", _turn_unit),
+        Action("filter-metrics", "/", "show the metrics whose names match globs or parts", _filter),
+    ),
     hints=lambda scene: [
-        *(("↑ ↓", "metric"), ("← →", "cursor"), ("/", "filter"), ("+ -", "zoom"), ("s", "smooth"), ("l", "log")),
-        *(("x", "it·epoch·time"), ("enter", "open")),
+        *(("up down", "metric"), ("cursor-back cursor-on", "cursor"), ("filter-metrics", "filter")),
+        *(("zoom-in zoom-out", "zoom"), ("smooth", "smooth"), ("log-scale", "log")),
+        *(("axis", "it·epoch·time"), ("open", "open")),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from textual.strip import Strip
 
 from hookflow.events.records import Checkpoint
-from hookflow.monitor.keys import current, panels
+from hookflow.monitor.keys import PANELS, current, footer_keys, panels
 from hookflow.monitor.style import CONDITION_STYLES, Part, bar, boxed, cells, row, spread
 from hookflow.monitor.view import Scene, ways_back
 from hookflow.numbers import age, many, number, out_of, span
@@ -94,7 +94,9 @@ def footer(scene: Scene, width: int) -> Strip:
     message = None if scene.view.asking else _message(scene)
     parts: list[Part] = [" ", message, " "] if message else []
     left = width - cells(*parts)
-    for key, word in _keys(scene):
+    for names, word in _hints(scene):
+        if not (key := footer_keys(scene, names)):
+            continue
         left -= len(key) + len(word) + 2
         if left < 0:
             break
@@ -125,25 +127,28 @@ def _message(scene: Scene) -> Part | None:
     return None
 
 
-def _keys(scene: Scene) -> list[tuple[str, str]]:
-    """Return keys and words: first those that every screen has room for, of which most act on the run."""
+def _hints(scene: Scene) -> list[tuple[str, str]]:
+    """Return actions and words: first those that every screen has room for, of which most act on the run."""
     if scene.view.asking:
-        return [("esc", "back")]
+        return [("back", "back")]
     if scene.view.page != "main":
-        return [("esc", "back"), *current(scene).hints(scene), ("q", "quit")]
+        return [("back", "back"), *current(scene).hints(scene), ("leave", "quit")]
     over = scene.health.over and not scene.replay  # what says that it is over says how to leave
-    keys = [("?", "help"), *[("q", "quit")] * (not over)]
+    hints = [("help", "help"), *[("leave", "quit")] * (not over)]
     if scene.replay:
-        keys += [("space", "play/pause"), ("← →", "step"), ("e E", "trouble"), ("{ }", "epoch"), ("I", "iteration")]
-        keys += [("< >", "speed"), (", .", "start/end")]
+        hints += [("play", "play/pause"), ("frame-back frame-on", "step"), ("trouble-before trouble-after", "trouble")]
+        hints += [("epoch-before epoch-after", "epoch"), ("iteration", "iteration"), ("slower faster", "speed")]
+        hints += [("start end", "start/end")]
     elif scene.can_act:
-        paused = [("p", "resume"), ("S", "step")] if scene.state.stage == "paused" else [("p", "pause")]
-        keys += [("s", "stop"), ("c", "checkpoint"), *paused]
-    keys += [*[("e", "errors")] * (not scene.replay), *[("i", "images")] * bool(scene.state.gallery.keys)]
-    keys += [("V", "validate"), ("x", "hook off"), ("t", "trace")] * scene.can_act
-    keys += [("enter", "open"), (f"1-{panels(scene)[-1]}", "panel"), *[("space", "freeze")] * (not scene.replay)]
-    keys += [("o", "output"), ("z", "zoom"), ("[ ]", "metric"), ("f", "all points"), ("v", "window"), ("P", "image")]
-    return keys
+        paused = [("pause", "resume"), ("step", "step")] if scene.state.stage == "paused" else [("pause", "pause")]
+        hints += [("stop", "stop"), ("checkpoint", "checkpoint"), *paused]
+    hints += [*[("older-trouble", "errors")] * (not scene.replay)]
+    hints += [("page-gallery", "images")] * bool(scene.state.gallery.keys)
+    hints += [("validate", "validate"), ("hook-off", "hook off"), ("page-trace", "trace")] * scene.can_act
+    hints += [("open", "open"), (" ".join(f"panel-{PANELS[number].name}" for number in panels(scene)), "panel")]
+    hints += [*[("freeze", "freeze")] * (not scene.replay), ("page-output", "output"), ("zoom", "zoom")]
+    hints += [("previous-metric next-metric", "metric"), ("idle-points", "all points"), ("whole-run", "window")]
+    return [*hints, ("image", "image")]
 
 
 WIDTH = 56

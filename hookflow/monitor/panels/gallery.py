@@ -12,7 +12,7 @@ from hookflow.monitor.charts import Pixels, half_blocks, ticks
 from hookflow.monitor.journal import GLYPHS, Shown, extent
 from hookflow.monitor.panels.events import STYLES as MARKED
 from hookflow.monitor.style import SPARKS, STYLES, Part, beside, boxed, filled, row, window
-from hookflow.monitor.view import Notice, Page, Scene
+from hookflow.monitor.view import Action, Notice, Page, Scene
 from hookflow.numbers import many
 from hookflow.text import ESCAPE, fit, printable, wrapped
 
@@ -164,23 +164,28 @@ def _turn_beside(scene: Scene) -> Notice | None:
 
 def _hints(scene: Scene) -> list[tuple[str, str]]:
     if scene.shown is None:
-        return [("↑ ↓", "scroll")]
+        return []
     scrolls = scene.shown.record["k"] == "text"
-    return [("↑ ↓", "name"), ("[ ]", "iteration"), *[("pgup pgdn", "scroll")] * scrolls]
+    return [
+        ("previous-name next-name", "name"),
+        ("earlier-item later-item", "iteration"),
+        *[("page-up page-down", "scroll")] * scrolls,
+    ]
 
 
-BY_NAME = {"up": -1, "k": -1, "down": 1, "j": 1}
-BY_ITERATION = {"left": -1, "right": 1, "home": -(10**6), "end": 10**6}
-BY_ITERATION |= {"left_square_bracket": -1, "right_square_bracket": 1}
 GALLERY = Page(
     "gallery",
     gallery,
     "i",
-    "images, texts and histograms that were logged: ↑ ↓ by name, [ ] by iteration; and back",
-    keys={
-        **{name: partial(_turn_name, step) for name, step in BY_NAME.items()},
-        **{name: partial(_turn_iteration, step) for name, step in BY_ITERATION.items()},
-        "b": _turn_beside,
-    },
+    "images, texts and histograms that were logged",
+    actions=(
+        Action("previous-name", "up k", "to the name before, and to the next", partial(_turn_name, -1)),
+        Action("next-name", "down j", "to the name before, and to the next", partial(_turn_name, 1)),
+        Action("earlier-item", "[ left", "to the iteration before, and to the next", partial(_turn_iteration, -1)),
+        Action("later-item", "] right", "to the iteration before, and to the next", partial(_turn_iteration, 1)),
+        Action("first-item", "home", "to the first iteration, to the newest", partial(_turn_iteration, -(10**6))),
+        Action("newest-item", "end", "to the first iteration, to the newest", partial(_turn_iteration, 10**6)),
+        Action("beside", "b", "earlier images beside this one, and it alone", _turn_beside),
+    ),
     hints=_hints,
 )

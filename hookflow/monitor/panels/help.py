@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
 from textual.strip import Strip
 
 from hookflow.monitor.style import definition, row, scrolled
-from hookflow.monitor.view import Notice, Scene
+from hookflow.monitor.view import Scene
 from hookflow.text import wrapped
 
 NUMBERS = (
@@ -49,37 +47,25 @@ SIGNS = (
 )
 
 
-Command = Callable[[Scene], str | Notice | None]
-"""Changes the view, and returns what the app is to do (see `MonitorApp`) or say."""
+Terms = Mapping[str, Sequence[tuple[str, str]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """Keys for one purpose: `names` has their commands by the names that Textual gives them.
-
-    The help shows `shown` and `about`, where it has to do with this kind of run: `only`.
-    """
-
-    names: Mapping[str, Command | str]
-    shown: str
-    about: str
-    only: Literal["", "live", "replay", "question", "ranks"] = ""
-
-
-def help_page(scene: Scene, width: int, height: int, keys: Iterable[Key]) -> list[Strip]:
-    """Return the help, scrolled as the view says."""
+def help_page(scene: Scene, width: int, height: int, keys: Terms) -> list[Strip]:
+    """Return the help, scrolled as the view says; `keys` has rows on keys by their titles."""
     inner = width - 2
     rows: list[Strip] = []
     if splits := scene.state.synthetic:
         text = f"SYNTHETIC {', '.join(splits)} data: accuracy and loss say nothing about the real data set"
         rows += [*(row(inner, " ", (f" {part} ", "alarm")) for part in wrapped(text, max(inner - 4, 10))), row(inner)]
-    modes = ("", "replay" if scene.replay else "live", *("ranks",) * scene.several)
-    for title, terms in (
-        ("keys", [(key.shown, key.about) for key in keys if key.only in modes]),
-        ("numbers", [*NUMBERS, *OF_RANKS * scene.several]),
-        ("signs", SIGNS),
-    ):
-        rows += [row(inner)] * (title != "keys")
+    general, *of_pages = keys
+    sections: Terms = {
+        general: keys[general],
+        "numbers": [*NUMBERS, *OF_RANKS * scene.several],
+        "signs": SIGNS,
+        **{title: keys[title] for title in of_pages},
+    }
+    for title, terms in sections.items():
+        rows += [row(inner)] * (title != general)
         rows.append(row(inner, (f" {title}", "title")))
         rows += [line for name, about in terms for line in definition(inner, f"  {name}", about, 17, "strong")]
     return scrolled("help", rows, width, height, scene.view.scroll)

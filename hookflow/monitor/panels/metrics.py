@@ -137,4 +137,4 @@ def _chart(scene: Scene, name: str, lines: Lines, width: int, height: int) -> li
     ]
 
 
-METRICS = Page("metrics", metrics, move=lambda scene, step: None, enter=partial(flip, "zoomed"))
+METRICS = Page("metrics", metrics, move=None, enter=partial(flip, "zoomed"))

@@ -9,7 +9,7 @@ from functools import partial
 from textual.strip import Strip
 
 from hookflow.monitor.style import Part, boxed, cells, row
-from hookflow.monitor.view import Line, Notice, Page, Prompt, Scene
+from hookflow.monitor.view import Action, Line, Notice, Page, Prompt, Scene
 from hookflow.numbers import clock
 from hookflow.text import fit, printable
 
@@ -120,6 +120,15 @@ OUTPUT = Page(
     "o",
     "what the training printed, and its messages; and back",
     move=_move,
-    keys={"slash": _search, "n": partial(_find, -1), "N": partial(_find, 1), "l": _turn_level, "s": _turn_source},
-    hints=lambda scene: [("↑ ↓", "scroll"), ("/ n N", "search"), ("l", "level"), ("s", "source"), ("end", "newest")],
+    actions=(
+        Action("search-output", "/", "search the lines for a text", _search),
+        Action("older-line", "n", "to the line with the text before this one, and after it", partial(_find, -1)),
+        Action("newer-line", "N", "to the line with the text before this one, and after it", partial(_find, 1)),
+        Action("level", "l", "all lines, or warnings and errors alone, or errors alone", _turn_level),
+        Action("source", "s", "what was printed, all messages, or those of one source", _turn_source),
+    ),
+    hints=lambda scene: [
+        *(("up down", "scroll"), ("search-output older-line newer-line", "search")),
+        *(("level", "level"), ("source", "source"), ("last", "newest")),
+    ],
 )

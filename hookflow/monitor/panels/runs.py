@@ -18,7 +18,7 @@ from hookflow.monitor.health import GLYPHS
 from hookflow.monitor.index import Row
 from hookflow.monitor.selection import cell, differing, headings, known_keys, parse_filter, select
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, bar, boxed, cells, row, spread, window
-from hookflow.monitor.view import Notice, Page, Prompt, Scene
+from hookflow.monitor.view import Action, Notice, Page, Prompt, Scene
 from hookflow.numbers import rough
 from hookflow.text import fit, wrapped
 
@@ -294,18 +294,21 @@ RUNS = Page(
     "runs",
     runs,
     "r",
-    "the runs of the folder: enter opens, space picks, c compares, / filters, o sorts; and back",
+    "the runs of the folder",
     move=_move,
-    keys={
-        "enter": _open,
-        "space": _pick,
-        "c": _compare,
-        "slash": _filter,
-        "o": partial(_sort, 1),
-        "O": partial(_sort, -1),
-        "home": lambda scene: _move(scene, -(10**6)),
-        "end": lambda scene: _move(scene, 10**6),
-    },
-    hints=lambda scene: [("enter", "open"), ("space", "pick"), ("c", "compare"), ("/", "filter"), ("o", "sort")],
+    actions=(
+        Action("open-run", "enter", "open the dashboard of a run", _open),
+        Action("pick-run", "space", "pick a run to be compared, and put it back", _pick),
+        Action("compare", "c", "compare the runs that are picked", _compare),
+        Action("filter-runs", "/", "show the runs that have a text, or meet a condition", _filter),
+        Action("sort", "o", "sort by the next key, and by the one before", partial(_sort, 1)),
+        Action("sort-back", "O", "sort by the next key, and by the one before", partial(_sort, -1)),
+        Action("first-run", "home", "to the first run, to the last", partial(_move, step=-(10**6))),
+        Action("last-run", "end", "to the first run, to the last", partial(_move, step=10**6)),
+    ),
+    hints=lambda scene: [
+        *(("open-run", "open"), ("pick-run", "pick"), ("compare", "compare"), ("filter-runs", "filter")),
+        ("sort", "sort"),
+    ],
     head=head,
 )

@@ -52,4 +52,4 @@ def _facts(scene: Scene, width: int) -> list[Strip]:
     return [row(width, (f" {fact}", "warn" if "SYNTHETIC" in fact else "dim")) for fact in rows]
 
 
-SYSTEM = Page("system", system, move=lambda scene, step: None, enter=partial(flip, "zoomed"))
+SYSTEM = Page("system", system, move=None, enter=partial(flip, "zoomed"))

@@ -10,7 +10,7 @@ from textual.strip import Strip
 from hookflow.monitor.charts import Axis, Mark, marks_on, parts_of
 from hookflow.monitor.journal import GLYPHS, Moment
 from hookflow.monitor.style import Part, row
-from hookflow.monitor.view import Notice, Prompt, Scene
+from hookflow.monitor.view import Action, Notice, Prompt, Scene
 from hookflow.numbers import span
 
 SIGNS = {"epoch": ("┼", "rest"), "metrics": (GLYPHS["metrics"], "val"), "run": ("↻", "command")}
@@ -61,6 +61,13 @@ def _ask(scene: Scene) -> None:
     scene.view.prompt = Prompt("go to iteration", submit)
 
 
-TO_TROUBLE = {"e": partial(_to, TROUBLE, -1), "E": partial(_to, TROUBLE, 1)}
-TO_EPOCH = {"left_curly_bracket": partial(_to, EPOCH, -1), "right_curly_bracket": partial(_to, EPOCH, 1)}
-TO_ITERATION = {"I": _ask}
+NEAR_TROUBLE = "to the warning or error before this moment, and after it"
+NEAR_EPOCH = "to the end of the epoch before, and of this one"
+ACTIONS = (
+    Action("trouble-before", "e", NEAR_TROUBLE, partial(_to, TROUBLE, -1), "replay"),
+    Action("trouble-after", "E", NEAR_TROUBLE, partial(_to, TROUBLE, 1), "replay"),
+    Action("epoch-before", "{", NEAR_EPOCH, partial(_to, EPOCH, -1), "replay"),
+    Action("epoch-after", "}", NEAR_EPOCH, partial(_to, EPOCH, 1), "replay"),
+    Action("iteration", "I", "to an iteration", _ask, "replay"),
+)
+"""Of a replay."""

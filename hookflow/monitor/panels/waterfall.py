@@ -12,7 +12,7 @@ from hookflow.events.commands import TRACED
 from hookflow.monitor.panels.hooks import FILLS
 from hookflow.monitor.style import boxed, row
 from hookflow.monitor.trace import Row
-from hookflow.monitor.view import Notice, Page, Scene, send
+from hookflow.monitor.view import Action, Notice, Page, Scene, send
 from hookflow.numbers import ms, out_of
 from hookflow.text import fit
 
@@ -80,13 +80,21 @@ def _capture(scene: Scene) -> str | Notice:
     return send(scene, "trace")
 
 
-BY_ITERATION = {"left": -1, "right": 1, "home": -(10**6), "end": 10**6}
-BY_ITERATION |= {"left_square_bracket": -1, "right_square_bracket": 1}
 TRACE = Page(
     "trace",
     waterfall,
     "t",
-    f"the last traced iterations as a waterfall; there t traces the next {TRACED}, ← → go from one to the next",
-    keys={"t": _capture, **{name: partial(_turn, step) for name, step in BY_ITERATION.items()}},
-    hints=lambda scene: [("← →", "iteration"), ("↑ ↓", "scroll"), *[("t", f"trace {TRACED} more")] * scene.can_act],
+    "the last traced iterations as a waterfall",
+    actions=(
+        Action("trace", "t", f"trace the next {TRACED} iterations", _capture),
+        Action("earlier-trace", "left [", "to the traced iteration before, and to the next", partial(_turn, -1)),
+        Action("later-trace", "right ]", "to the traced iteration before, and to the next", partial(_turn, 1)),
+        Action("first-trace", "home", "to the first traced iteration, to the last", partial(_turn, -(10**6))),
+        Action("last-trace", "end", "to the first traced iteration, to the last", partial(_turn, 10**6)),
+    ),
+    hints=lambda scene: [
+        ("earlier-trace later-trace", "iteration"),
+        ("up down", "scroll"),
+        *[("trace", f"trace {TRACED} more")] * scene.can_act,
+    ],
 )
