@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -124,7 +125,8 @@ def _kept(recorded: Sequence[str], new: Sequence[str], hooks: Collection[str] | 
     from hookflow.pipeline.layers import OTHER_LENGTH
 
     stated = [key for override in new if (key := _key(override))]
-    stated += [("run", other) for length, other in OTHER_LENGTH.items() if ("run", length) in stated]
+    if not all(any(_key(override) == ("run", length) for override in recorded) for length in OTHER_LENGTH):
+        stated += [("run", other) for length, other in OTHER_LENGTH.items() if ("run", length) in stated]
     for override in recorded:
         key = _key(override)
         gone = hooks is not None and key[0] == "hooks" and len(key) > 2 and key[1] not in hooks
@@ -178,7 +180,8 @@ def _nothing_left(run_dir: RunDir, then: Target, now: Target) -> str:
     from hookflow.runner.checkpoint.manifest import read_manifest
 
     section, end = now.loaded.pipeline.run, read_overview(run_dir, time.time()).state.end
-    epochs = section.max_epochs is not None
+    done_epochs = end["ep"] if end else 0
+    epochs = section.max_iters is None or done_epochs >= (section.max_epochs or math.inf)
     key, unit = ("max_epochs", "epochs") if epochs else ("max_iters", "iterations")
     length = getattr(section, key)
     if end is None or end["status"] != "finished" or (section.test and not then.loaded.pipeline.run.test):

@@ -179,6 +179,7 @@ def _number_of(nproc: str) -> int:
 def _dry_run(loaded: Loaded, plan: Plan) -> None:
     """Execute a dry run and print its report; exit with 1 when something raised, with 130 after Ctrl-C."""
     from hookflow.runner.distributed.parallel import class_of
+    from hookflow.runner.process.state import all_iterations
     from hookflow.trials.temporary_run import dry_run
 
     with exits_after_traceback():
@@ -191,9 +192,9 @@ def _dry_run(loaded: Loaded, plan: Plan) -> None:
         size = f" of {data['batch_size']:,}" if data["batch_size"] else ""
         batches = f"{counted(data['batches'], 'batch')}{size}"
         facts.append((split, f"{'SYNTHETIC ' * data['synthetic']}{data['name']}, {batches}"))
-    epochs = run.max_epochs or 0
-    of_each = f"{counted(epochs, 'epoch')} of {counted(parts.iters_per_epoch, 'iteration')}: " * bool(epochs)
-    facts.append(("length", f"{of_each}{counted(run.max_iters or epochs * parts.iters_per_epoch, 'iteration')}"))
+    epochs, of_each = run.max_epochs or 0, parts.iters_per_epoch
+    several = f"{counted(epochs, 'epoch')} of {counted(of_each, 'iteration')}: " * bool(epochs)
+    facts.append(("length", f"{several}{counted(all_iterations(epochs, run.max_iters, of_each), 'iteration')}"))
     points = counted(len({binding.point for binding in result.fired}), "point")
     facts.append(("fired", f"{len(result.fired)} of {len(plan.bindings)} bindings, at {points}"))
     reasons: dict[str, list[str]] = {}

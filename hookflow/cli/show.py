@@ -256,7 +256,7 @@ class Page:
             yield "stop", f"hookflow stop {known}"
         elif self.health.completed:
             run = self.state.run
-            epochs = run.get("max_epochs")
+            epochs = run.get("max_epochs") if self.state.ep >= run.get("max_epochs", 0) else 0
             longer = f"max_epochs={2 * epochs}" if epochs else f"max_iters={2 * run.get('max_iters', 1)}"
             yield "extend", f"hookflow run --resume {known} --set run.{longer}"
         elif any(map(_usable, self.saved)):

@@ -210,7 +210,7 @@ def _apart(target: Target, a: str, b: str) -> Iterator[str]:
     """Yield the order in which the loop comes to two hooks that share no point."""
     from hookflow.graph.why import apart
 
-    result = apart(target.plan, a, b, target.loaded.pipeline.run.validates.unit == "it")
+    result = apart(target.plan, a, b, target.loaded.pipeline.run.validates.by_iterations)
     order = f"{result.first} fires before {result.then}" if result.first else "the loop comes to them by turns"
     often = f" in every {result.round}" if result.round else ""
     yield f"{a} and {b} never meet: they share no point; {order}{often}"

@@ -25,20 +25,29 @@ class Length:
     validates: bool = True
     tests: bool = False
     iters_per_epoch: int | None = None
+    at_start: bool = False
 
     @classmethod
     def of(cls, pipeline: Pipeline, iters_per_epoch: int | None = None) -> Length:
         """Return that of a pipeline; how many batches an epoch has, only its data knows."""
         run, data = pipeline.run, pipeline.data
-        return cls(run.max_epochs, run.max_iters, run.validates, data.val is not None, run.test, iters_per_epoch)
+        validates = data.val is not None
+        at_start = run.val_at_start
+        return cls(run.max_epochs, run.max_iters, run.validates, validates, run.test, iters_per_epoch, at_start)
 
     @property
     def totals(self) -> Totals:
         """The known length of the run."""
         iters = self.max_iters
-        if iters is None and self.max_epochs is not None and self.iters_per_epoch is not None:
-            iters = self.max_epochs * self.iters_per_epoch
+        if self.max_epochs is not None and self.iters_per_epoch is not None:
+            of_epochs = self.max_epochs * self.iters_per_epoch
+            iters = of_epochs if iters is None else min(iters, of_epochs)
         return Totals(iters, self.max_epochs, self.iters_per_epoch)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether either of two lengths may end the run: which one, only its data know."""
+        return self.max_epochs is not None and self.max_iters is not None and self.iters_per_epoch is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +124,8 @@ class _Visits:
 def _visits(point: Point, length: Length) -> _Visits:
     totals = length.totals
     first = int(not point.ahead)
+    if length.is_open:
+        return _Visits(int("test" not in point.name or length.tests) if point.name in _ONCE else None)
     if point.unit == "it":
         return _Visits(totals.iters, {"it": _Counts(first)})
     if point.unit == "ep":
@@ -129,10 +140,11 @@ def _visits(point: Point, length: Length) -> _Visits:
         every, counted = length.val_every
         if counted == "ep" and unit == "it":
             every, counted = every * (totals.iters_per_epoch or 0), "it"
-        if not every or counted != unit:
+        if not every or counted != unit or every.denominator != 1:
             return _Visits(None)
-        counts[unit] = _Counts(min(every, end), every, end)
-        return _Visits(ceil(end / every), counts)
+        step = int(every)
+        counts[unit] = _Counts(0 if length.at_start else min(step, end), step, end)
+        return _Visits(ceil(end / step) + length.at_start, counts)
     absent = ("val" in point.name and not length.validates) or ("test" in point.name and not length.tests)
     return _Visits(0 if absent and point.kind != "own" else None)
 

@@ -91,7 +91,7 @@ def compile_pipeline(
     if problems:
         raise UserError(sorted(problems, key=by_place))
     warnings += undeclared_slots(plan, nodes, sources)
-    doubtful, notes = doubts(plan, nodes, loaded.pipeline.run.validates.unit == "it")
+    doubtful, notes = doubts(plan, nodes, loaded.pipeline.run.validates.by_iterations)
     unknown = [problem for table in tables.values() for problem in table.unknown()]
     warnings = [*plan.warnings, *misspelt, *doubtful, *warnings]
     return replace(plan, warnings=tuple(warnings), notes=tuple(notes), unknown=tuple(unknown))

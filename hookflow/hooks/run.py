@@ -171,8 +171,8 @@ class Run(Protocol):
         """
 
     # Control flow. Each call raises UserError at a point where it is not allowed, and in a hook that does not declare
-    # the slot that the call writes. Requests for the next safe point (`stop`, `stop_epoch`, `save_checkpoint`) write
-    # none. `docs/loops.md` says which points still fire.
+    # the slot that the call writes. Requests for the next safe point (`stop`, `stop_epoch`, `save_checkpoint`,
+    # `validate`) write none. `docs/loops.md` says which points still fire.
 
     def replace_batch(self, batch: Any) -> None:
         """Let the task, and the hooks that fire after this one, have another batch; who calls it writes `batch`."""
@@ -186,8 +186,17 @@ class Run(Protocol):
     def stop_epoch(self, reason: str) -> None:
         """End the epoch after this iteration, as if the data were at their end."""
 
+    def validate(self) -> None:
+        """Validate at the next safe point: after this iteration, or after this epoch where it is the last one.
+
+        Nothing is validated twice in a place. It is allowed in an iteration and around an epoch; `run.val_at_start` is
+        for the beginning. Raises UserError where the run has no validation data.
+        """
+
     def stop(self, reason: str, *, this_process: bool = False) -> None:
         """End the training at the next safe point: after this iteration, or after this epoch's validation.
+
+        Before the end of epoch `run.min_epochs` it waits, unless the reason concerns `this_process` alone.
 
         Where a signal cuts that validation short, the resumed run validates and then stops, too, unless the reason
         concerns `this_process` alone, such as the time of its job.

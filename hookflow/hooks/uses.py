@@ -208,7 +208,8 @@ SLOT = {
 }
 """The slot that a hook must declare to write, by the call on the run.
 
-`stop`, `stop_epoch` and `save_checkpoint` take effect after all hooks of their point, so no order decides about them.
+`stop`, `stop_epoch`, `save_checkpoint` and `validate` take effect after all hooks of their point, so no order decides
+about them.
 """
 
 

@@ -17,7 +17,6 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from hookflow.errors import Problem, UserError, nearest
-from hookflow.pipeline.layers import OTHER_LENGTH
 from hookflow.pipeline.problems import type_words
 from hookflow.pipeline.schema import Pipeline, Section
 from hookflow.pipeline.source_map import as_toml
@@ -238,7 +237,6 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
     follows = _part(schema["properties"]["points"])["properties"]["follows"]
     for point in (binding, binding["properties"]["at"], follows):
         point.update(suggested(points, point.get("description", "")))
-    schema["properties"]["run"]["not"] = {"required": [*OTHER_LENGTH]}
     _drop_required(schema)
     cases = []
     for name, table in arguments.items():

@@ -95,7 +95,7 @@ class Override(NamedTuple):
 
 
 OTHER_LENGTH = {"max_epochs": "max_iters", "max_iters": "max_epochs"}
-"""The two keys of `[run]` of which only one can hold."""
+"""The two lengths in `[run]`: either takes the place of the other in what it is laid over, unless that has both."""
 
 
 def in_python(text: str) -> Override:
@@ -125,12 +125,14 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
         if value == text and text.startswith(("[", "{", '"', "'")):
             yield Problem(f"unterminated value {text}", where, "perhaps the shell took its quotes: put '…' around")
             continue
+        run = tree.get("run")
+        both = isinstance(run, dict) and OTHER_LENGTH.keys() <= run.keys()
         if problem := _put(key, value, tree, where):
             yield problem
             continue
         laid.add(key)
         other = OTHER_LENGTH.get(key[1]) if len(key) == 2 and key[0] == "run" else None
-        if other and ("run", other) not in laid:
+        if other and not both and ("run", other) not in laid:
             tree["run"].pop(other, None)
         places.put(key, where)
         for part, _ in walk(value) if of_python else ():
@@ -211,8 +213,8 @@ def extended(
     if folder := os.path.dirname(named):  # noqa: PTH120  # a Path would drop the "./" that a file begins with
         whole = _aimed(whole, Pipeline, folder)
     below, stated = whole.get("run"), tree.get("run")
-    if isinstance(below, dict) and isinstance(stated, dict):
-        for length, other in OTHER_LENGTH.items():  # only one can hold
+    if isinstance(below, dict) and isinstance(stated, dict) and not OTHER_LENGTH.keys() <= below.keys():
+        for length, other in OTHER_LENGTH.items():
             if length in stated:
                 below.pop(other, None)
     whole_places = SourceMap(str(source))

@@ -7,6 +7,7 @@ directory; `"./file.py:Name"` in `use` and `modules`, and files of `weights`, to
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
@@ -24,15 +25,20 @@ from hookflow.pipeline.values import (
     Use,
     ValEvery,
     WeightsFile,
-    parse_amount,
+    validation_interval,
 )
 
 
 class Interval(NamedTuple):
-    """A number of iterations or epochs."""
+    """A number of iterations, of epochs or parts of one, or of seconds."""
 
-    value: int
-    unit: Literal["it", "ep"]
+    value: int | Fraction
+    unit: Literal["it", "ep", "s"]
+
+    @property
+    def by_iterations(self) -> bool:
+        """Whether it may end within an epoch."""
+        return self.unit != "ep" or self.value.denominator != 1
 
 
 class Section(BaseModel):
@@ -76,11 +82,16 @@ class RunSection(Section):
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Where every random generator starts."""
     max_epochs: int | None = Field(default=None, ge=1)
-    """The length of the training in passes over the training data. Either this or `max_iters`."""
+    """The length of the training in passes over the training data; with `max_iters`, what is reached first ends it."""
     max_iters: int | None = Field(default=None, ge=1)
-    """The length of the training in iterations: the iteration-based loop. Either this or `max_epochs`."""
+    """The length of the training in iterations; without `max_epochs` that is the iteration-based loop."""
+    min_epochs: int | None = Field(default=None, ge=1)
+    """Epochs before which no hook ends the run: its `run.stop` waits. Signals, commands and time limits do not."""
     val_every: ValEvery = 1
-    """How often to validate: "500it", "1ep", or a bare number of epochs (iterations in the iteration-based loop)."""
+    """How often to validate: "500it", "2ep", "0.5ep", "10m"; a bare number is epochs, or iterations without
+    `max_epochs`."""
+    val_at_start: bool = False
+    """Whether to validate before the first iteration, too."""
     accumulate: int = Field(default=1, ge=1)
     """How many batches an iteration adds up the gradients of, before the optimizer steps."""
     test: bool = False
@@ -124,8 +135,11 @@ class RunSection(Section):
     @property
     def validates(self) -> Interval:
         """How often to validate, in whichever unit."""
-        every = parse_amount(self.val_every)
-        return Interval(int(every.value), "ep" if (every.unit or self.unit) == "ep" else "it")
+        every = validation_interval(self.val_every)
+        value = int(every.value) if every.value.denominator == 1 else every.value
+        if every.unit == "s":
+            return Interval(value, "s")
+        return Interval(value, "ep" if (every.unit or self.unit) == "ep" else "it")
 
     @property
     def unit(self) -> str:
@@ -148,12 +162,12 @@ class RunSection(Section):
     _one_limit = _excludes("overfit", "limit_train", "overfit takes the place of limit_train; keep one of them")
     _no_limit = _excludes("overfit", "limit_val", "overfit takes the place of limit_val; keep one of them")
 
-    _one_length = _excludes("max_iters", "max_epochs", "the length is given twice; keep either max_epochs or max_iters")
-
     @model_validator(mode="after")
     def _some_length(self) -> Self:
         if self.max_epochs is None and self.max_iters is None:
             raise ValueError("no length is given; write max_epochs = 8, or max_iters = 30_000")
+        if self.min_epochs and self.max_epochs and self.min_epochs > self.max_epochs:
+            raise ValueError(f"min_epochs = {self.min_epochs} is more than max_epochs = {self.max_epochs}")
         return self
 
 

@@ -43,8 +43,11 @@ class Amount:
     unit: Unit
 
 
-def parse_amount(written: object, units: Iterable[Unit] = tuple(_KINDS)) -> Amount:
-    """Read an amount in one of these units. Raises ValueError, in words for the user, when it is none."""
+def parse_amount(written: object, units: Iterable[Unit] = tuple(_KINDS), *, parts: bool = False) -> Amount:
+    """Read an amount in one of these units; with `parts` it may be a part of an epoch.
+
+    Raises ValueError, in words for the user, when it is none.
+    """
     examples = f"write {_either(example for unit in units for example in _KINDS[unit][1])}"
     if isinstance(written, bool) or not isinstance(written, int | str):
         shown = str(written).lower() if isinstance(written, bool) else repr(written)
@@ -64,7 +67,7 @@ def parse_amount(written: object, units: Iterable[Unit] = tuple(_KINDS)) -> Amou
         raise ValueError(f"must be {_either(kinds)}, not {_KINDS[amount.unit][0]}; {examples}")
     if amount.value <= 0:
         raise ValueError(f"{written!r} must be above zero")
-    if amount.unit in ("it", "ep") and amount.value.denominator != 1:
+    if amount.unit in ("it", "ep")[: 1 if parts else 2] and amount.value.denominator != 1:
         raise ValueError(f'"{written}" must be an integer')
     return amount
 
@@ -144,15 +147,21 @@ AmountField = Annotated[
 ]
 """An amount of training as written: 100, "100it", "2ep", "30s", "10%"."""
 
+
+def validation_interval(written: object) -> Amount:
+    """Read how often to validate. Raises ValueError, in words for the user."""
+    return parse_amount(written, ("", "it", "ep", "s"), parts=True)
+
+
 ValEvery = Annotated[
     int | str,
-    _as_written(parse_amount, ("", "it", "ep")),
+    _as_written(validation_interval),
     WithJsonSchema(
         {
             "type": ["integer", "string"],
             "minimum": 1,
-            "pattern": r"^\s*\d+(\.0+)?\s*(it|ep)\s*$",
-            "examples": ["500it", "2ep"],
+            "pattern": r"^\s*(\d+(\.0+)?\s*it|\d+(\.\d+)?\s*(ep|s|m|h))\s*$",
+            "examples": ["500it", "2ep", "0.5ep", "10m"],
         }
     ),
 ]

@@ -221,11 +221,13 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _length(pipeline: Pipeline) -> str:
     run = pipeline.run
-    unit, length = ("epoch", run.max_epochs) if run.max_epochs else ("iteration", run.max_iters or 0)
-    often, what = run.validates.value, {"ep": "epoch", "it": "iteration"}[run.validates.unit]
-    every = f"each {what}" if often == 1 else f"every {often:,} {what}s"
-    validation = f", validation after {every}" if pipeline.data.val else ""
-    return f"{counted(length, unit)}{validation}{', then the test' if run.test else ''}"
+    lengths = [counted(run.max_epochs, "epoch")] if run.max_epochs else []
+    lengths += [counted(run.max_iters, "iteration")] if run.max_iters else []
+    often, what = run.validates.value, {"ep": "epoch", "it": "iteration", "s": "second"}[run.validates.unit]
+    every = f"each {what}" if often == 1 else f"every {often if isinstance(often, int) else float(often):,} {what}s"
+    validation = f", validation {'at the start and ' * run.val_at_start}after {every}" if pipeline.data.val else ""
+    first = f"{' or '.join(lengths)}{', whichever comes first' if len(lengths) > 1 else ''}"
+    return f"{first}{validation}{', then the test' if run.test else ''}"
 
 
 def _order(reasons: Counter[Reason], shuffle: int | None) -> str:

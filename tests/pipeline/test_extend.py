@@ -120,7 +120,6 @@ def test_every_key_keeps_where_it_came_from(built_on: Load) -> None:
 @pytest.mark.parametrize(
     ("child", "override", "wrong"),
     [
-        (ON_BASE + "[run]\nmax_iters = 100\nmax_epochs = 1\n", "run.seed=1", "the length is given twice"),
         (ON_BASE, "extends=x.toml", r"--set extends=x\.toml: extends cannot be set from the command line"),
         ('extends = "../shared"', "run.seed=1", r'own/child.toml:1:1: the file "shared" cannot be read: Is a dir'),
         ('extends = "b.toml"', "run.seed=1", r'own/b.toml:7:10: \$\{task.x\}: the pipeline sets no key "task.x"'),

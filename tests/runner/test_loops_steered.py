@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
+from hookflow.runner.loop import val_schedule
 from tests.conftest import TRACER, NewRun, Train, Trained, messages, reason, records
 from tests.golden_files import check_golden
 from tests.toy import Net
@@ -83,6 +85,7 @@ def test_a_stop_is_granted_wherever_it_is_requested(trained: Trained, point: str
         ("stop_epoch", "after_val", '["control"]', "run.stop_epoch is not allowed at after_val"),
         ("stop", "after_run", '["control"]', "run.stop is not allowed at after_run"),
         ("stop", "after_run", "[]", "run.stop is not allowed at after_run"),
+        ("validate", "after_val", "[]", "run.validate is not allowed at after_val"),
     ],
 )  # fmt: skip
 def test_who_may_not(trained: Trained, call: str, point: str, writes: str, message: str) -> None:
@@ -123,6 +126,13 @@ def test_an_epoch_that_was_ended_stays_so_when_the_run_is_killed_there(resumes_a
         ("max_iters = 12", "1ep", [5, 10, 12]),
         ("max_iters = 10", "1ep", [5, 10]),
         ("max_iters = 7", "3it", [3, 6, 7]),
+        ("max_epochs = 2", "0.5ep", [3, 5, 8, 10]),
+        ("max_epochs = 3", "1.5ep", [8, 15]),
+        ("max_iters = 7", "0.4ep", [2, 4, 6, 7]),
+        ("max_epochs = 3\nmax_iters = 7", "1ep", [5, 7]),
+        ("max_epochs = 2\nmax_iters = 70", "1ep", [5, 10]),
+        ("max_epochs = 2\nval_at_start = true", "1ep", [0, 5, 10]),
+        ("max_epochs = 1", "10h", [5]),
     ],
 )
 def test_when_it_validates(trained: Trained, length: str, val_every: str, validated: list[int]) -> None:
@@ -130,6 +140,67 @@ def test_when_it_validates(trained: Trained, length: str, val_every: str, valida
     (end,) = records(run_dir, "end")
     assert (end["it"], end["ep"]) == (validated[-1], validated[-1] // 5)
     assert [record["it"] for record in records(run_dir, "metrics")] == validated
+
+
+def test_a_part_of_an_epoch_that_ends_with_it_is_validated_after_it(trained: Trained, tmp_path: Path) -> None:
+    trained("run.val_every='0.5ep'", TRACER % (tmp_path / "trace"), "run.max_epochs=1")
+    points = [line.split()[0] for line in (tmp_path / "trace").read_text().splitlines()]
+    assert points.count("before_val") == 2
+    assert points.index("after_train_epoch") < len(points) - points[::-1].index("before_val")
+
+
+def test_time_counts_from_the_latest_validation(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hookflow.runner.loop.val_schedule.Timer", Clock)
+    run_dir = trained("run.val_every='10m'", f'hooks.hours={{use="{__file__}:Hours"}}', "run.max_epochs=2")
+    assert [record["it"] for record in records(run_dir, "metrics")] == [2, 4, 6, 8, 10]
+    assert {clock.seconds for clock in Clock.started} == {600.0}
+    assert all(clock.cancelled for clock in Clock.started), "the last one, too"
+
+
+class Clock:
+    """A timer that is over when `Hours` says so."""
+
+    started: ClassVar[list[Clock]] = []
+
+    def __init__(self, seconds: float, call: Callable[[], None]) -> None:
+        self.seconds, self.call = seconds, call
+        self.daemon = self.cancelled = False
+
+    def start(self) -> None:
+        self.started.append(self)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Hours:
+    def after_backward(self, run: Any) -> None:
+        if run.iter % 2:
+            val_schedule.Timer.started[-1].call()  # type: ignore[attr-defined]  # this file is loaded twice
+
+
+@pytest.mark.parametrize(
+    ("point", "at", "validated"),
+    [("after_backward", 2, [3, 5, 10]), ("after_train_epoch", 5, [5, 10]),
+     ("after_backward", 4, [5, 10]), ("before_train_epoch", 5, [5, 6, 10])],
+)  # fmt: skip
+def test_a_hook_may_ask_for_a_validation(trained: Trained, point: str, at: int, validated: list[int]) -> None:
+    run_dir = trained(steers("validate", point, at, "[]"), "run.max_epochs=2")
+    assert [record["it"] for record in records(run_dir, "metrics")] == validated
+
+
+def test_a_validation_that_was_asked_for_outlives_a_kill(resumes_alike: NewRun) -> None:
+    often = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
+    resumes_alike(often, steers("validate", "after_backward", 6, "[]"), point="after_val_iter", at=7)
+
+
+def test_before_min_epochs_a_stop_waits_even_through_a_kill(resumes_alike: NewRun) -> None:
+    often = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
+    stops = steers("stop", "after_backward", 2, "[]")
+    run_dir = resumes_alike(often, stops, "run.min_epochs=2", point="after_train_iter", at=7)
+    (end,) = [record for record in records(run_dir, "end") if record["status"] == "finished"]
+    assert (end["it"], end["reason"]) == (10, "as told")
+    assert "the stop waits for epoch 2, as run.min_epochs says: as told" in messages(run_dir)
 
 
 def modes(run_dir: Any) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from hookflow.graph.points import POINTS
 from hookflow.hooks.base import Hook
 from hookflow.pipeline.schema import Interval
 from hookflow.runner.dispatch.triggers import Trigger
+from hookflow.runner.process.state import all_iterations
 from tests.conftest import NewRun, Trained, messages, records
 from tests.runner.same import logged
 
@@ -120,16 +121,15 @@ class Walk:
 
     def __post_init__(self) -> None:
         self.iters_per_epoch = self.length.iters_per_epoch or 1
-        self.max_iters = self.length.max_iters or (self.length.max_epochs or 0) * self.iters_per_epoch
+        self.max_iters = all_iterations(self.length.max_epochs, self.length.max_iters, self.iters_per_epoch)
 
     def seconds(self) -> float:
         return self.ticks * 0.7
 
     @property
     def finished(self) -> bool:
-        if self.length.max_epochs is None:
-            return self.iter >= self.max_iters
-        return self.epoch >= self.length.max_epochs
+        enough = self.length.max_epochs is not None and self.epoch >= self.length.max_epochs
+        return enough or (self.length.max_iters is not None and self.iter >= self.length.max_iters)
 
     def points(self) -> Iterator[str]:
         for point in self._loop():
@@ -139,7 +139,9 @@ class Walk:
     def _loop(self) -> Iterator[str]:
         yield from ("before_run", "before_train")
         every, unit = self.length.val_every
-        validated = 0
+        validated = -1
+        if self.length.at_start:
+            yield from ("before_val", "after_val")
         while not self.finished:
             yield "before_train_epoch"
             for batch in range(1, self.iters_per_epoch + 1):
@@ -165,14 +167,19 @@ AT = list(dict.fromkeys(Walk(Length(1, None, iters_per_epoch=1)).points()))
 """The points of a run, in their order."""
 
 lengths = st.builds(
-    lambda loop, total, every, unit, per: Length(
-        total if loop == "ep" else None, total * 4 if loop == "it" else None, Interval(every, unit), iters_per_epoch=per
+    lambda loop, total, every, unit, per, at_start: Length(
+        total if "ep" in loop else None,
+        total * 4 if "it" in loop else None,
+        Interval(every, unit),
+        iters_per_epoch=per,
+        at_start=at_start,
     ),
-    st.sampled_from(["it", "ep"]),
+    st.sampled_from(["it", "ep", "it ep"]),
     st.integers(1, 7),
     st.integers(1, 6),
     st.sampled_from(["it", "ep"]),
     st.integers(1, 9),
+    st.booleans(),
 )
 shares = st.sampled_from(["0.1%", "1%", "7.3%", "10%", "12.5%", "33.3%", "50%", "66.7%", "100%", "120%"])
 counted = st.builds("{}{}".format, st.integers(1, 30), st.sampled_from(["", "it", "ep"])) | shares
@@ -224,7 +231,7 @@ def test_the_forecast_is_what_it_does(length: Length, point: str, written: Writt
     assert (told.first == "never") == (not result)
     if number.isdecimal():
         assert int(number) == result[0] + 1
-    less = forecast(plan, Length(length.max_epochs, length.max_iters, length.val_every))[0]
+    less = forecast(plan, replace(length, iters_per_epoch=None))[0]
     assert less.times in (None, told.times), "what is said without knowing the batches of an epoch stays true"
 
 

@@ -34,8 +34,12 @@ class Rule(NamedTuple):
 
 
 RULES = (
-    Rule("run.max_epochs, run.max_iters", May.YES, "the length; what depends on it changes with it"),
-    Rule("run.val_every, run.test, run.sanity, run.limit_test, data.test.**", May.YES, "what is measured"),
+    Rule("run.max_epochs, run.max_iters, run.min_epochs", May.YES, "the length; what depends on it changes with it"),
+    Rule(
+        "run.val_every, run.val_at_start, run.test, run.sanity, run.limit_test, data.test.**",
+        May.YES,
+        "what is measured",
+    ),
     Rule(
         "run.device, run.threads, run.compile, run.deterministic, run.cudnn_benchmark, run.channels_last",
         May.YES,

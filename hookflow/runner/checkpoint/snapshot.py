@@ -40,7 +40,7 @@ class Snapshot:
 
         With `validation_due` a run that is resumed from it begins with a validation.
         """
-        guard = self.update.guard
+        guard, state = self.update.guard, self.context.state
         return {
             **{state_key("model", name): model.state_dict() for name, model in self.parts.models.items()},
             **{state_key("optimizer", name): each.state_dict() for name, each in self.parts.optimizers.items()},
@@ -48,7 +48,7 @@ class Snapshot:
             "gradients": self.update.state_dict(),
             "group": self.update.group.state_dict(),
             "step_guard": guard.state_dict() if guard else {},
-            "position": self.context.state.state_dict() | {"validation_due": validation_due},
+            "position": state.state_dict() | {"validation_due": validation_due or state.validation_due},
             "requests": self.context.requests.state_dict(),
             "engine": self.context.engine.state_dict(),
             "settings": self.context.settings.state_dict(),

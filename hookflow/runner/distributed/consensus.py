@@ -27,10 +27,8 @@ import torch.distributed as dist
 
 from hookflow.runner.distributed.rendezvous import Ranks
 
-STOP, END_EPOCH, SAVE, TELL, OBEY = (1 << bit for bit in range(5))
+BITS = STOP, END_EPOCH, SAVE, TELL, OBEY, VALIDATE = tuple(1 << bit for bit in range(6))
 """The wishes at a safe point; several are added up."""
-
-BITS = (STOP, END_EPOCH, SAVE, TELL, OBEY)
 
 OVERHEAD = 0.002
 """The share of the time that exchanges between iterations may take."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from hookflow.events.records import CommandRecord
 from hookflow.runner.checkpoint.manager import CheckpointManager
-from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL
+from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL, VALIDATE
 from hookflow.runner.logging.timing import COMMANDS
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.control import CHANGES, Control
@@ -18,6 +18,7 @@ from hookflow.runner.loop.evaluation import Evaluation
 from hookflow.runner.loop.iteration import Iterate, too_few
 from hookflow.runner.loop.sanity import sanity_check
 from hookflow.runner.loop.update import Update
+from hookflow.runner.loop.val_schedule import ValSchedule
 from hookflow.runner.process.signals import Signals, Stop, WorkerHangs
 
 GRAVITY = ("finished", "stopped", "interrupted", "failed")
@@ -70,6 +71,9 @@ class SafePoint:
             saves |= self._stop_as_agreed()
         if agreed & END_EPOCH:
             requests.end_epoch()
+        if agreed & VALIDATE:
+            requests.validates = state.epoch_is_over  # first it is closed, and maybe validated
+            state.validation_due = not state.epoch_is_over and state.validated_at != state.iter
         if agreed & TELL:
             self.checkpoints.report()
         if saves:
@@ -98,10 +102,12 @@ class SafePoint:
     def _wants(self) -> int:
         requests = self.requests
         wishes = OBEY if self.signals.commands or self.control.paused else 0
-        if requests.stop_reason is not None or self._signal is not None:
+        if requests.stop_reason() is not None or self._signal is not None:
             wishes |= STOP
         if requests.saves:
             wishes |= SAVE
+        if requests.validates and not self.state.epoch_is_over:
+            wishes |= VALIDATE
         if self.checkpoints.has_written:
             wishes |= TELL
         return wishes | END_EPOCH if requests.epoch_end_reason is not None else wishes
@@ -109,7 +115,8 @@ class SafePoint:
     def _stop_as_agreed(self) -> bool:
         """Let the run end, for the gravest reason that any rank has; return whether its state is to be saved first."""
         signal, requests = self._signal, self.requests
-        reason, requests.stop_reason, requests.lasting_stop_reason = requests.stop_reason, None, None
+        if (reason := requests.stop_reason()) is not None:
+            requests.stops.clear()
         self.heard = self.signals.stop
         if signal is not None:
             text = f"{signal.reason}: stopping after iteration {self.state.iter}"
@@ -167,7 +174,7 @@ class SafePoint:
 
 @dataclass
 class Loop:
-    """Trains until `max_epochs` or `max_iters`, or until a stop."""
+    """Trains until `max_epochs` or `max_iters`, whichever comes first, or until a stop."""
 
     context: Context
     iterate: Iterate
@@ -184,6 +191,7 @@ class Loop:
         self.section = self.context.parts.section
         self.data = self.context.parts.data
         self.validates = "val" in self.data
+        self.schedule = ValSchedule(self.section.validates, self.state, self._time_is_up)
 
     def train(self) -> None:
         """Train, from where the run is."""
@@ -194,8 +202,13 @@ class Loop:
         if state.validation_due:
             self._validate()
             self._safe_point(wait=True)
-        while safe_point.stop is None and (state.epoch_is_over or not state.finished):
-            self._epoch()
+        try:
+            if self.validates and self.context.parts.ranks.first:  # the others learn of it
+                self.schedule.start()
+            while safe_point.stop is None and (state.epoch_is_over or not state.finished):
+                self._epoch()
+        finally:
+            self.schedule.stop()
         safe_point.control.over = True
         self.update.settle()
         self.engine.fire("after_train")
@@ -252,18 +265,18 @@ class Loop:
         state.epoch_ends = False
         self.context.log.put("epoch", seconds=time.perf_counter() - self.timeline.excluded_s - began)
         engine.fire("after_train_epoch")
-        if self._validation_due("ep", state.epoch):
+        if self.validates and self.schedule.due(epoch_done=True):
             self._validate()
         self._safe_point(wait=True)
 
     def _safe_point(self, *, wait: bool) -> None:
-        """Do what has been asked for, and validate where that was a command."""
-        control = self.safe_point.control
+        """Do what has been asked for, and validate where that was a request or a command."""
+        control, state = self.safe_point.control, self.state
         self.safe_point.process(wait=wait)
-        while control.validation_due and self.safe_point.stop is None:
-            control.validation_due = False
+        while (control.validation_due or state.validation_due) and self.safe_point.stop is None:
+            commanded, control.validation_due = control.validation_due, False
             self._validate()
-            if self.safe_point.stop is None:  # else a signal has cut it short
+            if commanded and self.safe_point.stop is None:  # else a signal has cut it short
                 self.context.requests.save(["last"])
                 self.checkpoints.save()
                 self.checkpoints.report()
@@ -285,7 +298,7 @@ class Loop:
                     raise  # in the middle of an iteration; or the other ranks would wait for this one
             if state.iter < state.next_stop and not state.attention:
                 raise too_few(state)
-            validates = state.iter > before and self._validation_due("it", state.iter)
+            validates = self.validates and state.iter > before and self.schedule.due(epoch_done=False)
             if validates:
                 self._validate()
             self._safe_point(wait=validates)
@@ -294,24 +307,18 @@ class Loop:
 
     def _next_stop(self) -> int:
         """Return the iterations done at which the loop must look up by count."""
-        state, every = self.state, self.section.validates
+        state = self.state
         left = ceil((state.batches_per_epoch - state.batch_idx) / self.section.accumulate)
-        stops = [state.iter + left, self.context.consensus.next_iteration]
-        if state.max_epochs is None:
-            stops.append(state.max_iters)
-        if self.validates and every.unit == "it":
-            stops.append((state.iter // every.value + 1) * every.value)
+        stops: list[float] = [state.iter + left, self.context.consensus.next_iteration]
+        if state.iter_limit is not None:
+            stops.append(state.iter_limit)
+        if self.validates:
+            stops.append(self.schedule.next_iteration())
         return int(min(stops))
 
-    def _validation_due(self, unit: str, done: int) -> bool:
-        """Return whether validation is due after so many iterations ("it") or epochs ("ep"); never twice in a place."""
-        state, every = self.state, self.section.validates
-        if not self.validates:
-            return False
-        if every.unit == unit:
-            return done % every.value == 0 or state.finished
-        at_end = not state.epoch_is_over if unit == "it" else state.validated_at != state.iter
-        return state.finished and at_end
+    def _time_is_up(self) -> None:
+        """Ask for a validation, from whichever thread."""
+        self.context.requests.validates = self.state.attention = True
 
     def _validate(self) -> None:
         """Validate. When a signal cuts that short, the state from before is saved, and a resumed run validates first.
@@ -324,3 +331,4 @@ class Loop:
         state.validated_at = state.iter
         if not self.evaluate("val"):
             self.checkpoints.before_validation = before
+        self.schedule.restart()

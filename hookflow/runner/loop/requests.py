@@ -43,10 +43,13 @@ class Requests:
     sizes: Mapping[str, BatchSizes]
     say: Callable[..., None]
     several: bool
+    min_epochs: int = 0
+    """The epochs before which no stop is granted, but for what concerns this process alone."""
     offered: list[Any] = field(default_factory=list)
-    stop_reason: str | None = None
-    lasting_stop_reason: str | None = None
-    """The same, but for what concerns this process alone: so the run stops again if it is resumed before."""
+    stops: dict[str, bool] = field(default_factory=dict)
+    """The reasons to stop, in the order of asking, and whether each concerns this process alone: the run stops for the
+    others again if it is resumed from before."""
+    validates: bool = False
     epoch_end_reason: str | None = None
     skips_batch: bool = False
     skips_step: bool = False
@@ -59,15 +62,32 @@ class Requests:
     keep: int | None = None
 
     def stop(self, reason: str, *, this_process: bool = False) -> None:
-        """End the training at the next safe point.
+        """End the training at the next safe point, after `min_epochs`.
 
-        Requests about `this_process` alone stop no other run that resumes from an earlier state.
+        Requests about `this_process` alone wait for no epoch, and stop no other run that resumes from an earlier state.
         """
         self.check("stop", [point.name for point in self.plan.points if point.name not in TOO_LATE_TO_STOP])
-        self.stop_reason = self.stop_reason or reason
-        if not this_process:
-            self.lasting_stop_reason = self.lasting_stop_reason or reason
+        if not this_process and not self._lasting() and self.state.epoch < self.min_epochs:
+            self.say(f"the stop waits for epoch {self.min_epochs}, as run.min_epochs says: {reason}")
+        self.stops[reason] = this_process and self.stops.get(reason, True)
         self.state.attention = True
+
+    def stop_reason(self) -> str | None:
+        """Return the first reason for which the run is to stop by now."""
+        early = self.state.epoch < self.min_epochs
+        return next((reason for reason, this_process in self.stops.items() if this_process or not early), None)
+
+    def _lasting(self) -> str | None:
+        return next((reason for reason, this_process in self.stops.items() if not this_process), None)
+
+    def validate(self) -> None:
+        """Validate at the next safe point; see `hookflow.hooks.run.Run.validate`."""
+        points = self.plan.points
+        inside = [point.name for point in points if points.in_iteration(point.name)]
+        self.check("validate", ["before_train_epoch", *inside, "after_train_epoch"])
+        if "val" not in self.sizes:
+            raise _refused("run.validate needs validation data, and there is no [data.val]")
+        self.validates = self.state.attention = True
 
     def stop_epoch(self, reason: str) -> None:
         points = self.plan.points
@@ -118,11 +138,12 @@ class Requests:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must still grant. A skipped step may wait for iterations, where a task steps."""
-        pending = {"stop": self.lasting_stop_reason, "epoch_end": self.epoch_end_reason, "skips_step": self.skips_step}
-        return {**pending, "saves": dict(self.saves), "keep": self.keep}
+        pending = {"stop": self._lasting(), "epoch_end": self.epoch_end_reason, "skips_step": self.skips_step}
+        return {**pending, "saves": dict(self.saves), "keep": self.keep, "validates": self.validates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.stop_reason = self.lasting_stop_reason = state["stop"]
+        self.stops = {} if state["stop"] is None else {state["stop"]: False}
+        self.validates = state.get("validates", False)
         self.epoch_end_reason = state["epoch_end"]
         self.skips_step, self.saves, self.keep = state["skips_step"], dict(state["saves"]), state["keep"]
         self.state.attention = True

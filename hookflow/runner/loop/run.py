@@ -168,6 +168,7 @@ class Run:
 
     stop = _of("_requests.stop")
     stop_epoch = _of("_requests.stop_epoch")
+    validate = _of("_requests.validate")
     skip_step = _of("_requests.skip_step")
     skip_batch = _of("_requests.skip_batch")
     accumulate = _of("_requests.accumulate")

@@ -104,6 +104,8 @@ class Trainer:
             if resume is not None:
                 self._load(resume)
                 self._checkpoints.saved_at = self.state.iter
+            else:
+                self.state.validation_due = self._parts.section.val_at_start and "val" in self._parts.data
             begin()
             self._offer_weights()
             if self._update.guard:

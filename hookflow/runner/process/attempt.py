@@ -38,6 +38,7 @@ from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.precision import describe, torch_settings
 from hookflow.runner.process.launch import adopt
 from hookflow.runner.process.signals import Signals, Stop
+from hookflow.runner.process.state import all_iterations
 from hookflow.user_code import only_showable
 
 
@@ -196,7 +197,7 @@ def _record_start(
         data={split: source.info for split, source in parts.data.items()},
         limited=parts.limited,
         max_epochs=parts.section.max_epochs or 0,
-        max_iters=parts.section.max_iters or (parts.section.max_epochs or 0) * iters_per_epoch,
+        max_iters=all_iterations(parts.section.max_epochs, parts.section.max_iters, iters_per_epoch),
         iters_per_epoch=iters_per_epoch,
         modes={name: mode for name, mode in modes.items() if mode in ("min", "max")},  # hooks may have anything there
         resumed_from=checkpoint.name if checkpoint else None,

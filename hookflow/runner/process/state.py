@@ -39,14 +39,17 @@ class RunState:
         """The epoch ends after this iteration, whatever the data still has. Set by what hooks request; cleared by the
         loop once the epoch is closed."""
         self.validation_due = False
-        """The run, once resumed, begins with a validation. Set by a resume; cleared by the loop."""
-        self.validated_at = 0
+        """A validation is due at the next safe point, or before anything else in a run that starts or is resumed. Set
+        there, by the start and by a resume; cleared by the loop."""
+        self.validated_at = -1
         """The iteration of the latest validation that began. Written by the loop."""
         self.metrics: Mapping[str, float] = NONE
         """The metrics of the latest validation or test. Written by the evaluation."""
         self.metrics_at = 0
         """The iteration that they are of."""
         self.max_epochs: int | None = None
+        self.iter_limit: int | None = None
+        """The iterations after which the run ends, in whichever epoch; None where epochs alone count."""
         self.max_iters = self.batches_per_epoch = self.iters_per_epoch = 0
         """How long the run is. Written before it begins."""
         self.seconds: Callable[[], float] = time.monotonic
@@ -63,9 +66,9 @@ class RunState:
 
     def set_length(self, max_epochs: int | None, max_iters: int | None, iters_per_epoch: int) -> None:
         """Set how long the run is; the iterations of an epoch are 0 where the training data are not built."""
-        self.max_epochs = max_epochs
+        self.max_epochs, self.iter_limit = max_epochs, max_iters
         self.iters_per_epoch = iters_per_epoch
-        self.max_iters = max_iters or (max_epochs or 0) * iters_per_epoch
+        self.max_iters = all_iterations(max_epochs, max_iters, iters_per_epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the run between two iterations."""
@@ -79,7 +82,7 @@ class RunState:
         self.validated_at = state["validated_at"]
         self.metrics, self.metrics_at = dict(state["metrics"]), state["metrics_at"]
         if not self.iters_per_epoch:
-            self.set_length(self.max_epochs, self.max_iters, state["iters_per_epoch"])
+            self.set_length(self.max_epochs, self.iter_limit, state["iters_per_epoch"])
 
     @property
     def place(self) -> str:
@@ -91,9 +94,16 @@ class RunState:
     @property
     def finished(self) -> bool:
         """Whether all training is done."""
-        return self.iter >= self.max_iters if self.max_epochs is None else self.epoch >= self.max_epochs
+        enough_epochs = self.max_epochs is not None and self.epoch >= self.max_epochs
+        return enough_epochs or (self.iter_limit is not None and self.iter >= self.iter_limit)
 
     @property
     def epoch_is_over(self) -> bool:
         """Whether the epoch has no iteration left, though it may not be closed yet."""
         return self.batch_idx >= self.batches_per_epoch or self.epoch_ends
+
+
+def all_iterations(max_epochs: int | None, max_iters: int | None, iters_per_epoch: int) -> int:
+    """Return the iterations of a run as long as its pipeline says: of two lengths, what is reached first."""
+    of_epochs = (max_epochs or 0) * iters_per_epoch
+    return min(max_iters, of_epochs) if max_iters and of_epochs else max_iters or of_epochs
