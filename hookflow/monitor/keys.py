@@ -9,7 +9,7 @@ from itertools import chain, zip_longest
 from textual.keys import key_to_character
 
 from hookflow.events.commands import COMMANDS as COMMANDS_OF_RUN
-from hookflow.events.commands import split_setting
+from hookflow.monitor import palette
 from hookflow.monitor.panels.compare import COMPARE
 from hookflow.monitor.panels.events import EVENT, EVENTS
 from hookflow.monitor.panels.explorer import EXPLORER
@@ -24,7 +24,19 @@ from hookflow.monitor.panels.system import SYSTEM
 from hookflow.monitor.panels.timeline import ACTIONS as OF_TIMELINE
 from hookflow.monitor.panels.waterfall import TRACE
 from hookflow.monitor.prompt import edit
-from hookflow.monitor.view import Action, KeyMap, Notice, Page, Prompt, Scene, charts, flip, send, ways_back
+from hookflow.monitor.view import (
+    Action,
+    KeyMap,
+    Notice,
+    Page,
+    Prompt,
+    Scene,
+    charts,
+    flip,
+    send,
+    setting_now,
+    ways_back,
+)
 
 HELP = Page("help", lambda scene, width, height: help_page(scene, width, height, key_rows(scene)), "?", "this help")
 PANELS: dict[int, Page] = dict(enumerate((POINTS, HOOKS, METRICS, SYSTEM, EVENTS, RANKS), start=1))
@@ -134,27 +146,17 @@ def _switch(scene: Scene) -> str | Notice:
 
 def _set(scene: Scene) -> str | Notice:
     """Let an argument be typed, which the hook that the cursor is on declares settable, or another hook."""
-    here = scene.picked.hook if scene.picked else ""
-    names = [f"{hook}.{each}" for hook, names in scene.plan.settable.items() for each in names]
+    names = palette.settable(scene)
     if not names:
         return Notice("no hook of this run declares an argument settable")
-    names.sort(key=lambda name: not name.startswith(f"{here}."))
 
     def complete(scene: Scene, text: str) -> list[tuple[str, str]]:
         key = text.partition("=")[0]
-        return [(f"{name}=", f"now {_value(scene, name)}") for name in names if key in name]
+        return [(f"{name}=", f"now {setting_now(scene, name)}") for name in names if key in name]
 
-    first = f"{names[0]}=" if names[0].startswith(f"{here}.") else ""
+    first = f"{names[0]}=" if scene.picked and names[0].startswith(f"{scene.picked.hook}.") else ""
     scene.view.prompt = Prompt("set", lambda scene, text: send(scene, "set", text), complete=complete, text=first)
     return ""
-
-
-def _value(scene: Scene, name: str) -> str:
-    hook, _, argument = name.rpartition(".")
-    if change := scene.state.setting(hook, argument):
-        return split_setting(change["args"][0])[2]
-    args = scene.plan.hook(hook).args
-    return f"{args[argument]}" if isinstance(args, Mapping) and argument in args else "the default"
 
 
 def _leave(scene: Scene) -> str:
@@ -189,6 +191,7 @@ BEYOND = 10**6
 
 ACTIONS: tuple[Action, ...] = (
     Action(HELP.name, HELP.key, HELP.about, partial(_toggle, HELP.name)),
+    Action("palette", ":", "call an action by its name, or send a command to the run", lambda scene: _palette(scene)),
     *(Action(f"panel-{PANELS[at].name}", f"{at}", LARGE, partial(_focus, at)) for at in range(1, 6)),
     Action("panel-ranks", "6", "go to the ranks, the processes that train together", partial(_focus, 6), "ranks"),
     Action("next-panel", "tab", "next panel, and the one before", partial(_next_panel, 1)),
@@ -308,6 +311,12 @@ def _rows(scene: Scene, page: str, actions: Iterable[Action]) -> list[tuple[str,
         while len(" ".join(keys)) > KEYS_WIDE and keys[1:]:
             keys.pop()
     return [(" ".join(keys), about) for keys, about in rows if keys]
+
+
+def _palette(scene: Scene) -> None:
+    modes = ("", "replay" if scene.replay else "live", *("ranks",) * scene.several)
+    actions = [*(action for action in ACTIONS if action.only in modes), *current(scene).actions]
+    palette.ask(scene, [palette.Offer(each, " ".join(keys_of(scene, each.name))) for each in actions], do)
 
 
 def do(action: Action, scene: Scene) -> str | Notice:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from textual.strip import Strip
 
-from hookflow.events.commands import wrong
+from hookflow.events.commands import split_setting, wrong
 from hookflow.graph.plan import Binding, Plan
 from hookflow.metric_mode import mode_by_name
 from hookflow.monitor.charts import Pixels, Unit
@@ -309,6 +309,15 @@ def send(scene: Scene, name: str, *args: str) -> str | Notice:
     if why := wrong(name, args, scene.plan.settable):
         return Notice(why)
     return " ".join(["send", name, *args])
+
+
+def setting_now(scene: Scene, name: str) -> str:
+    """Return the value of an argument of a hook, by both their names: as it was set, or as the pipeline has it."""
+    hook, _, argument = name.rpartition(".")
+    if change := scene.state.setting(hook, argument):
+        return split_setting(change["args"][0])[2]
+    args = scene.plan.hook(hook).args
+    return f"{args[argument]}" if isinstance(args, Mapping) and argument in args else "the default"
 
 
 def ways_back(scene: Scene) -> list[str]:
