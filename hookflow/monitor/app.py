@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from itertools import groupby, takewhile
 from typing import Any
 
@@ -24,6 +25,7 @@ from textual.app import App, ComposeResult
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.theme import Theme
+from textual.timer import Timer
 from textual.widget import Widget
 
 from hookflow.events.commands import send, stop_now
@@ -33,13 +35,14 @@ from hookflow.events.rundir import Life, RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.charts import Pixels, read_image
 from hookflow.monitor.compare import Side
-from hookflow.monitor.feed import Live, Recording
+from hookflow.monitor.feed import Live, Player, Recording
 from hookflow.monitor.health import Health, examine, look_inside
 from hookflow.monitor.index import Index, Row
 from hookflow.monitor.keys import PAGES, press
 from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.machine import Machine, Sensor
 from hookflow.monitor.panels.compare import COMPARE
+from hookflow.monitor.panels.frame import RECENT
 from hookflow.monitor.panels.gallery import beside_each_other
 from hookflow.monitor.panels.output import level_of
 from hookflow.monitor.panels.runs import RUNS
@@ -50,7 +53,6 @@ from hookflow.monitor.state import RunState
 from hookflow.monitor.style import GROUND, row
 from hookflow.monitor.trace import Traced, read_trace
 from hookflow.monitor.view import Line, Notice, Scene, View
-from hookflow.numbers import span
 
 
 def exit_on_hang_up(terminal: int) -> None:
@@ -95,73 +97,17 @@ def _common(segments: Iterable[Segment], others: Iterable[Segment]) -> int:
     return sum(segment.cell_length for segment, _ in pairs)
 
 
-SLOWEST, QUICKEST, FAR = 0.25, 256.0, 0.05
-"""Bounds of the speed of a replay, which keys halve and double; the share of a recording that a long step takes."""
-
-
-class Player:
-    """Holds the moment that is shown."""
-
-    def __init__(self, recording: Recording, speed: float) -> None:
-        self.moment = recording.first
-        self.recording, self._speed, self._playing = recording, speed, True
-        self._before = time.monotonic()
-
-    @property
-    def badge(self) -> str:
-        at, whole = self.moment - self.recording.first, self.recording.last - self.recording.first
-        sign = "▶" if self._playing else "‖"
-        return f"REPLAY {self._speed:g}x {sign} {span(at)}.{int(at * 10) % 10} / {span(whole)}"
-
-    def tick(self) -> None:
-        """Move on by the time that has passed."""
-        passed = time.monotonic() - self._before
-        self._before += passed
-        if self._playing:
-            self._show(self.moment + passed * self._speed)
-            self._playing = self.moment < self.recording.last
-
-    def obey(self, action: str) -> str:
-        """Do what a key of a replay is for; return why it cannot be done."""
-        match action.split():
-            case "moment", t:
-                self._playing = False
-                self._show(float(t))
-            case "iteration", it:
-                if (moment := self.recording.moment_of(int(it))) is None:
-                    return f"iteration {it} is not in this recording"
-                self._playing = False
-                self._show(moment)
-        match action:
-            case "play":
-                if self.moment >= self.recording.last:
-                    self._show(self.recording.first)
-                self._playing = not self._playing
-            case "slower":
-                self._speed = max(self._speed / 2, min(self._speed, SLOWEST))
-            case "faster":
-                self._speed = min(self._speed * 2, max(self._speed, QUICKEST))
-            case "first" | "last":
-                self._playing = False
-                self._show(self.recording.first if action == "first" else self.recording.last)
-            case "back" | "on":
-                self._playing = False
-                self.moment = self.recording.step(-1 if action == "back" else 1)
-            case "far back" | "far on":
-                far = FAR * (self.recording.last - self.recording.first)
-                self._show(self.moment - far if action == "far back" else self.moment + far)
-        return ""
-
-    def _show(self, moment: float) -> None:
-        self.moment = min(max(moment, self.recording.first), self.recording.last)
-        self.recording.seek(self.moment)
-
-
 LINES = 10_000
 """Lines of the output that are held."""
 
-RATE, RATE_OVER_SSH, NOTICE = 4.0, 2.0, 5.0
-"""Looks at the log, and paintings of the screen, per second; seconds that a notice usually stays."""
+RATE, RATE_OVER_SSH, RATE_CALM = 4.0, 2.0, 1.0
+"""Looks at the log per second: usually, and once nothing has changed for CALM seconds."""
+
+CALM, NOTICE = 5.0, 5.0
+"""Seconds without a change until there are fewer looks; seconds that a notice usually stays."""
+
+SENSE, SENSE_CALM = 1.0, 10.0
+"""Seconds between looks at the machine; while a run is paused or over, CALM between looks at its process."""
 
 LISTED, SEVERAL = 2.0, 50
 """Seconds between looks through the runs of the folder; so many that are read at a time are worth a word."""
@@ -215,7 +161,11 @@ class MonitorApp(App[Outcome]):
         self._view = View(page=page)
         self._open(run, replay)
         self._canvas = Canvas()
-        self._painted = 0.0
+        self._painted, self._changed, self._sensed = 0.0, 0.0, -math.inf  # the last times, by a clock that is never set
+        self._painted_machine: Machine | None = None
+        self._known: object = None
+        self._sensor: Sensor | None = None
+        self._timer: Timer | None = None
 
     def _open(self, run: RunDir, replay: float | None = None) -> None:
         """Show a run, live or as a recording; the choices among the runs stay."""
@@ -266,10 +216,7 @@ class MonitorApp(App[Outcome]):
             if (stop := getattr(self._driver, "_sigtstp_application", None)) is not None:
                 loop.add_signal_handler(signal.SIGTSTP, stop)  # a signal handler might wait for a paint's own lock
         self._life = self._dir.life()
-        if self._player is None:
-            sensor = Sensor()
-            self._sense(sensor)
-            self.set_interval(1.0, lambda: self._sense(sensor))
+        self._sensor = Sensor() if self._player is None else None
         self._tick()
 
     def on_unmount(self) -> None:
@@ -288,18 +235,58 @@ class MonitorApp(App[Outcome]):
         self.call_after_refresh(self._paint)
 
     def _sense(self, sensor: Sensor) -> None:
+        """Look at the process and the machine, from a thread; at the machine only while the run goes on."""
 
-        def look() -> None:
+        def look(over: bool) -> None:
             self._child_exit()
             self._life = self._dir.life()
             self._suspicion = self._dir.trouble() if self._life == "gone" else ""
             self._inside = look_inside(self._dir, self._live.state) if self._life == "alive" else {}
-            self._machine = sensor.look() if self._life != "remote" else None
+            if not over or self._machine is None:
+                self._machine = sensor.look() if self._life != "remote" else None
 
-        self.run_worker(look, thread=True, exclusive=True, exit_on_error=True)
+        self._sensed = time.monotonic()
+        over = self._health(self.state, time.time()).over
+        self.run_worker(partial(look, over), thread=True, exclusive=True, exit_on_error=True)
+
+    @property
+    def _calm(self) -> bool:
+        """Whether nothing has changed for long."""
+        return time.monotonic() - self._changed > CALM
 
     def _tick(self) -> None:
-        """Read on and paint, and come back: at once while a long log comes in pieces, so that keys get their turn."""
+        """Read on, paint if anything has changed, and come back: soon while a long log comes in pieces."""
+        again = self._read_on()
+        if (facts := self._facts()) != self._known:
+            self._known, self._changed = facts, time.monotonic()
+        if self._sensor and time.monotonic() - self._sensed >= (SENSE_CALM if self._calm else SENSE):
+            self._sense(self._sensor)
+        page = PAGES.get(self._view.page)
+        is_new = self._changed > self._painted or self._machine is not self._painted_machine
+        if is_new and (not page or time.monotonic() - self._painted >= page.pause):
+            self._paint()
+        self._timer = self.set_timer(max(again, 1 / RATE_CALM if self._calm else 0.0), self._tick)
+
+    def _facts(self) -> tuple[object, ...]:
+        """Return what a screen depends on beside keys and the machine: it is painted when one of them has changed."""
+        state, clock, page = self.state, time.time(), self._view.page
+        answers = [request.answer["t"] for request in state.requests.values() if request.answer]
+        ages = bool(state.pending) or clock - max(answers, default=0.0) < RECENT + 1  # the footer shows seconds
+        return (
+            self._dir,
+            id(self.plan),
+            state.news,
+            self._health(state, clock),
+            self._player and (self._player.moment, self._player.badge),
+            self._notice[0] if time.monotonic() < self._notice[1] else "",
+            int(clock) if ages else 0,
+            self._dir.output.stat().st_size if page == "output" and self._dir.output.exists() else 0,
+            (self._listed, self._listing) if page == RUNS.name else (),
+            (self._reading, *(side.state.news for side in self._sides.values())) if page == COMPARE.name else (),
+        )
+
+    def _read_on(self) -> float:
+        """Read what is new; return when to go on, in seconds."""
         again = 1 / (RATE_OVER_SSH if "SSH_CONNECTION" in os.environ else RATE)
         if self._player:
             self._player.tick()
@@ -312,10 +299,7 @@ class MonitorApp(App[Outcome]):
                 self.exit(Outcome.ENDED)
         if self._view.page in (RUNS.name, COMPARE.name):
             again = self._read_runs() or again
-        page = PAGES.get(self._view.page)
-        if not page or time.monotonic() - self._painted >= page.pause:
-            self._paint()
-        self.set_timer(again, self._tick)
+        return again
 
     def _read_runs(self) -> float:
         """Read on in the runs that are compared, and list all of them now and then; return when to go on."""
@@ -341,7 +325,7 @@ class MonitorApp(App[Outcome]):
 
     def _paint(self) -> None:
         width, height = self.size
-        self._painted = time.monotonic()
+        self._painted, self._painted_machine = time.monotonic(), self._machine
         self._canvas.show(screen(self._scene(), width, height))
 
     def _scene(self) -> Scene:
@@ -450,6 +434,10 @@ class MonitorApp(App[Outcome]):
                 if why := self._player.obey(action):
                     self._say(why)
         self._paint()
+        if self._calm and self._timer:  # what was asked for is soon to be seen
+            self._changed = time.monotonic()
+            self._timer.stop()
+            self._timer = self.set_timer(1 / RATE, self._tick)
 
     def _send(self, command: str, *args: str) -> None:
         with self._telling(f"cannot ask the run to {command}"):

@@ -26,6 +26,7 @@ from hookflow.graph.plan import Plan
 from hookflow.monitor.journal import Moment, Timeline
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
+from hookflow.numbers import span
 
 _KINDS = (b"scalars", b"metrics", b"epoch", b"checkpoint", b"image", b"text", b"histogram", b"trace", b"ack")
 SHARED = tuple(b'{"k":"%s"' % kind for kind in _KINDS)
@@ -267,6 +268,68 @@ def _lines(rank: int, path: Path) -> Iterator[tuple[float, int, int, str]]:
                     record = read_record(line)
                     latest = max(latest, record["t"])
                     yield latest, rank, start, record["k"]
+
+
+SLOWEST, QUICKEST, FAR = 0.25, 256.0, 0.05
+"""Bounds of the speed of a replay, which keys halve and double; the share of a recording that a long step takes."""
+
+
+class Player:
+    """Holds the moment that is shown."""
+
+    def __init__(self, recording: Recording, speed: float) -> None:
+        self.moment = recording.first
+        self.recording, self._speed, self._playing = recording, speed, True
+        self._before = time.monotonic()
+
+    @property
+    def badge(self) -> str:
+        at, whole = self.moment - self.recording.first, self.recording.last - self.recording.first
+        sign = "▶" if self._playing else "‖"
+        return f"REPLAY {self._speed:g}x {sign} {span(at)}.{int(at * 10) % 10} / {span(whole)}"
+
+    def tick(self) -> None:
+        """Move on by the time that has passed."""
+        passed = time.monotonic() - self._before
+        self._before += passed
+        if self._playing:
+            self._show(self.moment + passed * self._speed)
+            self._playing = self.moment < self.recording.last
+
+    def obey(self, action: str) -> str:
+        """Do what a key of a replay is for; return why it cannot be done."""
+        match action.split():
+            case "moment", t:
+                self._playing = False
+                self._show(float(t))
+            case "iteration", it:
+                if (moment := self.recording.moment_of(int(it))) is None:
+                    return f"iteration {it} is not in this recording"
+                self._playing = False
+                self._show(moment)
+        match action:
+            case "play":
+                if self.moment >= self.recording.last:
+                    self._show(self.recording.first)
+                self._playing = not self._playing
+            case "slower":
+                self._speed = max(self._speed / 2, min(self._speed, SLOWEST))
+            case "faster":
+                self._speed = min(self._speed * 2, max(self._speed, QUICKEST))
+            case "first" | "last":
+                self._playing = False
+                self._show(self.recording.first if action == "first" else self.recording.last)
+            case "back" | "on":
+                self._playing = False
+                self.moment = self.recording.step(-1 if action == "back" else 1)
+            case "far back" | "far on":
+                far = FAR * (self.recording.last - self.recording.first)
+                self._show(self.moment - far if action == "far back" else self.moment + far)
+        return ""
+
+    def _show(self, moment: float) -> None:
+        self.moment = min(max(moment, self.recording.first), self.recording.last)
+        self.recording.seek(self.moment)
 
 
 PERIOD, LOST = 0.25, 1

@@ -64,6 +64,11 @@ class Attempt:
     ended: str = ""
 
 
+def is_still(record: records.Record) -> bool:
+    """Say whether a record is a frame of a pause, in which nothing has fired."""
+    return record["k"] == "frame" and record["stage"] == "paused" and not (record["hooks"] or record["iters"][0])
+
+
 class RunState:
     """Everything that the screens show of a run, folded from its records; the values are of rank 0, except `ranks`."""
 
@@ -80,6 +85,7 @@ class RunState:
         self._prepared: list[Entry] = []  # messages since the last record of another kind: of the attempt before it
         self.gallery = Gallery()
         self.frames = 0
+        self.news = 0  # records that have changed something: all but the frames of a pause in which nothing happens
         self.unreadable = 0  # lines of the logs that were no records
         self.complaint = ""  # where one of them is, and why
         self.now = 0.0
@@ -110,6 +116,7 @@ class RunState:
 
     def apply(self, record: records.Record, rank: int = 0, plan: Plan = NO_PLAN) -> None:
         """Take the next record of a rank's event log, as `read_record` returns it; `plan` names hooks of stragglers."""
+        self.news += not (self.stage == "paused" and is_still(record))
         if rank:
             self.ranks.hear(rank, record, self.journal)
             return

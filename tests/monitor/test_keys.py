@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from hookflow.cli.run import _dashboard
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import app as dashboard
+from hookflow.monitor import health
 from hookflow.monitor.app import MonitorApp, Outcome
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import Health
@@ -31,7 +33,7 @@ from hookflow.monitor.view import Action, Line, Notice, Scene
 from hookflow.runner.distributed.failures import append_record
 from tests.limits import LIMIT
 from tests.monitor.conftest import At
-from tests.monitor.fake_run import append, gone, make
+from tests.monitor.fake_run import append, end, gone, make
 from tests.monitor.test_screens import FRAME, drawn
 
 Visit = Callable[[MonitorApp, Pilot[Any]], Awaitable[None]]
@@ -378,6 +380,41 @@ def test_a_run_whose_log_is_still_being_read_is_not_lost(tmp_path: Path, monkeyp
             await until_shown(shows, pilot, "? LOST")
 
     asyncio.run(stay())
+
+
+def test_a_screen_is_painted_only_when_something_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "PATIENCE", math.inf)
+    run = make(tmp_path / "runs", upto=60, began=time.time() - 60)
+    run.sign_process()
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        app._sensor = None  # what the machine does changes all the time
+
+        def paints(*records: dict[str, Any]) -> bool:
+            append(run, records)
+            before = app._painted
+            app._tick()
+            return app._painted > before
+
+        def frame(stage: str, **fields: Any) -> dict[str, Any]:
+            return {"k": "frame", **FRAME, "t": time.time(), "it": 777, "ep": 7, "stage": stage, "hooks": {}, **fields}
+
+        pause = {"iters": [0, 0, 0, 0, [0]], "samples": 0}
+        await app.workers.wait_for_complete()
+        paints()
+        assert paints(frame("paused", **pause))
+        assert not paints()
+        assert not paints(frame("paused", **pause)), "a frame of the pause"
+        app._say("a notice")
+        assert paints()
+        app._say("")
+        assert paints()
+        assert paints(frame("train"))
+        assert not paints()
+        assert paints(end(t=time.time()))
+        assert not paints()
+
+    visit(run, what)
 
 
 def test_after_the_end_the_screen_stays_until_q(whole: RunDir) -> None:
