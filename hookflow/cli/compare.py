@@ -5,24 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import FormatOption, RunsFolder
+from hookflow.cli.options import RunsFolder
 from hookflow.cli.output import columns, echo, echo_json
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import ms, number
 
 if TYPE_CHECKING:
-    from hookflow.graph.difference import Change, Difference
     from hookflow.monitor.compare import Side
-    from hookflow.service.pipelines import Target
 
 WIDTH = 100
 TIMES, LEAST = 12, 1e4
@@ -39,7 +36,10 @@ def compare(
             autocompletion=complete.files_and_runs,
         ),
     ],
-    format_: FormatOption = "text",
+    format_: Annotated[
+        Literal["text", "json", "html"],
+        typer.Option("--format", "-f", help="html: a page that opens without a network."),
+    ] = "text",
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Compare pipelines, or runs: all with the first.
@@ -51,6 +51,8 @@ def compare(
     Exits with 0 if the pipelines are the same, with 1 if they differ.
 
     Example: `hookflow compare pipelines/cifar.toml cifar` compares the file with its newest run.
+
+    Example: `hookflow compare A B --format html > compared.html`
     """
     from hookflow.graph.difference import difference
     from hookflow.monitor.compare import LETTERS, Side
@@ -61,13 +63,20 @@ def compare(
         raise UserError(Problem(message, Where("compare"), "hookflow compare A B"))
     first, *others = opened = [open_target(name, runs=dir) for name in targets]
     results = [difference((first.loaded.public, first.plan), (each.loaded.public, each.plan)) for each in others]
-    sides = [Side(each.run) for each in opened if each.run is not None]
+    every = [None if each.run is None else Side(each.run) for each in opened]
+    sides = [side for side in every if side]
     for side in sides:
         side.live.read_all()
     if format_ == "json":
         differences = [{"with": each.name, **asdict(result)} for each, result in zip(others, results, strict=True)]
         echo_json({"first": first.name, "differences": differences, **_runs_as_data(sides)})
+    elif format_ == "html":
+        from hookflow.cli.compare_html import as_html
+
+        echo(as_html(opened, results, every).removesuffix("\n"))
     else:
+        from hookflow.cli.difference_text import difference_lines
+
         for each, result in zip(others, results, strict=True):
             echo("\n".join(difference_lines(first, each, result)) + "\n" * (len(others) > 1))
         if len(sides) > 1:
@@ -95,6 +104,7 @@ def _runs_as_data(sides: Sequence[Side]) -> dict[str, Any]:
 
 def _print_runs(sides: Sequence[Side]) -> None:
     """Print what differs between runs beyond their pipelines, and what came of them."""
+    from hookflow.cli.difference_text import brief, with_deltas
     from hookflow.monitor.compare import LETTERS
 
     facts = _runs_as_data(sides)
@@ -104,35 +114,26 @@ def _print_runs(sides: Sequence[Side]) -> None:
         for name, both in facts["metrics"].items()
         for kind, values in both.items()
     )
-    environment = ((key, *map(_brief, values)) for key, values in facts["environment"].items())
+    environment = ((key, *map(brief, values)) for key, values in facts["environment"].items())
     for head, rows in (
         (("environment", *heads), [*environment]),
         (("metric", "", *heads), [*metrics]),
-        (("ms an iteration", *heads, "Δ", ""), [*_times(sides)]),
+        (("ms an iteration", *with_deltas(heads, ["Δ to A"] * (len(heads) - 1)), ""), [*_times(sides)]),
     ):
         if rows:
             echo("\n" + "\n".join(columns([head, *rows])))
     _print_curves(sides)
 
 
-def _brief(value: Any) -> str:
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return "-" if value is None or not text else textwrap.shorten(text, 40, placeholder=" …")
-
-
 def _times(sides: Sequence[Side]) -> Iterator[tuple[str, ...]]:
-    from hookflow.monitor.compare import WHOLE, times
+    from hookflow.cli.difference_text import with_deltas
+    from hookflow.monitor.compare import WHOLE, signed, times
 
     rows = times(sides)
     shown = [row for row in rows if abs(row.delta) >= LEAST or row.name == WHOLE]
     for row in [*shown[:-1][:TIMES], *shown[-1:]]:
-        spent = ("-" if ns is None else ms(ns) for ns in row.ns)
-        yield (
-            row.name,
-            *spent,
-            f"{'+' if row.delta > 0 else '−' if row.delta < 0 else ''}{ms(abs(row.delta))}",
-            row.change,
-        )
+        spent = ["-" if ns is None else ms(ns) for ns in row.ns]
+        yield row.name, *with_deltas(spent, [*map(signed, row.deltas)]), row.change
 
 
 def _print_curves(sides: Sequence[Side]) -> None:
@@ -158,56 +159,3 @@ def _print_curves(sides: Sequence[Side]) -> None:
                     console.print(Text.assemble(*parts))
                 else:
                     echo(strip.text.rstrip())
-
-
-def difference_lines(old: Target, new: Target, result: Difference) -> Iterator[str]:
-    """Yield what differs, as `hookflow compare` shows it."""
-    if not result:
-        yield f"{old.name} and {new.name} amount to the same"
-        return
-    yield f"- {old.name}"
-    yield f"+ {new.name}"
-    hooks = [
-        f"{sign} {hook.name}  {hook.use}({hook.written_args})"
-        for sign, target, names in (("-", old, result.hooks_removed), ("+", new, result.hooks_added))
-        for hook in map(target.plan.hook, names)
-    ]
-    bound = (("-", result.unbound), ("+", result.bound))
-    points = [(f"{sign} {hook}", at) for sign, by_hook in bound for hook, at in by_hook.items()]
-    changed = (("-", result.edges_removed), ("+", result.edges_added))
-    edges = [(f"{sign} {edge.first} → {edge.then}", edge.points) for sign, arrows in changed for edge in arrows]
-    for title, lines in (
-        ("keys", _keys(result.keys)),
-        ("hooks", hooks),
-        ("fire at", _at(points)),
-        ("edges", _at(edges)),
-        ("order", [line for t in result.order for line in (t.point, *_order("-", t.old), *_order("+", t.new))]),
-    ):
-        if shown := list(lines):
-            yield f"\n{title}"
-            yield from (f"  {line}" for line in shown)
-
-
-def _keys(changes: Sequence[Change]) -> Iterator[str]:
-    width = max((len(change.key) for change in changes), default=0)
-    for change in changes:
-        old, new = _written(change.old), _written(change.new)
-        if width + len(old) + len(new) + 8 <= WIDTH:
-            yield f"{change.key:<{width}}  {old} → {new}"
-        else:
-            yield from (change.key, f"  - {old}", f"  + {new}")
-
-
-def _at(points: Iterable[tuple[str, Sequence[str]]]) -> Iterator[str]:
-    for subject, names in points:
-        yield from textwrap.wrap(f"{subject} at {', '.join(names)}", WIDTH, subsequent_indent="    ")
-
-
-def _order(sign: str, hooks: Sequence[str]) -> list[str]:
-    return textwrap.wrap(f"  {sign} {' → '.join(hooks)}", WIDTH, subsequent_indent="      ")
-
-
-def _written(value: Any) -> str:
-    from hookflow.pipeline.source_map import as_toml
-
-    return "nothing" if value is None else as_toml(value)

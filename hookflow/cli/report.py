@@ -42,6 +42,7 @@ def collect(run: RunDir) -> dict[str, Any]:
         "glyph": health.glyph,
         "tone": "bad" if health.bad else "good" if health.completed else "going",
         "made": at_time(time.time()),
+        "command": "hookflow export",
         "reason": [line for line in end_reason(state) or [health.sentence] if line],
         "detail": _detail(state),
         "notices": [*_notices(page)],
@@ -113,7 +114,7 @@ def _tiles(state: RunState) -> Iterator[tuple[str, str, str]]:
         yield "an iteration", f"{ms(each)} ms", f"{1e9 / each:,.1f} a second in training"
 
 
-def _lines(state: RunState) -> dict[str, list[tuple[str, Series]]]:
+def lines_of(state: RunState) -> dict[str, list[tuple[str, Series]]]:
     """Return what there are charts of: metrics that hooks monitor, the loss, other metrics, other scalars."""
     result: dict[str, list[tuple[str, Series]]] = {}
     for scalar, series in state.scalars.items():
@@ -131,18 +132,18 @@ def _lines(state: RunState) -> dict[str, list[tuple[str, Series]]]:
 
 def _curves(state: RunState) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the charts, with the lines of the training, the validations and the tests; and the names without one."""
-    lines = _lines(state)
+    lines = lines_of(state)
     names, left_out = [*lines][:CHARTS], [*lines][CHARTS:]
     most = min(max(POINTS // (sum(len(lines[name]) for name in names) or 1), FEWEST), MOST)
     curves = []
     for name in names:
         best = state.metrics.best.get(name)
-        drawn = [{"split": split, "points": _points(series, most)} for split, series in lines[name]]
+        drawn = [{"style": split, "label": split, "points": points(series, most)} for split, series in lines[name]]
         curves.append({"name": name, "lines": drawn, "best": [best.it, best.value] if best else None})
     return curves, left_out
 
 
-def _points(series: Series, most: int) -> list[list[float]]:
+def points(series: Series, most: int) -> list[list[float]]:
     """Return [iteration, mean], or [iteration, mean, least, greatest], of at most so many stretches with values."""
     its = sorted({*series.its, *(it for it, _ in series.broken)})
     if not its:
@@ -150,11 +151,11 @@ def _points(series: Series, most: int) -> list[list[float]]:
     edges: list[float] = [its[0] - 1, *its]
     if len(its) > most:
         edges = [its[0] - 1 + (its[-1] - its[0] + 1) * k / most for k in range(most + 1)]
-    points = []
+    result = []
     for it, mean, low, high in filter(None, series.stretches(edges)):
         values = (mean, low, high) if low < high else (mean,)
-        points.append([it, *(float(f"{value:.7g}") for value in values)])  # as exact as fp32
-    return points
+        result.append([it, *(float(f"{value:.7g}") for value in values)])  # as exact as fp32
+    return result
 
 
 def _marks(state: RunState) -> Iterator[tuple[int, str, str]]:

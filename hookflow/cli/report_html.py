@@ -1,4 +1,7 @@
-"""The report of a run as one page of HTML: it needs no network, and a script only to show values below the pointer."""
+"""Reports as one page of HTML: they need no network, and a script only to show values below the pointer.
+
+The report of a run is drawn here; `hookflow.cli.compare_html` draws that of several with the same parts.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,35 @@ Report = Mapping[str, Any]
 
 def as_html(report: Report) -> str:
     """Draw the report."""
+    title = f"{report['name']} {report['id']}: {report['condition']}"
+    return page(title, "\n".join(_head(report)), _sections(report), report)
+
+
+def page(title: str, head: str, sections: Mapping[str, str], report: Report) -> str:
+    """Return a page with the parts that have something to show, each with its heading.
+
+    Of the report it takes `made`, `command`, and what `curves` takes.
+    """
     parts = {
-        "title": _text(f"{report['name']} {report['id']}: {report['condition']}"),
-        "head": "\n".join(_head(report)),
-        "body": "\n".join(_sections(report)),
-        "made": _text(report["made"]),
+        "title": escaped(title),
+        "head": head,
+        "body": "\n".join(_body({name: part for name, part in sections.items() if part})),
+        "made": f"{escaped(report['made'])} by <code>{escaped(report['command'])}</code>",
         "data": _data(report),
     }
     return re.sub(r"<!--(\w+)-->", lambda part: parts[part[1]], TEMPLATE.read_text("utf-8"))
 
 
-def _text(text: object) -> str:
-    return escape(printable(str(text)))
+def _body(sections: Mapping[str, str]) -> Iterator[str]:
+    links = (f'<a href="#{_anchor(title)}">{title}</a>' for title in sections)
+    yield f'<nav aria-label="Parts">{" ".join(links)}</nav>'
+    for title, part in sections.items():
+        yield f'<section id="{_anchor(title)}"><h2>{title}</h2>\n{part}\n</section>'
+
+
+def escaped(value: object) -> str:
+    """Return a value as text of HTML, on one line."""
+    return escape(printable(str(value)))
 
 
 def _data(report: Report) -> str:
@@ -45,69 +65,66 @@ def _data(report: Report) -> str:
 
 def _head(report: Report) -> Iterator[str]:
     """Yield the name, how the run is, why, and the figures that stand out."""
-    state = f'<span class="state {report["tone"]}">{_text(report["glyph"])} {_text(report["condition"])}</span>'
-    yield f'<h1>{_text(report["name"])} {state}</h1><p class="dim">{_text(report["id"])}</p>'
+    state = f'<span class="state {report["tone"]}">{escaped(report["glyph"])} {escaped(report["condition"])}</span>'
+    yield f'<h1>{escaped(report["name"])} {state}</h1><p class="dim">{escaped(report["id"])}</p>'
     if report["reason"]:
-        first, *rest = map(_text, report["reason"])
+        first, *rest = map(escaped, report["reason"])
         lines = "".join(f"<p>{line}</p>" for line in (f"<strong>{first}</strong>", *rest))
-        more = _details("Details", f"<pre>{_pre(report['detail'])}</pre>", " open") if report["detail"] else ""
+        more = _details("Details", pre(report["detail"]), " open") if report["detail"] else ""
         yield f'<div class="notice {report["tone"]}">{lines}{more}</div>'
-    yield from (f'<p class="notice {kind}">{_text(sentence)}</p>' for kind, sentence in report["notices"])
+    yield from (f'<p class="notice {kind}">{escaped(sentence)}</p>' for kind, sentence in report["notices"])
     tiles = (
-        f"<div><dt>{_text(name)}</dt><dd><b>{_text(value)}</b><small>{_text(note)}</small></dd></div>"
+        f"<div><dt>{escaped(name)}</dt><dd><b>{escaped(value)}</b><small>{escaped(note)}</small></dd></div>"
         for name, value, note in report["tiles"]
     )
     yield f'<dl class="tiles">{"".join(tiles)}</dl>'
 
 
-def _sections(report: Report) -> Iterator[str]:
-    """Yield the parts of the page that have something to show, each with its heading."""
+def _sections(report: Report) -> dict[str, str]:
+    """Return the parts of the page by their headings; those that have nothing to show are empty."""
     pipeline = report["pipeline"]
-    parts = {
-        "Curves": _curves(report),
-        "Metrics": _table(report["metrics"], right=(1, 2, 3, 4)),
+    return {
+        "Curves": curves(report),
+        "Metrics": table(report["metrics"], right=(1, 2, 3, 4)),
         "Warnings and errors": "".join(map(_trouble, report["troubles"])),
         "Time": _costs(report),
         "The loop and its hooks": _graph(report["graph"]),
         "Attempts": _facts(report["attempts"]),
-        "Checkpoints": _table(report["checkpoints"], right=(2, 3, 4)),
+        "Checkpoints": table(report["checkpoints"], right=(2, 3, 4)),
         "Events": _events(report["events"]),
         "Environment": _facts(report["environment"]),
-        "Pipeline": _details("As it was run", f"<pre>{_pre(pipeline)}</pre>") if pipeline else "",
+        "Pipeline": _details("As it was run", pre(pipeline)) if pipeline else "",
     }
-    shown = {title: part for title, part in parts.items() if part}
-    links = (f'<a href="#{_anchor(title)}">{title}</a>' for title in shown)
-    yield f'<nav aria-label="Parts">{" ".join(links)}</nav>'
-    for title, part in shown.items():
-        yield f'<section id="{_anchor(title)}"><h2>{title}</h2>\n{part}\n</section>'
 
 
 def _anchor(title: str) -> str:
     return title.lower().replace(" ", "-")
 
 
-def _pre(text: str) -> str:
-    return escape(printable_lines(text))
+def pre(lines: str) -> str:
+    """Return lines as they stand, in a box."""
+    return f"<pre>{escape(printable_lines(lines))}</pre>"
 
 
 def _details(title: str, part: str, is_open: str = "") -> str:
     return f"<details{is_open}><summary>{title}</summary>{part}</details>"
 
 
-def _table(rows: Sequence[Sequence[object]], right: Iterable[int] = ()) -> str:
+def table(rows: Sequence[Sequence[object]], right: Iterable[int] = ()) -> str:
     """Return a table of texts, if there are any: the first row has the headings, the first column heads its row."""
     if len(rows) < 2:
         return ""
     sides = [' class="right"' if column in right else "" for column in range(len(rows[0]))]
-    head = "".join(f'<th scope="col"{side}>{_text(cell)}</th>' for cell, side in zip(rows[0], sides, strict=True))
+    head = "".join(f'<th scope="col"{side}>{escaped(cell)}</th>' for cell, side in zip(rows[0], sides, strict=True))
     body = []
     for first, *rest in rows[1:]:
-        cells = (f"<td{side}>{_text(cell)}</td>" for cell, side in zip(rest, sides[1:], strict=True))
-        body.append(f'<tr><th scope="row">{_text(first)}</th>{"".join(cells)}</tr>')
-    return _scrolled(head, body)
+        cells = (f"<td{side}>{escaped(cell)}</td>" for cell, side in zip(rest, sides[1:], strict=True))
+        body.append(f'<tr><th scope="row">{escaped(first)}</th>{"".join(cells)}</tr>')
+    return scrolled(head, body)
 
 
-def _scrolled(head: str, rows: Iterable[str], name: str = "") -> str:
+def scrolled(head: str, rows: Iterable[str], name: str = "") -> str:
+    """Return a table of HTML that scrolls on a narrow screen."""
     table = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
     return f'<div class="wide" tabindex="0"><table class="{name}">{table}</table></div>'
 
@@ -116,22 +133,23 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
     """Return a list of names and texts; lines without a name go on with the one before."""
     items = []
     for name, text in facts:
-        items.append(f"<dt>{_text(name)}</dt>" * bool(name) + f"<dd>{_text(text)}</dd>")
+        items.append(f"<dt>{escaped(name)}</dt>" * bool(name) + f"<dd>{escaped(text)}</dd>")
     return f'<dl class="facts">{"".join(items)}</dl>' if items else ""
 
 
 SIGNS = {"◆": "checkpoint", "▲": "warning", "✗": "error", "↻": "resumed"}
 
 
-def _curves(report: Report) -> str:
+def curves(report: Report) -> str:
+    """Return the charts of a report, with its `curves` over `x`, its `marks`, and the names that are `left_out`."""
     if not report["curves"]:
         return ""
     charts = "".join(_chart(curve, place, report) for place, curve in enumerate(report["curves"]))
-    signs = "; ".join(f"{sign} {text}" for sign, text in SIGNS.items())
-    note = f"Below the axes: iterations; {signs}. A band is from the least to the greatest value."
+    signs = "".join(f"; {sign} {text}" for sign, text in SIGNS.items()) if report["marks"] else ""
+    note = f"Below the axes: iterations{signs}. A band is from the least to the greatest value."
     if left_out := report["left_out"]:
         note += f" {len(left_out):,} more have no chart here: {', '.join(left_out[:20])}{', …' * (len(left_out) > 20)}"
-    return f'<div class="charts">{charts}</div><p class="dim">{_text(note)}</p>'
+    return f'<div class="charts">{charts}</div><p class="dim">{escaped(note)}</p>'
 
 
 def _chart(curve: Report, place: int, report: Report) -> str:
@@ -145,19 +163,19 @@ def _chart(curve: Report, place: int, report: Report) -> str:
     keys = []
     for k, line in enumerate(curve["lines"]):
         value = number(line["points"][-1][1]) if line["points"] else "none"
-        keys.append(f'<span class="{line["split"]}" data-line="{k}">{line["split"]} <b>{value}</b></span>')
+        keys.append(f'<span class="{line["style"]}" data-line="{k}">{escaped(line["label"])} <b>{value}</b></span>')
     if curve["best"]:
         it, best = curve["best"]
         keys.append(f'<span class="dim">best <b>{number(best)}</b> at {it:,}</span>')
     box = f'<input type="checkbox" id="log{place}"/><label for="log{place}">log</label>'
-    marks = (
-        f'<i class="{SIGNS[sign]}" style="left:{100 * x.place(it):.2f}%" title="{_text(f"{it:,}: {text}")}">{sign}</i>'
-        for it, sign, text in report["marks"]
-    )
+    marks = []
+    for it, sign, text in report["marks"]:
+        title = escaped(f"{it:,}: {text}")
+        marks.append(f'<i class="{SIGNS[sign]}" style="left:{100 * x.place(it):.2f}%" title="{title}">{sign}</i>')
     ticks = (f'<i style="left:{100 * x.place(it):.2f}%">{it:,.0f}</i>' for it in _round_values(x.first, x.last, 7))
     return (
         f'<figure class="chart" data-curve="{place}">'
-        f"<figcaption><h3>{_text(curve['name'])}</h3><output></output></figcaption>"
+        f"<figcaption><h3>{escaped(curve['name'])}</h3><output></output></figcaption>"
         f'{box * (scales != [] and scales[1].log)}<div class="keys">{"".join(keys)}</div>'
         f'<div class="plot" tabindex="0">{drawings or "cannot be drawn"}<div class="cursor"></div></div>'
         f'<div class="marks">{"".join(marks)}</div>'
@@ -180,19 +198,19 @@ def _drawing(curve: Report, scale: Scale, axis: Axis) -> str:
     labels = "".join(f'<i style="top:{100 - 100 * scale.place(value):.2f}%">{value:.6g}</i>' for value in values)
     paths = [("grid", "".join(f"M{at(axis.first, value)}H1000" for value in values))]
     for line in curve["lines"][::-1]:
-        split, points = line["split"], line["points"]
+        style, points = line["style"], line["points"]
         parts = [[*part] for finite, part in groupby(points, lambda point: math.isfinite(point[1])) if finite]
         bands = ([(it, y[-1]) for it, *y in part] + [(it, y[:2][-1]) for it, *y in part[::-1]] for part in parts)
-        paths.append((f"band {split}", "".join(f"M{'L'.join(at(*point) for point in band)}Z" for band in bands)))
+        paths.append((f"band {style}", "".join(f"M{'L'.join(at(*point) for point in band)}Z" for band in bands)))
         paths.append(
-            (f"line {split}", "".join(f"M{'L'.join(at(it, mean) for it, mean, *_ in part)}h0" for part in parts))
+            (f"line {style}", "".join(f"M{'L'.join(at(it, mean) for it, mean, *_ in part)}h0" for part in parts))
         )
         if len(points) <= DOTS:
-            paths.append((f"dots {split}", "".join(f"M{at(it, mean)}h0" for part in parts for it, mean, *_ in part)))
+            paths.append((f"dots {style}", "".join(f"M{at(it, mean)}h0" for part in parts for it, mean, *_ in part)))
     if curve["best"]:
         paths.append(("dots best", f"M{at(*curve['best'])}h0"))
-    name = _text(f"{curve['name']} over the iterations{', logarithmic' * scale.log}")
-    drawn = "".join(f'<path class="{style}" d="{path}"/>' for style, path in paths)
+    name = escaped(f"{curve['name']} over the iterations{', logarithmic' * scale.log}")
+    drawn = "".join(f'<path class="{names}" d="{path}"/>' for names, path in paths)
     return (
         f'<div class="{"log" if scale.log else "linear"}"><div class="values" aria-hidden="true">{labels}</div>'
         f'<svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label="{name}">{drawn}</svg></div>'
@@ -231,7 +249,7 @@ def _costs(report: Report) -> str:
     )
     bar = f'<div class="stack" aria-hidden="true">{stack}</div><ul class="phases">{phases}</ul>'
     note = '<p class="dim">Of the last attempt</p>'
-    return f"{bar}{note}{_table(report['hooks'], right=(1, 2, 3))}"
+    return f"{bar}{note}{table(report['hooks'], right=(1, 2, 3))}"
 
 
 ENDS = {"u": "M{x} 13V0", "d": "M{x} 13V26", "l": "M{x} 13h-4", "r": "M{x} 13h4"}
@@ -259,22 +277,22 @@ def _graph(graph: Report) -> str:
     for row in graph["rows"]:
         bar = f'<span class="bar"><i class="hooks" style="width:{100 * row["share"]:.1f}%"></i></span>'
         bars = [f"<td>{bar}</td>"] if row["share"] else ["<td></td>"]
-        cells = [f'<td class="{side}">{_text(text)}</td>' for side, text in zip(sides, row["cells"], strict=True)]
-        name = f'<th scope="row">{_text(row["hook"])}</th>'
-        loop = f'<td class="loop" style="--depth:{row["depth"]}">{_text(row["label"])}</td>'
+        cells = [f'<td class="{side}">{escaped(text)}</td>' for side, text in zip(sides, row["cells"], strict=True)]
+        name = f'<th scope="row">{escaped(row["hook"])}</th>'
+        loop = f'<td class="loop" style="--depth:{row["depth"]}">{escaped(row["label"])}</td>'
         rows.append(f"<tr>{loop}{_lanes(row['lanes'])}{name}{_lanes(row['rail'])}{''.join(cells + bars)}</tr>")
     titles = [
         f'<th scope="col" class="{side}">{title}</th>' for (title, _), side in zip(graph["columns"], sides, strict=True)
     ]
     head = f'<th scope="col">the loop</th><td></td><th scope="col">hook</th><td></td>{"".join(titles)}<td></td>'
-    return _scrolled(head, rows, "graph")
+    return scrolled(head, rows, "graph")
 
 
 def _trouble(trouble: Report) -> str:
     """Return a warning or an error, with its traceback folded."""
     times = f" ({trouble['times']:,} times)" * (trouble["times"] > 1)
-    shown = f"<b>{trouble['glyph']} {_text(trouble['source'])}</b> {_text(trouble['text'])}{times}"
-    more = _details("Details", f"<pre>{_pre(trouble['detail'])}</pre>") if trouble["detail"] else ""
+    shown = f"<b>{trouble['glyph']} {escaped(trouble['source'])}</b> {escaped(trouble['text'])}{times}"
+    more = _details("Details", pre(trouble["detail"])) if trouble["detail"] else ""
     where = f'<span class="dim">{trouble["where"]} {trouble["time"]}</span>'
     return f'<div class="trouble {trouble["kind"]}"><p>{shown} {where}</p>{more}</div>'
 
@@ -282,4 +300,4 @@ def _trouble(trouble: Report) -> str:
 def _events(entries: Sequence[Report]) -> str:
     rows: list[tuple[str, ...]] = [("time", "iteration", "from", "event")]
     rows += [(each["time"], each["where"], each["source"], f"{each['glyph']} {each['text']}") for each in entries]
-    return _details(f"The last {len(entries):,}", _table(rows, right=(1,))) if entries else ""
+    return _details(f"The last {len(entries):,}", table(rows, right=(1,))) if entries else ""

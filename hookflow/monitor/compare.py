@@ -17,7 +17,7 @@ from hookflow.monitor.feed import Live
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
-from hookflow.numbers import rough
+from hookflow.numbers import ms, rough
 from hookflow.pipeline.source_map import flat
 
 LETTERS = "ABCDEFGH"
@@ -75,6 +75,14 @@ def plan_difference(first: Side, other: Side) -> Difference:
     return difference((first.tables, first.plan), (other.tables, other.plan))
 
 
+def changed_keys(results: Sequence[Difference]) -> list[dict[str, Any]]:
+    """Return of each run the keys in which one differs from the first, hooks that are not in both aside."""
+    changed = dict.fromkeys(change.key for result in results for change in result.keys)
+    first = {change.key: change.old for result in results for change in result.keys}
+    others = [{change.key: change.new for change in result.keys} for result in results]
+    return [first, *({key: each.get(key, first[key]) for key in changed} for each in others)]
+
+
 def metrics_of(states: Sequence[RunState]) -> list[str]:
     """Return the metrics of runs: those that hooks monitor first."""
     names = dict.fromkeys(name for state in states for name in state.metrics.by_name)
@@ -89,19 +97,30 @@ class Spent:
     ns: tuple[float | None, ...]
 
     @property
+    def deltas(self) -> tuple[float, ...]:
+        """The differences of the other runs from the first; what does not occur takes no time."""
+        first, *others = (each or 0.0 for each in self.ns)
+        return tuple(each - first for each in others)
+
+    @property
     def delta(self) -> float:
-        """The largest difference from the first run; what does not occur takes no time."""
-        first = self.ns[0] or 0.0
-        return max(((each or 0.0) - first for each in self.ns), key=abs)
+        """The largest of these differences."""
+        return max(self.deltas, key=abs, default=0.0)
 
     @property
     def change(self) -> str:
-        """The difference in words: new, gone, or how many times as long."""
-        first, last = self.ns[0], self.ns[-1]
+        """The largest difference in words: new, gone, or how many times as long."""
+        first, last = self.ns[0], max(self.ns, key=lambda ns: abs((ns or 0.0) - (self.ns[0] or 0.0)))
         if first is None or last is None:
             return "" if first is last else "new" if first is None else "gone"
         ratio = max(first, last) / min(first, last) if min(first, last) else 0.0
         return f"×{rough(ratio)} {'slower' if last > first else 'quicker'}" if ratio > 1.1 else ""
+
+
+def signed(ns: float) -> str:
+    """Return a difference in ms with its sign; none where it is too small to be shown."""
+    text = ms(abs(ns))
+    return f"{'+' if ns > 0 else '−'}{text}" if text.strip("0.") else text
 
 
 def times(sides: Sequence[Side]) -> list[Spent]:

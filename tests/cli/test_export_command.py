@@ -25,7 +25,7 @@ from hookflow.service.runs import scalars
 from tests.cli.conftest import called, invoke
 from tests.conftest import records
 from tests.golden_files import check_golden
-from tests.monitor.fake_run import BEGAN, PIPELINE, append, end, gone, make, make_ranks
+from tests.monitor.fake_run import BEGAN, PIPELINE, append, end, gone, make, make_ranks, make_several
 
 VOID = ("meta", "input", "br")
 HOSTILE = "</script><b onclick='x'>&\u202eevil\x1b[31m"
@@ -107,6 +107,27 @@ def test_the_data_of_a_report(tmp_path: Path) -> None:
     check_golden("report.txt", "\n".join(lines) + "\n")
 
 
+def test_runs_beside_each_other_are_one_page_too(tmp_path: Path) -> None:
+    first, second, third = make_several(tmp_path / "runs", 3)
+    (first.path / "environment.json").write_text(json.dumps({"git": {"commit": HOSTILE}}))
+    first.notes.write_text(json.dumps({"tags": [HOSTILE], "note": HOSTILE}))
+    log(second, 700, v={HOSTILE: 1.0})
+    text = invoke("compare", first.id, second.id, third.id, "--format", "html", code=1)
+    page = Page(text)
+    assert "http" not in text.replace("http-equiv", "")
+    assert page.addresses and all(address.startswith("#") for address in page.addresses)
+    assert not page.elements["img"] and page.elements["script"] == 2
+    for words in (
+        f"A {first.id} B {second.id} C {third.id}",
+        "optimizer.args.lr 0.1 0.05",
+        "Δ to A",
+        "backward 13.07 13.36 +0.289",
+        f"cifar {third.id} ? lost",
+    ):
+        assert words in page.text
+    assert [len(lines) for lines in page.data["curves"]] == [3, 3, 3, 3, 1], "metrics and scalars, and the hostile one"
+
+
 def test_the_page_is_whole_and_asks_nobody(tmp_path: Path) -> None:
     run = finished(tmp_path)
     text = as_html(collect(run))
@@ -143,7 +164,7 @@ def test_text_stands_out(tmp_path: Path, scheme: str) -> None:
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
     for ground in ("page", "card", "warn-page", "bad-page", "going-page"):
-        for ink in ("ink", "dim", "train", "val", "test", "good", "warn", "bad", "going", "link"):
+        for ink in ("ink", "dim", "train", "val", "test", *"defgh", "good", "warn", "bad", "going", "link"):
             if ground in ("page", "card") or ink in ("ink", "dim"):
                 light, dark = sorted((luminance(inks[ground]), luminance(inks[ink])), reverse=True)
                 assert (light + 0.05) / (dark + 0.05) >= 4.5, (ground, ink)

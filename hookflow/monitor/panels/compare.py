@@ -7,17 +7,18 @@ from functools import partial
 
 from textual.strip import Strip
 
-from hookflow.graph.difference import Difference
 from hookflow.monitor.charts import Axis, Curve, chart
 from hookflow.monitor.compare import (
     LETTERS,
     WHOLE,
     Side,
     Spent,
+    changed_keys,
     metrics_of,
     names_of,
     plan_difference,
     points_of,
+    signed,
     times,
     unequal,
 )
@@ -87,7 +88,7 @@ def _differences(sides: Sequence[Side], width: int) -> list[Strip]:
     states, results = [side.state for side in sides], [plan_difference(sides[0], side) for side in sides[1:]]
     best = ((name, [state.metrics.best.get(name) for state in states]) for name in metrics_of(states))
     tables = {f"best {name}": [each and number(each.value) for each in values] for name, values in best if any(values)}
-    tables |= unequal(_keys(results)) | unequal([side.environment for side in sides])
+    tables |= unequal(changed_keys(results)) | unequal([side.environment for side in sides])
     wide = min(max(map(len, tables), default=0), max(width * 2 // 5, 12))
     rows: list[Strip] = []
     for key, values in tables.items():
@@ -107,37 +108,42 @@ def _written(value: object) -> str:
     return text or "–"
 
 
-def _keys(results: Sequence[Difference]) -> list[dict[str, object]]:
-    """Return of each run the keys in which one differs from the first, hooks that are not in both aside."""
-    changed = dict.fromkeys(change.key for result in results for change in result.keys)
-    first = {change.key: change.old for result in results for change in result.keys}
-    others = [{change.key: change.new for change in result.keys} for result in results]
-    return [first, *({key: each.get(key, first[key]) for key in changed} for each in others)]
-
-
 def _time_rows(spent: Sequence[Spent], sides: Sequence[Side], width: int, room: int) -> list[Strip]:
     """Return the table: what takes time, its ms in each run, the difference, and a bar of that."""
     if not spent:
         return [row(width, (" no iteration has been recorded", "dim"))]
-    wide = min(max((len(each.name) for each in spent), default=9), max(width - 8 * len(sides) - 14, 12))
+    each_has = len(sides) > 2 and width >= EACH * len(sides) + 40  # a difference of its own
+    cells_wide = EACH * len(sides) - 8 if each_has else 8 * len(sides) + 8
+    wide = min(max((len(each.name) for each in spent), default=9), max(width - cells_wide - 6, 12))
     heads: list[Part] = [" " * (wide + 3)]
-    for letter, style in zip(LETTERS[: len(sides)], SIDES, strict=False):
+    for at, (letter, style) in enumerate(zip(LETTERS[: len(sides)], SIDES, strict=False)):
         heads += [(f"{letter:>7}", style), " "]
-    lines = [row(width, *heads, (f"{'Δ':>7}", "dim"))]
+        heads += [(f"{'Δ to A':>7} ", "dim")] * (at > 0 and (each_has or at == len(sides) - 1))
+    lines = [row(width, *heads)]
     most = max((abs(each.delta) for each in spent if each.name != WHOLE), default=0.0) or 1.0
-    bars = width - wide - 8 * len(sides) - 24
+    bars = width - wide - cells_wide - 16
     shown = [*spent[: max(room - 1, 0)], *spent[-1:]] if len(spent) > room else spent
     for each in shown:
         whole = each.name == WHOLE
         parts: list[Part] = [f"   {fit(each.name, wide)}" if not whole else (f" {fit(each.name, wide + 2)}", "strong")]
-        parts += [f"{'–' if ns is None else ms(ns):>7} " for ns in each.ns]
-        sign = "+" if each.delta > 0 else "−" if each.delta < 0 else ""
-        style = "warn" if each.delta > 0 else "good" if each.delta < 0 else "dim"
-        parts.append((f"{sign + ms(abs(each.delta)):>7} ", style))
+        style = _style(each.delta)
+        for at, ns in enumerate(each.ns):
+            parts.append(f"{'–' if ns is None else ms(ns):>7} ")
+            if at and (each_has or at == len(sides) - 1):
+                delta = each.deltas[at - 1] if each_has else each.delta
+                parts.append((f"{signed(delta):>7} ", _style(delta)))
         length = 0 if whole or bars < 4 else round(bars * abs(each.delta) / most)
         parts += [(f" {'━' * length}", style), (f" {each.change}", "dim")]
         lines.append(row(width, *parts))
     return lines
+
+
+EACH = 16
+"""Cells of a run's time and its difference."""
+
+
+def _style(delta: float) -> str:
+    return "warn" if delta > 0 else "good" if delta < 0 else "dim"
 
 
 def head(scene: Scene, width: int) -> list[Strip]:
