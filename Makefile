@@ -6,7 +6,7 @@ STAMP   = $(VENV)/installed
 DOCS   ?= .venv-docs
 EXTRA   = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")
 
-.PHONY: run test test-long coverage audit bench bench-check lint docs docs-reference clean
+.PHONY: run test test-long coverage audit bench bench-check bench-dashboard lint docs docs-reference clean
 
 run: $(STAMP)
 	@$(BIN)/hookflow run pipelines/cifar.toml $(ARGS)
@@ -36,6 +36,9 @@ bench: $(STAMP)
 
 bench-check: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py --check $(ARGS)
+
+bench-dashboard: $(STAMP)
+	$(BIN)/python benchmarks/dashboard.py $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
