@@ -44,7 +44,7 @@ TOY = TESTS / "toy.toml"
 PROCESSOR = str(Path(sitecustomize.__file__).parent)
 # What a CI, an ssh session or a launcher says here, and hookflow, Rich, Textual or torch would obey.
 ELSEWHERE = re.compile(
-    "CI|GITHUB_ACTIONS|(NO|FORCE)_COLOR|COLORTERM|TTY_.*|COLUMNS|LINES|SSH_.*|TEXTUAL.*|XDG_.*|"
+    "CI|GITHUB_ACTIONS|LANG|LC_.*|(NO|FORCE)_COLOR|COLORTERM|TTY_.*|COLUMNS|LINES|SSH_.*|TEXTUAL.*|XDG_.*|"
     "PYTHONDONTWRITEBYTECODE|RANK|WORLD_SIZE|LOCAL_.*|MASTER_.*|TORCHELASTIC_.*|CUBLAS_.*"
 )
 
@@ -87,6 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let the processes that tests start ask the same processor as this one, and none the machine that they are on."""
     for name in filter(ELSEWHERE.fullmatch, list(os.environ)):
         del os.environ[name]
+    os.environ["XDG_CONFIG_HOME"] = str(TESTS / "no-config")  # the dashboard is as it comes, whatever the user's is
     sys.dont_write_bytecode = False  # to compile the tests, and hookflow in each process, takes half a minute
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (PROCESSOR, os.environ.get("PYTHONPATH"))))
     os.environ["OMP_NUM_THREADS"] = "1"  # the threads of a small net wait for one another, and spin

@@ -114,6 +114,10 @@ def run(
         return child
 
     with nullcontext() if ranks else closing(Standby()) as standby:
+        if not detach and _chosen(ui) == "tui":
+            from hookflow.monitor import settings
+
+            settings.load()  # before anything begins: a mistake there ends this command
         run_dir = find()
         if detach:
             echo(f"{run_dir.id} is running (pid {begin().pid}); see it with: hookflow watch {run_dir.id}")
@@ -241,11 +245,12 @@ def _echo(run_dir: RunDir, child_exit: ChildExit, ui: UI, pressed: Sized) -> int
 def _dashboard(run_dir: RunDir, child_exit: ChildExit) -> int:
     from hookflow.events.rundir import run_argument
     from hookflow.monitor.app import MonitorApp, Outcome
+    from hookflow.monitor.settings import load
     from hookflow.monitor.summary import print_summary
 
     began = time.time()
     child_exit()
-    app = MonitorApp(run_dir, since=began, child_exit=child_exit)
+    app = MonitorApp(run_dir, since=began, child_exit=child_exit, preferences=load())
     outcome = app.run()
     crashed = bool(app.return_code)
     if crashed and child_exit() is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -44,10 +44,12 @@ def watch(
         raise UserError(Problem("nothing is shown of the run: --ui none is for hookflow run", Where("--ui")))
     if replay or ui == "tui" or (ui == "auto" and has_terminal()):
         from hookflow.monitor.app import MonitorApp
+        from hookflow.monitor.settings import load
         from hookflow.monitor.summary import print_summary
 
         page = "runs" if run is None and _several_train(dir) else "main"
-        app = MonitorApp(run_dir, replay=speed) if replay else MonitorApp(run_dir, readonly=readonly, page=page)
+        how: dict[str, Any] = {"replay": speed} if replay else {"readonly": readonly, "page": page}
+        app = MonitorApp(run_dir, preferences=load(), **how)
         app.run()
         print_summary(app.run_dir, sys.stdout)
         raise typer.Exit(app.return_code or 0)

@@ -49,6 +49,7 @@ from hookflow.monitor.panels.runs import RUNS
 from hookflow.monitor.plain import Output
 from hookflow.monitor.prompt import insert
 from hookflow.monitor.ranks import NO_PLAN
+from hookflow.monitor.settings import Preferences
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import GROUND, row
 from hookflow.monitor.trace import Traced, read_trace
@@ -115,6 +116,9 @@ LISTED, SEVERAL = 2.0, 50
 THEME = Theme(name="hookflow", primary="#56b4e9", background=GROUND, surface=GROUND, panel=GROUND, dark=True)
 
 
+DEFAULTS = Preferences()
+
+
 class Outcome(StrEnum):
     """How the dashboard was left: the training goes on, was asked to stop, or was over."""
 
@@ -144,8 +148,10 @@ class MonitorApp(App[Outcome]):
         since: float = math.inf,
         child_exit: Callable[[], int | None] = lambda: None,
         page: str = "main",
+        preferences: Preferences = DEFAULTS,
     ) -> None:
         super().__init__()
+        self._preferences = preferences
         self._since = since
         self._child_exit = child_exit
         self._readonly = readonly
@@ -355,6 +361,7 @@ class MonitorApp(App[Outcome]):
             replay=self._player is not None,
             timeline=self._player.recording.timeline if self._player else None,
             readonly=self._readonly,
+            keymap=self._preferences.settings.keymap,
             notice=notice if time.monotonic() < until else "",
         )
         if self._view.page == "trace" and state.traces:

@@ -280,8 +280,8 @@ def _bound(scene: Scene, page: str | None = None) -> Mapping[str, Action]:
 def keys_of(scene: Scene, *names: str, page: str | None = None) -> list[str]:
     """Return the keys of actions, as the help shows them: the first of each action, then the second of each."""
     every, given = _bound(scene, page), dict(scene.keymap)
-    keys = [[key for key in given.get(name, EVERY[name].keys.split()) if every[key].name == name] for name in names]
-    keys = [[SYMBOLS.get(key, key) for key in row] for row in keys]
+    own = [(EVERY[name], given.get(name, EVERY[name].keys.split())) for name in names]
+    keys = [[SYMBOLS.get(key, key) for key in row if every.get(key) is action] for action, row in own]
     return [key for row in zip_longest(*keys) for key in row if key]
 
 

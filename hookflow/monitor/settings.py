@@ -1,0 +1,125 @@
+"""`dashboard.toml`: the user's keys and the looks of the dashboard, which writes into it what is chosen by keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+from textual.keys import Keys
+
+from hookflow.errors import Problem, UserError, nearest, nearest_or_all
+from hookflow.events.rundir import short
+from hookflow.monitor.keys import ACTIONS, EVERY, OF_PAGES
+from hookflow.monitor.view import KeyMap
+from hookflow.pipeline.layers import read, tables
+from hookflow.pipeline.problems import key_of, wrong_value
+from hookflow.pipeline.schema import Section
+from hookflow.pipeline.source_map import SourceMap, dotted
+
+MODIFIERS = ("ctrl", "alt", "shift")
+KEYS_ARE = 'a key is a character, or a name such as "f2", "shift+left" or "ctrl+b"'
+FIXED = "answer"
+"""The action that is none: the keys that answer questions."""
+
+
+class Settings(Section):
+    """What `dashboard.toml` may say."""
+
+    keys: dict[str, str | list[str]] = Field(default={})
+    """Keys by the names of actions: one, or a list; an empty list leaves the action to the palette."""
+
+    @property
+    def keymap(self) -> KeyMap:
+        """The keys as the table of actions has them."""
+        return tuple((name, tuple([keys] if isinstance(keys, str) else keys)) for name, keys in self.keys.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """The settings, and the file that remembers those that are changed by keys (None: no file does)."""
+
+    settings: Settings = field(default_factory=Settings)
+    path: Path | None = None
+
+
+def path_of(environ: Mapping[str, str]) -> Path:
+    """Return where the file is: in the folder of the XDG base directories, below `hookflow`."""
+    named = environ.get("XDG_CONFIG_HOME", "")
+    folder = Path(named) if named.startswith("/") else Path.home() / ".config"  # the standard ignores what is relative
+    return folder / "hookflow" / "dashboard.toml"
+
+
+def load() -> Preferences:
+    """Return the user's settings, the defaults where there is no file. Raises UserError with every mistake in it."""
+    path = path_of(os.environ)
+    if not path.exists():
+        return Preferences(path=path)
+    tree, places = tables(read(path), str(short(path)))
+    try:
+        settings = Settings.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(dict.fromkeys(_problem(each, places) for each in error.errors(include_url=False))) from None
+    if wrong := [*_wrong_keys(settings.keymap, places)]:
+        raise UserError(wrong)
+    return Preferences(settings, path)
+
+
+def _problem(details: Any, places: SourceMap) -> Problem:
+    key = key_of(details)
+    if details["type"] == "extra_forbidden":
+        model = Settings
+        for part in key[:-1]:
+            model = model.model_fields[part].annotation  # type: ignore[assignment]
+        table = f"[{dotted(key[:-1])}]" if key[:-1] else "the file"
+        return Problem(f'{table} has no key "{key[-1]}"', places.of(key), nearest_or_all(key[-1], model.model_fields))
+    if key[:1] == ("keys",) and len(key) > 1:
+        message = f"{dotted(key[:2])} must be a key or a list of keys, both as strings"
+        return Problem(message, places.of(key[:2]), 'for example "p" or ["p", "f2"]')
+    message, hint = wrong_value(details, dotted(key))
+    return Problem(message, places.of(key), hint)
+
+
+def _wrong_keys(keymap: KeyMap, places: SourceMap) -> Iterator[Problem]:
+    """Yield the actions and the keys that there are not, and the keys that two actions of a page are given."""
+    names = [name for name in EVERY if name != FIXED]
+    for name, keys in keymap:
+        where = places.of(("keys", name))
+        if name not in names:
+            yield Problem(f'there is no action "{name}"', where, nearest_or_all(name, names))
+        for key in keys:
+            if not is_key(key):
+                yield Problem(f'there is no key "{key}"', where, nearest(key, _named_keys()) or KEYS_ARE)
+    for layer in _layers():
+        owners: dict[str, str] = {}
+        for name, keys in keymap:
+            for key in keys if name in layer else ():
+                if (other := owners.setdefault(key, name)) != name:
+                    message = f'the key "{key}" is given to {other} already'
+                    yield Problem(message, places.of(("keys", name)), f"in line {places.of(('keys', other)).line}")
+
+
+def _layers() -> Iterator[set[str]]:
+    """Yield the names of actions that may be called at the same time, and need keys of their own."""
+    yield {action.name for action in ACTIONS if action.only != "replay"}
+    yield {action.name for action in ACTIONS if action.only == "replay"}
+    yield from ({action.name for action in actions} for actions in OF_PAGES.values())
+
+
+@lru_cache
+def _named_keys() -> list[str]:
+    return [key.value for key in Keys if "<" not in key.value and "@" not in key.value]
+
+
+def is_key(key: str) -> bool:
+    """Say whether a key is a character, or one of the names that Textual has, with modifiers before it."""
+    if len(key) == 1:
+        return key.isprintable() and key != " "
+    *modifiers, name = key.split("+")
+    typed = len(name) == 1 and name.isprintable() and name == name.lower() and "shift" not in modifiers
+    right = set(modifiers) <= set(MODIFIERS) and len(set(modifiers)) == len(modifiers)
+    return right and (name in _named_keys() or (bool(modifiers) and typed))
