@@ -81,6 +81,8 @@ FILE = f"{EVIL}.toml"
 NAMES = {function.__name__: function for functions in COMMANDS.values() for function in functions}
 ALONE = ("run",)
 """Commands that are called with what is wrong alone: what else they do takes long. The world is made by a run."""
+SERVES = ("--web",)
+"""Options with which a command does not end."""
 SHOWS_NONE = ("stop", "ctl", "now", "new")
 """Commands that have nothing to quote but what is wrong with the command line."""
 
@@ -209,7 +211,8 @@ def lines(command: str, world: World) -> Iterator[list[str]]:
     yield [*first, f"--{EVIL}"]
     for k in range(len(arguments)):
         yield [*first[:k], EVIL, *first[k + 1 :]]
-    for option in parameters[len(arguments) :]:
+    options = [option for option in parameters[len(arguments) :] if option.opts[0] not in SERVES]
+    for option in options:
         flag = given(command, option, world) == [""]
         yield [*first, option.opts[0]] if flag and command not in ALONE else [*first, option.opts[0], EVIL]
     if command in ALONE:
@@ -218,7 +221,7 @@ def lines(command: str, world: World) -> Iterator[list[str]]:
         for value in given(command, argument, world):
             yield [*first[:k], value, *first[k + 1 :]]
     yield [*first[: sum(item.required for item in arguments)]]
-    for option in parameters[len(arguments) :]:
+    for option in options:
         for value in given(command, option, world):
             yield [*first, *([f"{option.opts[0]}={value}"] if value else [option.opts[0]])]
 

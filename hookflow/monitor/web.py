@@ -1,0 +1,154 @@
+"""The dashboard in a browser of this machine, by textual-serve; `hookflow watch --web` starts it.
+
+Each tab has a viewer process of its own, as a terminal would. The server listens on the loopback address alone. Who may
+look is decided by what only the person at the terminal knows: a token in the address that is printed there, which opens
+the dashboard once and gives the browser a cookie. The name in the address and the origin are checked, too, so that no
+other page that the browser shows gets in, whatever name it gives this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shlex
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from html import escape
+from typing import Any
+
+from aiohttp import web
+from textual_serve.server import Server
+
+from hookflow.text import printable
+
+LOOPBACK = "127.0.0.1"
+COOKIE = "hookflow"
+LEAVING = 5.0
+"""Seconds that the viewers have to end."""
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "font-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8"/>
+<title>{title}</title>
+<link rel="stylesheet" href="/static/css/xterm.css"/>
+<link rel="icon" href="data:,"/>
+<script src="/static/js/textual.js"></script>
+<style>
+body {{ margin: 0; background: #0e1116; color: #d0d6dd; font: 16px/1.5 ui-monospace, Menlo, Consolas, monospace; }}
+p {{ display: none; padding: 2em; }}
+a {{ color: #56b4e9; }}
+body.-closed p {{ display: block; }}
+body.-closed .textual-terminal {{ display: none; }}
+</style>
+</head>
+<body>
+<p>The dashboard was left. The training goes on. <a href="">Look again</a></p>
+<div id="terminal" class="textual-terminal" data-font-size="15"
+ data-session-websocket-url="ws://{host}/{room}/ws"></div>
+</body>
+</html>
+"""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Door:
+    """Lets in the browser that brings the token, which is good for one time, and knows it again by a cookie.
+
+    The cookie is of one path that nobody else knows: a cookie is sent to all ports of a machine, and other servers
+    there may be another's.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.hosts = f"{LOOPBACK}:{port}", f"localhost:{port}"
+        self.room = secrets.token_urlsafe(12)
+        self.token: str | None = secrets.token_urlsafe(24)
+        self._cookie = secrets.token_urlsafe(24)
+
+    def refusal(self, request: web.Request) -> str:
+        """Return why a request is refused; empty where it is not."""
+        if request.host not in self.hosts:
+            return "this server has another name"
+        origin = request.headers.get("Origin")
+        socket_asked = request.path.endswith("/ws")
+        if origin != f"http://{request.host}" and (origin is not None or socket_asked):
+            return "another page has sent this"
+        known = secrets.compare_digest(request.cookies.get(COOKIE, ""), self._cookie)
+        if request.path.startswith(f"/{self.room}/") and not known:
+            return "this browser is not known: start `hookflow watch --web` again"
+        return ""
+
+    async def enter(self, request: web.Request) -> web.Response:
+        """Take the token. The browser goes on to the dashboard from a page of ours, so that it sends the cookie."""
+        if self.token is None or not secrets.compare_digest(request.query.get("token", ""), self.token):
+            text = "The token is wrong or has been used: start `hookflow watch --web` again.\n"
+            return web.Response(text=text, status=403)
+        self.token = None
+        text = f'<!DOCTYPE html><meta http-equiv="refresh" content="0; url=/{self.room}/"/><title>hookflow</title>'
+        response = web.Response(text=text, content_type="text/html")
+        response.set_cookie(COOKIE, self._cookie, path=f"/{self.room}/", httponly=True, samesite="Strict")
+        return response
+
+
+def application(command: Sequence[str], title: str, door: Door) -> web.Application:
+    """Return the server of a dashboard that `command` shows; it answers those whom the door lets in."""
+    host, port = door.hosts[0].split(":")
+    server = Server(shlex.join(command), host=host, port=int(port), title=title)
+
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if why := door.refusal(request):
+            return web.Response(text=f"Refused: {why}.\n", status=403)
+        return await handler(request)
+
+    async def page(request: web.Request) -> web.Response:
+        text = PAGE.format(title=escape(printable(title)), host=request.host, room=door.room)
+        return web.Response(text=text, content_type="text/html")
+
+    async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(HEADERS)
+
+    app = web.Application(middlewares=[web.middleware(guard)])
+    app.on_response_prepare.append(add_headers)
+    app.add_routes(
+        [
+            web.get("/", door.enter),
+            web.get(f"/{door.room}/", page),
+            web.get(f"/{door.room}/ws", server.handle_websocket),
+            web.static("/static", server.statics_path),
+        ]
+    )
+    return app
+
+
+def serve(command: Sequence[str], title: str, ready: Callable[[str], Any]) -> None:
+    """Serve a dashboard until this process is interrupted; `ready` is called with the address to open."""
+    asyncio.run(_serve(command, title, ready))
+
+
+async def _serve(command: Sequence[str], title: str, ready: Callable[[str], Any]) -> None:
+    over, loop = asyncio.Event(), asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(name, over.set)
+    with socket.create_server((LOOPBACK, 0)) as bound:
+        door = Door(bound.getsockname()[1])
+        runner = web.AppRunner(application(command, title, door), access_log=None, shutdown_timeout=LEAVING)
+        await runner.setup()
+        try:
+            await web.SockSite(runner, bound).start()
+            ready(f"http://{door.hosts[0]}/?token={door.token}")
+            await over.wait()
+        finally:
+            await runner.cleanup()
