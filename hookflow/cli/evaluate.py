@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from hookflow.trials.temporary_run import Evaluated
 
 
-Split = Literal["val", "test"]
-
 CheckpointArgument = Annotated[
     str | None,
     typer.Argument(
@@ -35,7 +33,7 @@ CheckpointArgument = Annotated[
 ]
 
 
-def _evaluate(split: Split, named: str | None, shown: Format, overrides: Sequence[str] | None, root: Path) -> None:
+def _evaluate(split: str, named: str | None, shown: Format, overrides: Sequence[str] | None, root: Path) -> None:
     """Evaluate a checkpoint and print the metrics; exit with 1 when something raised, with 130 after Ctrl-C."""
     from hookflow.runner.loop.trainer import Trainer
     from hookflow.trials.temporary_run import with_checkpoint
@@ -49,7 +47,7 @@ def _evaluate(split: Split, named: str | None, shown: Format, overrides: Sequenc
 
 
 def _print(
-    run_dir: RunDir, checkpoint: Path, split: Split, evaluated: Evaluated[Any], more: Mapping[str, Any] | Sequence[str]
+    run_dir: RunDir, checkpoint: Path, split: str, evaluated: Evaluated[Any], more: Mapping[str, Any] | Sequence[str]
 ) -> None:
     """Print the checkpoint of a run and its data, as JSON with `more` in it, or as text with these lines below it."""
     from hookflow.events.rundir import short
@@ -58,13 +56,15 @@ def _print(
     data = evaluated.data
     if isinstance(more, Mapping):
         place = {"run": run_dir.id, "checkpoint": str(short(checkpoint)), "split": split}
-        echo_json(place | {"it": evaluated.it, "ep": evaluated.ep, "data": data, **more})
+        described = data.get(split, data)
+        echo_json(place | {"it": evaluated.it, "ep": evaluated.ep, "data": described, **more})
         return
     epoch = read_overview(run_dir, time.time()).state.epoch_of(evaluated.it, evaluated.ep)
     where = f"{run_dir.path.parent.name} {run_dir.id}, {checkpoint.name}"
     echo(f"{split} of {where} (iteration {evaluated.it:,}, epoch {epoch:,})")
-    synthetic = "SYNTHETIC " * data["synthetic"]
-    echo("\n".join([f"on {counted(data['examples'], 'example')} of {synthetic}{data['name']}", *more]))
+    for info in data.values():
+        echo(f"on {counted(info['examples'], 'example')} of {'SYNTHETIC ' * info['synthetic']}{info['name']}")
+    echo("\n".join(more))
 
 
 def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
@@ -136,7 +136,7 @@ def test(
 
 def predict(
     checkpoint: CheckpointArgument = None,
-    split: Annotated[Split, typer.Option(help="Which of the pipeline's data to predict.")] = "test",
+    split: Annotated[str, typer.Option(help="The data to predict: test, val, or a set by its name, val.ood.")] = "test",
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="The file to write: .npz, .jsonl (one line per example) or .pt.")
     ] = Path("predictions.npz"),
@@ -163,7 +163,7 @@ def predict(
 
     run_dir, path = find_checkpoint(checkpoint, dir)
     with exits_after_traceback(), redirect_stdout(sys.stderr):
-        evaluated = with_checkpoint(Trainer.predict, run_dir, path, split, set_ or (), warn_of)
+        evaluated = with_checkpoint(Trainer.predict, run_dir, path, split, set_ or (), warn_of, single=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     WRITERS[out.suffix](out, evaluated.result)
     shapes = {name: list(rows.shape) for name, rows in evaluated.result.items()}

@@ -37,7 +37,8 @@ class Run(Protocol):
     task: Any
     """The task."""
     data: Mapping[str, Any]
-    """The data sources by split: "train", and "val" and "test" where the pipeline has them.
+    """The data sources by split: "train", and "val" and "test" where the pipeline has them; a set with a name of its
+    own is "val.ood".
 
     `hookflow.runner.data.source.Source` says what each can do.
     """
@@ -75,6 +76,10 @@ class Run(Protocol):
     @property
     def iters_per_epoch(self) -> int:
         """Iterations in one pass over the training data: its batches, or groups of `accumulate` of them."""
+
+    @property
+    def split(self) -> str:
+        """The data of the current pass, as in `data`: "train", "val", "test", or a set by its name, "val.ood"."""
 
     @property
     def batch_size(self) -> int:

@@ -28,7 +28,7 @@ from hookflow.pipeline.layers import (
 )
 from hookflow.pipeline.problems import explain
 from hookflow.pipeline.references import environment_keys, interpolate, public, variables_of
-from hookflow.pipeline.schema import Component, Pipeline
+from hookflow.pipeline.schema import SPLITS, Component, Pipeline
 from hookflow.pipeline.source_map import Key, SourceMap
 from hookflow.text import mask, unmask
 
@@ -256,13 +256,12 @@ def as_tables(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def components(pipeline: Pipeline, splits: Iterable[str] = ("train", "val", "test")) -> dict[str, Component]:
+def components(pipeline: Pipeline, splits: Iterable[str] = SPLITS) -> dict[str, Component]:
     """Return all that is made but the hooks, by its key in the file ("model.net"); of the data, those of `splits`."""
     parts: dict[str, Component] = {key_of("model", name): model for name, model in pipeline.models.items()}
     parts |= {key_of("optimizer", name): optimizer for name, optimizer in pipeline.optimizers.items()}
     parts["task"] = pipeline.task
-    sources = {f"data.{split}": getattr(pipeline.data, split) for split in splits}
-    parts |= {key: source for key, source in sources.items() if source is not None}
+    parts |= {f"data.{name}": source for name, source in pipeline.data.sources(splits).items()}
     return parts | {f"writers.{name}": writer for name, writer in pipeline.writers.items()}
 
 

@@ -7,6 +7,7 @@ directory; `"./file.py:Name"` in `use` and `modules`, and files of `weights`, to
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
@@ -135,7 +136,11 @@ class RunSection(Section):
     @property
     def validates(self) -> Interval:
         """How often to validate, in whichever unit."""
-        every = validation_interval(self.val_every)
+        return self.interval(self.val_every)
+
+    def interval(self, written: int | str) -> Interval:
+        """Return how often to validate, as `val_every` or a set's own says it."""
+        every = validation_interval(written)
         value = int(every.value) if every.value.denominator == 1 else every.value
         if every.unit == "s":
             return Interval(value, "s")
@@ -250,7 +255,7 @@ class OptimizerSection(Component):
 
 def _one_or_several(table: Any) -> str:
     """Say whether a table is one component, or holds several by name: then it holds tables only."""
-    if not isinstance(table, dict) or not table or table.keys() & {"use", "args", "groups", "weights"}:
+    if not isinstance(table, dict) or not table or table.keys() & {"use", "args", "groups", "weights", "loader"}:
         return "<one>"
     return "<several>" if all(isinstance(inner, dict | Component) for inner in table.values()) else "<one>"
 
@@ -303,11 +308,16 @@ class LoaderSection(Section):
     _no_workers = _excludes("on_device", "workers", "data on the device are fetched by no workers; leave workers out")
 
 
+SPLITS = ("train", "val", "test")
+
+
 class DataSource(Component):
     """Something to be made that gives batches, or examples to make them of."""
 
     loader: LoaderSection | None = None
     """How batches are made, where `use` gives a data set; not for what gives batches already."""
+    val_every: ValEvery | None = Field(default=None, examples=["5ep"])
+    """How often to validate on it, as `run.val_every` says it for all; only for a set such as `[data.val.ood]`."""
 
 
 class DataSection(Section):
@@ -315,10 +325,29 @@ class DataSection(Section):
 
     train: DataSource
     """The training data."""
-    val: DataSource | None = None
-    """The validation data; without it there is no validation."""
-    test: DataSource | None = None
-    """The test data, used by `run.test` alone."""
+    val: OneOrSeveral[DataSource] | None = None
+    """The validation data; without it there is no validation. Several sets have names: `[data.val.ood]`."""
+    test: OneOrSeveral[DataSource] | None = None
+    """The test data, used by `run.test` alone. Several sets have names: `[data.test.ood]`."""
+
+    @model_validator(mode="after")
+    def _said_once(self) -> Self:
+        for name, source in self.sources().items():
+            if source.val_every is not None and not name.startswith("val."):
+                message = f"data.{name}: val_every is for one of several sets, [data.val.ood]; for all run.val_every is"
+                raise ValueError(message)
+        return self
+
+    def sources(self, splits: Iterable[str] = SPLITS) -> dict[str, DataSource]:
+        """Return the sources of some splits by name: "train", "val"; a set with a name of its own is "val.ood"."""
+        result: dict[str, DataSource] = {}
+        for split in splits:
+            source = getattr(self, split)
+            if isinstance(source, dict):
+                result |= {f"{split}.{name}": each for name, each in source.items()}
+            elif source is not None:
+                result[split] = source
+        return result
 
 
 class DistributedSection(Section):

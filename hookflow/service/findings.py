@@ -202,8 +202,9 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     for label, parts in (("model", pipeline.models), ("task", {"": pipeline.task}), ("optimizer", pipeline.optimizers)):
         named = (f"{name} {part.use}" if len(parts) > 1 else part.use for name, part in parts.items())
         yield label, ", ".join(named)
-    data = {"train": pipeline.data.train, "val": pipeline.data.val, "test": pipeline.data.test}
-    yield "data", ", ".join(f"{split} {part.use}" if part else f"no {split}" for split, part in data.items())
+    data = [f"{name} {source.use}" for name, source in pipeline.data.sources().items()]
+    data += [f"no {split}" for split in ("val", "test") if not getattr(pipeline.data, split)]
+    yield "data", ", ".join(data)
     keys = ("limit_train", "limit_val", "limit_test", "overfit")
     limits = [f"run.{key} = {limit}" for key in keys if (limit := getattr(pipeline.run, key)) is not None]
     if limits:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from hookflow.errors import Problem, UserError, Where
+from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.events.log import event_log
 from hookflow.events.records import DataInfo, Level, Record
 from hookflow.events.rundir import RunDir, short
@@ -22,12 +22,12 @@ from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.builder.build import build
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.data.base import sets_of, split_of
 from hookflow.runner.data.limited import Limited
 from hookflow.runner.data.source import close
 from hookflow.runner.data.workers import explaining_worker_errors
 from hookflow.runner.distributed.consensus import Alone
 from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.loop.evaluation import Split
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.precision import describe, torch_settings
@@ -79,11 +79,11 @@ WHYS = {
 
 def _why_silent(parts: Parts, plan: Plan, binding: Binding) -> str:
     evaluates = () if "train" in binding.stages else binding.stages
-    if evaluates and parts.data.keys().isdisjoint(evaluates):
+    if evaluates and {split_of(name) for name in parts.data}.isdisjoint(evaluates):
         return NO_VAL if "val" in evaluates else NO_TEST
     if "_test" in binding.point:
-        return "the test was not reached" if "test" in parts.data else NO_TEST
-    if "_val" in binding.point and "val" not in parts.data:
+        return "the test was not reached" if sets_of("test", parts.data) else NO_TEST
+    if "_val" in binding.point and not sets_of("val", parts.data):
         return NO_VAL
     if binding.point == "on_exception":
         return "nothing has raised"
@@ -239,34 +239,41 @@ class Evaluated(Generic[Result]):
 
     it: int
     ep: int
-    data: DataInfo
+    data: Mapping[str, DataInfo]
+    """What describes the data, by the name of each set."""
     result: Result
 
 
 def with_checkpoint(
-    execute: Callable[[Trainer, Path, Split], Result],
+    execute: Callable[[Trainer, Path, str], Result],
     run_dir: RunDir,
     checkpoint: Path,
-    split: Split,
+    name: str,
     overrides: Sequence[str],
     say: Callable[..., None],
+    *,
+    single: bool = False,
 ) -> Evaluated[Result]:
     """Execute `Trainer.evaluate` or `Trainer.predict` with a checkpoint, and the pipeline that it was saved with.
 
+    The data are a split ("val") or one of its sets ("val.ood"); a `single` set where several have no common rows.
     `overrides` are laid over the pipeline. The run's directory is only read: what hooks log goes to a temporary folder.
     Exceptions propagate; a traceback is printed where a hook raised. Raises UserError when there are no such data.
     """
     recorded = short(checkpoint.absolute() / run_dir.pipeline.name)
     loaded = load(recorded, overrides, recorded=True)
-    if getattr(loaded.pipeline.data, split) is None:
-        raise UserError(Problem(f"the pipeline has no [data.{split}]", Where(str(recorded))))
+    sources = loaded.pipeline.data.sources()
+    sets = sets_of(name, sources)
+    if not sets or (single and len(sets) > 1):
+        message = f"[data.{name}] has several sets" if sets else f"the pipeline has no [data.{name}]"
+        raise UserError(Problem(message, Where(str(recorded)), nearest_or_all(name, sets or sources)))
     base = run_dir.base()
     plan = compile_pipeline(loaded, base)
 
     def with_state(trainer: Trainer, store: CheckpointStore) -> tuple[Result, RunState]:
-        return execute(trainer, checkpoint.absolute(), split), trainer.state
+        return execute(trainer, checkpoint.absolute(), name), trainer.state
 
     with torch_settings(loaded.pipeline.run, say):
-        parts = build(loaded, plan, base, say, [split], fresh=False)
+        parts = build(loaded, plan, base, say, [split_of(name)], fresh=False)
         (result, state), _ = in_temporary_run(parts, plan, with_state, say)
-    return Evaluated(state.iter, state.epoch, parts.data[split].info, result)
+    return Evaluated(state.iter, state.epoch, {name: parts.data[name].info for name in sets}, result)

@@ -33,6 +33,7 @@ from hookflow.graph.why import Key, key, keys
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded
 from hookflow.runner.builder.build import build
+from hookflow.runner.data.base import split_of
 from hookflow.runner.data.limited import Repeated
 from hookflow.runner.data.source import close
 from hookflow.runner.loop.run import Run
@@ -250,7 +251,7 @@ def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], N
         whole = build(loaded, plan, base, lambda *message: None).data
         batches = {"train": ITERS * run.accumulate, "val": BATCHES, "test": BATCHES}
         data = {
-            split: FewBatches(source, min(batches[split], len(source)), "a trial", run.seed)
+            split: FewBatches(source, min(batches[split_of(split)], len(source)), "a trial", run.seed)
             for split, source in whole.items()
         }
         try:

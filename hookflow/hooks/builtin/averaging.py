@@ -12,7 +12,7 @@ from pydantic import Field
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.schedules import Progress, iterations
 from hookflow.hooks.tensors import local, shard_like
-from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
+from hookflow.metric_mode import MODE_MEANING, Mode, latest, mode_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -89,8 +89,8 @@ class Average(Hook):
         if not self.average or run.metrics is before:  # a signal has cut the pass short
             return
         for metric, mode in self.modes.items():
-            value, sign = run.metric(metric), 1 if mode == "max" else -1
-            if not math.isnan(value) and (self.best is None or sign * value > sign * self.best):
+            value, sign = latest(run, metric), 1 if mode == "max" else -1
+            if value is not None and not math.isnan(value) and (self.best is None or sign * value > sign * self.best):
                 self.best = value
                 run.save_checkpoint(f"best-{self.name}")
 

@@ -18,7 +18,7 @@ from hookflow.events.rundir import make_out_dir
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.hooks.tensors import evaluating, first_tensor, is_sharded
-from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
+from hookflow.metric_mode import MODE_MEANING, Mode, latest, mode_of
 from hookflow.pipeline.registry import missing_package
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ class Checkpoint(Hook):
 
     def after_val(self, run: Run) -> None:
         for metric, mode in self.modes.items():
-            value, sign = run.metric(metric), -1 if mode == "max" else 1
+            value, sign = latest(run, metric), -1 if mode == "max" else 1
+            if value is None:
+                continue
             best = self.best[metric]
             rank = bisect([sign * other for other, _ in best], sign * value)
             if rank == self.top or math.isnan(value):

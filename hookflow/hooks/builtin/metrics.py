@@ -80,7 +80,8 @@ CELL = 8
 class ConfusionMatrix(Hook):
     """Computes the confusion matrix in validation and test, over all ranks, and logs it as text and image.
 
-    Both are called `val/confusion_matrix` or `test/confusion_matrix`. A row is a class, a column what it is taken for.
+    Both are called `val/confusion_matrix` or `test/confusion_matrix`; of a set with a name, `val/ood/confusion_matrix`.
+    A row is a class, a column what it is taken for.
     In the image each row is divided by its sum: white is all examples of the class. Needs a task whose outputs hold
     `logits` (N, classes, …) and `target` (N, …), as Classification's do; targets that are no class, such as -100, are
     left out. Counts on the device, so that nothing waits; only the end of the pass reads the counts.
@@ -102,15 +103,7 @@ class ConfusionMatrix(Hook):
         self.counts = result if self.counts is None else self.counts + result
 
     def after_val_epoch(self, run: Run) -> None:
-        self._show(run, "val/confusion_matrix")
-
-    def after_test_epoch(self, run: Run) -> None:
-        self._show(run, "test/confusion_matrix")
-
-    before_test_epoch = before_val_epoch
-    after_test_iter = after_val_iter
-
-    def _show(self, run: Run, name: str) -> None:
+        name = f"{run.split.replace('.', '/')}/confusion_matrix"
         total = run.sum(self.counts)
         if run.rank:
             return
@@ -120,6 +113,10 @@ class ConfusionMatrix(Hook):
             raise UserError(Problem(message))
         run.log_text(name, text(total.tolist(), names))
         run.log_image(name, image(total), "rows: the class; columns: what it is taken for")
+
+    before_test_epoch = before_val_epoch
+    after_test_iter = after_val_iter
+    after_test_epoch = after_val_epoch
 
 
 def counts(predicted: Tensor, target: Tensor, classes: int) -> Tensor:

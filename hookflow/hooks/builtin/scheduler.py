@@ -16,7 +16,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.hooks.arguments import find_class
 from hookflow.hooks.base import Hook
 from hookflow.hooks.builtin.schedules import PROGRESS
-from hookflow.metric_mode import Mode, mode_of
+from hookflow.metric_mode import Mode, latest, mode_of
 from hookflow.pipeline.schema import Component
 from hookflow.pipeline.values import AmountField, parse_amount
 from hookflow.user_code import causes
@@ -203,9 +203,11 @@ class Scheduler(Hook):
     before_train_epoch = before_train_iter
 
     def after_val(self, run: Run) -> None:
-        if self.metric is not None and self._done(run) >= self.end:
+        if self.metric is None or (value := latest(run, self.metric)) is None:
+            return
+        if self._done(run) >= self.end:
             self.before_train_iter(run)  # the last step of those before it, if it is still to be taken
-            self.made["plateau"].step(run.metric(self.metric))
+            self.made["plateau"].step(value)
 
     def _done(self, run: Run) -> int:
         return run.iter if self.per == "iter" else run.epoch

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from hookflow.hooks.base import Hook, Slots
-from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
+from hookflow.metric_mode import MODE_MEANING, Mode, latest, mode_of
 from hookflow.numbers import counted, number
 from hookflow.pipeline.values import parse_amount
 
@@ -52,8 +52,8 @@ class EarlyStop(Hook):
             mode_of(args["monitor"], args.get("mode"))
 
     def after_val(self, run: Run) -> None:
-        value = run.metric(self.monitor)
-        if why := self.beyond(value) or self.stalled(value):
+        value = latest(run, self.monitor)
+        if value is not None and (why := self.beyond(value) or self.stalled(value)):
             run.stop(f"{self.monitor} {why}")
 
     def beyond(self, value: float) -> str:

@@ -20,6 +20,7 @@ from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.hooks.arguments import as_annotated, parameters_of
 from hookflow.hooks.registry import find_hook
 from hookflow.pipeline.load import Loaded, key_of, trained_by
+from hookflow.pipeline.schema import SPLITS
 from hookflow.runner.builder.components import OFFERED_TO_DATA, Maker, Parts, find_makers
 from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups
 from hookflow.runner.checkpoint.initial_weights import load_weights
@@ -56,7 +57,7 @@ def build(
     weights. Raises UserError with the place in the pipeline when something cannot be built.
     """
     if splits is None:
-        splits = ("train", "val", "test") if loaded.pipeline.run.test else ("train", "val")
+        splits = SPLITS if loaded.pipeline.run.test else SPLITS[:2]
     return _Builder(loaded, base.absolute(), say, splits, ranks, fresh).parts(plan)
 
 
@@ -113,6 +114,10 @@ class _Builder:
             },
             picked=picked,
             weights=self.weights if plan.at("after_load_checkpoint") else {},
+            val_every={
+                name: section.interval(source.val_every or section.val_every)
+                for name, source in self.pipeline.data.sources(["val"]).items()
+            },
             place=self.places.of,
             data=self._data(makers, loaders, context),  # last: it may take long, and all else can be wrong in no time
         )
@@ -124,14 +129,13 @@ class _Builder:
     def _loaders(self, context: DataContext) -> dict[str, LoaderParts]:
         result: dict[str, LoaderParts] = {}
         problems: list[Problem] = []
-        for split in ("train", "val", "test"):
-            source = getattr(self.pipeline.data, split)
-            if source is None or source.loader is None:
+        for split, source in self.pipeline.data.sources().items():
+            if source.loader is None:
                 continue
             section, training, key = source.loader, split == "train", f"data.{split}.loader"
+            public = self.loaded.public.data.sources()[split].loader or section
             if training and self.pipeline.run.overfit is not None:
                 section = section.model_copy(update={"shuffle": False, "augment": None})
-            public = getattr(self.loaded.public.data, split).loader
             try:
                 result[split] = loader_parts(
                     section, key, self.places, self.base, context, public=public, training=training
@@ -148,10 +152,10 @@ class _Builder:
         provided = context.seed, context.device, self.say, context.rank, context.world, self.base
         offers = dict(zip(OFFERED_TO_DATA, provided, strict=True))
         result = {}
-        for split in ("train", "val", "test"):
+        for split, source in self.pipeline.data.sources().items():
             if make := makers.get(f"data.{split}"):
                 takes = _taken(make, offers)
-                made = self._call(make, takes | getattr(self.pipeline.data, split).args, f"data.{split}")
+                made = self._call(make, takes | source.args, f"data.{split}")
                 where, shards_itself = self.places.of(f"data.{split}.use"), {"rank", "world"} <= takes.keys()
                 result[split] = as_source(made, where, context, loaders.get(split), shards_itself=shards_itself)
         return limit(result, self.pipeline, self.say)

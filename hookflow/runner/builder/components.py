@@ -15,7 +15,7 @@ from hookflow.errors import Problem, UserError, Where, by_place
 from hookflow.hooks.arguments import parameters_of, wrong_arguments
 from hookflow.pipeline.load import Loaded, components, wrong_parts
 from hookflow.pipeline.registry import missing_extra, registry_of
-from hookflow.pipeline.schema import Component, RunSection
+from hookflow.pipeline.schema import Component, Interval, RunSection
 from hookflow.pipeline.use import refer
 from hookflow.runner.builder.selectors import Picked
 from hookflow.runner.data.limited import Limited
@@ -93,6 +93,8 @@ class Parts:
     """The modules at which hooks inside the network fire."""
     weights: dict[str, dict[str, Any]]
     """The weights that models began with, by the model's name, where hooks are bound at `after_load_checkpoint`."""
+    val_every: Mapping[str, Interval]
+    """How often to validate on each set of validation data, by its name in `data`."""
     place: Callable[[str], Where]
     """The file and line of a key of the pipeline."""
 

@@ -36,7 +36,7 @@ class Rule(NamedTuple):
 RULES = (
     Rule("run.max_epochs, run.max_iters, run.min_epochs", May.YES, "the length; what depends on it changes with it"),
     Rule(
-        "run.val_every, run.val_at_start, run.test, run.sanity, run.limit_test, data.test.**",
+        "run.val_every, run.val_at_start, run.test, run.sanity, run.limit_test, data.test.**, data.val.*.val_every",
         May.YES,
         "what is measured",
     ),
@@ -45,7 +45,12 @@ RULES = (
         May.YES,
         "the machinery; the bits may differ from here on",
     ),
-    Rule("distributed.**, data.*.loader.workers, data.*.loader.multiprocessing_context", May.YES, "the machinery"),
+    Rule(
+        "distributed.**, data.*.loader.workers, data.*.loader.multiprocessing_context, data.*.*.loader.workers, "
+        "data.*.*.loader.multiprocessing_context",
+        May.YES,
+        "the machinery",
+    ),
     Rule("run.on_nan, run.max_skipped_steps, run.detect_anomaly, hooks.*.on_error", May.YES, "what follows an error"),
     Rule("writers.**", May.YES, "where else the results are written"),
     Rule("notify.**", May.YES, "who is notified"),

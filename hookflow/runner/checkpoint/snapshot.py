@@ -6,13 +6,14 @@ all of it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.tensors import local
+from hookflow.runner.data.base import split_of
 from hookflow.runner.distributed.parallel import load_model, load_optimizer, local_state
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.update import Update
@@ -31,14 +32,14 @@ class Snapshot:
         self.data = {
             split: source
             for split, source in context.parts.data.items()
-            if split != "test" and hasattr(source, "state_dict")
+            if split_of(split) != "test" and hasattr(source, "state_dict")
         }
         self.say = context.log.say
 
-    def capture(self, *, validation_due: bool = False) -> dict[str, Any]:
+    def capture(self, *, validation_due: Sequence[str] = ()) -> dict[str, Any]:
         """Return the state between two iterations, without copies of tensors.
 
-        With `validation_due` a run that is resumed from it begins with a validation.
+        With `validation_due` a run that is resumed from it begins with a validation on these sets of data.
         """
         guard, state = self.update.guard, self.context.state
         return {
@@ -48,7 +49,7 @@ class Snapshot:
             "gradients": self.update.state_dict(),
             "group": self.update.group.state_dict(),
             "step_guard": guard.state_dict() if guard else {},
-            "position": state.state_dict() | {"validation_due": validation_due or state.validation_due},
+            "position": state.state_dict() | {"validation_due": [*(validation_due or state.validation_due)]},
             "requests": self.context.requests.state_dict(),
             "engine": self.context.engine.state_dict(),
             "settings": self.context.settings.state_dict(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -92,3 +92,19 @@ def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
             current.wait_event(copied)  # the CPU does not wait
             tensor.record_stream(current)  # so that its memory is not reused before this stream is done with it
         yield moved  # before the next one is fetched, which may take long
+
+
+def split_of(name: str) -> Literal["val", "test"]:
+    """Return the split that a source of `run.data` belongs to: "val" of "val" and "val.ood"."""
+    return name.partition(".")[0]  # type: ignore[return-value]
+
+
+def sets_of(name: str, data: Iterable[str]) -> tuple[str, ...]:
+    """Return the sources of a split, or the one of that name: those of "val" may be "val.clean" and "val.ood"."""
+    return tuple(source for source in data if name in (source, split_of(source)))
+
+
+def in_set(name: str, metric: str) -> str:
+    """Return what a metric of a set is called among those of all sets: "ood/accuracy" of "val.ood"."""
+    _, _, own = name.partition(".")
+    return f"{own}/{metric}" if own else metric

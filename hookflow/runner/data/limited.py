@@ -9,12 +9,18 @@ from typing import Any
 
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.values import limited_batches
-from hookflow.runner.data.base import Sized
+from hookflow.runner.data.base import Sized, sets_of
 from hookflow.runner.data.source import Source, close
 from hookflow.runner.data.stream import Stateful
 from hookflow.runner.numerics.random_state import seeded
 
 DATA = {"train": "training", "val": "validation", "test": "test"}
+
+
+def called(split: str) -> str:
+    """Return what messages call a source: "the validation data", "the validation data ood"."""
+    name, _, own = split.partition(".")
+    return f"the {DATA[name]} data{f' {own}' * bool(own)}"
 
 
 def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., None]) -> dict[str, Source]:
@@ -24,16 +30,17 @@ def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., Non
     """
     run, result = pipeline.run, dict(data)
     for split, source in data.items():
-        written, key = getattr(run, f"limit_{split}"), f"run.limit_{split}"
+        name = split.partition(".")[0]
+        written, key = getattr(run, f"limit_{name}"), f"run.limit_{name}"
         if written is not None and (batches := limited_batches(written, len(source))) < len(source):
             result[split] = Limited(source, batches, key)
-            say(f"{key}: {batches} of {len(source)} batches of the {DATA[split]} data are used", "warn")
+            say(f"{key}: {batches} of {len(source)} batches of {called(split)} are used", "warn")
     if run.overfit is not None and "train" in data:
         whole = len(data["train"])
         result["train"] = same = Repeated(data["train"], min(run.overfit, whole), "run.overfit", run.seed)
-        if "val" in data:
-            result["val"] = same
-        validates = " and validates" * ("val" in data)
+        validation = sets_of("val", data)
+        result |= dict.fromkeys(validation, same)
+        validates = " and validates" * bool(validation)
         loader = pipeline.data.train.loader
         made = "as the source gives them"
         if loader is not None:

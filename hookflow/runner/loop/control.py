@@ -13,6 +13,7 @@ from hookflow.events.records import CommandRecord
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.data.base import sets_of
 from hookflow.runner.dispatch.dispatcher import Off
 from hookflow.runner.logging.capture import Capture
 from hookflow.runner.loop.context import Context
@@ -99,7 +100,7 @@ class Control:
         """It is signed by who has sent it: see `execute`."""
 
     def _validate(self) -> None:
-        _require("val" in self.context.parts.data, "the run has no validation data")
+        _require(bool(sets_of("val", self.context.parts.data)), "the run has no validation data")
         self.validation_due = True
 
     def _trace(self, iters: str = str(TRACED)) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -14,6 +14,7 @@ import torch
 from hookflow.hooks.builtin.means import WeightedSum
 from hookflow.hooks.builtin.predict import Predictions
 from hookflow.hooks.tensors import evaluating
+from hookflow.runner.data.base import in_set, sets_of, split_of
 from hookflow.runner.logging.timing import VALIDATION
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.requests import SKIPPED
@@ -56,9 +57,6 @@ class Means:
         return means
 
 
-Split = Literal["val", "test"]
-
-
 @dataclass
 class Evaluation:
     """Validates and tests. `should_abort` says after each batch whether a signal ends the pass."""
@@ -74,41 +72,53 @@ class Evaluation:
         self.evaluate = self.context.computed(evaluation_of(parts.task))
 
     @torch.no_grad()
-    def __call__(self, split: Split) -> bool:
+    def __call__(self, split: Literal["val", "test"], sets: Sequence[str] | None = None) -> bool:
         """Walk over the data of a split once, without gradients, and leave the metrics in `RunState.metrics`.
 
-        Return False when a signal has cut the walk short: then no metrics are there, and no `after_X` fires.
+        Of several sets, over those of `sets`, or over all, one after another; the names of their metrics begin with
+        that of the set. Return False when a signal has cut the walk short: then no metrics are there, and no `after_X`
+        fires.
         """
         state, fire = self.state, self.engine.fire
         began = time.perf_counter()
         batch_idx, batches = state.batch_idx, state.batches
         entered = len(self.engine.arounds)
-        with self.context.timeline.excluded(VALIDATION), state.during(split), self.context.consensus.evaluation():
+        every: dict[str, float] = {}
+        latest = state.metrics, state.metrics_at
+        with self.context.timeline.excluded(VALIDATION), state.during(split):
             fire(f"before_{split}")
             with evaluating(self.parts.model):
-                fire(f"before_{split}_epoch")
-                means = self._means(split)
-                if means is None:
-                    self.engine.leave(entered)
+                for name in sets or sets_of(split, self.parts.data):
+                    state.split = name
+                    metrics = self._pass(split)
+                    if metrics is None:
+                        state.metrics, state.metrics_at = latest
+                        self.engine.leave(entered)
+                        break
+                    every |= {in_set(name, metric): value for metric, value in metrics.items()}
                 else:
-                    self._conclude(split, means, began)
-        state.batch_idx, state.batches = batch_idx, batches
-        return means is not None
+                    state.metrics = MappingProxyType(every)
+                    fire(f"after_{split}", state.metrics)
+                    self.context.log.put("metrics", split=split, v=every, seconds=time.perf_counter() - began)
+        state.split, state.batch_idx, state.batches = "train", batch_idx, batches
+        return metrics is not None
 
-    def _conclude(self, split: Split, means: dict[str, float], began: float) -> None:
-        state = self.state
-        task = self.parts.task
-        metrics: dict[str, Any] = {**means, **(task.metrics(means) if hasattr(task, "metrics") else {})}
-        state.metrics, state.metrics_at = metrics, state.iter
-        self.engine.fire(f"after_{split}_epoch", metrics)
-        metrics.update({name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()})
-        state.metrics = MappingProxyType(metrics)
-        self.engine.fire(f"after_{split}", state.metrics)
-        self.context.log.put("metrics", split=split, v=metrics, seconds=time.perf_counter() - began)
+    def _pass(self, split: str) -> dict[str, float] | None:
+        """Walk over the current set, and return its metrics; None when a signal has come."""
+        state, task = self.state, self.parts.task
+        with self.context.consensus.evaluation():
+            self.engine.fire(f"before_{split}_epoch")
+            means = self._means(split)
+            if means is None:
+                return None
+            metrics: dict[str, Any] = {**means, **(task.metrics(means) if hasattr(task, "metrics") else {})}
+            state.metrics, state.metrics_at = metrics, state.iter
+            self.engine.fire(f"after_{split}_epoch", metrics)
+        return {name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()}
 
-    def _means(self, split: Split) -> dict[str, float] | None:
+    def _means(self, split: str) -> dict[str, float] | None:
         """Evaluate every batch; return the means over the examples of all ranks, or None when a signal has come."""
-        means, own_steps = Means(self.context.sizes[split].exact), steps_itself(self.parts.task)
+        means, own_steps = Means(self.context.sizes[self.state.split].exact), steps_itself(self.parts.task)
         after_iter = self.engine.call(f"after_{split}_iter")
         try:
             for index, batch in self._batches(split):
@@ -126,8 +136,9 @@ class Evaluation:
             return None
         return means.over_ranks(self.context.consensus.all_gather_object)
 
-    def _batches(self, split: Split) -> Iterator[tuple[int, Any]]:
-        state, sizes, data = self.state, self.context.sizes[split], self.parts.data[split]
+    def _batches(self, split: str) -> Iterator[tuple[int, Any]]:
+        state = self.state
+        sizes, data = self.context.sizes[state.split], self.parts.data[state.split]
         state.batches = len(data)
         point = f"before_{split}_iter"
         hooked = bool(self.engine.plan.at(point))  # on all ranks alike
@@ -142,13 +153,15 @@ class Evaluation:
             yield index, batch
 
     @torch.no_grad()
-    def predict(self, split: Split, predict: Callable[[Any, Any], Any]) -> dict[str, torch.Tensor]:
-        """Return what `predict` gives for a split: a row for each example, by name, in the memory of the host.
+    def predict(self, name: str, predict: Callable[[Any, Any], Any]) -> dict[str, torch.Tensor]:
+        """Return what `predict` gives for a set of data: a row for each example, by name, in the memory of the host.
 
         There may be no targets, so the points that offer outputs or metrics do not fire; those before them do.
         """
         entered = len(self.engine.arounds)
         rows = Predictions("the task's predict has returned")
+        split = split_of(name)
+        self.state.split = name
         with self.state.during(split):
             self.engine.fire(f"before_{split}")
             with evaluating(self.parts.model):
@@ -158,4 +171,5 @@ class Evaluation:
                     rows.add(predict(self.run, batch))
                     self.engine.leave(inside)
             self.engine.leave(entered)
+        self.state.split = "train"
         return rows.all()

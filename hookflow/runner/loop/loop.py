@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 from hookflow.events.records import CommandRecord
 from hookflow.runner.checkpoint.manager import CheckpointManager
+from hookflow.runner.data.base import sets_of
 from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL, VALIDATE
 from hookflow.runner.logging.timing import COMMANDS
 from hookflow.runner.loop.context import Context
@@ -73,7 +74,8 @@ class SafePoint:
             requests.end_epoch()
         if agreed & VALIDATE:
             requests.validates = state.epoch_is_over  # first it is closed, and maybe validated
-            state.validation_due = not state.epoch_is_over and state.validated_at != state.iter
+            sets = sets_of("val", self.context.parts.data) if not state.epoch_is_over else ()
+            state.validation_due = [name for name in sets if state.validated.get(name) != state.iter]
         if agreed & TELL:
             self.checkpoints.report()
         if saves:
@@ -190,8 +192,9 @@ class Loop:
         self.timeline = self.context.timeline
         self.section = self.context.parts.section
         self.data = self.context.parts.data
-        self.validates = "val" in self.data
-        self.schedule = ValSchedule(self.section.validates, self.state, self._time_is_up)
+        self.sets = sets_of("val", self.data)
+        every = self.context.parts.val_every
+        self.schedules = {name: ValSchedule(name, every[name], self.state, self._time_is_up) for name in self.sets}
 
     def train(self) -> None:
         """Train, from where the run is."""
@@ -200,15 +203,16 @@ class Loop:
         safe_point.signals.be_graceful()
         safe_point.check_stop()
         if state.validation_due:
-            self._validate()
+            self._validate(state.validation_due)
             self._safe_point(wait=True)
         try:
-            if self.validates and self.context.parts.ranks.first:  # the others learn of it
-                self.schedule.start()
+            for schedule in self.schedules.values() if self.context.parts.ranks.first else ():  # the others learn of it
+                schedule.start()
             while safe_point.stop is None and (state.epoch_is_over or not state.finished):
                 self._epoch()
         finally:
-            self.schedule.stop()
+            for schedule in self.schedules.values():
+                schedule.stop()
         safe_point.control.over = True
         self.update.settle()
         self.engine.fire("after_train")
@@ -232,8 +236,8 @@ class Loop:
                     raise too_few(state)
             state.epoch, state.batch_idx, state.epoch_ends = epoch + 1, 0, False
             engine.fire("after_train_epoch")
-            if self.validates:
-                self._validate()
+            if self.sets:
+                self._validate(self.sets)
         self.update.settle()
         engine.fire("after_train")
 
@@ -241,7 +245,7 @@ class Loop:
         self.state.stage = "train"
         self.engine.fire("before_train")
         self.update.check_parameters()
-        if self.sanity and self.validates:
+        if self.sanity and self.sets:
             with self.state.during("start"), self.timeline.excluded():  # hooks inside the network do not fire
                 sanity_check(self.context, self.update)
 
@@ -265,8 +269,8 @@ class Loop:
         state.epoch_ends = False
         self.context.log.put("epoch", seconds=time.perf_counter() - self.timeline.excluded_s - began)
         engine.fire("after_train_epoch")
-        if self.validates and self.schedule.due(epoch_done=True):
-            self._validate()
+        if due := self._due(epoch_done=True):
+            self._validate(due)
         self._safe_point(wait=True)
 
     def _safe_point(self, *, wait: bool) -> None:
@@ -275,7 +279,7 @@ class Loop:
         self.safe_point.process(wait=wait)
         while (control.validation_due or state.validation_due) and self.safe_point.stop is None:
             commanded, control.validation_due = control.validation_due, False
-            self._validate()
+            self._validate(self.sets if commanded else state.validation_due)
             if commanded and self.safe_point.stop is None:  # else a signal has cut it short
                 self.context.requests.save(["last"])
                 self.checkpoints.save()
@@ -298,10 +302,10 @@ class Loop:
                     raise  # in the middle of an iteration; or the other ranks would wait for this one
             if state.iter < state.next_stop and not state.attention:
                 raise too_few(state)
-            validates = self.validates and state.iter > before and self.schedule.due(epoch_done=False)
-            if validates:
-                self._validate()
-            self._safe_point(wait=validates)
+            due = self._due(epoch_done=False) if state.iter > before else []
+            if due:
+                self._validate(due)
+            self._safe_point(wait=bool(due))
             if safe_point.stop is not None or state.finished or state.epoch_is_over:
                 return
 
@@ -312,23 +316,27 @@ class Loop:
         stops: list[float] = [state.iter + left, self.context.consensus.next_iteration]
         if state.iter_limit is not None:
             stops.append(state.iter_limit)
-        if self.validates:
-            stops.append(self.schedule.next_iteration())
+        stops += [schedule.next_iteration() for schedule in self.schedules.values()]
         return int(min(stops))
+
+    def _due(self, *, epoch_done: bool) -> list[str]:
+        """Return the sets of data on which a validation is due after this iteration, or after this epoch."""
+        return [name for name, schedule in self.schedules.items() if schedule.due(epoch_done=epoch_done)]
 
     def _time_is_up(self) -> None:
         """Ask for a validation, from whichever thread."""
         self.context.requests.validates = self.state.attention = True
 
-    def _validate(self) -> None:
+    def _validate(self, sets: Sequence[str]) -> None:
         """Validate. When a signal cuts that short, the state from before is saved, and a resumed run validates first.
 
         To keep that state costs nothing: its tensors are the run's own, and a validation leaves them as they were.
         """
         state = self.state
-        state.validation_due = False
-        before = self.checkpoints.snapshot.capture(validation_due=True)
-        state.validated_at = state.iter
-        if not self.evaluate("val"):
+        state.validation_due = ()
+        before = self.checkpoints.snapshot.capture(validation_due=sets)
+        state.validated |= dict.fromkeys(sets, state.iter)
+        if not self.evaluate("val", sets):
             self.checkpoints.before_validation = before
-        self.schedule.restart()
+        for name in sets:
+            self.schedules[name].restart()

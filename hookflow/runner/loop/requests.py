@@ -10,6 +10,7 @@ from typing import Any
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.uses import SLOT, how_to_declare
+from hookflow.runner.data.base import sets_of
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.process.state import RunState
 
@@ -85,7 +86,7 @@ class Requests:
         points = self.plan.points
         inside = [point.name for point in points if points.in_iteration(point.name)]
         self.check("validate", ["before_train_epoch", *inside, "after_train_epoch"])
-        if "val" not in self.sizes:
+        if not sets_of("val", self.sizes):
             raise _refused("run.validate needs validation data, and there is no [data.val]")
         self.validates = self.state.attention = True
 
@@ -121,7 +122,7 @@ class Requests:
         self.check("replace_batch", WITH_A_BATCH)
         state = self.state
         self.offered[1] = batch
-        state.batch_size = self.sizes[state.stage].replaced(batch, state.batch_size)
+        state.batch_size = self.sizes[state.split].replaced(batch, state.batch_size)
 
     def save(self, names: Iterable[str], moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
         """Save the state at the next safe point; see `hookflow.hooks.run.Run.save_checkpoint`."""

@@ -72,6 +72,7 @@ class Run:
     max_epochs = _of("_state.max_epochs")
     iters_per_epoch = _of("_state.iters_per_epoch")
     stage = _of("_state.stage")
+    split = _of("_state.split")
     metrics = _of("_state.metrics")
     handle = _of("_module_hooks.handle")
     handles = _of("_module_hooks.handles")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from hookflow.graph.plan import Plan, PlannedHook
 from hookflow.graph.slots import root
 from hookflow.pipeline.condition import METRICS, parse_condition
 from hookflow.runner.builder.components import Parts
+from hookflow.runner.data.base import in_set, sets_of
 from hookflow.runner.data.limited import Limited
 from hookflow.runner.logging.recorder import SANITY
 from hookflow.runner.loop.context import Context
@@ -66,15 +67,18 @@ def _metrics(context: Context, update: Update) -> set[str] | None:
     """Return the names of the metrics of two batches, and of the logged scalars; None where the task has no copy."""
     parts = context.parts
     quiet: Any = Quiet()
-    source, plan = parts.data["val"], Plan(context.plan.pipeline, hooks=(), bindings=(), edges=(), own=context.plan.own)
+    sources = {name: parts.data[name] for name in sets_of("val", parts.data)}
+    plan = Plan(context.plan.pipeline, hooks=(), bindings=(), edges=(), own=context.plan.own)
     try:
         task = _copied(parts)
     except Exception as error:
         context.log.say(f"{SANITY} is left out: the task cannot be copied ({error})")
         return None
     eager = torch.compiler.set_stance("force_eager") if parts.section.compile else nullcontext()
-    with unchanged(parts.model, parts.device), _same_place(source), eager:
-        data = {"val": Limited(source, min(BATCHES, len(source)), SANITY)}
+    with unchanged(parts.model, parts.device), eager, ExitStack() as same_places:
+        for source in sources.values():
+            same_places.enter_context(_same_place(source))
+        data = {name: Limited(source, min(BATCHES, len(source)), SANITY) for name, source in sources.items()}
         alone = replace(parts, data=data, task=task, hooks={}, picked={})
         check = Context(alone, plan, context.folder, RunState(), context.consensus, quiet, quiet)
         run = Run(check, update)
@@ -150,7 +154,7 @@ def _check_names(context: Context, names: set[str]) -> None:
     for binding in plan.at("after_val_epoch"):
         made = getattr(parts.hooks[binding.hook], "makes_metrics", None)
         if made is not None:
-            known.update(_names(made))
+            known.update(in_set(name, metric) for metric in _names(made) for name in sets_of("val", parts.data))
         elif "metrics" in (*binding.takes, *map(root, binding.writes)):
             unnamed.append(binding.hook)
     for hook, name, key in _read(parts, plan):

@@ -21,6 +21,7 @@ from hookflow.runner.checkpoint.initial_weights import load_changes
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved, state_key
 from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.data.base import sets_of, split_of
 from hookflow.runner.dispatch.torch_hooks import register_hooks
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.logging.media import Media
@@ -28,7 +29,7 @@ from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.control import Control
 from hookflow.runner.loop.diagnosis import diagnose
-from hookflow.runner.loop.evaluation import Evaluation, Split
+from hookflow.runner.loop.evaluation import Evaluation
 from hookflow.runner.loop.finite import Losses, StepGuard, advice
 from hookflow.runner.loop.iteration import choose
 from hookflow.runner.loop.loop import Loop, SafePoint
@@ -105,7 +106,7 @@ class Trainer:
                 self._load(resume)
                 self._checkpoints.saved_at = self.state.iter
             else:
-                self.state.validation_due = self._parts.section.val_at_start and "val" in self._parts.data
+                self.state.validation_due = sets_of("val", self._parts.data) if self._parts.section.val_at_start else ()
             begin()
             self._offer_weights()
             if self._update.guard:
@@ -136,19 +137,25 @@ class Trainer:
             if test:
                 self._evaluate("test")
 
-    def evaluate(self, checkpoint: Path, split: Split) -> dict[str, float]:
-        """Validate or test what a checkpoint holds, and return the metrics. Points of training do not fire."""
+    def evaluate(self, checkpoint: Path, name: str) -> dict[str, float]:
+        """Validate or test what a checkpoint holds, and return the metrics. Points of training do not fire.
+
+        The name is that of a split ("val"), of which every set is evaluated, or that of a set ("val.ood").
+        """
         with self._running():
             self._load(checkpoint)
-            self._evaluate(split)
+            self._evaluate(split_of(name), sets_of(name, self._parts.data))
         return dict(self.state.metrics)
 
-    def predict(self, checkpoint: Path, split: Split) -> dict[str, Tensor]:
-        """Return what the task predicts for a split with a checkpoint. Raises UserError where it cannot predict."""
+    def predict(self, checkpoint: Path, name: str) -> dict[str, Tensor]:
+        """Return what the task predicts for a set of data ("test", "val.ood") with a checkpoint.
+
+        Raises UserError where it cannot predict.
+        """
         predict = prediction_of(self._parts.task)
         with self._running():
             self._load(checkpoint)
-            return self._evaluate.predict(split, self._context.computed(predict))
+            return self._evaluate.predict(name, self._context.computed(predict))
 
     @contextmanager
     def _running(self) -> Iterator[None]:

@@ -12,13 +12,14 @@ from hookflow.runner.process.state import RunState
 
 
 class ValSchedule:
-    """Says when a validation is due. It has no state but the counters of the run.
+    """Says when a validation on one set of data is due. It has no state but the counters of the run.
 
     An amount of time is over so long after `start` or the end of the latest validation; then `request` is called, by a
     thread of its own.
     """
 
-    def __init__(self, every: Interval, state: RunState, request: Callable[[], None]) -> None:
+    def __init__(self, name: str, every: Interval, state: RunState, request: Callable[[], None]) -> None:
+        self._name = name
         self._every = every
         self._state = state
         self._request = request
@@ -45,7 +46,7 @@ class ValSchedule:
         if every.unit == "ep" and epoch_done:
             return self._entered() if self._measure else state.epoch % every.value == 0 or state.finished
         if epoch_done:
-            return state.finished and state.validated_at != state.iter
+            return state.finished and state.validated.get(self._name) != state.iter
         return (self._entered() or state.finished) and not state.epoch_is_over
 
     def _entered(self) -> bool:

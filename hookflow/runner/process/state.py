@@ -7,7 +7,7 @@ point clears it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
@@ -33,16 +33,18 @@ class RunState:
         """Examples of this rank in the current batch, 0 where unknown. Written by who takes or replaces it."""
         self.batches = 0
         """Batches of the current pass."""
+        self.split = "train"
+        """The data of the current pass, as `run.data` names them. Written by the evaluation."""
         self.batch: Any = None
         """The current batch, while a task that steps its optimizers itself has it."""
         self.epoch_ends = False
         """The epoch ends after this iteration, whatever the data still has. Set by what hooks request; cleared by the
         loop once the epoch is closed."""
-        self.validation_due = False
-        """A validation is due at the next safe point, or before anything else in a run that starts or is resumed. Set
-        there, by the start and by a resume; cleared by the loop."""
-        self.validated_at = -1
-        """The iteration of the latest validation that began. Written by the loop."""
+        self.validation_due: Sequence[str] = ()
+        """The sets of data on which a validation is due at the next safe point, or first in a run that starts or is
+        resumed. Set there, by the start and by a resume; cleared by the loop."""
+        self.validated: dict[str, int] = {}
+        """The iteration of the latest validation that began on each set of data. Written by the loop."""
         self.metrics: Mapping[str, float] = NONE
         """The metrics of the latest validation or test. Written by the evaluation."""
         self.metrics_at = 0
@@ -72,14 +74,15 @@ class RunState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the run between two iterations."""
-        kept = ("iter", "epoch", "batch_idx", "epoch_ends", "iters_per_epoch", "validated_at", "metrics_at")
-        return {name: getattr(self, name) for name in kept} | {"metrics": dict(self.metrics)}
+        kept = ("iter", "epoch", "batch_idx", "epoch_ends", "iters_per_epoch", "metrics_at")
+        copied = {"metrics": dict(self.metrics), "validated": dict(self.validated)}
+        return {name: getattr(self, name) for name in kept} | copied
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the length of an epoch only where the data are not built."""
         self.iter, self.epoch, self.batch_idx = state["iter"], state["epoch"], state["batch_idx"]
         self.epoch_ends, self.validation_due = state["epoch_ends"], state["validation_due"]
-        self.validated_at = state["validated_at"]
+        self.validated = dict(state["validated"])
         self.metrics, self.metrics_at = dict(state["metrics"]), state["metrics_at"]
         if not self.iters_per_epoch:
             self.set_length(self.max_epochs, self.iter_limit, state["iters_per_epoch"])
