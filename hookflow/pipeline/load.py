@@ -275,7 +275,13 @@ def trained_by(pipeline: Pipeline, optimizer: str) -> str | None:
     stated = pipeline.optimizers[optimizer].model
     if stated is not None or not isinstance(pipeline.optimizer, dict):
         return stated
-    return optimizer
+    named = isinstance(pipeline.model, dict) and optimizer in pipeline.model
+    return None if share_parameters(pipeline) and not named else optimizer
+
+
+def share_parameters(pipeline: Pipeline) -> bool:
+    """Return whether optimizers share the parameters of a model by globs."""
+    return any(section.parameters is not None for section in pipeline.optimizers.values())
 
 
 def wrong_parts(loaded: Loaded) -> Iterator[Problem]:
@@ -295,9 +301,9 @@ def wrong_parts(loaded: Loaded) -> Iterator[Problem]:
             at = place(f"{key}.model") if section.model else place(key)
             hint = nearest(model, several) or f'say which it trains: model = "{next(iter(several))}"'
             yield Problem(f'[{key}] trains a model "{model}", and there is none', at, hint)
-        elif model in takers:
+        elif model in takers and not share_parameters(pipeline):
             message = f'[{key}] and [optimizer.{takers[model]}] train the same model "{model}"'
-            yield Problem(message, place(key), "two optimizers of one model would step it twice")
+            yield Problem(message, place(key), "two optimizers of one model share it by their `parameters`")
         takers.setdefault(model, name)
     for name in several.keys() & pipeline.hooks.keys():
         message = f'a model and a hook are both called "{name}", and a checkpoint could not tell their weights apart'

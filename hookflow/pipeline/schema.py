@@ -249,13 +249,24 @@ class OptimizerSection(Component):
 
     model: str | None = None
     """Which of several models it trains; left out, the one of its own name, or all of them."""
+    parameters: list[str] | None = Field(default=None, min_length=1, examples=[["blocks.*.weight"], ["type:Linear"]])
+    """Globs over the names of the parameters that it trains, or over the types of modules that hold them, where several
+    optimizers train one model; one that leaves it out trains the rest."""
     groups: list[ParamGroup] = []
     """Parameter groups in the order of asking; what none of them matches forms the last group."""
 
 
+OF_ONE = {"use", "args", "groups", "weights", "loader", "parameters"}
+"""Keys of a component: no component of several is called so."""
+
+
 def _one_or_several(table: Any) -> str:
     """Say whether a table is one component, or holds several by name: then it holds tables only."""
-    if not isinstance(table, dict) or not table or table.keys() & {"use", "args", "groups", "weights", "loader"}:
+    if (
+        not isinstance(table, dict)
+        or not table
+        or table.keys() & {"use", "args", "groups", "weights", "loader", "parameters"}
+    ):
         return "<one>"
     return "<several>" if all(isinstance(inner, dict | Component) for inner in table.values()) else "<one>"
 

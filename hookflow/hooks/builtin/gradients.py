@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.tensors import full
 
@@ -80,25 +81,45 @@ def norms(gradients: Mapping[str, Tensor], per: Literal["layer", "parameter"] = 
 class GradClip(Hook):
     """Scales all gradients down together when their norm exceeds `max_norm`, and logs the norm before that.
 
+    `norm_type` is the order of the norm, as in PyTorch's `clip_grad_norm_`: 2.0, 1.0, or inf for the largest absolute
+    value. With `clip_value` in the place of `max_norm` each element is clamped by itself to ±`clip_value`, as by
+    `clip_grad_value_`, and no norm is logged.
+
     Where several optimizers step one after the other, each step is bounded by itself; or that of `model` alone. The
     norm is `grad_norm`; that of one of several models `grad_norm/generator`.
     """
 
-    settable = ("max_norm",)
+    settable = ("max_norm", "clip_value")
     reads = ("grads.{model}",)
     writes = ("grads.{model}",)
 
-    max_norm: Annotated[float, Field(gt=0, description="the largest Euclidean norm of all gradients together")]
+    max_norm: Annotated[
+        float | None, Field(gt=0, description="the largest norm of all gradients together", examples=[1.0])
+    ] = None
+    norm_type: Annotated[float, Field(gt=0, description="the order of the norm; inf: the largest value")] = 2.0
+    clip_value: Annotated[float | None, Field(gt=0, description="the largest absolute value of an element")] = None
     model: Annotated[str | None, Field(description="which of several models; each if left out")] = None
 
+    @classmethod
+    def check_arguments(cls, args: Mapping[str, Any]) -> None:
+        if (args.get("max_norm") is None) == (args.get("clip_value") is None):
+            raise UserError(Problem("grad_clip needs max_norm or clip_value, and not both", hint="max_norm = 1.0"))
+        if args.get("clip_value") is not None and "norm_type" in args:
+            raise UserError(Problem("norm_type belongs to max_norm: clip_value clamps each element by itself"))
+
     def before_optimizer_step(self, run: Run) -> None:
-        from torch.nn.utils import clip_grad_norm_
+        from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
         model = run.stepped(self.model)
-        if model is not None:
-            of = name_of(model, run)
-            norm = full(clip_grad_norm_(model.parameters(), self.max_norm))
-            run.log(f"grad_norm/{of}" if of else "grad_norm", norm)
+        if model is None:
+            return
+        if self.clip_value is not None:
+            clip_grad_value_(model.parameters(), self.clip_value)
+            return
+        of = name_of(model, run)
+        assert self.max_norm is not None
+        norm = full(clip_grad_norm_(model.parameters(), self.max_norm, self.norm_type))
+        run.log(f"grad_norm/{of}" if of else "grad_norm", norm)
 
 
 @dataclass(eq=False)

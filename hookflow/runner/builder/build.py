@@ -19,10 +19,10 @@ from hookflow.errors import Problem, UserError, Where, by_place
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.hooks.arguments import as_annotated, parameters_of
 from hookflow.hooks.registry import find_hook
-from hookflow.pipeline.load import Loaded, key_of, trained_by
+from hookflow.pipeline.load import Loaded, key_of, share_parameters, trained_by
 from hookflow.pipeline.schema import SPLITS
 from hookflow.runner.builder.components import OFFERED_TO_DATA, Maker, Parts, find_makers
-from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups
+from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups, shares
 from hookflow.runner.checkpoint.initial_weights import load_weights
 from hookflow.runner.data.base import DataContext
 from hookflow.runner.data.limited import limit
@@ -185,9 +185,12 @@ class _Builder:
         """Return parameter groups by optimizer, and picked modules. Raises UserError with all that matches nothing."""
         groups: dict[str, list[dict[str, Any]]] = {}
         problems: list[Problem] = []
+        share: dict[str, set[nn.Parameter]] = {}
+        if share_parameters(self.pipeline):
+            share, problems = shares(self.pipeline.optimizers, trains, network, self.places.of)
         for name, model in trains.items():
             groups[name], wrong = param_groups(
-                self.pipeline.optimizers[name].groups, model, self._place_in_groups(name)
+                self.pipeline.optimizers[name].groups, model, self._place_in_groups(name), share.get(name)
             )
             problems += wrong
         picked, wrong = pick(plan, network, partial(self._place_in_hook, "modules"))

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from hookflow.errors import Locate, Problem, UserError, Where, first_few, nearest, nearest_or_all
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.globs import class_names, named_parameters, no_match
-from hookflow.pipeline.schema import TYPE, ParamGroup
+from hookflow.pipeline.schema import TYPE, OptimizerSection, ParamGroup
 
 Picked = Mapping[int, Mapping[str, nn.Module]]
 """The modules that each binding inside the network fires at, by their names, by the binding's id."""
@@ -57,11 +57,54 @@ def no_module(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | N
     return f'no module of the network is a "{kind}"', hint
 
 
+def shares(
+    optimizers: Mapping[str, OptimizerSection], trains: Mapping[str, nn.Module], network: nn.Module, place: Locate
+) -> tuple[dict[str, set[nn.Parameter]], list[Problem]]:
+    """Return the parameters that each of several optimizers trains; and globs that match none.
+
+    Each trainable parameter of their models must have exactly one optimizer: the others are problems, too.
+    """
+    result: dict[str, set[nn.Parameter]] = {}
+    problems: list[Problem] = []
+    for name, section in optimizers.items():
+        there = trainable(trains[name])
+        for k, pattern in enumerate(section.parameters or ()):
+            chosen = {there[chosen] for chosen in picked(pattern, trains[name], there)}
+            if not chosen:
+                message, hint = f'"{pattern}" matches no parameter that trains', f"there are {first_few(there)}"
+                problems.append(Problem(message, place(f"optimizer.{name}.parameters.{k}"), hint))
+            result[name] = result.get(name, set()) | chosen
+    chosen = set().union(*result.values())
+    for name, section in optimizers.items():
+        if section.parameters is None:
+            result[name] = {*trainable(trains[name]).values()} - chosen
+    takers: dict[tuple[str, ...], list[str]] = {}
+    of_models = set().union(*({*trainable(model).values()} for model in trains.values()))
+    for parameter_name, parameter in network.named_parameters():
+        by = tuple(name for name in optimizers if parameter in result[name])
+        if parameter in of_models and len(by) != 1:
+            takers.setdefault(by, []).append(parameter_name)
+    for by, names in takers.items():
+        who = " and ".join(f"[optimizer.{name}]" for name in by)
+        message = f"{who} both train {first_few(names)}" if by else f"no optimizer trains {first_few(names)}"
+        hint = "each parameter needs one optimizer; one without `parameters` trains the rest"
+        problems.append(Problem(message, place(f"optimizer.{by[-1]}.parameters" if by else "optimizer"), hint))
+    return result, problems
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that train, by name; a shared one has several names."""
+    return {name: p for name, p in named_parameters(model).items() if p.requires_grad}
+
+
 def param_groups(
-    groups: list[ParamGroup], model: nn.Module, place: Locate
+    groups: list[ParamGroup], model: nn.Module, place: Locate, share: set[nn.Parameter] | None = None
 ) -> tuple[list[dict[str, Any]], list[Problem]]:
-    """Return an optimizer's groups, each with what no earlier one took, and one of the rest; and empty patterns."""
-    left = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
+    """Return an optimizer's groups, each with what no earlier one took, and one of the rest; and empty patterns.
+
+    Of the model's parameters it has its `share`, or all.
+    """
+    left = {name: p for name, p in trainable(model).items() if share is None or p in share}
     result: list[dict[str, Any]] = []
     problems = []
     for k, group in enumerate(groups):
