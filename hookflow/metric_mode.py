@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from hookflow.errors import Problem, UserError, nearest
-
-if TYPE_CHECKING:
-    from hookflow.hooks.run import Run
 
 Mode = Literal["max", "min"]
 
@@ -49,16 +46,6 @@ def mode_by_name(metric: str) -> Mode | None:
         else:
             modes.update(mode for mode, endings in ENDINGS.items() if word.endswith(endings))
     return modes.pop() if len(modes) == 1 and not words & NEGATED else None
-
-
-def latest(run: Run, metric: str) -> float | None:
-    """Return a metric of the latest validation; None where it is of a set that was not validated on then.
-
-    Raises UserError with the nearest name when there is no such metric.
-    """
-    name, slash, _ = metric.partition("/")
-    left_out = slash and f"val.{name}" in run.data and not any(other.startswith(f"{name}/") for other in run.metrics)
-    return None if left_out else run.metric(metric)
 
 
 def mode_of(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:

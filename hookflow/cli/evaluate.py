@@ -136,7 +136,9 @@ def test(
 
 def predict(
     checkpoint: CheckpointArgument = None,
-    split: Annotated[str, typer.Option(help="The data to predict: test, val, or a set by its name, val.ood.")] = "test",
+    split: Annotated[
+        str, typer.Option(metavar="SET", help="The data to predict: test, val, or a set by its name, val.ood.")
+    ] = "test",
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="The file to write: .npz, .jsonl (one line per example) or .pt.")
     ] = Path("predictions.npz"),

@@ -298,6 +298,8 @@ class LoaderSection(Section):
     """Processes that fetch examples beside the training; 0: the training fetches them itself."""
     multiprocessing_context: Literal["forkserver", "spawn", "fork"] | None = None
     """How workers are started; left out: "forkserver", or "fork" for data that cannot be pickled."""
+    prefetch_factor: int | None = Field(default=None, ge=1, examples=[4])
+    """Batches that each worker fetches ahead; PyTorch's 2 if left out."""
     collate: Named | None = None
     """The function that collates a list of examples; PyTorch's own stacks them."""
     sampler: Named | None = None
@@ -308,6 +310,12 @@ class LoaderSection(Section):
     """The augmentation of a batch on the device: called with the batch and a generator there."""
     batches: int | None = Field(default=None, ge=1)
     """Batches of an epoch: fewer than there are, or those of a stream without a length; left out, all of them."""
+
+    @model_validator(mode="after")
+    def _fetched_by_workers(self) -> Self:
+        if self.prefetch_factor is not None and not self.workers:
+            raise ValueError("prefetch_factor is of workers, and workers is 0")
+        return self
 
     def named(self) -> dict[str, Component]:
         """Return the components that it names, by key."""

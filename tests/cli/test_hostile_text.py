@@ -189,6 +189,7 @@ def given(command: str, parameter: Any, world: World) -> list[str]:
         "DIR": ["runs", f"runs/{EVIL}"],
         "WHAT": ["hooks.mine.args.text", "run.seed", "points", "hooks", "mine", "schema", f"./{EVIL}.py:Mine"],
         "NAME": ["mine"],
+        "SET": ["val"],
         "pipeline|hook": ["pipeline"],
         "N|auto": [],
         "N": [],

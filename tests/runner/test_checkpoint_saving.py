@@ -287,3 +287,10 @@ def test_keep_counts_after_a_signal_too(trained: Trained, tmp_path: Path) -> Non
     )
     (left,) = CheckpointStore(run_dir.checkpoints).all()
     assert left.name == "it00000008"
+
+
+def test_all_of_them_may_stay(trained: Trained) -> None:
+    run_dir = trained("hooks.checkpoint.args={keep='all'}", EVERY_3)
+    assert [path.name for path in CheckpointStore(run_dir.checkpoints).all()] == [
+        f"it{it:08}" for it in range(15, 0, -3)
+    ]

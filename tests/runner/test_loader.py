@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from hookflow.errors import UserError, Where
@@ -61,6 +62,13 @@ def closing() -> Iterator[Callable[[Source], Source]]:
     for of in opened:
         close(of)
     assert not multiprocessing.active_children()
+
+
+def test_workers_fetch_as_many_batches_ahead_as_the_pipeline_says(closing: Callable[[Source], Source]) -> None:
+    made: Any = closing(source(Images(), workers=1, prefetch_factor=3))
+    assert made._loader.prefetch_factor == 3
+    with pytest.raises(ValidationError, match="prefetch_factor is of workers, and workers is 0"):
+        source(Images(), prefetch_factor=3)
 
 
 def test_the_number_of_workers_changes_no_bit(closing: Callable[[Source], Source]) -> None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.builtin.metrics import latest
 from hookflow.hooks.builtin.schedules import Progress, iterations
 from hookflow.hooks.tensors import local, shard_like
-from hookflow.metric_mode import MODE_MEANING, Mode, latest, mode_of
+from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

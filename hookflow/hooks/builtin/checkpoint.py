@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from bisect import bisect
 from collections.abc import Mapping
 from copy import deepcopy
@@ -16,9 +17,10 @@ from pydantic import Field
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import make_out_dir
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.builtin.metrics import latest
 from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.hooks.tensors import evaluating, first_tensor, is_sharded
-from hookflow.metric_mode import MODE_MEANING, Mode, latest, mode_of
+from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
 from hookflow.pipeline.registry import missing_package
 
 if TYPE_CHECKING:
@@ -54,7 +56,10 @@ class Checkpoint(Hook):
     ] = None
     mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
     top: Annotated[int, Field(ge=1, description="how many of the best by each metric stay")] = 1
-    keep: Annotated[int, Field(ge=1, description="how many of the newest stay, beside the best")] = 1
+    keep: Annotated[
+        Annotated[int, Field(ge=1)] | Literal["all"],
+        Field(description='how many of the newest stay, beside the best; or "all"'),
+    ] = 1
     out_dir: Annotated[str | None, Field(description="the folder; checkpoints/ in the run directory if left out")] = (
         None
     )
@@ -65,12 +70,17 @@ class Checkpoint(Hook):
         self.best: dict[str, list[tuple[float, int]]] = {metric: [] for metric in self.modes}
         """For each metric the best values with the iterations that had them, the best first."""
 
+    @property
+    def newest(self) -> int:
+        """How many of the newest stay, as a number."""
+        return sys.maxsize if self.keep == "all" else self.keep
+
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
         _modes(args.get("monitor"), args.get("mode"))
 
     def after_train_epoch(self, run: Run) -> None:
-        run.save_checkpoint("last", keep=self.keep)
+        run.save_checkpoint("last", keep=self.newest)
 
     after_train_iter = after_train_epoch
 
@@ -88,7 +98,7 @@ class Checkpoint(Hook):
             first = "best" if len(self.modes) == 1 else f"best-{metric.replace('/', '_')}"
             names = [first, *(f"{first}-{k}" for k in range(2, self.top + 1))]
             down = {names[k]: best[k][1] for k in range(rank + 1, len(best))}
-            run.save_checkpoint(names[rank], moved=down, keep=self.keep)
+            run.save_checkpoint(names[rank], moved=down, keep=self.newest)
 
     def on_exception(self, run: Run) -> None:
         run.save_checkpoint("exception")

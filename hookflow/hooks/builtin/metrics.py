@@ -148,6 +148,16 @@ def image(matrix: Tensor) -> Tensor:
     return shares.repeat_interleave(cell, 0).repeat_interleave(cell, 1)
 
 
+def latest(run: Run, metric: str) -> float | None:
+    """Return a metric of the latest validation; None where it is of a set that was not validated on then.
+
+    Raises UserError with the nearest name when there is no such metric.
+    """
+    name, slash, _ = metric.partition("/")
+    left_out = slash and f"val.{name}" in run.data and not any(other.startswith(f"{name}/") for other in run.metrics)
+    return None if left_out else run.metric(metric)
+
+
 class Metric(Component):
     """A metric: a class of torchmetrics by its name, or "package.module:Name", and its arguments."""
 

@@ -15,8 +15,9 @@ from pydantic import AfterValidator, Field
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.arguments import find_class
 from hookflow.hooks.base import Hook
+from hookflow.hooks.builtin.metrics import latest
 from hookflow.hooks.builtin.schedules import PROGRESS
-from hookflow.metric_mode import Mode, latest, mode_of
+from hookflow.metric_mode import Mode, mode_of
 from hookflow.pipeline.schema import Component
 from hookflow.pipeline.values import AmountField, parse_amount
 from hookflow.user_code import causes

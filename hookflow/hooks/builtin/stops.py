@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from hookflow.hooks.base import Hook, Slots
-from hookflow.metric_mode import MODE_MEANING, Mode, latest, mode_of
+from hookflow.hooks.builtin.metrics import latest
+from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
 from hookflow.numbers import counted, number
 from hookflow.pipeline.values import parse_amount
 

@@ -179,7 +179,7 @@ class CheckpointManager:
         self._state, self._engine, self._requests = context.state, context.engine, context.requests
         self._consensus, self._ranks, self._log = context.consensus, context.consensus.ranks, context.log
         self._unsaved: Unsaved | None = unsaved
-        keeps = (hook.keep for hook in context.parts.hooks.values() if isinstance(hook, Checkpoint))
+        keeps = (hook.newest for hook in context.parts.hooks.values() if isinstance(hook, Checkpoint))
         self._keep = max(keeps, default=None)
         """How many of the newest checkpoints stay, beside those with a name; None keeps all."""
         self._flushed: tuple[int, int] | None = None

@@ -46,10 +46,14 @@ RULES = (
         "the machinery; the bits may differ from here on",
     ),
     Rule(
-        "distributed.**, data.*.loader.workers, data.*.loader.multiprocessing_context, data.*.*.loader.workers, "
-        "data.*.*.loader.multiprocessing_context",
+        "distributed.**, data.*.loader.workers, data.*.loader.multiprocessing_context, data.*.loader.prefetch_factor",
         May.YES,
         "the machinery",
+    ),
+    Rule(
+        "data.*.*.loader.workers, data.*.*.loader.multiprocessing_context, data.*.*.loader.prefetch_factor",
+        May.YES,
+        "the machinery, of one of several sets",
     ),
     Rule("run.on_nan, run.max_skipped_steps, run.detect_anomaly, hooks.*.on_error", May.YES, "what follows an error"),
     Rule("writers.**", May.YES, "where else the results are written"),
