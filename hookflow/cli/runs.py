@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -23,7 +22,6 @@ from hookflow.numbers import counted, number
 from hookflow.text import fit
 
 if TYPE_CHECKING:
-    from hookflow.events.rundir import RunDir
     from hookflow.monitor.index import Row
 
 Format = Literal["table", "json", "csv"]
@@ -156,7 +154,6 @@ def tag(
     Example: `hookflow tag cifar baseline --note "before the new schedule"`
     """
     from hookflow.errors import nearest_or_all
-    from hookflow.events.rundir import write_whole
     from hookflow.service.runs import find_run
 
     result = find_run(run, dir)
@@ -169,7 +166,7 @@ def tag(
     after = [word for word in dict.fromkeys([*before, *(tags or ())]) if word not in (remove or ())]
     text = text if note is None else note
     if (after, text) != result.noted():
-        write_whole(result.notes, json.dumps({"tags": after, "note": text}) + "\n")
+        result.note(after, text)
     echo(f"{result.id}  {', '.join(after) or 'no tags'}" + f"  {text}" * bool(text))
 
 
@@ -186,6 +183,7 @@ def rm(
     It asks first. A run that is training is refused, and then none is deleted.
     """
     from hookflow.events.run_lock import is_locked
+    from hookflow.events.rundir import delete_run
     from hookflow.monitor.summary import read_overview
     from hookflow.service.runs import find_run
 
@@ -202,21 +200,4 @@ def rm(
     if not yes and not typer.confirm(f"Delete {counted(len(seen), 'run')}?"):
         raise typer.Exit(1)
     for item in seen:
-        _delete(item.run)
-
-
-def _delete(run: RunDir) -> None:
-    """Delete a run directory: moved aside first, so that no half of it is left as a run."""
-    from hookflow.events.run_lock import release, try_lock
-
-    locks = try_lock(run.path)
-    if locks is None:
-        raise UserError(Problem(f"the run {run.id} has been resumed", Where("RUN")))
-    aside = run.path.parent.parent / f".removed-{run.path.parent.name}-{run.id}"
-    try:
-        run.path.rename(aside)
-        shutil.rmtree(aside)
-    finally:
-        release(locks)
-    with suppress(OSError):  # other runs of that name
-        run.path.parent.rmdir()
+        delete_run(item.run)

@@ -8,6 +8,7 @@ import os
 import pickle
 import select
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -28,10 +29,11 @@ from textual.theme import Theme
 from textual.timer import Timer
 from textual.widget import Widget
 
+from hookflow.errors import UserError
 from hookflow.events.commands import send, stop_now
 from hookflow.events.log import CHUNK
 from hookflow.events.records import Trace
-from hookflow.events.rundir import Life, RunDir, short
+from hookflow.events.rundir import Life, RunDir, delete_run, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.charts import Pixels, read_image
 from hookflow.monitor.compare import Side
@@ -424,6 +426,12 @@ class MonitorApp(App[Outcome]):
                 self._send(*action.split(" ", 2)[1:])
             case "kill":
                 self.run_worker(self._kill, thread=True, group="kill", exclusive=True, exit_on_error=True)
+            case "list runs":
+                self._listed = -math.inf
+            case "delete run" | "resume run" as action:
+                change = self._delete_run if action == "delete run" else self._resume_run
+                here = RunDir(self._index.root / self._view.runs.at)
+                self.run_worker(partial(change, here), thread=True, group="change", exit_on_error=True)
             case "freeze":
                 self._frozen = None if self._frozen else pickle.loads(pickle.dumps(self.state))  # noqa: S301  # quicker than a copy
             case "open":
@@ -450,6 +458,25 @@ class MonitorApp(App[Outcome]):
         with self._telling(f"cannot ask the run to {command}"):
             send(self._dir, command, *args)
             self._live.poll()
+
+    def _delete_run(self, run: RunDir) -> None:
+        """Delete a run, from a thread: it may have many files."""
+        try:
+            with self._telling(f"cannot delete {run.id}"):
+                delete_run(run)
+                self._say(f"deleted {run.id}")
+        except UserError as error:
+            self._say(error.problems[0].message)
+        self._listed = -math.inf
+
+    def _resume_run(self, run: RunDir) -> None:
+        """Resume a run in a process of its own, which is begun as in a shell."""
+        self._say(f"resuming {run.id} …", math.inf)
+        command = [sys.executable, "-m", "hookflow", "run", "--resume", str(run.path), "--detach"]
+        begun = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        lines = (begun.stderr if begun.returncode else begun.stdout).strip().splitlines()
+        self._say(f"{run.id}: {lines[0]}" if begun.returncode and lines else f"resumed {run.id}")
+        self._listed = -math.inf
 
     def _kill(self) -> None:
         """End the run's process, from a thread: it may take its time."""

@@ -19,7 +19,7 @@ from hookflow.monitor.panels.hooks import HOOK, HOOKS, POINTS
 from hookflow.monitor.panels.metrics import METRICS
 from hookflow.monitor.panels.output import OUTPUT
 from hookflow.monitor.panels.ranks import RANKS
-from hookflow.monitor.panels.runs import RUNS
+from hookflow.monitor.panels.runs import OF_A_RUN, RUNS
 from hookflow.monitor.panels.system import SYSTEM
 from hookflow.monitor.panels.timeline import ACTIONS as OF_TIMELINE
 from hookflow.monitor.panels.waterfall import TRACE
@@ -172,6 +172,8 @@ def _answer(name: str, scene: Scene) -> str:
         if name == "k" and scene.can_kill:
             return "kill"
         return "send stop" if name in ("s", "y") else ""
+    if question in OF_A_RUN:
+        return question if name == "y" else ""
     if question == "rewind":
         return f"send rewind {back[int(name) - 1]}" if name in "123456"[: len(back := ways_back(scene))] else ""
     if name in ("d", "enter", "q", "ctrl+c"):

@@ -139,7 +139,7 @@ class View:
     focus: int = 2
     zoomed: bool = False
     page: str = "main"
-    asking: Literal["", "quit", "stop", "rewind"] = ""
+    asking: Literal["", "quit", "stop", "rewind", "delete run", "resume run"] = ""
     prompt: Prompt | None = None
     point: str = ""
     hook: int = 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -186,3 +187,54 @@ def test_watch_begins_with_the_list_where_several_train(several: list[RunDir]) -
         training = Training(time.time()).records()
         append(run, *(next(training) for _ in range(5)))
         assert _several_train(Path("runs")) == (number == 1)
+
+
+def test_a_run_is_noted_deleted_and_resumed_by_keys(several: list[RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[list[str]] = []
+
+    def resume(command: list[str], **how: object) -> subprocess.CompletedProcess[str]:
+        begun.append(command)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", resume)
+
+    async def session() -> None:
+        app = MonitorApp(several[0])
+
+        async def until(condition: Callable[[], object]) -> None:
+            while not condition():
+                await pilot.pause(0.05)
+
+        async with asyncio.timeout(LIMIT), app.run_test(size=(120, 40)) as pilot:
+            await pilot.press("r")
+            await until(lambda: app._rows)
+            await pilot.press("end", "D")
+            assert "is watched" in app._notice[0]
+            await pilot.press("home", "n", *"#good a note", "enter")
+            await until(lambda: app._rows[0].values["note"])
+            assert several[3].noted() == (["good"], "a note")
+            await pilot.press("R", "y")
+            await until(lambda: begun)
+            assert begun[0][-4:] == ["run", "--resume", str(several[3].path), "--detach"]
+            await pilot.press("D", "escape", "D", "n")
+            assert several[3].path.exists(), "nothing is deleted without a yes"
+            await pilot.press("D", "y")
+            await until(lambda: len(app._rows) == 3)
+        assert not several[3].path.exists()
+
+    asyncio.run(session())
+
+
+def test_a_run_that_goes_on_is_not_deleted(shown: Scene) -> None:
+    shown.rows = [replace(row, values={**row.values, "status": "running"}) for row in shown.rows]
+    for key in ("D", "R"):
+        assert press(key, shown) == Notice("the run goes on: stop it first")
+    shown.readonly = True
+    for key in ("D", "R", "n"):
+        assert press(key, shown) == Notice("opened with --readonly: nothing is changed")
+
+
+def test_the_best_value_is_beside_that_of_the_first_that_was_picked(shown: Scene) -> None:
+    assert "Δ to A" not in drawn(shown, 200, 60)
+    shown.view.runs.picked = [shown.rows[3].path]
+    assert "Δ to A" in drawn(shown, 200, 60)

@@ -9,6 +9,7 @@ from textual.strip import Strip
 
 from hookflow.events.records import Checkpoint
 from hookflow.monitor.keys import PANELS, current, footer_keys, panels
+from hookflow.monitor.panels.runs import OF_A_RUN
 from hookflow.monitor.style import CONDITION_STYLES, Part, bar, boxed, cells, row, spread
 from hookflow.monitor.view import Scene, ways_back
 from hookflow.numbers import age, many, number, out_of, span
@@ -181,6 +182,9 @@ def _question(scene: Scene) -> tuple[str, list[tuple[str, str]], str]:
         stop = f"stop the training {'…' if scene.health.condition == 'stalled' else 'after this iteration'}"
         choices = [("d", "detach: the training goes on (enter)"), ("s", stop), ("esc", "stay here")]
         return "leave the dashboard?", choices, f"later: hookflow watch {scene.known_as}"
+    if scene.view.asking in OF_A_RUN:
+        title, answer, note = OF_A_RUN[scene.view.asking]
+        return title, [("y", answer), ("esc", "no")], f"{note} {scene.view.runs.at}"
     kill = [("k", "kill it: stops now, saves nothing")] * scene.can_kill
     if scene.view.asking == "rewind":
         names = {Path(saved["path"]).name: saved for saved in scene.state.checkpoints}

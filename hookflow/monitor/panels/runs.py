@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from textual.strip import Strip
 
@@ -19,7 +20,7 @@ from hookflow.monitor.index import Row
 from hookflow.monitor.selection import cell, differing, headings, known_keys, parse_filter, select
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, bar, boxed, cells, row, spread, window
 from hookflow.monitor.view import Action, Notice, Page, Prompt, Scene
-from hookflow.numbers import rough
+from hookflow.numbers import number, rough
 from hookflow.text import fit, wrapped
 
 ALIVE = ("running", "starting", "paused", "stalled")
@@ -169,11 +170,26 @@ def _columns(scene: Scene, shown: Listing, width: int) -> list[Column]:
     if metric:
         columns.append(Column(metric, max(len(metric), 7), 8, text(metric), ">"))
         columns.append(Column("best", 7, 17, text(f"best.{metric}", "good"), ">"))
+        if scene.view.runs.picked:
+            columns.append(Column("Δ to A", 7, 18, partial(_difference, _best_of_first(scene, metric), metric), ">"))
     while len(columns) > 2 and sum(column.width + 2 for column in columns) > width - 3:
         columns.remove(min(columns, key=lambda column: column.worth))
     if (rest := width - 4 - sum(column.width + 2 for column in columns)) >= 8 and any(map(_remark, shown.rows)):
         columns.append(Column("note", rest, 0, lambda each, wide: [(fit(_remark(each), wide), "dim")]))
     return columns
+
+
+def _best_of_first(scene: Scene, metric: str) -> float | None:
+    """Return the best value of the run that was picked first."""
+    return next((row.get(f"best.{metric}") for row in scene.rows if row.path == scene.view.runs.picked[0]), None)
+
+
+def _difference(first: float | None, metric: str, each: Row, wide: int) -> list[Part]:
+    best = each.get(f"best.{metric}")
+    if best is None or first is None or best == first:
+        return [("–", "dim")]
+    sign = "+" if best > first else "−"
+    return [f"{sign}{number(abs(best - first))}"[:wide]]
 
 
 def _state(each: Row, wide: int) -> list[Part]:
@@ -257,8 +273,7 @@ def _pick(scene: Scene) -> Notice | None:
 def _compare(scene: Scene) -> Notice | None:
     """Compare what is picked; of a single run or none, the run at the cursor with the one that was watched."""
     picked, here = scene.view.runs.picked, _here(scene)
-    own = f"{scene.path.parent.name}/{scene.path.name}"
-    for path in ([here.path, own] if here else []) if len(picked) < 2 else ():
+    for path in ([here.path, _own(scene)] if here else []) if len(picked) < 2 else ():
         if path not in picked and len(picked) < 2:
             picked.append(path)
     if len(picked) < 2:
@@ -290,6 +305,54 @@ def _filter(scene: Scene) -> None:
     scene.view.prompt = Prompt("/", lambda scene, text: None, live, complete, choice.wanted)
 
 
+OF_A_RUN = {
+    "delete run": ("delete the run?", "delete its logs and checkpoints", "the run"),
+    "resume run": ("resume the run?", "train on from its newest checkpoint", "the run"),
+}
+"""The questions about the run at the cursor: a title, what yes does, and what stands before the run's path."""
+
+
+def _ask(question: Literal["delete run", "resume run"], scene: Scene) -> Notice | None:
+    """Ask about the run at the cursor, if it is over."""
+    here = _here(scene)
+    if here is None:
+        return Notice("there is no run here")
+    if scene.readonly:
+        return Notice("opened with --readonly: nothing is changed")
+    if here.values["status"] in ALIVE:
+        return Notice("the run goes on: stop it first")
+    if question == "delete run" and here.path == _own(scene):
+        return Notice("this is the run that is watched: open another one first")
+    scene.view.runs.at, scene.view.asking = here.path, question
+    return None
+
+
+def _note(scene: Scene) -> Notice | None:
+    """Let tags and a note be typed for the run at the cursor."""
+    here = _here(scene)
+    if here is None:
+        return Notice("there is no run here")
+    if scene.readonly:
+        return Notice("opened with --readonly: nothing is changed")
+
+    def submit(scene: Scene, text: str) -> str | Notice:
+        words = text.split()
+        tags = [word[1:] for word in words if word.startswith("#") and len(word) > 1]
+        try:
+            here.run.note([*dict.fromkeys(tags)], " ".join(word for word in words if not word.startswith("#")))
+        except OSError as error:
+            return Notice(f"the note cannot be written: {error.strerror}")
+        return "list runs"
+
+    words = [*(f"#{tag}" for tag in here.values["tags"]), here.values["note"] or ""]
+    scene.view.prompt = Prompt("#tags and a note", submit, text=" ".join(words).strip())
+    return None
+
+
+def _own(scene: Scene) -> str:
+    return f"{scene.path.parent.name}/{scene.path.name}"
+
+
 RUNS = Page(
     "runs",
     runs,
@@ -303,12 +366,15 @@ RUNS = Page(
         Action("filter-runs", "/", "show the runs that have a text, or meet a condition", _filter),
         Action("sort", "o", "sort by the next key, and by the one before", partial(_sort, 1)),
         Action("sort-back", "O", "sort by the next key, and by the one before", partial(_sort, -1)),
+        Action("note-run", "n", "give a run tags, as #word, and a note", _note),
+        Action("resume-run", "R", "resume a run (asks first)", partial(_ask, "resume run")),
+        Action("delete-run", "D", "delete a run with its checkpoints (asks first)", partial(_ask, "delete run")),
         Action("first-run", "home", "to the first run, to the last", partial(_move, step=-(10**6))),
         Action("last-run", "end", "to the first run, to the last", partial(_move, step=10**6)),
     ),
     hints=lambda scene: [
         *(("open-run", "open"), ("pick-run", "pick"), ("compare", "compare"), ("filter-runs", "filter")),
-        ("sort", "sort"),
+        *(("sort", "sort"), ("note-run", "note"), ("resume-run", "resume"), ("delete-run", "delete")),
     ],
     head=head,
 )
