@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from hookflow.cli.options import UI, Only, Overrides, PipelineArgument, Shuffle, UIOption, Without
-from hookflow.cli.output import echo, exits_after_traceback, has_terminal, warn_of
+from hookflow.cli.output import columns, echo, exits_after_traceback, has_terminal, warn_of
 from hookflow.cli.resume import Changes, resumed
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.run_lock import exit_code
-from hookflow.numbers import counted
+from hookflow.numbers import counted, size
 from hookflow.text import drop_unprinted, print_error
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from hookflow.events.rundir import RunDir
     from hookflow.graph.plan import Plan
     from hookflow.pipeline.load import Loaded
@@ -192,13 +194,16 @@ def _dry_run(loaded: Loaded, plan: Plan) -> None:
     name = " + ".join(class_of(model) for model in parts.models.values())
     params = sum(parameter.numel() for parameter in parts.model.parameters())
     facts = [("model", f"{name}, {params:,} parameters, on {result.device} in {parts.precision}")]
+    facts += [("" if k else "layers", line) for k, line in enumerate(_layers(parts.model))]
     for split, data in ((split, source.info) for split, source in parts.data.items()):
-        size = f" of {data['batch_size']:,}" if data["batch_size"] else ""
-        batches = f"{counted(data['batches'], 'batch')}{size}"
+        of = f" of {data['batch_size']:,}" if data["batch_size"] else ""
+        batches = f"{counted(data['batches'], 'batch')}{of}"
         facts.append((split, f"{'SYNTHETIC ' * data['synthetic']}{data['name']}, {batches}"))
     epochs, of_each = run.max_epochs or 0, parts.iters_per_epoch
     several = f"{counted(epochs, 'epoch')} of {counted(of_each, 'iteration')}: " * bool(epochs)
     facts.append(("length", f"{several}{counted(all_iterations(epochs, run.max_iters, of_each), 'iteration')}"))
+    if words := parts.effective_batch:
+        facts.append(("step", words))
     points = counted(len({binding.point for binding in result.fired}), "point")
     facts.append(("fired", f"{len(result.fired)} of {len(plan.bindings)} bindings, at {points}"))
     reasons: dict[str, list[str]] = {}
@@ -210,6 +215,27 @@ def _dry_run(loaded: Loaded, plan: Plan) -> None:
     echo(f"{loaded.source}: dry run passed in {result.seconds:.1f} s; nothing was kept")
     for name, text in facts:
         echo(f"  {name:<10} {text}")
+
+
+MOST_LAYERS = 40
+
+
+def _layers(model: nn.Module) -> list[str]:
+    """Return a line for each layer: name, class, shapes, parameters, bytes, and what of it does not train."""
+    from hookflow.runner.builder.components import layers
+
+    every = list(layers(model))
+    rows = []
+    for layer in every[:MOST_LAYERS]:
+        frozen = layer.parameters - layer.trainable
+        note = "" if not frozen else "frozen" if not layer.trainable else f"{frozen:,} frozen"
+        rows.append([layer.name, layer.kind, layer.shapes, f"{layer.parameters:,}", size(layer.bytes), note])
+    lines = columns(rows)
+    if len(every) > MOST_LAYERS:
+        rest = sum(layer.parameters for layer in every[MOST_LAYERS:])
+        lines.append(f"and {len(every) - MOST_LAYERS:,} more layers with {rest:,} parameters")
+    whole, trainable = sum(layer.bytes for layer in every), sum(layer.trainable for layer in every)
+    return [*lines, f"{trainable:,} trainable parameters, {size(whole)} of weights"]
 
 
 def _chosen(ui: UI) -> UI:

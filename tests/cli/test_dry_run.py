@@ -9,6 +9,7 @@ import pytest
 
 from hookflow.events.rundir import RunDir
 from tests.conftest import TOY, hookflow, hookflow_here, records, wait_for
+from tests.toy import Net
 
 ONE = "--set=run.threads=1"
 NEVER = '--set=hooks.late={use="./watchers.py:slow", points=["after_val"], from="9ep"}'
@@ -29,6 +30,10 @@ def test_it_says_what_the_run_would_train_and_keeps_nothing(tmp_path: Path) -> N
     assert last.startswith("  checkpoint written and read back, ")
     assert facts == [
         "  model      Net, 83 parameters, on cpu (1 thread) in fp32",
+        "  layers     body.0  Linear       8×4, 8  40  160 B",
+        "             body.1  BatchNorm1d  8, 8    16  64 B",
+        "             head    Linear       3×8, 3  27  108 B",
+        "             83 trainable parameters, 332 B of weights",
         "  train      SYNTHETIC points, 5 batches of 8",
         "  val        SYNTHETIC points, 2 batches of 8",
         "  test       SYNTHETIC points, 2 batches of 8",
@@ -36,6 +41,23 @@ def test_it_says_what_the_run_would_train_and_keeps_nothing(tmp_path: Path) -> N
         "  fired      22 of 22 bindings, at 18 points",
     ]
     assert [*tmp_path.iterdir()] == []
+
+
+def test_it_says_what_is_frozen_and_how_many_examples_a_step_takes(tmp_path: Path) -> None:
+    net = f"--set=model.use='{__file__}:Frozen'"
+    printed = hookflow("run", str(TOY), "--dry-run", ONE, net, "--set=run.accumulate=3", cwd=tmp_path).stdout
+    assert "  layers     body.0  Linear       8×4, 8  40  160 B  32 frozen\n" in printed
+    assert "             head    Linear       3×8, 3  27  108 B  frozen\n" in printed
+    assert "             24 trainable parameters, 332 B of weights\n" in printed
+    words = "examples of an optimizer step: 8 × accumulate 3 = 24; the last of an epoch has 16"
+    assert f"  step       {words}\n" in printed
+
+
+class Frozen(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head.requires_grad_(False)
+        self.body[0].weight.requires_grad_(False)
 
 
 def test_warnings_of_the_pipeline_are_printed_where_no_run_is_shown(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -104,6 +104,20 @@ class Parts:
         return {split: data.whole for split, data in self.data.items() if isinstance(data, Limited)}
 
     @property
+    def effective_batch(self) -> str:
+        """The examples of an optimizer step in words; empty for one batch of one process, and where unknown."""
+        info = self.data["train"].info if "train" in self.data else {}
+        accumulate, world = self.section.accumulate, self.ranks.world
+        if not info.get("batch_size") or accumulate == world == 1:
+            return ""
+        step = info["batch_size"] * accumulate
+        factors = f" × accumulate {accumulate} = {step:,}" * (accumulate > 1)
+        shared = f", {step / world:g} on each of {world} ranks" * (world > 1)
+        rest = min(info["examples"], info["batch_size"] * self.batches_per_epoch) % step
+        last = f"; the last of an epoch has {rest:,}" * bool(rest)
+        return f"examples of an optimizer step: {info['batch_size']:,}{factors}{shared}{last}"
+
+    @property
     def iters_per_epoch(self) -> int:
         """The iterations of an epoch, of which the last one may have fewer batches than `accumulate`."""
         return ceil(self.batches_per_epoch / self.section.accumulate)
@@ -112,3 +126,28 @@ class Parts:
     def batches_per_epoch(self) -> int:
         """The batches of an epoch; 0 where the data for training have not been asked for."""
         return len(self.data["train"]) if "train" in self.data else 0
+
+
+class Layer(NamedTuple):
+    """A module with parameters of its own. A parameter that several modules share is that of the first."""
+
+    name: str
+    kind: str
+    shapes: str
+    """The shapes of its parameters."""
+    parameters: int
+    trainable: int
+    bytes: int
+
+
+def layers(model: nn.Module) -> Iterator[Layer]:
+    """Yield the layers of a network in its order."""
+    seen: set[nn.Parameter] = set()
+    for name, module in model.named_modules():
+        own = [parameter for parameter in module.parameters(recurse=False) if parameter not in seen]
+        seen.update(own)
+        if own:
+            shapes = ", ".join("×".join(map(str, parameter.shape)) or "1" for parameter in own)
+            trainable = sum(parameter.numel() for parameter in own if parameter.requires_grad)
+            count, nbytes = sum(p.numel() for p in own), sum(p.nbytes for p in own)
+            yield Layer(name or "model", type(module).__name__, shapes, count, trainable, nbytes)

@@ -108,6 +108,8 @@ class Trainer:
             else:
                 self.state.validation_due = sets_of("val", self._parts.data) if self._parts.section.val_at_start else ()
             begin()
+            if self._parts.ranks.first and (words := self._parts.effective_batch):
+                self._log.say(words)
             self._offer_weights()
             if self._update.guard:
                 self._update.guard.announce()
