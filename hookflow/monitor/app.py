@@ -35,7 +35,7 @@ from hookflow.events.log import CHUNK
 from hookflow.events.records import Trace
 from hookflow.events.rundir import Life, RunDir, delete_run, short
 from hookflow.graph.plan import Plan
-from hookflow.monitor.charts import Pixels, read_image
+from hookflow.monitor.charts import Pixels, half_blocks, read_image
 from hookflow.monitor.compare import Side
 from hookflow.monitor.feed import Live, Player, Recording
 from hookflow.monitor.health import Health, examine, look_inside
@@ -53,7 +53,8 @@ from hookflow.monitor.prompt import insert
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.settings import Preferences
 from hookflow.monitor.state import RunState
-from hookflow.monitor.style import GROUND, row
+from hookflow.monitor.style import row, use
+from hookflow.monitor.themes import THEMES, ThemeName
 from hookflow.monitor.trace import Traced, read_trace
 from hookflow.monitor.view import Line, Notice, Scene, View
 
@@ -114,8 +115,6 @@ SENSE, SENSE_CALM = 1.0, 10.0
 
 LISTED, SEVERAL = 2.0, 50
 """Seconds between looks through the runs of the folder; so many that are read at a time are worth a word."""
-
-THEME = Theme(name="hookflow", primary="#56b4e9", background=GROUND, surface=GROUND, panel=GROUND, dark=True)
 
 
 DEFAULTS = Preferences()
@@ -213,8 +212,7 @@ class MonitorApp(App[Outcome]):
         yield self._canvas
 
     def on_mount(self) -> None:
-        self.register_theme(THEME)
-        self.theme = THEME.name
+        self._colour(self._preferences.settings.theme)
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGHUP):  # Textual leaves the terminal as it is on these
             loop.add_signal_handler(name, self.exit, Outcome.DETACHED)
@@ -440,6 +438,8 @@ class MonitorApp(App[Outcome]):
                 self._view.open("main")
             case "suspend":
                 self.action_suspend_process()
+            case "theme":
+                self._next_theme()
             case "image":
                 with self._telling("cannot save an image"):
                     name = time.strftime("screen-%Y%m%d-%H%M%S.svg")
@@ -453,6 +453,27 @@ class MonitorApp(App[Outcome]):
             self._changed = time.monotonic()
             self._timer.stop()
             self._timer = self.set_timer(1 / RATE, self._tick)
+
+    def _colour(self, name: ThemeName) -> None:
+        """Draw in a theme from now on."""
+        use(name)
+        half_blocks.cache_clear()  # they have been drawn on the ground that was
+        self._images = {}
+        ground, focus = THEMES[name].ground, THEMES[name].inks["focus"]
+        self.register_theme(Theme(name, focus, background=ground, surface=ground, panel=ground, dark=name != "light"))
+        self.theme = name
+
+    def _next_theme(self) -> None:
+        names = [*THEMES]
+        name = names[(names.index(self._preferences.settings.theme) + 1) % len(names)]
+        self._preferences = self._preferences.changed(theme=name)
+        self._colour(name)
+        self._say(f"theme: {name}")
+        self._remember(name, "theme")
+
+    def _remember(self, value: Any, *key: str) -> None:
+        with self._telling("not remembered"):
+            self._preferences.remember(key, value)
 
     def _send(self, command: str, *args: str) -> None:
         with self._telling(f"cannot ask the run to {command}"):

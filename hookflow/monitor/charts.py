@@ -17,7 +17,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from hookflow.events.reading import read_regular
-from hookflow.monitor.style import GROUND, Part, row
+from hookflow.monitor.style import Part, ground_colour, row
 from hookflow.numbers import number, span
 from hookflow.png import decode_png
 
@@ -297,7 +297,7 @@ def read_image(path: Path) -> Pixels | str:
     if pixels.shape[2] == 3:
         return Pixels(pixels)
     alpha = pixels[:, :, 3:] / 255
-    seen: NDArray[Any] = pixels[:, :, :3] * alpha + np.array(Color.parse(GROUND).get_truecolor()) * (1 - alpha)
+    seen: NDArray[Any] = pixels[:, :, :3] * alpha + np.array(ground_colour()) * (1 - alpha)
     return Pixels(seen.round().astype(np.uint8))
 
 
@@ -311,8 +311,7 @@ def half_blocks(image: Pixels, width: int, height: int) -> tuple[Strip, ...]:
     factor = int(factor) if factor >= 1 else factor  # the pixels of a small one stay squares of one size
     pixels = _resized(image.rgb, max(round(wide * factor), 1), max(round(tall * factor), 1))
     if len(pixels) % 2:
-        ground = np.full_like(pixels[:1], Color.parse(GROUND).get_truecolor())
-        pixels = np.concatenate([pixels, ground])
+        pixels = np.concatenate([pixels, np.full_like(pixels[:1], ground_colour())])
     lines = []
     for upper, lower in zip(pixels[::2].tolist(), pixels[1::2].tolist(), strict=True):
         segments = []

@@ -235,6 +235,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("previous-metric", "[", "previous and next metric", partial(_next_metric, -1)),
     Action("next-metric", "]", "previous and next metric", partial(_next_metric, 1)),
     Action("log-scale", "l", "logarithmic scale of the charts", partial(flip, "log")),
+    Action("theme", "T", "the next theme: dark, light, colour-blind; remembered", "theme"),
     Action("image", "P", "save an image (SVG) in the run directory", "image"),
     Action("suspend", "ctrl+z", "suspend this screen alone, until the shell's fg", "suspend"),
     Action("leave", "q ctrl+c ctrl+q", "leave; asks whether the training goes on, where it can be stopped", _leave),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ from pydantic import Field, ValidationError
 from textual.keys import Keys
 
 from hookflow.errors import Problem, UserError, nearest, nearest_or_all
-from hookflow.events.rundir import short
+from hookflow.events.rundir import short, write_whole
 from hookflow.monitor.keys import ACTIONS, EVERY, OF_PAGES
+from hookflow.monitor.themes import ThemeName
 from hookflow.monitor.view import KeyMap
 from hookflow.pipeline.layers import read, tables
 from hookflow.pipeline.problems import key_of, wrong_value
 from hookflow.pipeline.schema import Section
-from hookflow.pipeline.source_map import SourceMap, dotted
+from hookflow.pipeline.source_map import Key, SourceMap, dotted
 
 MODIFIERS = ("ctrl", "alt", "shift")
 KEYS_ARE = 'a key is a character, or a name such as "f2", "shift+left" or "ctrl+b"'
@@ -30,6 +32,8 @@ FIXED = "answer"
 class Settings(Section):
     """What `dashboard.toml` may say."""
 
+    theme: ThemeName = "dark"
+    """The colours."""
     keys: dict[str, str | list[str]] = Field(default={})
     """Keys by the names of actions: one, or a list; an empty list leaves the action to the palette."""
 
@@ -45,6 +49,29 @@ class Preferences:
 
     settings: Settings = field(default_factory=Settings)
     path: Path | None = None
+
+    def changed(self, **changes: Any) -> Preferences:
+        """Return what holds with these settings changed."""
+        return replace(self, settings=self.settings.model_copy(update=changes))
+
+    def remember(self, key: Key, value: Any) -> None:
+        """Write a setting into the file; all else there stays as it is. Raises OSError."""
+        import tomlkit
+        from tomlkit.exceptions import TOMLKitError
+
+        if self.path is None:
+            return
+        path = self.path.resolve()  # it may be a link to a file that is kept elsewhere
+        text = path.read_text("utf-8") if path.exists() else ""
+        try:
+            table: Any = (document := tomlkit.parse(text))
+        except TOMLKitError:
+            raise OSError(errno.EINVAL, f"{short(path)} is not TOML any more") from None
+        for name in key[:-1]:
+            table = table.setdefault(name, tomlkit.table())
+        table[key[-1]] = value
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, tomlkit.dumps(document))
 
 
 def path_of(environ: Mapping[str, str]) -> Path:

@@ -1,6 +1,5 @@
 """Styled rows of an exact width, boxes around them, and rows side by side.
 
-Colours are those of Okabe and Ito, distinguishable for the colour-blind; whatever a colour says, a character says too.
 Every segment carries a style: Textual's filter for NO_COLOR fails on one that has none.
 """
 
@@ -14,47 +13,32 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from hookflow.monitor.themes import DARK, THEMES, ThemeName
 from hookflow.text import fit, printable, wrapped
 
-GROUND = "#11151a"
-INKS = {
-    "": "#c6cdd5",
-    "dim": "#7d8894",
-    "faint": "#4a535d",
-    "strong": "bold #f2f5f8",
-    "border": "#38414b",
-    "focus": "#56b4e9",
-    "title": "#98a4b0",
-    "picked": "bold #ffffff",
-    "good": "bold #3fc59b",
-    "warn": "bold #e69f00",
-    "error": "bold underline #ff7a45",
-    "alarm": "bold #11151a on #e69f00",
-    "badge": "bold #11151a on #56b4e9",
-    "command": "#56b4e9",
-    "checkpoint": "#cc79a7",
-    "train": "#56b4e9",
-    "val": "#e69f00",
-    "bar": "#56b4e9",
-    "rest": "#38414b",
-    "edge": "#7d94a8",
-    "data": "#e69f00",
-    "forward": "#56b4e9",
-    "backward": "#2f86c5",
-    "optimizer": "#2aa883",
-    "hooks": "#cc79a7",
-    "other": "#6b7680",
-    "heat1": "#31566e",
-    "heat2": "#3f7ea3",
-    "heat3": "#56b4e9",
-    "heat4": "#f0e442",
-}
-"""The styles by meaning, in the syntax of Rich."""
+INKS = DARK.inks
+"""For plain lines, on the ground of the user's terminal."""
 
-STYLES: dict[str, Style] = {
-    name: Style.parse(style if " on " in style else f"{style} on {GROUND}") for name, style in INKS.items()
-}
-"""The same on the dashboard's ground."""
+STYLES: dict[str, Style] = {}
+"""The styles of the theme in use, on its ground, by meaning; "cursor" is the ground of the row at the cursor."""
+
+
+def use(name: ThemeName) -> None:
+    """Draw in a theme from now on."""
+    theme = THEMES[name]
+    for meaning, style in theme.inks.items():
+        STYLES[meaning] = Style.parse(style if " on " in style else f"{style} on {theme.ground}")
+    STYLES["cursor"] = Style.parse(f"on {theme.cursor}")
+
+
+def ground_colour() -> tuple[int, int, int]:
+    """Return the red, green and blue of the ground, each from 0 to 255."""
+    colour = STYLES[""].bgcolor
+    assert colour is not None
+    return colour.get_truecolor()
+
+
+use("dark")
 
 CONDITION_STYLES = {
     **dict.fromkeys(("running", "finished"), "good"),
@@ -65,8 +49,6 @@ CONDITION_STYLES = {
 
 SIDES = ("train", "val", "checkpoint", "optimizer", "heat4", "hooks", "data", "strong")
 """The styles of runs beside one another."""
-
-CURSOR = Style.parse("on #22384a")
 
 Part = str | tuple[str, str]
 """Text in the plain style, or text and the name of a style."""
@@ -80,7 +62,7 @@ def row(width: int, *parts: Part, picked: bool = False) -> Strip:
         if text:
             segments.append(Segment(printable(text), STYLES[style]))
     strip = Strip(segments).adjust_cell_length(width, STYLES[""])
-    return Strip(Segment.apply_style(strip, post_style=CURSOR)) if picked else strip
+    return Strip(Segment.apply_style(strip, post_style=STYLES["cursor"])) if picked else strip
 
 
 def cells(*parts: Part) -> int:

@@ -9,7 +9,8 @@ import pytest
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.keys import press
-from hookflow.monitor.settings import is_key, load, path_of
+from hookflow.monitor.settings import Preferences, is_key, load, path_of
+from hookflow.monitor.style import use
 from hookflow.monitor.view import Notice
 from tests.conftest import hookflow_here
 from tests.monitor.conftest import At
@@ -102,3 +103,24 @@ def test_a_mistake_ends_the_command_before_anything_begins(
 def test_the_dashboard_obeys(file: Path, going: RunDir) -> None:
     file.write_text('[keys]\nzoom = "w"\n')
     walk(going, ("w", "[2] hooks", "[4] system"), ("z", "z does nothing here"), preferences=load())
+
+
+def test_what_keys_choose_is_remembered_beside_what_the_user_wrote(file: Path, going: RunDir) -> None:
+    written = '# mine\ntheme = "light"  # by day\n\n[keys]\nzoom = "w"\n'
+    file.write_text(written)
+    walk(going, ("T", "theme: colour-blind"), preferences=load())
+    assert file.read_text() == written.replace("light", "colour-blind")
+    assert load().settings.theme == "colour-blind"
+    file.write_text("[keys")
+    walk(going, ("T", "not remembered: "), preferences=Preferences(path=file))
+    assert file.read_text() == "[keys"
+    file.unlink()
+    walk(going, ("T T", "theme: colour-blind"), preferences=load())
+    assert file.read_text() == 'theme = "colour-blind"\n'
+    use("dark")
+
+
+def test_the_theme_is_one_that_there_is(file: Path) -> None:
+    file.write_text('theme = "lihgt"')
+    with pytest.raises(UserError, match=r'dashboard.toml:1:1: theme must be one of(.|\n)*did you mean "light"'):
+        load()
