@@ -190,9 +190,9 @@ class Checkpoint:
         Raises UserError where the checkpoint is damaged or has no such weights, and PyTorch's own RuntimeError where
         they do not fit the model.
         """
-        from hookflow.hooks.checkpoint_files import read_weights
+        from hookflow.hooks.checkpoint_files import read_weights, state_key
 
         if wrong := damage(self.path):
             raise UserError(Problem(f"checkpoint {short(self.path)} cannot be used: {wrong}"))
-        model.load_state_dict(read_weights(self.path, name if name == "model" else f"model_{name}"))
+        model.load_state_dict(read_weights(self.path, state_key("model", name)))
         return model

@@ -21,6 +21,7 @@ from hookflow.cli.control import ctl, now, stop
 from hookflow.cli.evaluate import predict, test, val
 from hookflow.cli.explain import explain
 from hookflow.cli.export import export
+from hookflow.cli.fork import fork
 from hookflow.cli.graph import graph
 from hookflow.cli.new import new
 from hookflow.cli.output import echo, echo_error
@@ -63,7 +64,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = {
-    "Train": (new, run, ctl, stop, val, test, predict),
+    "Train": (new, run, fork, ctl, stop, val, test, predict),
     "The graph of a pipeline": (check, graph, why, explain),
     "Runs": (runs, compare, watch, now, show, tag, rm, export, checkpoints),
 }

@@ -93,6 +93,7 @@ def _runs_as_data(sides: Sequence[Side]) -> dict[str, Any]:
     last = [{name: points[-1][1] for name, points in state.metrics.by_name.items() if points} for state in states]
     return {
         "runs": [side.run.id for side in sides],
+        "parents": [parent and parent._asdict() for parent in (side.run.parent() for side in sides)],
         "environment": unequal([side.environment for side in sides]),
         "metrics": {
             name: {"last": [each.get(name) for each in last], "best": [each.get(name) for each in best]}
@@ -108,6 +109,10 @@ def _print_runs(sides: Sequence[Side]) -> None:
     from hookflow.monitor.compare import LETTERS
 
     facts = _runs_as_data(sides)
+    for letter, parent in zip(LETTERS, facts["parents"], strict=False):
+        if parent:
+            of = dict(zip(facts["runs"], LETTERS, strict=False)).get(parent["run"], parent["run"])
+            echo(f"{letter} is a fork of {of}, from its {parent['checkpoint']} (iteration {parent['it']:,})")
     heads = [f"{letter} {side.run.id.rsplit('-', 1)[-1]}" for letter, side in zip(LETTERS, sides, strict=False)]
     metrics = (
         (name, kind, *("-" if value is None else number(value) for value in values))

@@ -73,8 +73,7 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
     Raises UserError when there is no such checkpoint.
     """
     from hookflow.events.rundir import RunDir
-    from hookflow.runner.checkpoint.manifest import newest_good
-    from hookflow.runner.checkpoint.store import RUN, CheckpointStore
+    from hookflow.runner.checkpoint.manifest import RUN, links, list_checkpoints, newest_good
     from hookflow.service.runs import find_run, has_checkpoint
 
     if named and (Path(named) / "manifest.json").is_file():
@@ -82,19 +81,19 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
         above = (folder.parent.parent, Path(named).absolute().parent.parent, (folder.parent / RUN).resolve())
         run_dir = next((run for run in map(RunDir, above) if run.pipeline.is_file()), None)
         if run_dir is None:
-            hint = "a checkpoint is evaluated by the pipeline of its run, which lies two folders above it"
+            hint = "its run lies two folders above it"
             raise UserError(Problem(f"{named} is a checkpoint without its run", Where("CHECKPOINT"), hint))
         return run_dir, folder
     run, colon, name = (named or "").partition(":")
     run_dir = find_run(run or None, root, having=has_checkpoint)
-    store = CheckpointStore(run_dir.checkpoints)
+    every = list_checkpoints(run_dir.checkpoints)
     if colon:
-        there = {**{path.name: path for path in store.all()}, **store.names()}
+        there = {**{path.name: path for path in every}, **links(run_dir.checkpoints)}
         if name not in there:
             hint = nearest_or_all(name, there)
             raise UserError(Problem(f'the run {run_dir.id} has no checkpoint "{name}"', Where("CHECKPOINT"), hint))
         return run_dir, there[name]
-    newest, passed_over = newest_good(store.all())
+    newest, passed_over = newest_good(every)
     for line in passed_over:
         warn_of(line, "warn")
     if newest is None:

@@ -97,27 +97,36 @@ def _wanted(run_dir: RunDir, file: Path | None, hooks: Collection[str] | None, c
 
     `hooks` are those of the file.
     """
-    from hookflow.events.rundir import short
     from hookflow.service.pipelines import Target, read_pipeline, valid_plan
     from hookflow.service.runs import recorded_plan
 
-    facts = run_dir.describe()
-    kept = list(_kept(facts.get("overrides", []), changes.overrides, hooks))
+    if file is None:
+        return as_recorded(run_dir, run_dir.path, changes)
+    kept = list(_kept(run_dir.describe().get("overrides", []), changes.overrides, hooks))
     shuffle = recorded_plan(run_dir).shuffle if changes.shuffle is None else changes.shuffle
     without, only = changes.without, changes.only
-    if file is None:
-        base = run_dir.base()
-        loaded = read_pipeline(short(run_dir.pipeline), changes.overrides, without=without, only=only, recorded=True)
-        plan = valid_plan(loaded, base, shuffle)
-        name = f"{run_dir.id} with {' '.join(loaded.overrides) or f'--shuffle {shuffle}'}"
-        source, overrides = Path(facts.get("source", run_dir.pipeline)), dict.fromkeys((*kept, *loaded.overrides))
-        return Target(name, replace(loaded, source=source, overrides=tuple(overrides)), plan, base)
     off = [match[1] for override in kept if (match := SWITCH.fullmatch(override))]
     kept = [override for override in kept if not SWITCH.fullmatch(override)]
     if options := [*(f"--set {override}" for override in kept), *(f"--without {hook}" for hook in off)]:
         print_error(f"kept from the start of the run: {' '.join(options)}")
     loaded = read_pipeline(file, (*kept, *changes.overrides), without=(*off, *without), only=only)
     return Target(str(file), loaded, valid_plan(loaded, shuffle=shuffle), file.parent)
+
+
+def as_recorded(run_dir: RunDir, folder: Path, changes: Changes) -> Target:
+    """Return the pipeline that a run has recorded in its directory or in a checkpoint (`folder`), with the changes."""
+    from hookflow.events.rundir import short
+    from hookflow.runner.checkpoint.resume_rules import recorded
+    from hookflow.service.pipelines import Target, read_pipeline, valid_plan
+
+    base, facts, file = run_dir.base(), run_dir.describe(), folder / run_dir.pipeline.name
+    shuffle = recorded(folder)[1].shuffle if changes.shuffle is None else changes.shuffle
+    loaded = read_pipeline(short(file), changes.overrides, without=changes.without, only=changes.only, recorded=True)
+    plan = valid_plan(loaded, base, shuffle)
+    name = f"{run_dir.id} with {' '.join(loaded.overrides) or f'--shuffle {shuffle}'}"
+    kept = _kept(facts.get("overrides", []), changes.overrides, None)
+    source, overrides = Path(facts.get("source", file)), dict.fromkeys((*kept, *loaded.overrides))
+    return Target(name, replace(loaded, source=source, overrides=tuple(overrides)), plan, base)
 
 
 def _kept(recorded: Sequence[str], new: Sequence[str], hooks: Collection[str] | None) -> Iterator[str]:

@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sized
+from collections.abc import Callable, Mapping, Sized
 from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -34,7 +35,17 @@ if TYPE_CHECKING:
 RESUME = "Resume the newest run of FILE with the file as it is now, or the named run as recorded."
 OVERFIT = "Train on the first N batches only, to see whether the model can learn them."
 NPROC = "Number of processes (ranks) that train together; auto: one per GPU."
+TORCHRUN = "torchrun has started this process"
 RESTARTS = "Restart all ranks from the last checkpoint when one fails, up to K times."
+
+
+_dir = "The folder of runs; overrides run.dir."
+RunsDir = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help=_dir)]
+Test = Annotated[bool, typer.Option("--test", help="Run the test after training.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Start the run, print its id and return.")]
+InProcess = Annotated[bool, typer.Option("--in-process", help="Train in this process, for a debugger.")]
+Nproc = Annotated[str | None, typer.Option(metavar="N|auto", help=NPROC, show_default=False)]
+MaxRestarts = Annotated[int, typer.Option(min=0, metavar="K", help=RESTARTS)]
 
 
 def run(
@@ -47,19 +58,17 @@ def run(
     without: Without = None,
     only: Only = None,
     shuffle: Shuffle = None,
-    dir: Annotated[  # noqa: A002  # the option's name
-        Path | None, typer.Option("--dir", metavar="DIR", help="The folder of runs; overrides run.dir.")
-    ] = None,
+    dir: RunsDir = None,  # noqa: A002  # the option's name
     ui: UIOption = "auto",
-    test: Annotated[bool, typer.Option("--test", help="Run the test after training.")] = False,
+    test: Test = False,
     overfit: Annotated[int | None, typer.Option(min=1, metavar="N", help=OVERFIT)] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build everything and fire every point once; keep nothing.")
     ] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id and return.")] = False,
-    in_process: Annotated[bool, typer.Option("--in-process", help="Train in this process, for a debugger.")] = False,
-    nproc: Annotated[str | None, typer.Option(metavar="N|auto", help=NPROC, show_default=False)] = None,
-    max_restarts: Annotated[int, typer.Option(min=0, metavar="K", help=RESTARTS)] = 0,
+    detach: Detach = False,
+    in_process: InProcess = False,
+    nproc: Nproc = None,
+    max_restarts: MaxRestarts = 0,
 ) -> None:
     """Train a pipeline, shown live.
 
@@ -70,62 +79,97 @@ def run(
     """
     extra = ("run.test=true",) * test + (f"run.overfit={overfit}",) * bool(overfit)
     changes = Changes((*(set_ or ()), *extra), tuple(without or ()), tuple(only or ()), shuffle, dir)
-    passed = {"--detach": detach, "--in-process": in_process, "--nproc": nproc, "--max-restarts": max_restarts}
-    from hookflow.runner.distributed.rendezvous import started_by_torchrun
-    from hookflow.runner.process.launch import Standby, claim, hand_on_signals, new_run, start, start_notifying
-
-    torchrun = started_by_torchrun()
+    start = Start(ui, detach, in_process, nproc, max_restarts)
+    torchrun = start.by_torchrun
+    if dry_run and not torchrun:
+        start.refuse("--dry-run does everything once, in this process", {"--resume": resume})
+        _dry_run(*compiled(target, changes, warns=True))
+        return
 
     def find() -> RunDir:
-        if torchrun:
-            _refuse("torchrun has started this process", passed | {"--ui=tui": ui == "tui", "--dry-run": dry_run})
+        if dry_run:
+            _refuse(TORCHRUN, {"--dry-run": dry_run})
         if resume:
             return resumed(target, changes, allow_changed_hooks=allow_changed_hooks, even_if_done=torchrun)
-        return new_run(*_compiled(target, changes, warns=detach and not torchrun))
+        from hookflow.runner.process.launch import new_run
 
-    if torchrun:
+        return new_run(*compiled(target, changes, warns=detach and not torchrun))
+
+    start.train(find, resume=resume, allow_changed_hooks=allow_changed_hooks)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a run is started and shown: the options that the commands share which train."""
+
+    ui: UI
+    detach: bool
+    in_process: bool
+    nproc: str | None
+    max_restarts: int
+
+    @property
+    def by_torchrun(self) -> bool:
+        """Whether torchrun has started this process, as one of several ranks."""
+        from hookflow.runner.distributed.rendezvous import started_by_torchrun
+
+        return started_by_torchrun()
+
+    def refuse(self, why: str, others: Mapping[str, Any]) -> None:
+        """Raise UserError for each option that starts processes, and each of the others, that is given."""
+        own = {"--detach": self.detach, "--in-process": self.in_process, "--nproc": self.nproc}
+        _refuse(why, {**own, "--max-restarts": self.max_restarts, **others})
+
+    def train(self, find: Callable[[], RunDir], *, resume: bool = False, allow_changed_hooks: bool = False) -> None:
+        """Train the run that `find` returns, and exit with its exit code, unless it is detached."""
+        if self.by_torchrun:
+            self._train_as_rank(find, resume, allow_changed_hooks)
+        if self.in_process:
+            several = {"--nproc": self.nproc, "--max-restarts": self.max_restarts}
+            _refuse("--in-process is for a single process", several)
+        ranks = _number_of(self.nproc) if self.nproc else 1 if self.max_restarts else None
+        from hookflow.runner.process.launch import Standby, claim, hand_on_signals, start, start_notifying
+
+        if self.in_process:
+            run_dir = find()
+            from hookflow.runner.process.main import train
+
+            claim(run_dir)
+            start_notifying(run_dir, os.getpid(), time.time())
+            _exit(run_dir, train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks), shown=True)
+        from hookflow.runner.distributed.failures import ChildExit
+
+        options = {"--resume": resume, "--allow-changed-hooks": allow_changed_hooks}
+        passed_on = [option for option, provided in options.items() if provided]
+        pressed: list[int] = []
+
+        def begin() -> subprocess.Popen[bytes]:
+            child = start(run_dir, *passed_on, nproc=ranks, max_restarts=self.max_restarts, standby=standby)
+            if not self.detach and _chosen(self.ui) != "tui":
+                hand_on_signals(child, pressed)
+            return child
+
+        with nullcontext() if ranks else closing(Standby()) as standby:
+            if not self.detach and _chosen(self.ui) == "tui":
+                from hookflow.monitor import settings
+
+                settings.load()  # before anything begins: a mistake there ends this command
+            run_dir = find()
+            if self.detach:
+                echo(f"{run_dir.id} is running (pid {begin().pid}); see it with: hookflow watch {run_dir.id}")
+                return
+            code = exit_code(_echo(run_dir, ChildExit(run_dir, begin), _chosen(self.ui), pressed))
+        _exit(run_dir, code, shown=self.ui != "none", left=_chosen(self.ui) == "tui")
+
+    def _train_as_rank(self, find: Callable[[], RunDir], resume: bool, allow_changed_hooks: bool) -> NoReturn:
         from hookflow.cli.torchrun import train_as_rank
 
-        shown = "plain" if ui == "auto" else ui
-        raise typer.Exit(train_as_rank(find, shown, resume=resume, allow_changed_hooks=allow_changed_hooks))
-    if dry_run:
-        _refuse("--dry-run does everything once, in this process", passed | {"--resume": resume})
-        _dry_run(*_compiled(target, changes, warns=True))
-        return
-    if in_process:
-        _refuse("--in-process is for a single process", {"--nproc": nproc, "--max-restarts": max_restarts})
-    ranks = _number_of(nproc) if nproc else 1 if max_restarts else None
-    if in_process:
-        run_dir = find()
-        from hookflow.runner.process.main import train
+        def checked() -> RunDir:  # on rank 0, which tells the others
+            self.refuse(TORCHRUN, {"--ui=tui": self.ui == "tui"})
+            return find()
 
-        claim(run_dir)
-        start_notifying(run_dir, os.getpid(), time.time())
-        code = train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks)
-        _exit(run_dir, code, shown=True)
-    from hookflow.runner.distributed.failures import ChildExit
-
-    options = {"--resume": resume, "--allow-changed-hooks": allow_changed_hooks}
-    passed_on = [option for option, provided in options.items() if provided]
-    pressed: list[int] = []
-
-    def begin() -> subprocess.Popen[bytes]:
-        child = start(run_dir, *passed_on, nproc=ranks, max_restarts=max_restarts, standby=standby)
-        if not detach and _chosen(ui) != "tui":
-            hand_on_signals(child, pressed)
-        return child
-
-    with nullcontext() if ranks else closing(Standby()) as standby:
-        if not detach and _chosen(ui) == "tui":
-            from hookflow.monitor import settings
-
-            settings.load()  # before anything begins: a mistake there ends this command
-        run_dir = find()
-        if detach:
-            echo(f"{run_dir.id} is running (pid {begin().pid}); see it with: hookflow watch {run_dir.id}")
-            return
-        code = exit_code(_echo(run_dir, ChildExit(run_dir, begin), _chosen(ui), pressed))
-    _exit(run_dir, code, shown=ui != "none", left=_chosen(ui) == "tui")
+        shown: UI = "plain" if self.ui == "auto" else self.ui
+        raise typer.Exit(train_as_rank(checked, shown, resume=resume, allow_changed_hooks=allow_changed_hooks))
 
 
 def _exit(run_dir: RunDir, code: int, *, shown: bool, left: bool = False) -> NoReturn:
@@ -150,7 +194,7 @@ def _exit(run_dir: RunDir, code: int, *, shown: bool, left: bool = False) -> NoR
     raise typer.Exit(code)
 
 
-def _compiled(target: str | None, changes: Changes, *, warns: bool = False) -> tuple[Loaded, Plan]:
+def compiled(target: str | None, changes: Changes, *, warns: bool = False) -> tuple[Loaded, Plan]:
     """Return the pipeline of a file, and its plan; print the warnings of the plan if `warns` is true."""
     from hookflow.service.pipelines import valid_plan
 

@@ -17,7 +17,7 @@ import typer
 from hookflow.cli import complete
 from hookflow.cli.options import RunsFolder
 from hookflow.cli.output import columns, echo, echo_json
-from hookflow.errors import Problem, UserError, Where
+from hookflow.errors import Problem, UserError, Where, first_few
 from hookflow.numbers import counted, number
 from hookflow.text import fit
 
@@ -41,6 +41,7 @@ def runs(
     filter_: Annotated[str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER)] = None,
     sort: Annotated[str | None, _key("--sort", "Sort by a key; -KEY: the largest first.")] = None,
     group: Annotated[str | None, _key("--group", "Group by a key, with the mean of each metric.")] = None,
+    tree: Annotated[bool, typer.Option("--tree", help="Show the forks of each run below it.")] = False,
     format_: Annotated[Format, typer.Option("--format", "-f", help="json: a list of objects.")] = "table",
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
@@ -65,7 +66,7 @@ def runs(
         _print_data(ordered, [*dict.fromkeys([*by_group, *wanted])] if wanted else [], format_)
         return
     if rows:
-        echo("\n".join(_table(parts, wanted, group)))
+        echo("\n".join(_table(parts, wanted, group, tree)))
     else:
         echo(f"none of {counted(len(every), 'run')} in {dir} is meant" if every else f"no runs in {dir}")
     for why in index.unreadable:
@@ -104,14 +105,22 @@ def _print_data(rows: Sequence[Row], keys: list[str], format_: Format) -> None:
     echo(text.getvalue().removesuffix("\n"))
 
 
-def _table(parts: Sequence[tuple[Any, Sequence[Row]]], keys: list[str], group: str | None) -> Iterator[str]:
-    """Yield the lines of a table, with a heading for each group, and what else the runs differ in."""
-    from hookflow.monitor.selection import cell, default_columns, differing, headings
+def _table(parts: Sequence[tuple[Any, Sequence[Row]]], keys: list[str], group: str | None, tree: bool) -> Iterator[str]:
+    """Yield the lines of a table, with a heading for each group, and what else the runs differ in.
 
-    now, rows = time.time(), [row for _, part in parts for row in part]
+    With `tree` the forks of a run are below it, and indented.
+    """
+    from hookflow.monitor.selection import by_descent, cell, default_columns, differing, headings
+
+    now = time.time()
+    placed = [each for _, part in parts for each in (by_descent(part) if tree else ((0, row) for row in part))]
+    rows = [row for _, row in placed]
     differ = differing(rows)
-    keys = keys or default_columns(rows, differ)
-    table = columns([headings(keys), *([cell(row, key, now) for key in keys] for row in rows)])
+    keys = keys or [key for key in default_columns(rows, differ) if not (tree and key == "parent")]
+    cells = [[cell(row, key, now) for key in keys] for row in rows]
+    for (depth, _), line in zip(placed, cells, strict=True):
+        line[0] = f"{'  ' * (depth - 1)}└ {line[0]}" if depth else line[0]
+    table = columns([headings(keys), *cells])
     if sys.stdout.isatty() and keys[-1] in ("reason", "note"):  # a long text is cut, and nothing before it
         room = max(shutil.get_terminal_size().columns, len(table[0]))
         table = [fit(line, min(len(line), room)) for line in table]
@@ -180,10 +189,11 @@ def rm(
 ) -> None:
     """Delete runs, with their logs and checkpoints.
 
-    It asks first. A run that is training is refused, and then none is deleted.
+    It asks first. Where a run is training, or others that stay were forked from it, none is deleted.
     """
     from hookflow.events.run_lock import is_locked
     from hookflow.events.rundir import delete_run
+    from hookflow.monitor.index import forks_that_stay
     from hookflow.monitor.summary import read_overview
     from hookflow.service.runs import find_run
 
@@ -193,6 +203,11 @@ def rm(
         raise UserError(
             Problem(f"the run {item.run.id} is {item.health.condition}", Where("RUN"), f"hookflow stop {item.run.id}")
             for item in alive
+        )
+    if forks := forks_that_stay([*wanted.values()]):
+        raise UserError(
+            Problem(f"the run {id_} has forks: {first_few(names)}", Where("RUN"), "delete these, too, or none")
+            for id_, names in forks.items()
         )
     if not yes and not sys.stdin.isatty():
         raise UserError(Problem("nobody can be asked here", Where("rm"), "add --yes to delete without a question"))

@@ -104,6 +104,7 @@ class Page:
             "best": best,
             "synthetic": [*state.synthetic],
             "updated": state.now or None,
+            "parent": parent._asdict() if (parent := self.run.parent()) else None,
             "pipeline": facts.get("source"),
             "overrides": facts.get("overrides", []),
             "attempts": attempts,
@@ -200,6 +201,8 @@ class Page:
         facts, run = self.run.describe(), self.state.run
         if began := facts.get("created") or run.get("t"):
             yield "begun", at_time(began)
+        if parent := self.run.parent():
+            yield "forked from", f"{parent} (iteration {parent.it:,})"
         if source := facts.get("source"):
             yield "pipeline", " ".join([str(short(Path(source).absolute())), *map(_set, facts.get("overrides", ()))])
         if run:

@@ -49,6 +49,7 @@ DEFAULTS: Mapping[type, Mapping[str, Any]] = {
         "limited": {},
         "modes": {},
         "resumed_from": None,
+        "forked_from": None,
         "world": 1,
     },
     DataInfo: {"name": "", "examples": 0, "batches": 0, "batch_size": 0, "synthetic": False, "note": ""},

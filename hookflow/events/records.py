@@ -107,6 +107,8 @@ class Run(Stamp):
     """The metrics that hooks monitor, and whether less or more of each is better."""
     resumed_from: str | None
     """The directory of the checkpoint, below `checkpoints`; null in a run that starts from scratch."""
+    forked_from: str | None
+    """The run and the checkpoint that a fork begins with, RUN:CHECKPOINT; null in any other attempt."""
     rank: Annotated[int, range(WORLD)]
     """The rank of this log, of `world` processes that train together: each has one of its own."""
     world: Annotated[int, range(1, WORLD + 1)]

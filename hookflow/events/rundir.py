@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import psutil
 
@@ -31,6 +31,7 @@ FACTS: Mapping[str, type] = {
     **dict.fromkeys(("argv", "overrides"), list),
     **dict.fromkeys(("pid", "version"), int),
     "in_python": bool,
+    "parent": dict,
 }
 """The types of the values of `run.json`; a list is one of strings, a float is a time."""
 
@@ -38,6 +39,18 @@ ROOM = 1 << 14
 """Bytes that a disk has left at least, where some records can be written."""
 
 Life = Literal["alive", "gone", "missing", "remote", "not started"]
+
+
+class Parent(NamedTuple):
+    """The checkpoint that a fork begins with: the id of its run, its name and its iteration there, and its folder."""
+
+    run: str
+    checkpoint: str
+    it: int
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.run}:{self.checkpoint}"
 
 
 def of_rank(path: Path, rank: int) -> Path:
@@ -141,6 +154,13 @@ class RunDir:
         except (OSError, ValueError):
             return {}
         return {name: value for name, value in facts.items() if name not in FACTS or _fits(value, FACTS[name])}
+
+    def parent(self) -> Parent | None:
+        """Return the checkpoint that the run was forked from; None for any other run, and where it cannot be read."""
+        facts = self.describe().get("parent", {})
+        kinds = {"run": str, "checkpoint": str, "it": int, "path": str}
+        fits = facts.keys() == kinds.keys() and all(_fits(facts[name], kind) for name, kind in kinds.items())
+        return Parent(**facts) if fits else None
 
     def noted(self) -> tuple[list[str], str]:
         """Return the tags and the note that people have given the run; none where they cannot be read."""

@@ -17,6 +17,11 @@ METADATA = ".metadata"
 """The file of torch.distributed.checkpoint that names all shards in a folder."""
 
 
+def state_key(section: str, name: str) -> str:
+    """Return the key of a model's or an optimizer's state: that of the section, or "model_NAME" of several."""
+    return section if name == section else f"{section}_{name}"
+
+
 def read_tensors(path: Path, *, file: IO[bytes] | None = None, mmap: bool = False) -> Any:
     """Return the contents of a file of `torch.save` without running code; with `mmap`, tensors stay in the file.
 

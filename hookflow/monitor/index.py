@@ -28,7 +28,7 @@ from hookflow.monitor.summary import Glance, Overview
 from hookflow.pipeline.source_map import flat
 
 NAME = ".index.sqlite"
-FORMAT = 1
+FORMAT = 2
 """The version of the values in a row; a file of another one is replaced."""
 
 TABLE = "CREATE TABLE IF NOT EXISTS runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT, config TEXT)"
@@ -58,6 +58,7 @@ FACTS = {
     "device": "where it computes",
     "host": "the machine",
     "torch": "the version of PyTorch",
+    "parent": "the run that it was forked from",
     "git": "the commit, by the hook env_info",
     "tags": "the words that `hookflow tag` has given it",
     "note": "the note that `hookflow tag --note` has given it",
@@ -221,6 +222,18 @@ class Index:
                 db.executemany("DELETE FROM runs WHERE path = ?", lost)
 
 
+def forks_that_stay(runs: Sequence[RunDir]) -> dict[str, list[str]]:
+    """Return, for runs that are to be deleted, the forks that would stay, by ids; forks are in the same folder of runs.
+
+    A run without such forks is left out.
+    """
+    ids = {run.id for run in runs}
+    folders = {run.path.parent.parent for run in runs}
+    rows = [row for folder in folders for row in Index(folder).refresh()]
+    forks = {run.id: sorted({row.id for row in rows if row.values["parent"] == run.id} - ids) for run in runs}
+    return {parent: stay for parent, stay in forks.items() if stay}
+
+
 @contextmanager
 def _locked(root: Path) -> Iterator[None]:
     """Hold the lock of the folder of runs, so that one process writes. Raises OSError where another one does."""
@@ -278,6 +291,7 @@ def _values(run: RunDir, seen: Overview, metric: str) -> dict[str, Any]:
         "data": "SYNTHETIC" if state.synthetic else "real" if state.run.get("data") else None,
         "params": state.run.get("params"),
         **{key: state.run.get(key) for key in ("device", "host", "torch")},
+        "parent": parent.run if (parent := run.parent()) else None,
         "git": _commit(run),
         "tags": tags,
         "note": note or None,

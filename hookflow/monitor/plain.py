@@ -402,6 +402,7 @@ def _beginning(run: RunDir, live: Live) -> list[str]:
     model = [f"{record['model']}, {many(record['params'])} parameters"] if record["model"] else []
     ranks = [f"{record['world']} ranks"] if record["world"] > 1 else []
     resumed = [f"resumed from {record['resumed_from']}"] if record["resumed_from"] else []
+    resumed += [f"forked from {record['forked_from']}"] if record["forked_from"] else []
     where = [f"{record['device']}, {record['precision']}", *ranks, f"pid {record['pid']}@{record['host']}"]
     versions = f"torch {record['torch']}, python {record['python']}"
     lines = [

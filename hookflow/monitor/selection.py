@@ -100,6 +100,23 @@ def groups(rows: Iterable[Row], key: str) -> list[tuple[Any, list[Row]]]:
     return [(group[0].get(key), group) for group in by_value.values()]
 
 
+def by_descent(rows: Sequence[Row]) -> list[tuple[int, Row]]:
+    """Return the runs with the forks of each below it, and how many of their ancestors are listed above each."""
+    ids = {row.id for row in rows}
+    children: dict[str | None, list[Row]] = {}
+    for row in rows:
+        parent = row.values["parent"]
+        children.setdefault(parent if parent in ids and parent != row.id else None, []).append(row)
+    result: list[tuple[int, Row]] = []
+    waiting = [(0, row) for row in reversed(children.pop(None, []))]
+    while waiting:
+        depth, row = waiting.pop()
+        result.append((depth, row))
+        waiting += [(depth + 1, child) for child in reversed(children.pop(row.id, []))]
+    rest = [row for row in rows if all(row is not there for _, there in result)] if children else []
+    return [*result, *((0, row) for row in rest)]  # records that name one another as parents
+
+
 def differing(rows: Sequence[Row]) -> list[str]:
     """Return the keys of the pipelines in which these runs differ; of a hook that some of them lack, the first one."""
     first, keys = rows[0].config if rows else {}, dict[str, None]()
@@ -124,6 +141,7 @@ def default_columns(rows: Sequence[Row], differ: Sequence[str]) -> list[str]:
     return [
         "id",
         *["name"] * (len({row.values["name"] for row in rows}) > 1),
+        *if_any("parent"),
         *("status", "epoch", "iter"),
         *differ[:DIFFERENT],
         *(f"best.{metric}" for metric, _ in metrics.most_common(2)),

@@ -239,7 +239,7 @@ class RunState:
         return [request for request in self.requests.values() if request.answer is None and request.at >= began]
 
     def _on_run(self, record: records.Run) -> None:
-        again, origin = bool(self.run), record["resumed_from"] or ""
+        again, origin = bool(self.run), record["resumed_from"] or record["forked_from"] or ""
         self._begin(record)
         self.attempts.append(Attempt(record["t"], self.now, self.it, self.it, tuple(self._prepared), origin))
         if record["version"] not in (0, VERSION):
@@ -256,7 +256,8 @@ class RunState:
         self._ends = {ep: it for ep, it in self._ends.items() if it <= self.it}
         self._before = self.progress("time").at(self.it)
         self._seconds.forget_after(self.it)
-        text = f"{'resumed' if again or origin else 'started'} on {record['device']}"
+        verb = "forked" if record["forked_from"] else "resumed" if again or origin else "started"
+        text = f"{verb} on {record['device']}"
         self._note(record, "info", "run", text + (f" from {origin} at iteration {self.it}" if origin else ""))
         if self.synthetic:
             splits = ", ".join(self.synthetic)

@@ -58,6 +58,7 @@ WRONG = {
     "checkpoints": ["wrong"],
     "val": ["wrong"],
     "test": ["wrong:best"],
+    "fork": ["wrong:best"],
     "predict": ["wrong:best"],
 }
 """What a command is asked of a file or a run that is not there."""

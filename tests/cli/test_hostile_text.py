@@ -79,7 +79,7 @@ args = {{ monitor = {IN_TOML}, mode = "max" }}
 """
 FILE = f"{EVIL}.toml"
 NAMES = {function.__name__: function for functions in COMMANDS.values() for function in functions}
-ALONE = ("run",)
+ALONE = ("run", "fork")
 """Commands that are called with what is wrong alone: what else they do takes long. The world is made by a run."""
 SERVES = ("--web",)
 """Options with which a command does not end."""
@@ -169,6 +169,8 @@ def given(command: str, parameter: Any, world: World) -> list[str]:
         "FILE": ["out.svg"] if "--out" in parameter.opts else [FILE],
         "FILE|RUN": [FILE, *runs],
         "RUN": runs,
+        "RUN[:CHECKPOINT]": runs,
+        "[FILE]": [FILE],
         "RUN…": [_spare(world.copy)] if command == "rm" else [],
         "A B…": [runs[0], runs[1]],
         "CHECKPOINT": [f"{run}/checkpoints/it00000016" for run in runs],

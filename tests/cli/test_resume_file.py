@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from hookflow.cli.resume import Changes, resumed
-from hookflow.cli.run import _compiled
+from hookflow.cli.run import compiled
 from hookflow.errors import UserError
 from hookflow.events.run_lock import release, try_lock
 from hookflow.events.rundir import RunDir
@@ -27,7 +27,7 @@ DOCS = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text("utf-8"
 
 
 def new(file: str, changes: Changes) -> RunDir:
-    return new_run(*_compiled(file, changes))
+    return new_run(*compiled(file, changes))
 
 
 @pytest.fixture(autouse=True)

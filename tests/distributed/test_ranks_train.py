@@ -14,6 +14,8 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import hookflow
+from hookflow.cli.fork import forked
+from hookflow.cli.resume import Changes
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import TESTS, NewRun, Train, reason, records
@@ -316,3 +318,18 @@ def test_over_ranks_it_must_be_known(new_detection: NewRun) -> None:
     assert carry_out(run_dir, 2) == [2, 2], printed(run_dir, 0)
     assert "nothing says how many examples a batch of the train data has" in reason(run_dir)
     assert "batch_size(index)" in reason(run_dir)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_ranks_fork(ranks_trained: NewClouds, strategy: str) -> None:
+    """From the middle of an epoch, to the bit; and with another learning rate and batch size."""
+    every = 'hooks.checkpoint.points=[{at="after_train_iter", every=4}]'
+    parent = ranks_trained(f'distributed.strategy="{strategy}"', every, "hooks.checkpoint.args.keep=99")
+    unchanged, changed = (
+        forked(str(parent.checkpoints / "it00000004"), None, Changes(overrides))
+        for overrides in ((), ("optimizer.args.lr=0.01", "data.train.loader.batch_size=6"))
+    )
+    for child in (unchanged, changed):
+        assert carry_out(child, 2) == [0, 0], printed(child, 0)
+    assert_same(final_state(unchanged)["model"], final_state(parent)["model"])
+    assert final_state(changed)["optimizer"]["param_groups"][0]["initial_lr"] == 0.01  # type: ignore[index]

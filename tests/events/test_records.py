@@ -38,7 +38,13 @@ def put_one_of_each(recorder: Recorder) -> None:
     data = DataInfo(name="points", examples=40, batches=5, batch_size=8, synthetic=True, note="")
     strings = dict.fromkeys(("pipeline", "host", "python", "torch", "device", "precision", "model"), "some")
     numbers = ("version", "pid", "params", "seed", "max_epochs", "max_iters", "iters_per_epoch", "world")
-    more: dict[str, Any] = {"data": {"train": data}, "limited": {}, "modes": {}, "resumed_from": None}
+    more: dict[str, Any] = {
+        "data": {"train": data},
+        "limited": {},
+        "modes": {},
+        "resumed_from": None,
+        "forked_from": None,
+    }
     put("run", **strings, **dict.fromkeys(numbers, 1), **more, rank=0, strategy="")
     recorder.scalar("loss", 1.0)
     put("metrics", split="val", v={"accuracy": 0.5}, seconds=1.0)

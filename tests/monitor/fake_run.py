@@ -129,7 +129,8 @@ class Training:
         place = {"pid": 4121 + self.rank, "host": f"gpu{1 + self.rank // 2:02}", "device": f"cuda:{self.rank % 2}"}
         model = {"model": "ResNet9", "params": 6_573_130, "precision": "bf16", "python": "3.11.7", "torch": "2.13.0"}
         length = {"max_epochs": EPOCHS, "max_iters": 0, "iters_per_epoch": ITERS_PER_EPOCH, "limited": {}}
-        ranks = {"rank": self.rank, "world": self.world, "strategy": "", "resumed_from": None, "seed": 0}
+        ranks = {"rank": self.rank, "world": self.world, "strategy": "", "seed": 0}
+        ranks |= {"resumed_from": None, "forked_from": None}
         data = {"data": {"train": train, "val": val}, "modes": {"accuracy": "max"}}
         return self._stamp("run", version=VERSION, pipeline="cifar", **place, **model, **length, **ranks, **data)
 

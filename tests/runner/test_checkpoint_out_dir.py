@@ -11,8 +11,8 @@ import pytest
 from hookflow.cli.evaluate import find_checkpoint
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoint.manifest import damage
-from hookflow.runner.checkpoint.store import RUN, CheckpointStore
+from hookflow.runner.checkpoint.manifest import RUN, damage
+from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import NewRun, Train, Trained, hookflow_here, records, run_here
 from tests.runner.same import assert_same_end
 from tests.runner.test_resume import strikes

@@ -91,6 +91,8 @@ class Window:
         """Take in the numbers of the iteration `it`, and forget those of their names that are too old."""
         for name, value in numbers.items():
             kept = self._kept.setdefault(name, deque())
+            while kept and kept[-1][0] >= it:  # a fork with other batches counts its iterations anew
+                kept.pop()
             kept.append((it, value * examples, examples))
             while kept[0][0] <= it - self.length:
                 kept.popleft()

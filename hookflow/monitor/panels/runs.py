@@ -12,7 +12,7 @@ from typing import Literal
 
 from textual.strip import Strip
 
-from hookflow.errors import UserError
+from hookflow.errors import UserError, first_few
 from hookflow.monitor.charts import Scale, draw
 from hookflow.monitor.compare import LETTERS
 from hookflow.monitor.health import GLYPHS
@@ -323,6 +323,9 @@ def _ask(question: Literal["delete run", "resume run"], scene: Scene) -> Notice 
         return Notice("the run goes on: stop it first")
     if question == "delete run" and here.path == _own(scene):
         return Notice("this is the run that is watched: open another one first")
+    forks = [row.id for row in scene.rows if row.values["parent"] == here.id]
+    if question == "delete run" and forks:
+        return Notice(f"it has forks: delete these first ({first_few(forks)})")
     scene.view.runs.at, scene.view.asking = here.path, question
     return None
 

@@ -102,9 +102,10 @@ def param_groups(
 ) -> tuple[list[dict[str, Any]], list[Problem]]:
     """Return an optimizer's groups, each with what no earlier one took, and one of the rest; and empty patterns.
 
-    Of the model's parameters it has its `share`, or all.
+    They are of the parameters that train, or of a `share` of them: a hook may have frozen some of these meanwhile.
     """
-    left = {name: p for name, p in trainable(model).items() if share is None or p in share}
+    there = trainable(model) if share is None else named_parameters(model)
+    left = {name: p for name, p in there.items() if share is None or p in share}
     result: list[dict[str, Any]] = []
     problems = []
     for k, group in enumerate(groups):

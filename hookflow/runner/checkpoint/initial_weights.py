@@ -13,7 +13,7 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError, Where, first_few, nearest
 from hookflow.events.rundir import short
-from hookflow.hooks.checkpoint_files import METADATA, read_tensors, read_weights
+from hookflow.hooks.checkpoint_files import METADATA, read_tensors, read_weights, state_key
 from hookflow.pipeline.schema import WeightsSection
 from hookflow.runner.distributed.parallel import load_model
 
@@ -56,7 +56,7 @@ def load_weights(
     where = place("file")
     path = base / Path(section.file).expanduser()
     if path.is_dir():
-        path /= "model.pt" if name == "model" else f"model_{name}.pt"
+        path /= f"{state_key('model', name)}.pt"
     if not path.is_file() and not (path.parent / METADATA).exists():
         near = nearest(path.name, [file.name for file in path.parent.glob(f"*{path.suffix}")])
         raise UserError(Problem(f'there is no file "{path}"', where, near))
@@ -65,8 +65,8 @@ def load_weights(
     result, prefixes = _unwrapped(result, wanted.keys())
     excluded = _excluded({**wanted, **result}, section.exclude, place)
     wanted, result = ({key: value for key, value in of.items() if key not in excluded} for of in (wanted, result))
-    fit = _compare(wanted, result)
-    misfits = [*_misfits(fit, wanted, result, where)]
+    fit = compare_weights(wanted, result)
+    misfits = [*misfits_of(fit, wanted, result, where)]
     if section.strict and misfits:
         raise UserError(misfits)
     loaded = {key: value for key, value in result.items() if key in wanted and key not in fit.reshaped}
@@ -92,7 +92,7 @@ def load_changes(model: nn.Module, weights: Mapping[str, Any], offered: Mapping[
 
     changed = {name: value for name, value in offered.items() if not is_same(value, weights.get(name))}
     wanted = {name: value for name, value in model.state_dict().items() if name in changed}
-    if misfits := [*_misfits(_compare(wanted, changed), wanted, changed, where)]:
+    if misfits := [*misfits_of(compare_weights(wanted, changed), wanted, changed, where)]:
         raise UserError(misfits)
     if changed:
         load_model(model, changed, strict=False)
@@ -147,7 +147,7 @@ def _excluded(names: Collection[str], globs: Sequence[str], place: Callable[[str
     return set().union(*result)
 
 
-def _compare(wanted: Mapping[str, Any], result: Mapping[str, Any]) -> Fit:
+def compare_weights(wanted: Mapping[str, Any], result: Mapping[str, Any]) -> Fit:
     reshaped = {}
     for name, tensor in wanted.items():
         if name in result and isinstance(tensor, torch.Tensor):  # else it is the extra state of a module
@@ -157,7 +157,7 @@ def _compare(wanted: Mapping[str, Any], result: Mapping[str, Any]) -> Fit:
     return Fit(reshaped, [n for n in wanted if n not in result], [n for n in result if n not in wanted])
 
 
-def _misfits(fit: Fit, wanted: Mapping[str, Any], result: Mapping[str, Any], where: Where) -> Iterator[Problem]:
+def misfits_of(fit: Fit, wanted: Mapping[str, Any], result: Mapping[str, Any], where: Where) -> Iterator[Problem]:
     """Yield a problem for the first few misfits of each kind, and one that counts them all."""
     for name in fit.unexpected[:FEW]:
         hint = nearest(name, fit.missing) or (f"the model still needs {_few(fit.missing)}" if fit.missing else "")

@@ -26,6 +26,8 @@ VERSION = 9
 """The version of the format; no other version is read."""
 MANIFEST = "manifest.json"
 TRAINING = "training.pt"
+RUN = ".run"
+"""The link to their run of checkpoints that are kept elsewhere."""
 EXCEPTION, NONFINITE = "exception-", "nonfinite-"
 """Begin the names of checkpoints that no run resumes from: saved after an error, with weights that are not finite."""
 _NAME = re.compile(rf"(?:{EXCEPTION}|{NONFINITE})?it(\d+)(?:\.(\d+))?")

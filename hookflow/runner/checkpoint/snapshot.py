@@ -6,12 +6,13 @@ all of it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Problem, UserError, first_few
+from hookflow.hooks.checkpoint_files import state_key
 from hookflow.hooks.tensors import local
 from hookflow.runner.data.base import split_of
 from hookflow.runner.distributed.parallel import load_model, load_optimizer, local_state
@@ -22,6 +23,10 @@ from hookflow.runner.observe.tensors import OPAQUE, mark
 from hookflow.user_code import only_showable
 
 OTHER = "a run continues with the model and the optimizer that it began with; start a new one for others"
+
+
+Adapt = Callable[[dict[str, Any]], dict[str, Any]]
+"""Returns what a fork takes over of a saved state."""
 
 
 class Snapshot:
@@ -49,7 +54,9 @@ class Snapshot:
             "gradients": self.update.state_dict(),
             "group": self.update.group.state_dict(),
             "step_guard": guard.state_dict() if guard else {},
-            "position": state.state_dict() | {"validation_due": [*(validation_due or state.validation_due)]},
+            "position": state.state_dict()
+            | self._batch_size()
+            | {"validation_due": [*(validation_due or state.validation_due)]},
             "requests": self.context.requests.state_dict(),
             "engine": self.context.engine.state_dict(),
             "settings": self.context.settings.state_dict(),
@@ -64,6 +71,11 @@ class Snapshot:
             "random": random_state(self.parts.device),
         }
 
+    def _batch_size(self) -> dict[str, int]:
+        """Return the examples of a batch on all ranks, by which a fork finds the place among other batches."""
+        train = self.parts.data.get("train")
+        return {"batch_size": train.info["batch_size"]} if train is not None else {}
+
     def nonfinite_weights(self, state: Mapping[str, Any]) -> Iterator[str]:
         """Yield the names of parameters and running statistics in a captured state that are not finite."""
         parameters = {name for model in self.parts.models.values() for name, _ in model.named_parameters()}
@@ -73,14 +85,16 @@ class Snapshot:
                 if counts and isinstance(value, torch.Tensor) and not local(value).isfinite().all():
                     yield name if key == "model" else f"{key.removeprefix('model_')}.{name}"
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any], adapt: Adapt | None = None) -> None:
         """Restore the state of this rank; parts without an entry start anew, which is reported.
 
-        Raises UserError when the checkpoint is that of another model or optimizer.
+        Raises UserError when the checkpoint is that of another model or optimizer. A fork has the state adapted.
         """
         if (before := 1 + len(state.get("ranks", []))) != self.parts.ranks.world:
             self.say(f"saved by {before} ranks, resumed on {self.parts.ranks.world}: not bit-identical", "warn")
         state = local_state(state, self.parts.ranks)
+        if adapt is not None:
+            state = adapt(state)
         self._restore_weights(state)
         self.update.load_state_dict(state["gradients"])
         self.update.group.load_state_dict(state["group"])
@@ -133,7 +147,8 @@ class Snapshot:
                 self.say(f'the checkpoint does not know the hook "{name}": it starts anew', "warn")
         for name in saved.keys() - self.parts.hooks.keys():
             if saved[name]:
-                self.say(f'the checkpoint knows a hook "{name}" that this pipeline does not have', "warn")
+                lost = f"its state is dropped ({first_few(map(str, saved[name]))})"
+                self.say(f'the checkpoint knows a hook "{name}" that this pipeline does not have: {lost}', "warn")
 
     def _restore_task(self, saved: Any) -> None:
         if hasattr(self.parts.task, "load_state_dict") and saved:
@@ -146,11 +161,6 @@ class Snapshot:
     def _key(self, binding_id: int) -> str:
         binding = self.plan.bindings[binding_id]
         return f"{binding.hook}@{binding.method if binding.half == 'enter' else binding.point}"
-
-
-def state_key(section: str, name: str) -> str:
-    """Return the key of a model's or an optimizer's state."""
-    return section if name == section else f"{section}_{name}"
 
 
 class Unsaved:

@@ -32,6 +32,7 @@ from hookflow.runner.checkpoint.manifest import (
     EXCEPTION,
     MANIFEST,
     NONFINITE,
+    RUN,
     TRAINING,
     VERSION,
     DamagedError,
@@ -46,9 +47,6 @@ from hookflow.runner.checkpoint.manifest import (
 from hookflow.runner.checkpoint.nested import PLAIN, leaves, mapped, naming_unreadable, unreadable
 from hookflow.runner.checkpoint.shards import Shards, any_sharded, with_contents, without_contents, write_shards
 from hookflow.version import __version__
-
-RUN = ".run"
-"""The link to their run of checkpoints that are kept elsewhere."""
 
 NOTHING: Mapping[str, Any] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 import torch
@@ -74,6 +74,7 @@ class SeededIterator:
         self._place = (of.pass_, worker.id if worker else 0)
         self._examples: Any = None  # begun under the seed of the first batch
         self._batches = self._drawn = 0
+        self._sizes: list[list[int]] = []
         self._over = False
         self._draws_random = True
         self._earlier: dict[str, Any] = {}
@@ -93,12 +94,12 @@ class SeededIterator:
     def _seed_for(self, batch: int) -> None:
         seed_for_batch(self._of.seed, RNGStream.EXAMPLES, *self._place, *self._of.seed_suffix, batch=batch)
 
-    def _draw(self) -> list[Any]:
-        """Return the examples of the next batch, none where the dataset has no more."""
+    def _draw(self, wanted: int = 0) -> list[Any]:
+        """Return the examples of the next batch, of `wanted` on all ranks; none where the dataset has no more."""
         if self._examples is None:
             self._examples = iter(self._of.data)
         before = generator_states() if not self._batches else None
-        world, wanted = self._of.world, self._of.batch_size * self._of.world
+        world, wanted = self._of.world, wanted or self._of.batch_size * self._of.world
         drawn = list(islice(self._examples, wanted - world))
         if len(drawn) == wanted - world:
             self._earlier = deepcopy(self._states()) if self._draws_random else {}
@@ -108,6 +109,9 @@ class SeededIterator:
         self._over = len(drawn) < wanted
         self._batches += 1
         self._drawn += len(drawn)
+        if not self._sizes or self._sizes[-1][0] != wanted:
+            self._sizes.append([wanted, 0])
+        self._sizes[-1][1] += 1
         return [] if self._over and self._of.drop_last else drawn[: len(drawn) // world * world][self._of.rank :: world]
 
     def _states(self) -> dict[str, Any]:
@@ -117,7 +121,8 @@ class SeededIterator:
     def state_dict(self) -> dict[str, Any]:
         """Return how many batches were given, and the states of the dataset and its iterator, if they have one."""
         early = self._draws_random and self._batches > 0 and not self._over
-        place = {"batches": self._batches, "drawn": self._drawn, "over": self._over, "early": early}
+        place: dict[str, Any] = {"batches": self._batches, "drawn": self._drawn, "over": self._over, "early": early}
+        place["sizes"] = [list(pair) for pair in self._sizes]
         return {**place, **(self._earlier if early else self._states())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -134,12 +139,22 @@ class SeededIterator:
                 for _ in islice(examples, self._of.world):
                     pass
         else:
-            while self._batches < state["batches"]:
+            for size in chain.from_iterable(repeat(*pair) for pair in _sizes(state)):
                 self._seed_for(self._batches)
-                self._draw()
+                self._draw(size)
         self._batches, self._drawn, self._over = state["batches"], state["drawn"], state["over"]
         self._draws_random = state["early"] or not state["batches"]
         self._earlier = {key: deepcopy(state[key]) for key in STATES if key in state}
+        self._sizes = _sizes(state)
+
+
+def _sizes(state: dict[str, Any]) -> list[list[int]]:
+    """Return the sizes of the batches that a pass has given, each with how many there were; a fork may have changed it.
+
+    A state of before there were forks has one size.
+    """
+    alike = [[state["drawn"] // max(state["batches"], 1), state["batches"]]]
+    return [list(pair) for pair in state.get("sizes", alike)]
 
 
 def has_state(state: dict[str, Any]) -> bool:

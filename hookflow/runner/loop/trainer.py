@@ -15,11 +15,12 @@ from hookflow.events.now import Shared
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.hooks.builtin.gradients import GradClip
+from hookflow.hooks.checkpoint_files import state_key
 from hookflow.pipeline.load import key_of
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.initial_weights import load_changes
 from hookflow.runner.checkpoint.manager import CheckpointManager
-from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved, state_key
+from hookflow.runner.checkpoint.snapshot import Adapt, Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.base import sets_of, split_of
 from hookflow.runner.dispatch.torch_hooks import register_hooks
@@ -95,16 +96,22 @@ class Trainer:
         recorder.watch(engine.dispatcher.books, state)
 
     def train(
-        self, resume: Path | None = None, begin: Callable[[], None] = lambda: None, *, test: bool = False
+        self,
+        resume: Path | None = None,
+        begin: Callable[[], None] = lambda: None,
+        *,
+        fork: Adapt | None = None,
+        test: bool = False,
     ) -> Stop | None:
         """Run to the end and return why it ended early, if it did. Exceptions propagate, after `after_run`.
 
-        `begin` is called once the checkpoint to `resume` from has been read.
+        `begin` is called once the checkpoint to `resume` from has been read. A `fork` returns what is taken over of its
+        state.
         """
         with self._running():
             if resume is not None:
-                self._load(resume)
-                self._checkpoints.saved_at = self.state.iter
+                self._load(resume, fork)
+                self._checkpoints.saved_at = None if fork else self.state.iter
             else:
                 self.state.validation_due = sets_of("val", self._parts.data) if self._parts.section.val_at_start else ()
             begin()
@@ -218,12 +225,12 @@ class Trainer:
         self._context.requests.take_saves()
         self._engine.fire("after_run")
 
-    def _load(self, path: Path) -> None:
+    def _load(self, path: Path, fork: Adapt | None = None) -> None:
         take = partial(self._store.take, path, self._parts.device, self._parts.strategy.mesh)
         state = self._context.consensus.together(take)
         self._engine.fire("after_load_checkpoint", state)
-        self._checkpoints.snapshot.restore(state)
-        self._log.say(f"resumed from {path.name}: {self.state.place}")
+        self._checkpoints.snapshot.restore(state, fork)
+        self._log.say(f"{'forked' if fork else 'resumed'} from {path.name}: {self.state.place}")
         if self.state.finished and not self.state.validation_due:
             self._log.say("nothing is left to do: every iteration of the training is done")
 

@@ -15,14 +15,21 @@ import torch
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import VERSION
-from hookflow.events.rundir import RunDir, short
+from hookflow.events.rundir import Parent, RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.layers import in_python
 from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.builder.build import build
 from hookflow.runner.builder.components import Parts
+from hookflow.runner.checkpoint.fork import Fork
 from hookflow.runner.checkpoint.manifest import newest_good, read_manifest
-from hookflow.runner.checkpoint.resume_rules import May, changed_hooks, changes_since
+from hookflow.runner.checkpoint.resume_rules import (
+    May,
+    changed_hooks,
+    changes_between,
+    changes_since,
+    recorded,
+)
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
 from hookflow.runner.data.workers import explaining_worker_errors
@@ -68,27 +75,37 @@ def execute(
     explained = explain_oom(loaded.pipeline, lambda: bool(store.all()))
     with explained, torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks), only_showable():
         consensus = Consensus(ranks, loaded.pipeline.distributed.timeout) if ranks.world > 1 else Alone()
-        first = partial(_begin, store, say, resume) if ranks.first else list[Path]
+        first = partial(_begin, store, say, resume, run_dir.parent() is not None) if ranks.first else list[Path]
         saved = [back_to] if back_to else consensus.broadcast_object(consensus.together(first))
         checkpoint, passed_over = newest_good(saved, partial(_load, store, consensus))
         for line in passed_over if ranks.first else ():
             say(line, "warn")
+        parent = run_dir.parent() if checkpoint is None else None
         if checkpoint is not None:
             changes, since = changes_since(checkpoint, loaded.public, plan), f"the checkpoint {checkpoint.name}"
             if not allow_changed_hooks and (refused := changed_hooks(changes, since)):
                 raise UserError(refused)
             for change in changes:
                 say(f"since {since}: {change.text}", "info" if change.may is May.YES else "warn")
+        elif parent is not None:
+            checkpoint = Path(parent.path)
+            if wrong := _load(store, consensus, checkpoint):
+                raise UserError(Problem(f"{parent}, which this run is a fork of, cannot be used: {wrong}"))
+            then = recorded(checkpoint)
+            before = then[0].pipeline, then[1]
+            for change in changes_between(before, (loaded.public, plan)):
+                say(f"since {parent}: {change.text}")
         parts = build(loaded, plan, wanted.base(), say, ranks=ranks, fresh=checkpoint is None)
         kept = partial(_place_checkpoints, store, run_dir, parts.hooks.values())
         consensus.together(kept if ranks.first else _nothing)
         check_comm_hook(plan, parts.strategy, parts.place)
         manifest = read_manifest(checkpoint) if checkpoint else {"it": 0, "ep": 0}
-        if ranks.first and not back_to and recorder.log_found < manifest.get("log", 0):
+        if ranks.first and not back_to and not parent and recorder.log_found < manifest.get("log", 0):
             lost = "what was recorded between its end and the checkpoint is lost, as after a power cut"
             say(f"the event log ends before the checkpoint's iteration {manifest['it']}: {lost}", "warn")
         with writing(parts.writers, run_dir, wanted.pipeline, manifest["it"], recorder, signals) as start_writers:
-            _record_start(recorder, plan, parts, manifest, checkpoint, loaded.pipeline.distributed.strategy)
+            origin = parent or checkpoint
+            _record_start(recorder, plan, parts, manifest, origin, loaded.pipeline.distributed.strategy)
             for problem in plan.warnings if ranks.first else ():
                 place = f"{problem.where.at_line}: " if problem.where else ""
                 hint = f" ({' '.join(problem.hint.split())})" if problem.hint else ""
@@ -97,7 +114,7 @@ def execute(
 
             def record_files() -> None:
                 adopt(run_dir)
-                if checkpoint is not None:
+                if checkpoint is not None and parent is None:
                     store.rewind(checkpoint, forget=back_to is not None)
 
             def begin_attempt() -> None:
@@ -114,7 +131,8 @@ def execute(
             if not resume:
                 begin_attempt()
             built()
-            train = partial(trainer.train, checkpoint, begin_attempt if resume else _nothing)
+            fork = None if parent is None else Fork(parent, before, (loaded.public, plan), parts, say)
+            train = partial(trainer.train, checkpoint, begin_attempt if resume else _nothing, fork=fork)
             try:
                 stop = explaining_worker_errors(partial(train, test=loaded.pipeline.run.test))
             finally:
@@ -127,12 +145,15 @@ def _nothing() -> None:
     pass
 
 
-def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> list[Path]:
-    """Clear away what a killed process has left, and return the checkpoints to resume from, the newest first."""
+def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool, forked: bool) -> list[Path]:
+    """Clear away what a killed process has left, and return the checkpoints to resume from, the newest first.
+
+    Without one, a run that was `forked` starts at its parent's.
+    """
     for path in store.clear_leftovers():
         say(f"{short(path)} is left alone: a process that lives is writing it", "warn")
     saved = store.all() if resume else []
-    if resume and not saved:
+    if resume and not saved and not forked:
         say("there is no checkpoint to resume from: starting at the beginning", "warn")
     return saved
 
@@ -173,9 +194,10 @@ def _record_start(
     plan: Plan,
     parts: Parts,
     manifest: Mapping[str, Any],
-    checkpoint: Path | None,
+    origin: Path | Parent | None,
     strategy: Literal["ddp", "fsdp"],
 ) -> None:
+    """Record the beginning of an attempt; `origin` is the own checkpoint that it resumes from, or that of a parent."""
     iters_per_epoch = parts.iters_per_epoch
     monitored = (getattr(hook, "modes", None) for hook in parts.hooks.values())
     modes = {name: mode for each in monitored if isinstance(each, Mapping) for name, mode in each.items()}
@@ -200,7 +222,8 @@ def _record_start(
         max_iters=all_iterations(parts.section.max_epochs, parts.section.max_iters, iters_per_epoch),
         iters_per_epoch=iters_per_epoch,
         modes={name: mode for name, mode in modes.items() if mode in ("min", "max")},  # hooks may have anything there
-        resumed_from=checkpoint.name if checkpoint else None,
+        resumed_from=origin.name if isinstance(origin, Path) else None,
+        forked_from=str(origin) if isinstance(origin, Parent) else None,
         rank=parts.ranks.rank,
         world=parts.ranks.world,
         strategy=strategy if parts.ranks.world > 1 else "",

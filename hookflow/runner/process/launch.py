@@ -22,7 +22,7 @@ import tomli
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import VERSION
 from hookflow.events.run_lock import Locks, release, share, try_lock
-from hookflow.events.rundir import RunDir, short, write_whole
+from hookflow.events.rundir import Parent, RunDir, short, write_whole
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.check_imports import missing_objects
 from hookflow.pipeline.load import Loaded, dump, load
@@ -42,24 +42,30 @@ PROPOSED = ("base", "source", "overrides", "in_python", "hookflow", "version")
 """The facts of `run.json` that a resume may change."""
 
 
-def new_run(loaded: Loaded, plan: Plan, runs: Path | None = None) -> RunDir:
-    """Make and `prepare` the directory of a new run, in the folder `runs` or `run.dir`. Raises UserError."""
+def new_run(
+    loaded: Loaded, plan: Plan, runs: Path | None = None, *, base: Path | None = None, parent: Parent | None = None
+) -> RunDir:
+    """Make and `prepare` the directory of a new run, in the folder `runs` or `run.dir`.
+
+    Its own files are relative to `base`, or to the folder of its pipeline. Raises UserError.
+    """
     section = loaded.pipeline.run
     folder = Path(section.dir) if runs is None else runs
     dump(loaded.public, Where(str(loaded.source)))  # what cannot be recorded is refused before there is a directory
     try:
         run_dir = RunDir.create(folder, section.name)
-        prepare(loaded, plan, run_dir, loaded.source.parent)
+        prepare(loaded, plan, run_dir, base or loaded.source.parent, parent)
     except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
         message = f"no run directory can be made in {folder}: {getattr(error, 'strerror', None) or error}"
         raise UserError(Problem(message, loaded.places.of("run.dir") if runs is None else None)) from None
     return run_dir
 
 
-def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
+def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, parent: Parent | None = None) -> None:
     """Write the resolved pipeline, the plan and the identity; the pipeline's files are relative to `base`."""
-    name = loaded.pipeline.run.name
-    _record(loaded, plan, run_dir, base, id=run_dir.id, name=name, argv=sys.argv, created=time.time())
+    facts: dict[str, Any] = {} if parent is None else {"parent": parent._asdict()}
+    facts |= {"id": run_dir.id, "name": loaded.pipeline.run.name, "argv": sys.argv, "created": time.time()}
+    _record(loaded, plan, run_dir, base, **facts)
 
 
 def propose(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:

@@ -1,0 +1,188 @@
+"""A fork begins with its parent's whole state, and may differ from it; what it leaves out is named."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from hookflow.cli.fork import forked
+from hookflow.cli.resume import Changes
+from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
+from hookflow.runner.checkpoint.store import read
+from tests.conftest import NewRun, Train, Trained, messages, reason, records, strikes
+from tests.processes import Training
+from tests.runner.same import assert_same, curve, final_state, logged
+
+KEEPS = ('hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]', "hooks.checkpoint.args.keep=99")
+LR = 'hooks.lr={use="lr_monitor"}'
+COSINE = 'hooks.schedule={use="scheduler", args={chain=[{use="CosineAnnealingLR", args={eta_min=0.01}}]}}'
+WARM = (
+    'hooks.schedule={use="scheduler", args={chain=[{use="LinearLR", length="40%"}, {use="ExponentialLR", '
+    "args={gamma=0.9}}]}}"
+)
+PLAIN = "hooks.schedule.enabled=false"
+LOADED = 'data.train={use="./loaders.py:dataset", args={examples=40}, loader={batch_size=8, shuffle=true}}'
+Fork = Callable[..., RunDir]
+
+
+@pytest.fixture
+def fork(train_here: Train) -> Fork:
+    """Train a fork of a run from one of its checkpoints, with overrides, and return it."""
+
+    def train(parent: RunDir, name: str, *overrides: str, code: int = 0) -> RunDir:
+        run_dir = forked(str(parent.checkpoints / name), None, Changes(overrides))
+        assert train_here(run_dir) == code, reason(run_dir)
+        return run_dir
+
+    return train
+
+
+def rates(run_dir: RunDir) -> dict[int, float]:
+    return logged(run_dir, "lr")  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param((), id="a source"),
+        pytest.param((LOADED, COSINE, "run.accumulate=2"), id="a dataset, accumulated, scheduled"),
+        pytest.param(('data.train={use="./loaders.py:Numbers", loader={batch_size=8}}',), id="a stream"),
+        pytest.param(('task.use="./own_tasks.py:Remembers"',), id="a task with a state"),
+    ],
+)
+def test_an_unchanged_fork_trains_on_as_its_parent(trained: Trained, fork: Fork, overrides: tuple[str, ...]) -> None:
+    """To the bit, from the middle of an epoch; and the parent is only read."""
+    parent = trained(*KEEPS, *overrides)
+    before = {path: path.stat().st_mtime_ns for path in parent.path.rglob("*")}
+    child = fork(parent, "it00000006")
+    assert before == {path: path.stat().st_mtime_ns for path in parent.path.rglob("*")}
+    begin = min(it for it, *_ in curve(child))  # type: ignore[type-var]
+    assert begin in (6, 7)  # a number of the iteration before may still be on its way when a checkpoint is saved
+    assert_same(curve(child), {key: value for key, value in curve(parent).items() if key[0] > 6 or key in curve(child)})  # type: ignore[operator]
+    states = [final_state(run_dir) for run_dir in (parent, child)]
+    for state in states:
+        del state["hooks"]["checkpoint"]  # type: ignore[attr-defined]  # the best is the fork's own
+    assert_same(*states)
+    (begun,) = records(child, "run")
+    assert (begun["it"], begun["forked_from"], begun["resumed_from"]) == (6, f"{parent.id}:it00000006", None)
+    assert child.parent() == (parent.id, "it00000006", 6, str(parent.checkpoints / "it00000006"))
+
+
+@pytest.mark.parametrize("change", ["optimizer.args.lr=0.02", "data.train.loader.batch_size=4", "run.accumulate=2"])
+@pytest.mark.parametrize("schedule", [None, COSINE, WARM, PLAIN], ids=["lr_schedule", "cosine", "warm", "none"])
+def test_a_rate_is_that_of_a_run_which_always_was_like_this(
+    trained: Trained, fork: Fork, schedule: str | None, change: str
+) -> None:
+    """Whatever sets it, and with other batches at the same share of the run."""
+    overrides = (LOADED, LR, 'hooks.log.points=["after_train_iter"]', *([schedule] if schedule else []))
+    parent, always = trained(*KEEPS, *overrides), trained(*overrides, change)
+    child = fork(parent, "it00000006", change)
+    here = rates(child)
+    assert max(here) == max(rates(always))
+    assert here == pytest.approx({it: rates(always)[it] for it in here}, rel=1e-6)
+
+
+def test_other_settings_and_groups_take_the_state_along(trained: Trained, fork: Fork) -> None:
+    parent = trained(*KEEPS, PLAIN)
+    changes = ("optimizer.args.weight_decay=0.1", 'optimizer.groups=[{match="head.*", scale={lr=0.5}}]')
+    child = fork(parent, "it00000012", *changes, "hooks.checkpoint.args.keep=99")
+    groups = final_state(child)["optimizer"]["param_groups"]  # type: ignore[index]
+    assert [(group["lr"], group["weight_decay"], group["momentum"]) for group in groups] == [
+        (0.05, 0.1, 0.9),
+        (0.1, 0.1, 0.9),
+    ]
+    other = fork(parent, "it00000012", changes[1], "run.max_epochs=2", "run.test=true")  # nothing is trained
+    before = read(parent.checkpoints / "it00000012")["optimizer"]["state"]
+    after = final_state(other)["optimizer"]["state"]  # type: ignore[index]
+    order = [4, 5, 0, 1, 2, 3]  # the head's weight and bias come first now
+    for k, of in enumerate(order):
+        assert torch.equal(after[k]["momentum_buffer"], before[of]["momentum_buffer"])
+
+
+def test_what_is_left_out_is_named(trained: Trained, fork: Fork) -> None:
+    parent = trained(*KEEPS, 'task.use="./own_tasks.py:Remembers"')
+    child = fork(
+        parent,
+        "it00000009",
+        'optimizer={use="torch.optim:AdamW", args={lr=0.01}}',
+        'task.use="./own_tasks.py:Forgets"',
+        "hooks.early_stop.enabled=false",
+        'hooks.swa={use="swa", args={begin="1ep"}}',
+        "run.seed=3",
+    )
+    texts = messages(child)
+    for expected in (
+        "the optimizer is another: the state of torch.optim:SGD is dropped (momentum_buffer)",
+        "the task is another: the state of the parent's is dropped (",
+        'a hook "early_stop" that this pipeline does not have: its state is dropped (best, waited)',
+        f'since {parent.id}:it00000009: the hook "swa" is new: it starts anew',
+        "run.seed is another: the generators begin with it",
+        "since",
+    ):
+        assert any(expected in text for text in texts), expected
+
+
+@pytest.mark.parametrize("name", ["Numbers", "NumbersWithPlace"])
+def test_a_stream_goes_on_with_its_next_example(
+    trained: Trained, fork: Fork, train_here: Train, tmp_path: Path, name: str
+) -> None:
+    """Among batches of another size; and a resume of that fork is exact."""
+    data = f'data.train={{use="./loaders.py:{name}", loader={{batch_size=8}}}}'
+    parent = trained(*KEEPS, data)
+    change = ("data.train.loader.batch_size=4", "run.max_epochs=3")
+    alone = fork(parent, "it00000003", *change)
+    cut = fork(parent, "it00000003", *change, *strikes(tmp_path, signal.SIGTERM, ("after_train_iter", 9)), code=143)
+    assert train_here(cut, resume=True, allow_changed_hooks=True) == 0
+    assert_same(final_state(alone)["model"], final_state(cut)["model"])
+    loader = final_state(alone)["data"]["train"]  # type: ignore[index]
+    assert "next" in loader
+    assert records(alone, "end")[-1]["it"] == 30
+
+
+def test_a_place_among_other_batches_trains_nothing_less(trained: Trained, fork: Fork) -> None:
+    parent = trained(*KEEPS, LOADED)
+    child = fork(parent, "it00000003", "data.train.loader.batch_size=16")
+    assert "the place in the epoch is example 16: 8 examples are trained again" in messages(child)
+    text = "an epoch has 3 iterations: iteration 3 of the parent is 1 here"
+    assert any(text in message for message in messages(child, "warn"))
+    assert records(child, "end")[-1]["it"] == 9
+    over = fork(parent, "it00000005", "data.train.loader.batch_size=16")
+    assert records(over, "run")[0]["it"] == 5 and records(over, "end")[-1]["it"] == 9
+
+
+def test_a_model_of_other_parameters_is_the_users_mistake(trained: Trained, fork: Fork) -> None:
+    parent = trained(*KEEPS, "run.max_epochs=2")
+    child = fork(parent, "it00000005", "model.args.width=16", code=2)
+    text = reason(child)
+    assert "does not fit this pipeline" in text
+    assert '"body.0.weight" in the shape (8, 4), and the model in (16, 4)' in text
+    assert not records(child, "frame") or not any(record["samples"] for record in records(child, "frame"))
+
+
+def test_a_fork_that_has_saved_nothing_starts_at_its_parent_again(
+    trained: Trained, fork: Fork, new_run: NewRun, tmp_path: Path
+) -> None:
+    parent = trained(*KEEPS)
+    killed = forked(
+        str(parent.checkpoints / "it00000006"),
+        None,
+        Changes((*strikes(tmp_path, signal.SIGKILL, ("after_train_iter", 8)),)),
+    )
+    assert Training(killed).wait() == -signal.SIGKILL
+    assert Training(killed, resume=True).wait() == 0
+    assert [record["forked_from"] for record in records(killed, "run")] == [f"{parent.id}:it00000006"] * 2
+    assert_same(final_state(killed)["model"], final_state(parent)["model"])
+    shutil.rmtree(parent.path)
+    assert Training(killed, resume=True).wait() == 0, "it has checkpoints of its own"
+
+
+def test_nothing_is_left_to_train(trained: Trained) -> None:
+    parent = trained("run.max_epochs=1")
+    with pytest.raises(UserError, match=r"nothing is left to train.* has done 1, and run.max_epochs is 1"):
+        forked(str(parent.path), None, Changes())
