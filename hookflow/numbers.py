@@ -62,6 +62,17 @@ def ms(ns: float) -> str:
     return f"{value:.0f}" if value < 99999.5 else f"{value / 1000:.0f}s"
 
 
+def duration(ns: float) -> str:
+    """Return a duration in three digits with its unit, aligned in eight characters: " 36.8 ms", " 1.67 s "."""
+    units = {"µs": (1e3, 999.5), "ms": (1e6, 999.5), "s ": (1e9, 99_999.5), "h ": (3.6e12, math.inf)}
+    unit = next(name for name, (size, most) in units.items() if ns < most * size or name == "h ")
+    return f"{_digits(min(ns / units[unit][0], 99_999)):>5} {unit}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
 def rough(value: float) -> str:
     """Return a number in three digits or so."""
     return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"

@@ -352,6 +352,7 @@ class MonitorApp(App[Outcome]):
             remote=self._life == "remote",
             output=self._output() if self._view.page == "output" else (),
             kept=self._kept() if self._view.page == "event" or self._view.asking == "rewind" else {},
+            inside=self._inside,
             visible=visible(
                 self.size.width, self.size.height - (self._player is not None), several=state.ranks.world > 1
             ),

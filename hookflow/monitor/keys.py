@@ -14,6 +14,7 @@ from hookflow.monitor.panels.compare import COMPARE
 from hookflow.monitor.panels.events import EVENT, EVENTS
 from hookflow.monitor.panels.explorer import EXPLORER
 from hookflow.monitor.panels.gallery import GALLERY
+from hookflow.monitor.panels.graph import GRAPH, PANEL
 from hookflow.monitor.panels.help import help_page
 from hookflow.monitor.panels.hooks import HOOK, HOOKS, POINTS
 from hookflow.monitor.panels.metrics import METRICS
@@ -39,19 +40,23 @@ from hookflow.monitor.view import (
 )
 
 HELP = Page("help", lambda scene, width, height: help_page(scene, width, height, key_rows(scene)), "?", "this help")
-PANELS: dict[int, Page] = dict(enumerate((POINTS, HOOKS, METRICS, SYSTEM, EVENTS, RANKS), start=1))
-TOGGLED = (EXPLORER, TRACE, GALLERY, OUTPUT, RUNS)
+PANELS: dict[int, Page] = dict(enumerate((PANEL, POINTS, HOOKS, METRICS, SYSTEM, EVENTS, RANKS)))
+TOGGLED = (GRAPH, EXPLORER, TRACE, GALLERY, OUTPUT, RUNS)
 PAGES = {page.name: page for page in (HOOK, EVENT, HELP, COMPARE, *TOGGLED)}
 
 
 def panels(scene: Scene) -> list[int]:
     """Return the panels that there are of this run."""
-    return [number for number, panel in PANELS.items() if not panel.only or scene.several]
+    return [
+        number
+        for number, panel in PANELS.items()
+        if (number or 0 in scene.visible) and (not panel.only or scene.several)
+    ]
 
 
 def current(scene: Scene) -> Page:
     """Return the page, or the panel in focus."""
-    return PAGES.get(scene.view.page) or PANELS[scene.view.focus]
+    return PAGES.get(scene.view.page) or PANELS[scene.focus]
 
 
 def _move(step: int, scene: Scene) -> Notice | None:
@@ -74,7 +79,7 @@ def _focus(number: int, scene: Scene) -> Notice | None:
     view = scene.view
     if number not in panels(scene):
         return Notice("one process trains: there are no ranks to show")
-    again, hidden = view.focus == number, number not in scene.visible
+    again, hidden = scene.focus == number, number not in scene.visible
     if view.page == "main":
         view.zoomed = not (again and view.zoomed) and (again or hidden)
     view.focus = number
@@ -84,20 +89,23 @@ def _focus(number: int, scene: Scene) -> Notice | None:
 
 def _next_panel(step: int, scene: Scene) -> None:
     view = scene.view
-    order = [number for number in panels(scene) if view.zoomed or number in scene.visible or number == view.focus]
-    view.focus = order[(order.index(view.focus) + step) % len(order)]
+    order = [number for number in panels(scene) if view.zoomed or number in scene.visible or number == scene.focus]
+    view.focus = order[(order.index(scene.focus) + step) % len(order)]
 
 
 def _back(scene: Scene) -> None:
     view = scene.view
     if view.page == "main" and not view.zoomed:
-        view.event = None
+        view.event, view.focus = None, 0
     view.zoomed = view.zoomed and view.page != "main"
     view.open(current(scene).above)
 
 
-def _swap(scene: Scene) -> None:
-    scene.view.focus = {1: 2, 2: 1}.get(scene.view.focus, 2)
+def _swap(scene: Scene) -> Notice | None:
+    if 0 in scene.visible and not scene.view.zoomed:
+        return Notice("points and hooks are one here: ↑ ↓ go through both")
+    scene.view.focus = {1: 2, 2: 1}.get(scene.focus, 2)
+    return None
 
 
 def _next_metric(step: int, scene: Scene) -> Notice | None:

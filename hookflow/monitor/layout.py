@@ -11,7 +11,8 @@ from hookflow.monitor.keys import current
 from hookflow.monitor.panels.events import events
 from hookflow.monitor.panels.events import lines as event_lines
 from hookflow.monitor.panels.frame import footer, over, progress, title
-from hookflow.monitor.panels.hooks import anatomy, anatomy_lines, hooks, point_list, slowest
+from hookflow.monitor.panels.graph import below, graph, needed
+from hookflow.monitor.panels.hooks import anatomy_lines, hooks, point_list, slowest
 from hookflow.monitor.panels.metrics import metrics, strips
 from hookflow.monitor.panels.ranks import line as ranks_line
 from hookflow.monitor.panels.ranks import panel as ranks
@@ -51,33 +52,40 @@ def visible(width: int, height: int, *, several: bool = False) -> tuple[int, ...
     draw = _layout(width, room)
     if draw is _small:
         return ()
-    has_ranks = _room_for_ranks(room) > 0 if draw is _large else _middle(room) >= LEAST_WITH_RANKS
-    return (*((1, 2, 3, 4, 5) if draw is _large else (1, 2, 5)), *(RANKS,) * (several and has_ranks))
+    if draw is _large:
+        bottom = (3, 5) if width < WIDE else (3, 4, 5)
+        return (0, *(bottom if width >= 100 else (5,)), *(RANKS,) * (several and _room_for_ranks(room) > 0))
+    return (1, 2, 5, *(RANKS,) * (several and _middle(room) >= LEAST_WITH_RANKS))
+
+
+WIDE = 160
+"""The width from which on the machine is beside the metrics and the events."""
 
 
 def _large(scene: Scene, width: int, height: int) -> list[Strip]:
-    bottom, team = _bottom(height), []
+    """Return the graph, below it the hook at the cursor, then what happens."""
+    team: list[Strip] = []
     if scene.several:
         room = min(_room_for_ranks(height), scene.state.ranks.world + 3)
         team = ranks(scene, width, room) if room >= 4 else [ranks_line(scene, width)]
-    middle = height - 4 - bottom - len(team)
-    left = 50 if width < 150 else min(width // 3, 74)
-    right = width - left
-    tall = min(max(len(scene.plan.at(scene.point)) + 3, 6), middle - 9)
-    costly = _costliest(scene, left, middle - min(len(scene.shown_points) + 3, middle))
-    return [
-        *anatomy(scene, width),
-        *team,
-        *beside(
-            [*point_list(scene, left, middle - len(costly)), *costly],
-            [*hooks(scene, right, tall), *metrics(scene, right, middle - tall)],
-        ),
-        *beside(system(scene, left, bottom), events(scene, right, bottom)),
-    ]
+    rows = [*anatomy_lines(scene, width)[height < 45 :], *team]  # its bar is in the rows of the phases, too
+    spare = max(height - len(rows) - needed(scene, width) - _bottom(height) - 6, 0)
+    reasons = 6 + min(spare, 4)
+    bottom = _bottom(height) + min(spare - min(spare, 4), 10)
+    rows += graph(scene, width, height - len(rows) - bottom - reasons, scene.focus == 0)
+    rows += below(scene, width, reasons)
+    if width < 100:
+        return [*rows, *strips(scene, width, 1), *events(scene, width, bottom - 1)]
+    if width < WIDE:
+        left = width * 9 // 20
+        return [*rows, *beside(metrics(scene, left, bottom), events(scene, width - left, bottom))]
+    left, machine = width * 2 // 5, 50
+    right = events(scene, width - left - machine, bottom)
+    return [*rows, *beside(metrics(scene, left, bottom), system(scene, machine, bottom), right)]
 
 
 def _bottom(height: int) -> int:
-    return 7 if height < 45 else 10
+    return 6 if height < 36 else 7 if height < 45 else 12
 
 
 def _room_for_ranks(height: int) -> int:
@@ -129,6 +137,6 @@ def _small(scene: Scene, width: int, height: int) -> list[Strip]:
 
 
 def _layout(width: int, height: int) -> Callable[[Scene, int, int], list[Strip]]:
-    if width >= 100 and height >= 27:
+    if width >= 76 and height >= 27:
         return _large
     return _medium if width >= 76 and height >= 18 else _small

@@ -16,6 +16,7 @@ from hookflow.events.columns import series
 from hookflow.events.records import KINDS, LATE, VERSION
 from hookflow.graph.plan import Plan
 from hookflow.metric_mode import Mode, mode_by_name
+from hookflow.monitor.history import Histories
 from hookflow.monitor.journal import BECAME, Entry, Gallery, Journal, Kind, Logged, brief
 from hookflow.monitor.ranks import NO_PLAN, NO_RUN, Rank, Ranks
 from hookflow.monitor.series import Best, MetricHistory, Progress, Series, in_order
@@ -76,6 +77,7 @@ class RunState:
         self.journal = Journal()
         self.scalars: dict[str, Series] = {}
         self.metrics = MetricHistory()
+        self.histories = Histories()
         self.checkpoints: list[records.Checkpoint] = []  # the last 1,000
         self.traces: list[records.Trace] = []
         self.changes: list[records.Acknowledged] = []  # the commands that have changed the training, as far as it is
@@ -115,7 +117,7 @@ class RunState:
         self._frame_t = 0.0
 
     def apply(self, record: records.Record, rank: int = 0, plan: Plan = NO_PLAN) -> None:
-        """Take the next record of a rank's event log, as `read_record` returns it; `plan` names hooks of stragglers."""
+        """Take the next record of a rank's event log, as `read_record` returns it; `plan` names its bindings."""
         self.news += not (self.stage == "paused" and is_still(record))
         if rank:
             self.ranks.hear(rank, record, self.journal)
@@ -127,6 +129,8 @@ class RunState:
                 self.first.it = self.it
             handle: Callable[[Any], None] = getattr(self, f"_on_{record['k']}")
             handle(record)
+            if record["k"] == "frame":
+                self.histories.frame(record, plan)
             self.first.now = self.now
             if record["k"] != "message":
                 self._prepared.clear()
@@ -251,6 +255,7 @@ class RunState:
             known.forget_after(self.it)
         self.gallery.forget_after(self.it)
         self.metrics.forget_after(self.it)
+        self.histories.again(self.it)
         self.disabled = {hook: it for hook, it in self.disabled.items() if it <= self.it}
         self.changes = [change for change in self.changes if change["it"] <= self.it]
         self._ends = {ep: it for ep, it in self._ends.items() if it <= self.it}

@@ -11,12 +11,13 @@ from textual.strip import Strip
 
 from hookflow.events.commands import split_setting, wrong
 from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.render.loop import Row
 from hookflow.metric_mode import mode_by_name
 from hookflow.monitor.charts import Pixels, Unit
 from hookflow.monitor.compare import Side
-from hookflow.monitor.durations import WINDOW
+from hookflow.monitor.costs import since
 from hookflow.monitor.health import Health, Pace, share
-from hookflow.monitor.index import Row
+from hookflow.monitor.index import Row as RunRow
 from hookflow.monitor.journal import Entry, Key, Shown, Timeline
 from hookflow.monitor.machine import Machine
 from hookflow.monitor.state import RunState
@@ -127,8 +128,21 @@ class LogChoices:
 
 
 @dataclass(slots=True)
+class GraphChoices:
+    """The choices of the graph: a text that hooks must have in their names, points or classes.
+
+    `kept` are its rows, behind the plan and the choices that they were made from.
+    """
+
+    wanted: str = ""
+    kept: tuple[Plan, object, list[Row]] | None = None
+
+
+@dataclass(slots=True)
 class View:
     """The choices. `page` is "main" for the dashboard, in which `focus` is the number of a panel.
+
+    Panel 0 is the graph, of a screen that shows it; else the hooks have the focus instead.
 
     `point` empty means the busiest; `event` is an entry's number, None follows the newest; `idle` lists the points too
     where nothing has fired in the last minute; `whole`: the figures are of the run, and not of that minute. In the
@@ -136,7 +150,7 @@ class View:
     newest); `beside`: earlier images stand beside it. `traced`: the place of an iteration in its trace.
     """
 
-    focus: int = 2
+    focus: int = 0
     zoomed: bool = False
     page: str = "main"
     asking: Literal["", "quit", "stop", "rewind", "delete run", "resume run"] = ""
@@ -154,6 +168,7 @@ class View:
     traced: int = 0
     beside: bool = False
     scroll: int = 0
+    graph: GraphChoices = field(default_factory=GraphChoices)
     runs: RunsChoices = field(default_factory=RunsChoices)
     metrics: MetricChoices = field(default_factory=MetricChoices)
     output: LogChoices = field(default_factory=LogChoices)
@@ -178,9 +193,10 @@ class Scene:
     `path`: the run directory, as people read it. `remote`: the run is on another machine. `output`: the lines that the
     training printed, while they are shown. `kept`: the checkpoints on the disk and their files of weights, while an
     event is shown or the run is to go back. `images`: the logged images that are looked at, by their numbers, or why
-    there is none; `trace` likewise. `visible`: the panels that the whole dashboard has room for. `rows`: the runs of
-    the folder, and `compared` those beside each other, while they are shown; `listing`: what is still being read of
-    them, in words. `timeline`: of a recording. `keymap`: the user's keys.
+    there is none; `trace` likewise. `inside`: where the training threads are, see `look_inside`. `visible`: the panels
+    that the whole dashboard has room for. `rows`: the runs of the folder, and `compared` those beside each other, while
+    they are shown; `listing`: what is still being read of them, in words. `timeline`: of a recording.
+    `keymap`: the user's keys.
     """
 
     state: RunState
@@ -200,8 +216,9 @@ class Scene:
     timeline: Timeline | None = None
     readonly: bool = False
     notice: str = ""
+    inside: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     visible: Collection[int] = range(1, 10)
-    rows: Sequence[Row] = ()
+    rows: Sequence[RunRow] = ()
     compared: Sequence[Side] = ()
     listing: str = ""
     keymap: KeyMap = ()
@@ -247,10 +264,14 @@ class Scene:
     def several(self) -> bool:
         return self.state.ranks.world > 1
 
+    @property
+    def focus(self) -> int:
+        """The number of the panel that the keys act on."""
+        return self.view.focus or (0 if 0 in self.visible else 2)
+
     def since(self, binding: Binding) -> float:
-        """Return when the window of a binding begins: what fires in iterations is seen in those of the last minute."""
-        inside = self.plan.points.in_iteration(binding.point)
-        return (self.state.first.trained if inside else self.state.now) - WINDOW
+        """Return when the window of a binding begins."""
+        return since(self.state, self.plan, binding)
 
     def spent(self, binding: Binding) -> int:
         return self.state.first.timing(binding.id).spent(self.since(binding))

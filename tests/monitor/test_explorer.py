@@ -153,7 +153,7 @@ def test_the_tree_opens_groups_and_filters_names(scene: At) -> None:
     press("slash", at)
     press("escape", at)
     assert at.view.metrics.pattern == "layers.", "esc leaves the filter as it was"
-    assert "[2] hooks" in pressed(at, "m")
+    assert "[g] graph" in pressed(at, "m")
 
 
 def test_enter_makes_the_chart_large(scene: At) -> None:

@@ -38,7 +38,7 @@ def test_replay_shows_at_every_moment_what_the_live_view_showed(whole: RunDir, m
     shown = {}
     live = RunState()
     for place, line in enumerate(whole.events.read_text("utf-8").splitlines(), start=1):
-        live.apply(json.loads(line))
+        live.apply(json.loads(line), plan=recording.plan or NO_PLAN)
         if place % 15 == 0:
             shown[place] = drawn(live, recording)
     places = list(shown)

@@ -192,7 +192,7 @@ def test_keys_go_through_names_and_iterations_and_back(scene: At) -> None:
     assert "It was the best of times" in pressed(at, "down")
     assert "█████" in pressed(at, "down")
     assert "24×16" in pressed(at, "j")
-    assert "[2] hooks" in pressed(at, "i")
+    assert "[g] graph" in pressed(at, "i")
     at.view.event, at.view.focus = next(entry.number for entry in at.state.journal if entry.kind == "image"), 5
     assert "iteration 200   24×16   draw" in pressed(at, "enter"), "its event opens an image"
     assert "[5] events" in pressed(at, "escape")

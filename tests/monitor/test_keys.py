@@ -42,24 +42,28 @@ Visit = Callable[[MonitorApp, Pilot[Any]], Awaitable[None]]
 def pressed(scene: Scene, *keys: str, size: tuple[int, int] = (120, 40)) -> str:
     """Return the screen after these keys, none of which has asked the app for anything."""
     scene.visible = visible(*size, several=scene.several)
-    assert [press(key, scene) for key in keys] == [""] * len(keys)
+    assert [press(key, scene, key if len(key) == 1 else "") for key in keys] == [""] * len(keys)
     return drawn(scene, *size)
 
 
 def test_the_digits_focus_panels_and_zoom_them(scene: At) -> None:
-    at = scene()
-    for digit, name in zip("12345", ("points", "hooks", "metrics", "system", "events"), strict=True):
-        assert f"┏━ [{digit}] {name}" in pressed(at, digit if digit != "2" else "1", digit)
+    at, small, large = scene(), (120, 29), (200, 60)
+    sizes = {"1 points": small, "2 hooks": small, "3 metrics": large, "4 system": large, "5 events": large}
+    for panel, size in sizes.items():
+        digit, name = panel.split()
+        assert f"┏━ [{digit}] {name}" in pressed(at, digit if digit != "2" else "1", digit, size=size)
         at.view.zoomed = False
-        assert f"┏━ [{digit}] {name}" in pressed(at, digit)
+        assert f"┏━ [{digit}] {name}" in pressed(at, digit, size=size)
         assert at.view.zoomed
-        assert "[4] system" in pressed(at, "escape")
+        assert "[5] events" in pressed(at, "escape", size=size)
     assert press("6", at) == Notice("one process trains: there are no ranks to show")
+    assert "┏━ [g] graph" in pressed(at, "escape"), "where the graph is, it has the keys until a digit gives them away"
+    assert "┏━ [1] points" in pressed(at, "1"), "a panel without room beside the graph is large"
 
 
 WALKS = {
     "tab, z, 0": [
-        ("tab", "┏━ [3] metrics", ""),
+        ("tab", "┏━ [5] events", ""),
         ("shift+tab shift+tab", "┏━ [1] points", ""),
         ("z", "┏━ [1] points", "[2] hooks"),
         ("0", "[2] hooks", ""),
@@ -80,8 +84,22 @@ WALKS = {
     ],
     "[ ] l": [
         ("", "loss", "lr "),
-        ("right_square_bracket", "lr ", ""),
-        ("left_square_bracket l", "loss log", ""),
+        ("right_square_bracket " * 2, "lr ", ""),
+        ("left_square_bracket " * 2 + "l", "loss log", ""),
+    ],
+    "graph": [
+        ("tab shift+tab", "┏━ [g] graph", ""),
+        ("home enter", "hook seed @ before_run", ""),
+        ("escape down enter", "hook timer @ before_train_iter", ""),
+        ("escape end up", "why ema @ after_val", ""),
+        ("z", "┏━ [g] graph", "[5] events"),
+        ("escape", "┏━ [g] graph", ""),
+        ("g", "why ema @ after_val", "[5] events"),
+        ("f", "before_test_epoch", ""),
+        ("f slash v i s", "/ vis", "timer"),
+        ("enter v", "of the run: v", "nan_guard"),
+        ("slash ctrl+u x x x", "nothing matches", ""),
+        ("escape slash ctrl+u enter g", "[5] events", "/ vis"),
     ],
     "digits on a small terminal": [
         ("3", "┏━ [3] metrics", "[2] hooks"),
@@ -96,12 +114,12 @@ WALKS = {
 
 @pytest.mark.parametrize("walk", WALKS)
 def test_keys_show_what_the_help_says(scene: At, walk: str) -> None:
-    at, size = scene(), (80, 24) if "small" in walk else (120, 40)
+    at, size = scene(), (80, 24) if "small" in walk else (120, 40 if "[ ]" in walk or walk.startswith("graph") else 29)
     at.output = [Line(number, 0, "", f"step {number}") for number in range(100)]
     for keys, there, absent in WALKS[walk]:
         page = pressed(at, *keys.split(), size=size)
-        assert there in page
-        assert not absent or absent not in page
+        assert there in page, page
+        assert not absent or absent not in page, page
 
 
 def test_every_action_has_a_name_a_sentence_and_a_key_that_it_shares_with_none(scene: At) -> None:
@@ -132,7 +150,7 @@ def test_the_help_defines_every_key_and_scrolls(scene: At) -> None:
     assert all(key.about in first for key in EVERY.values() if key.only in ("", "live", "question"))
     assert "SYNTHETIC train, val data" in first
     assert "keys of the page runs" in pressed(at, "end")
-    assert "[2] hooks" in pressed(at, "question_mark")
+    assert "[g] graph" in pressed(at, "question_mark")
     at.replay = True
     replayed = pressed(at, "question_mark", size=(120, 120))
     assert all(key.about in replayed for key in EVERY.values() if key.only == "replay")
@@ -250,7 +268,7 @@ def test_commands_are_sent_and_shown_until_they_are_answered(going: RunDir) -> N
     walk(
         going,
         ("p s", "stop the training?", "kill"),
-        ("n s k s escape", "[2] hooks", "stop the training?"),
+        ("n s k s escape", "[g] graph", "stop the training?"),
         ("s s s", "k  kill it"),  # it has not stopped though asked to
         ("", "newest checkpoint: iteration 392"),
     )
@@ -360,7 +378,7 @@ def test_leaving_asks_whether_the_training_goes_on(
     going: RunDir, opener: str, answer: str, outcome: Outcome, sent: list[str]
 ) -> None:
     question = "leave the dashboard?"
-    app = walk(going, (opener, question), ("escape", "[2] hooks", question), (f"{opener} {answer}", ""))
+    app = walk(going, (opener, question), ("escape", "[g] graph", question), (f"{opener} {answer}", ""))
     assert app.return_value is outcome
     assert commands(going) == sent
 
@@ -465,7 +483,7 @@ def test_replay_plays_pauses_steps_and_jumps(whole: RunDir) -> None:
         ("shift+left shift+right", "0:00:30.4 / 0:00:32"),
         ("shift+right", "0:00:32.0 / 0:00:32"),
         ("comma", "0:00:00.0 / 0:00:32"),
-        ("h", "┏━ [1] points"),
+        ("h", "points and hooks are one here"),
         ("greater_than_sign greater_than_sign less_than_sign", "REPLAY 0.5x"),
         ("c", "this is a replay"),
         ("s q", ""),

@@ -339,11 +339,11 @@ def test_a_stalled_run_names_the_rank_and_the_hook_it_is_stuck_in(scene: At) -> 
 def test_the_digit_goes_to_the_ranks_and_makes_them_large(scene: At) -> None:
     at, size = scene(world=4, late=LATE), (120, 60)
     small = pressed(at, "6", size=size)
-    assert "┏━ [6] ranks" in small and "[2] hooks" in small
+    assert "┏━ [6] ranks" in small and "[g] graph" in small
     assert "▸▲   2" in pressed(at, "down", "j", size=size)
     large = pressed(at, "6", size=size)
-    assert "waits for the slowest" in large and "[2] hooks" not in large
-    assert "┏━ [1] points" in pressed(at, "escape", "tab", size=size)
+    assert "waits for the slowest" in large and "[g] graph" not in large
+    assert "┏━ [g] graph" in pressed(at, "escape", "tab", size=size)
     assert "ms of an iteration without the backward pass" in pressed(at, "question_mark", "end", size=size)
     assert next(key for key in ACTIONS if key.only == "ranks").about in pressed(at, "home", size=size)
     assert "┏━ [6] ranks" in pressed(scene(world=4), "6", size=(60, 15)), "where they have no room beside others"

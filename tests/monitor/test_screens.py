@@ -14,7 +14,7 @@ from hookflow.graph.plan import Edge, GivenWay
 from hookflow.graph.points import POINTS
 from hookflow.monitor.charts import Axis, ticks
 from hookflow.monitor.health import Health
-from hookflow.monitor.layout import screen
+from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.trace import Row, Traced
 from hookflow.monitor.view import Scene, View
 from hookflow.numbers import counted, number
@@ -28,6 +28,7 @@ FRAME = {"stage": "train", "bi": 1, "bn": 32, **NOTHING}
 
 
 def drawn(scene: Scene, width: int, height: int) -> str:
+    scene.visible = visible(width, height - (scene.timeline is not None), several=scene.several)
     rows = screen(scene, width, height)
     assert len(rows) == height
     assert {strip.cell_length for strip in rows} == {width}
@@ -74,6 +75,8 @@ SCREENS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[tuple[int, int], 
     "hook": ({}, {"page": "hook", "hook": 1}, SIZES),
     "event": ({}, {"page": "event", "event": "error"}, SIZES),
     "validation": ({}, {"page": "event", "event": "metrics"}, MIDDLE),
+    "graph": ({}, {"page": "graph"}, (*SIZES, (200, 60))),
+    "graph-idle": ({}, {"page": "graph", "idle": True, "whole": True}, MIDDLE),
     "help": ({}, {"page": "help"}, SIZES),
     "leave": ({}, {"asking": "quit"}, MIDDLE),
     "stop": ({}, {"asking": "stop"}, MIDDLE),
@@ -100,7 +103,7 @@ WIDTHS, HEIGHTS = (1, 2, 7, 12, 20, 33, 59, 75, 76, 99, 100, 150, 300), (1, 2, 3
 
 
 CHOICES: list[dict[str, Any]] = [{"zoomed": True}, {"asking": "quit"}, {"asking": "stop"}]
-CHOICES += [{"page": page} for page in ("main", "hook", "event", "help", "output", "gallery", "trace")]
+CHOICES += [{"page": page} for page in ("main", "graph", "hook", "event", "help", "output", "gallery", "trace")]
 
 
 @pytest.mark.parametrize("choices", CHOICES)
@@ -170,16 +173,18 @@ def test_the_hook_that_costs_most_is_shown_first(scene: At) -> None:
     slow = {str(clip): [100, 10**10, 10**8, 10**8, [100, 100]]}
     shown.state.apply({"k": "frame", **FRAME, "t": shown.state.now, "it": 590, "ep": 6, "hooks": slow})
     shown = replace(shown)
-    assert "hooks @ after_backward" in drawn(shown, 120, 40)
+    assert "hooks @ after_backward" in drawn(shown, 120, 29)
+    assert "why clip @ after_backward" in drawn(shown, 120, 40)
 
 
 def test_points_where_nothing_has_fired_for_a_minute_are_folded_and_others_counted(scene: At) -> None:
     shown = scene()
-    assert "│ before_run" in drawn(shown, 120, 40)
+    assert "│ before_run" in drawn(shown, 120, 29)
     shown.state.now += 61
-    assert "│ before_run" not in drawn(shown, 120, 40)
-    shown.view.idle = True
-    assert "│ before_run" in drawn(shown, 120, 80)
+    assert "│ before_run" not in drawn(shown, 120, 29)
+    shown.view.idle, shown.view.focus, shown.view.zoomed = True, 1, True
+    assert "before_run" in drawn(shown, 120, 80)
+    shown.view.zoomed = False
     shown.view.point = "before_run"
     text = drawn(shown, 80, 24)
     assert f"↓ {len(list(POINTS)) - 10} more" in text and "after_load_checkpoint" in text

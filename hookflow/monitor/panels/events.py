@@ -18,7 +18,7 @@ STYLES |= dict.fromkeys(("checkpoint", "histogram"), "checkpoint")
 
 
 def events(scene: Scene, width: int, height: int) -> list[Strip]:
-    focused = scene.view.focus == 5
+    focused = scene.focus == 5
     hint = "e E older, newer ▲✗   enter" if focused else "e newest ▲✗"
     if scene.view.event is not None:
         hint = "end: newest"

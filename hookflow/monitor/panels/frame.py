@@ -146,7 +146,10 @@ def _hints(scene: Scene) -> list[tuple[str, str]]:
     hints += [*[("older-trouble", "errors")] * (not scene.replay)]
     hints += [("page-gallery", "images")] * bool(scene.state.gallery.keys)
     hints += [("validate", "validate"), ("hook-off", "hook off"), ("page-trace", "trace")] * scene.can_act
-    hints += [("open", "open"), (" ".join(f"panel-{PANELS[number].name}" for number in panels(scene)), "panel")]
+    hints += [
+        ("open", "open"),
+        (" ".join(f"panel-{PANELS[number].name}" for number in panels(scene) if number), "panel"),
+    ]
     hints += [*[("freeze", "freeze")] * (not scene.replay), ("page-output", "output"), ("zoom", "zoom")]
     hints += [("previous-metric next-metric", "metric"), ("idle-points", "all points"), ("whole-run", "window")]
     return [*hints, ("image", "image")]

@@ -12,6 +12,11 @@ from hookflow.text import wrapped
 
 NUMBERS = (
     ("p50, p95, max", "half, 95 %, all of the last 60 s of firings took at most so long; ms; v: of the whole attempt"),
+    (
+        "graph: n, vs past",
+        "firings of the attempt; the median of the last 60 s by that of the attempt, ▲ by what was usual",
+    ),
+    ("graph: over the run", "the mean of each part of the run, of which three eighths are its median; of phases too"),
     ("last, count", "the last firing, ms; firings of the last 60 s, or of the attempt: dim where none was lately"),
     ("%it", "share of the time in training iterations, last 60 s; · for what fires outside them, as in validation"),
     ("60 s", "hooks: the mean firing in each stretch of the last minute; a quarter high is the attempt's mean"),

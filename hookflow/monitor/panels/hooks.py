@@ -14,6 +14,7 @@ from hookflow.graph.plan import Binding, PlannedHook
 from hookflow.graph.render.text import gutter
 from hookflow.graph.why import rows_of
 from hookflow.monitor.charts import ticks
+from hookflow.monitor.costs import COSTS
 from hookflow.monitor.durations import WINDOW, Timing
 from hookflow.monitor.health import bottleneck, verdict
 from hookflow.monitor.panels.events import traceback
@@ -39,7 +40,7 @@ def point_list(scene: Scene, width: int, height: int) -> list[Strip]:
     hidden, below = len(scene.points) - len(shown), len(shown) - part.stop
     hint = f"f shows {hidden} idle" if hidden else "f hides idle"
     hint = f"{f'↑ {part.start} ' * bool(part.start)}↓ {below} more" if below > 0 else hint
-    return boxed("[1] points", [row(inner, (head, "dim")), *body], width, height, scene.view.focus == 1, hint)
+    return boxed("[1] points", [row(inner, (head, "dim")), *body], width, height, scene.focus == 1, hint)
 
 
 def _point_line(scene: Scene, point: str, name: int, stretches: int, wide: bool, inner: int) -> Strip:
@@ -76,7 +77,7 @@ TRENDS = (60, 30, 20, 15, 12, 10, 6, 5)
 
 
 def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
-    inner, focused = width - 2, scene.view.focus == 2
+    inner, focused = width - 2, scene.focus == 2
     bound = scene.plan.at(scene.point)
     lanes = gutter(len(bound), rows_of(scene.plan, scene.point))
     lead = max((len(prefix) + 1 for prefix in lanes if prefix), default=0)
@@ -145,10 +146,6 @@ def mark(scene: Scene, binding: Binding) -> Part:
     if (binding.hook, binding.point) in state.errors:
         return ("✗", "error")
     return ("▲", "warn") if timing.slower and scene.share(binding) >= COSTS else ""
-
-
-COSTS = 0.01
-"""The share of the iterations from which on a hook that has become slower is marked."""
 
 
 def _move_hook(scene: Scene, step: int) -> None:

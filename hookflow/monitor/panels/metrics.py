@@ -79,7 +79,7 @@ def values(lines: Lines, at: float = math.inf, *, words: bool = True, extremes: 
 def metrics(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return a box with one chart, or with several beside each other where there is room."""
     names = charts(scene.state)
-    inner, focused = width - 2, scene.view.focus == 3
+    inner, focused = width - 2, scene.focus == 3
     hint = f"[ ] next of {len(names)}  l {'linear' if scene.view.log else 'log'}" if len(names) > 1 else ""
     if not names or height < 7 or inner < 2 * LABEL:
         lines = [row(inner, (" no scalars yet" if not names else "", "dim")), *strips(scene, inner, height - 2)]

@@ -21,7 +21,7 @@ WAITS = "·"
 
 def panel(scene: Scene, width: int, height: int) -> list[Strip]:
     ranks, inner, room = scene.state.ranks, width - 2, height - 3
-    focused = scene.view.focus == 6
+    focused = scene.focus == 6
     picked = min(scene.view.rank, ranks.world - 1) if focused else None
     numbers = _shown(ranks, room, picked)
     rows = _Rows(scene, numbers, inner)

@@ -14,7 +14,7 @@ from hookflow.text import wrapped_phrases
 
 def system(scene: Scene, width: int, height: int) -> list[Strip]:
     inner = width - 2
-    return boxed("[4] system", [*_machine(scene, inner), *_facts(scene, inner)], width, height, scene.view.focus == 4)
+    return boxed("[4] system", [*_machine(scene, inner), *_facts(scene, inner)], width, height, scene.focus == 4)
 
 
 def _machine(scene: Scene, width: int) -> list[Strip]:

@@ -1,0 +1,378 @@
+"""The graph: the loop with its phases and hooks in one order, the edges between them, and what each costs.
+
+Below it, why the hook at the cursor fires where it does, and what it has taken over the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from textual.strip import Strip
+
+from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.render.loop import MARKS, Row, label, rows
+from hookflow.graph.render.text import place_of
+from hookflow.graph.why import neighbours
+from hookflow.monitor.charts import LABEL, Axis, Curve, chart
+from hookflow.monitor.costs import COSTS, Cost, cost
+from hookflow.monitor.history import ITERATION, Stretch, usual
+from hookflow.monitor.panels.hooks import mark
+from hookflow.monitor.style import CONDITION_STYLES, SPARKS, Part, beside, boxed, row, window
+from hookflow.monitor.view import Action, Page, Prompt, Scene
+from hookflow.numbers import counted, duration, many, out_of, percent, rough
+from hookflow.text import fit
+
+
+class Column(NamedTuple):
+    """Figures beside the rows: the heading, the cells that they take, and what a row has there."""
+
+    title: str
+    width: int
+    cell: Callable[[Row], Part]
+
+
+class Table:
+    """Draws rows of the loop with columns of figures, as many as have room, in the order in which they stand."""
+
+    def __init__(self, rows: Sequence[Row], width: int, names: Callable[[Row], str]) -> None:
+        self._width, self._names = width, names
+        self.loop = max((cell_len(label(each, names(each))) for each in rows), default=8)
+        self.lanes = max((len(each.lanes) for each in rows), default=0)
+        longest = max((cell_len(each.binding.hook) for each in rows if each.binding), default=4)
+        self.hook = min(longest, 24 if width >= 110 else 16 if width >= 70 else 12)
+        self.rail = max((len(each.rail) for each in rows), default=0)
+        self.room = width - 8 - self.loop - self.lanes - self.hook - self.rail - 2 * bool(self.lanes)
+
+    def head(self, columns: Sequence[Column], last: str) -> Strip:
+        left = f" {fit('the loop', self.loop)}  {fit('', self.lanes + 2 * bool(self.lanes))}"
+        left += fit("hook", self.hook + self.rail + 1)
+        figures = "".join(f" {each.title:>{each.width}}" for each in columns)
+        return row(self._width, (f"{left}{figures}  {last}", "dim"))
+
+    def line(self, each: Row, sign: Part, columns: Sequence[Column], last: Sequence[Part], style: str) -> Strip:
+        """Return a row: a `sign`, the loop, the hook in a `style`, its figures, and what comes last."""
+        text = fit(label(each, self._names(each)), self.loop)
+        spine = len(each.within)
+        name: list[Part] = [(text[spine:], "strong" if each.kind == "round" else "dim" if style == "dim" else "")]
+        if each.kind == "phase":
+            name = [" ", (MARKS[each.name], each.name), text[spine + 2 :]]
+        parts: list[Part] = [sign, (text[:spine], "faint"), *name, "  "]
+        parts += [(f"{each.lanes:>{self.lanes}}  ", "edge")] * bool(self.lanes)
+        parts += [
+            (fit(each.binding.hook if each.binding else "", self.hook), style),
+            (f" {each.rail:<{self.rail}}", "edge"),
+        ]
+        for column in columns:
+            cell = column.cell(each)
+            shown, look = (cell, "") if isinstance(cell, str) else cell
+            parts.append((f" {shown:>{column.width}}", look))
+        return row(self._width, *parts, "  ", *last, picked=style == "picked")
+
+
+def heights(stretches: Sequence[Stretch | None]) -> str:
+    """Return the means as a row of bars, of which three eighths are as usual."""
+    scale = 3 / (usual(stretches) or 1.0)
+    return "".join(SPARKS[min(max(round(each.mean * scale), 1), 8) - 1] if each else " " for each in stretches)
+
+
+def shown_rows(scene: Scene, lanes: int) -> list[Row]:
+    """Return the rows of the loop, made anew only where the plan, or what is shown of it, has changed."""
+    view = scene.view.graph
+    made_from = (scene.view.idle, view.wanted, lanes)
+    if view.kept is None or view.kept[0] is not scene.plan or view.kept[1] != made_from:
+        word = view.wanted.lower()
+        names = {each.id: f"{each.hook} {each.point} {scene.plan.hook(each.hook).use}" for each in scene.plan.bindings}
+        only = {id_ for id_, name in names.items() if word in name.lower()} if word else None
+        view.kept = (scene.plan, made_from, rows(scene.plan, idle=scene.view.idle, only=only, lanes=lanes))
+    return view.kept[2]
+
+
+def _named(scene: Scene, each: Row) -> str:
+    """Return the name of a row, of a round with how far it is."""
+    state = scene.state
+    match each.name if each.kind == "round" else "":
+        case "epoch":
+            return f"epoch {_of(state.epoch, state.run.get('max_epochs', 0))}"
+        case "iteration" if state.stage == "train" and state.batches:
+            return f"iteration {_of(state.batch, state.batches)}"
+        case "validation" if state.stage == "val" and state.batches:
+            return f"validation {_of(state.batch, state.batches)}"
+        case "test" if state.stage == "test" and state.batches:
+            return f"test {_of(state.batch, state.batches)}"
+    return each.name
+
+
+def _of(count: int, whole: int) -> str:
+    return out_of(count, whole).replace("/", " of ")
+
+
+STAGES = {"train": "iteration", "val": "validation", "test": "test"}
+POINTS = {"start": "before_train", "save": "before_save_checkpoint"}
+
+STUCK = 1.0
+"""Seconds inside a hook from which on the run is at its row: else the mark would jump about."""
+
+
+def here(scene: Scene, shown: Sequence[Row]) -> int | None:
+    """Return the row where the run is now: the hook that it is in for long, or its round; None where it is over."""
+    state = scene.state
+    if scene.health.over or state.end:
+        return None
+    binding, seconds = scene.inside.get(0, (-1, 0.0))
+    if seconds >= STUCK and binding >= 0:
+        for place, each in enumerate(shown):
+            if each.binding and each.binding.id == binding:
+                return place
+    stage = "train" if state.stage == "paused" else state.stage
+    name = STAGES.get(stage) or POINTS.get(stage, "")
+    return next((place for place, each in enumerate(shown) if each.name == name), None)
+
+
+def graph(scene: Scene, width: int, height: int, focused: bool = True) -> list[Strip]:
+    """Return the rows around the cursor in a box."""
+    inner, room = width - 2, height - 3
+    shown = shown_rows(scene, _lanes(width))
+    table = Table(shown, inner, lambda each: _named(scene, each))
+    columns, left = _chosen(scene, table.room)
+    ids = [each.binding.id if each.binding else -1 for each in shown]
+    at = ids.index(scene.picked.id) if scene.picked and scene.picked.id in ids else 0
+    part, now = window(len(shown), room, at), here(scene, shown)
+    body = [table.head(columns, (HISTORY if left > len(HISTORY) else "the run") if left else "")]
+    for place, each in enumerate(shown[part], part.start):
+        picked = each.binding is not None and each.binding is scene.picked
+        sign: Part = ("▸", "focus") if picked and focused else " "
+        if place == now:
+            sign = ("●", CONDITION_STYLES.get(scene.health.condition, "warn"))
+        style = "picked" if picked and focused else "" if each.kind != "point" or _fired(scene, each) else "dim"
+        body.append(table.line(each, sign, columns, _past(scene, each, left), style))
+    if not scene.plan.bindings or not shown:
+        body.append(
+            row(inner, (" nothing matches the filter" if scene.plan.bindings else " no hooks are known yet", "dim"))
+        )
+    return boxed(_title(scene), body, width, height, focused, _hint(scene, len(shown) - part.stop, inner))
+
+
+def _fired(scene: Scene, each: Row) -> bool:
+    return each.binding is not None and scene.state.first.timing(each.binding.id).count > 0
+
+
+def _title(scene: Scene) -> str:
+    plan, wanted = scene.plan, scene.view.graph.wanted
+    filtered = f"  / {wanted}" * bool(wanted)
+    return f"[g] graph: {counted(len(plan.hooks), 'hook')} at {counted(len(plan.bound_points), 'point')}{filtered}"
+
+
+def _hint(scene: Scene, below: int, width: int) -> str:
+    idle = len(scene.points) - len(scene.plan.bound_points)
+    parts = [f"↓ {below} more"] if below > 0 else []
+    parts += [f"{counted(idle, 'idle point')}: f"] if width >= 76 else []
+    return "   ".join([*parts, "of the run: v" if scene.view.whole else "last 60 s: v"])
+
+
+def _chosen(scene: Scene, room: int) -> tuple[list[Column], int]:
+    """Return the columns that have room, and the cells that are left for the history; none where they are too few."""
+    known: dict[Row, Cost] = {}
+
+    def of(each: Row) -> Cost:
+        if each not in known:
+            known[each] = cost(scene.state, scene.plan, scene.pace, each, scene.view.whole)
+        return known[each]
+
+    def style(each: Row) -> str:
+        return "" if of(each).recent else "dim"
+
+    def ratio(each: Row) -> Part:
+        times = of(each).ratio
+        return (
+            ""
+            if times is None
+            else (f"×{times:.2f}" if times < 0.095 else f"×{rough(times)}", "warn" if of(each).slower else "dim")
+        )
+
+    def share(each: Row) -> Part:
+        used = of(each).share
+        if used is None:
+            return ("·" if each.binding else "", "faint")
+        return percent(used), "strong" if used >= COSTS and each.kind != "round" else style(each)
+
+    def p50(each: Row) -> Part:
+        ns = of(each).ns
+        return (duration(ns), style(each)) if ns is not None else ""
+
+    columns = [
+        Column("every", 7, lambda each: (of(each).every, "dim")),
+        Column("n", 5, lambda each: (many(of(each).count) if of(each).count else "", "dim")),
+        Column("p50   ", 8, p50),
+        Column("vs past", 7, ratio),
+        *[Column("slowest", 9, lambda each: _slowest(scene, each))] * scene.several,
+        Column("%it", 5, share),
+    ]
+    widths = {each.title: each.width for each in columns}
+    chosen: set[str] = set()
+    for title in ("p50   ", "%it", "slowest", HISTORY, "vs past", "every", "n"):  # in the order of their worth
+        if title in (*widths, HISTORY) and (wide := widths.get(title, LEAST)) < room:
+            chosen.add(title)
+            room -= wide + 1
+    return [each for each in columns if each.title in chosen], min(room + LEAST, MOST) if HISTORY in chosen else 0
+
+
+HISTORY = "over the run"
+LEAST, MOST = 8, 64
+"""The cells that the history of a row has at least, where there is room for it, and at most."""
+
+
+def _slowest(scene: Scene, each: Row) -> Part:
+    """Return which rank takes longest there, and how many times as long as the others."""
+    if each.binding is None:
+        return ""
+    ranks = {number: rank.timing(each.binding.id) for number, rank in scene.state.ranks.of.items()}
+    begin = scene.since(each.binding)
+    times = {number: timing.firings(begin).percentile(0.5) for number, timing in ranks.items() if timing.fired(begin)}
+    if len(times) < 2:
+        return ""
+    slowest = max(times, key=lambda number: times[number])
+    others = median(ns for number, ns in times.items() if number != slowest) or 1.0
+    factor = times[slowest] / others
+    return (f"r{slowest} ×{rough(factor)}", "warn" if factor >= 1.5 and times[slowest] > 1e6 else "dim")
+
+
+def _past(scene: Scene, each: Row, room: int) -> list[Part]:
+    """Return the history of a row over the run, and what is wrong with the hook."""
+    state = scene.state
+    if not room or (each.kind == "round" and each.name != ITERATION):
+        return [" " * room]
+    drawn = heights(state.histories.of(each.binding or each.name).stretches(0, state.it + 1, room))
+    return [(drawn, "heat2" if each.binding else "train"), " ", mark(scene, each.binding) if each.binding else ""]
+
+
+def why(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return in a box why the hook at the cursor fires where it does: a fact a row."""
+    binding, inner = scene.picked, width - 2
+    if binding is None:
+        return boxed("why", [row(inner, (" no hook is bound to this point", "dim"))], width, height)
+    facts = [*_reasons(scene, binding)]
+    body = [row(inner, (f" {name:<8}", "dim"), fit(text, max(inner - 10, 1))) for name, text in facts]
+    more = f"enter: {len(facts) - height + 2} more" if len(facts) > height - 2 else "enter: its page"
+    return boxed(f"why {binding.hook} @ {binding.point}", body, width, height, hint=more)
+
+
+def _reasons(scene: Scene, binding: Binding) -> Iterator[tuple[str, str]]:
+    """Yield for whom it waits and what says so, who waits for it, the data that it reads and writes, its phase."""
+    plan, point = scene.plan, binding.point
+    edges = plan.edges_at(point)
+    for name in ("after", "before"):
+        at_place: dict[str, list[str]] = {}
+        for edge in edges:
+            if binding.id == (edge.then_id if name == "after" else edge.first_id):
+                at_place.setdefault(place_of(edge), []).append(edge.first if name == "after" else edge.then)
+        for place, hooks in at_place.items():
+            yield name, f"{', '.join(dict.fromkeys(hooks))}   {place}"
+        if name == "after" and not at_place:
+            answer = next((each for each in neighbours(plan, point) if each.then is binding), None)
+            reasons = {"phase": "of an earlier phase", "file": "which the file has before it", "edge": ""}
+            yield "after", f"{answer.first.hook}, {reasons[answer.reason]}" if answer else "nothing: the first here"
+        if name == "before" and not at_place:
+            yield "before", "nothing here waits for it"
+    for slot in binding.reads:
+        yield "reads", f"{slot}{_writer(plan, binding, slot)}"
+    if binding.writes:
+        yield "writes", ", ".join(binding.writes)
+    own = plan.hook(binding.hook).phase
+    moved = binding.phase != own and binding.half != "exit"
+    yield "phase", binding.phase + f"   an edge moves it from {own}" * moved
+    yield "fires", f"{binding.trigger}" or "always"
+
+
+def _writer(plan: Plan, binding: Binding, slot: str) -> str:
+    """Return who writes a slot last before a binding reads it, in this round of the loop or the one before."""
+    order = [*plan.bindings[binding.id :], *plan.bindings[: binding.id]]
+    writer = next((each for each in order[::-1] if slot in each.writes and each.id != binding.id), None)
+    if writer is None:
+        return ""
+    where = "" if writer.point == binding.point else f" @ {writer.point}"
+    return f"   written by {writer.hook}{where}"
+
+
+def over_time(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return in a box what the hook at the cursor has taken over the run, in ms."""
+    binding, state, inner = scene.picked, scene.state, width - 2
+    count = max(2 * (inner - LABEL - 2), 1)
+    drawn = state.histories.of(binding).stretches(0, state.it + 1, count) if binding else []
+    at = [state.it * (k + 0.5) / count for k in range(count)]
+    means = [(it, each.mean / 1e6) for it, each in zip(at, drawn, strict=False) if each]
+    points = [(it, mean, mean, mean) for it, mean in means]
+    name = f"{binding.hook} over the run, ms" if binding else "over the run"
+    if not points:
+        return boxed(name, [row(inner, (" it has not fired yet", "dim"))], width, height)
+    return boxed(name, chart([Curve("train", points)], Axis(0, state.it), inner, height - 2), width, height)
+
+
+def page(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return the graph, and below it, where there is room, the reasons and the time of the hook at the cursor."""
+    least = 0 if height < 18 else 7
+    high = min(needed(scene, width), height - least)
+    low = min(height - high, 16) if least else 0
+    return [*graph(scene, width, height - low), *below(scene, width, low)]
+
+
+def needed(scene: Scene, width: int) -> int:
+    """Return the rows of a box that has all rows of the graph."""
+    return len(shown_rows(scene, _lanes(width))) + 3
+
+
+def _lanes(width: int) -> int:
+    return max(width // 24, 2)
+
+
+def below(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return the reasons and the time of the hook at the cursor, side by side where there is room."""
+    if not height:
+        return []
+    if width < 76:
+        return why(scene, width, height)
+    right = max(width * 2 // 5, 36)
+    return beside(why(scene, width - right, height), over_time(scene, right, height))
+
+
+def _move(scene: Scene, step: int) -> None:
+    """Move the cursor from hook to hook, over the points."""
+    bound = [each.binding for each in shown_rows(scene, 2) if each.binding]
+    if bound:
+        at = bound.index(scene.picked) if scene.picked in bound else -1
+        picked = bound[min(max(at + step, 0), len(bound) - 1)]
+        scene.view.point, scene.view.hook = picked.point, scene.plan.at(picked.point).index(picked)
+
+
+def _filter(scene: Scene) -> None:
+    def apply(scene: Scene, text: str) -> None:
+        scene.view.graph.wanted = text.strip()
+
+    scene.view.prompt = Prompt("/", lambda scene, text: None, apply, text=scene.view.graph.wanted)
+
+
+PANEL = Page(
+    "graph",
+    graph,
+    move=_move,
+    enter=lambda scene: scene.view.open("hook"),
+    actions=(Action("filter-graph", "/", "show the hooks with a text in their name, point or class", _filter),),
+)
+"""The graph on the first screen."""
+
+GRAPH = replace(
+    PANEL,
+    draw=page,
+    key="g",
+    about="the graph: the loop with all hooks, their order, their times and the reasons; and back",
+    hints=lambda scene: [
+        ("up down", "hook"),
+        ("open", "its page"),
+        ("filter-graph", "filter"),
+        ("whole-run", "window"),
+        ("idle-points", "idle points"),
+    ],
+)
