@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from torch.utils.hooks import RemovableHandle
+
 
 class Notes:
     """Notes in a file each call at `forward`: who is called, for which module, after how many iterations, where."""
@@ -22,8 +24,10 @@ class Notes:
 
 class Once(Notes):
     def forward(self, run: Any, name: str) -> None:
-        super().forward(run, name)
-        run.handle.remove()
+        with run.handle as handle:
+            super().forward(run, name)
+            ids = handle.id, run.handle.id, run.handles["probe"].id
+            assert isinstance(handle, RemovableHandle) and ids[0] == ids[1] != ids[2]
 
 
 class NotesModel(Notes):

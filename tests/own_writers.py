@@ -72,11 +72,31 @@ class Fails(Notes):
             raise ConnectionError("nobody answers")
 
 
-class Lacks(Writer):
-    """Lacks nearly all that a writer must have."""
+class Steps:
+    """A writer with one verb, which names what it wants of it; derived from nothing."""
 
-    def close(self) -> None: ...
+    def __init__(self, dir: Path) -> None:  # noqa: A002
+        self.file = dir / "steps"
+
+    def write_scalar(self, name: str, value: float, step: int) -> None:
+        with self.file.open("a") as file:
+            file.write(f"{step} {name} {value}\n")
+
+
+class Pictures(Notes):
+    """Gives its images other arguments than its base class, and its figures none of their own."""
+
+    def write_image(self, step: int, file: Path, quality: int = 3) -> None:  # type: ignore[override]
+        self.note("image", file.name, step, quality)
+
+
+class Asks:
+    """Asks for what is not offered."""
+
+    def write_text(self, name: str, txt: str) -> None: ...
 
 
 class NoWriter:
     """Is none."""
+
+    def write(self) -> None: ...

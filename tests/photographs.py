@@ -38,6 +38,7 @@ DERIVED = {
     "RunState.batches": "of the current pass",
     "RunState.batch_size": "of the current batch",
     "RunState.validation_due": "used up when the run was resumed",
+    "Handle": "an id that PyTorch counts up in each process",
     "Stack": "what PyTorch holds follows from the registrations",
     "Requests.offered": "of the current batch",
     "Scalars._others": "names for a hint",

@@ -14,13 +14,7 @@ from hookflow.events.records import Level
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-
-class Handle(Protocol):
-    """A hook inside the network, as PyTorch has registered it."""
-
-    def remove(self) -> None:
-        """Take the hook off for good: the modules hold it no more, and a resumed run does not register it again."""
+    from torch.utils.hooks import RemovableHandle
 
 
 class Run(Protocol):
@@ -40,7 +34,8 @@ class Run(Protocol):
     """The data sources by split: "train", and "val" and "test" where the pipeline has them; a set with a name of its
     own is "val.ood".
 
-    `hookflow.runner.data.source.Source` says what each can do.
+    `run.data["train"].dataset`, `.sampler` and `.loader` are its parts; `hookflow.runner.data.source.Source` says what
+    each can do.
     """
     rank: int
     """Which of the processes that train together this is; 0 where there is one."""
@@ -101,14 +96,15 @@ class Run(Protocol):
         """At `after_train_iter`: whether this iteration has left a step out, as asked or for what was not finite."""
 
     @property
-    def handle(self) -> Handle:
+    def handle(self) -> RemovableHandle:
         """In a call of a hook inside the network: `run.handle.remove()` takes it off the module that it is called for.
 
-        Raises UserError anywhere else.
+        It is a handle as PyTorch's: with an `id`, and removed at the end of a `with`. Removed is for good: a resumed
+        run does not register the hook again. Raises UserError anywhere else.
         """
 
     @property
-    def handles(self) -> Mapping[str, Handle]:
+    def handles(self) -> Mapping[str, RemovableHandle]:
         """Every hook inside the network by name: `run.handles["probe"].remove()` takes it off all of its modules."""
 
     @property

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from hookflow.writers.base import Writer
 
@@ -34,16 +32,6 @@ class CSVWriter(Writer):
 
     def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
         self._rows.writerow((iteration, epoch, f"{time:.3f}", name, value))
-
-    def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None: ...
-
-    def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None: ...
-
-    def write_histogram(
-        self, name: str, edges: Sequence[float], counts: Sequence[int], iteration: int, epoch: int, time: float
-    ) -> None: ...
-
-    def write_config(self, config: Mapping[str, Any]) -> None: ...
 
     def resume_at(self, iteration: int) -> bool:
         """Write the file anew with what stands up to the iteration; a row that a kill has torn is left out."""

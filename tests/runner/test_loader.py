@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler
 
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import LoaderSection
@@ -29,7 +29,7 @@ from hookflow.runner.data.source import Source, as_source, close
 from hookflow.runner.numerics import random_state as random_state_module
 from hookflow.runner.numerics.random_state import generator_states, random_state, seed_everything
 from tests.conftest import TESTS
-from tests.loaders import Images, context, dataset
+from tests.loaders import Images, Numbers, context, dataset, with_sampler
 from tests.runner.same import assert_same
 
 CPU = torch.device("cpu")
@@ -360,3 +360,17 @@ def test_on_cuda_a_batch_is_handed_out_before_the_next_one_is_fetched(monkeypatc
     moved = prefetch(batches, context(device=torch.device("cuda")))
     assert (next(moved), fetched) == (0, [0])
     assert [*moved] == [1, 2]
+
+
+def test_the_parts_of_a_source_are_reachable(closing: Callable[[Source], Source]) -> None:
+    made, own, numbers = Images(), with_sampler(), Numbers()
+    here, kept = source(made), source(dataset(), on_device=True)
+    workers, streams = closing(source(made, workers=1)), source(numbers)
+    batches = as_source(own, HERE, context())
+    sampled = source(made, sampler="./loaders.py:weighted")
+    assert [each.dataset for each in (here, workers, streams, batches)] == [made, made, numbers, own.dataset]  # type: ignore[attr-defined]
+    assert here.sampler.indices(0).sort().values.tolist() == list(range(26))  # type: ignore[attr-defined]
+    assert isinstance(sampled.sampler, WeightedRandomSampler)  # type: ignore[attr-defined]
+    assert batches.sampler is own.sampler and batches.loader is own  # type: ignore[attr-defined]
+    assert here.loader is kept.loader is None and isinstance(workers.loader, DataLoader)  # type: ignore[attr-defined]
+    assert as_source([torch.zeros(2, 3)], HERE, context()).dataset is None  # type: ignore[attr-defined]

@@ -58,6 +58,16 @@ def test_a_writer_is_given_all_that_is_logged_and_closed_once(trained: Trained, 
     assert messages(run, "warn") == []
 
 
+def test_a_class_with_one_verb_is_a_writer_and_is_given_what_it_names(trained: Trained, tmp_path: Path) -> None:
+    run = trained('writers.one={use="./own_writers.py:Steps"}', own("Pictures", tmp_path / "notes"), LOGS)
+    steps = (run.writers / "one/steps").read_text().splitlines()
+    assert sorted(steps) == sorted(f"{row.iter} {row.name} {row.value}" for row in scalars(run))
+    images = [call[2:] for call in notes(tmp_path / "notes") if call[0] == "image"]
+    logged = records(run, "image")
+    assert images == [[Path(str(image["path"])).name, image["it"], 3] for image in logged]
+    assert messages(run, "warn") == []
+
+
 def test_the_training_thread_never_calls_what_writes(trained: Trained, tmp_path: Path) -> None:
     watches = f'hooks.watches={{use="./loggers.py:Watches", args={{file="{tmp_path / "called"}"}}}}'
     trained(own("Notes", tmp_path / "notes"), LOGS, watches)
@@ -158,8 +168,8 @@ def test_it_is_closed_however_the_run_ends(code: int, trained: Trained, tmp_path
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        ("./own_writers.py:Lacks", "abstract methods"),
-        ("./own_writers.py:NoWriter", "writers.own must be a hookflow.writers.base.Writer, and this makes a NoWriter"),
+        ("./own_writers.py:Asks", 'Asks.write_text asks for "txt", which is not offered (did you mean "text"?)'),
+        ("./own_writers.py:NoWriter", "write_histogram, write_config, and NoWriter has none"),
         ("tensorbord", 'there is nothing called "tensorbord"'),
         ("csv", 'writers.own takes no argument "fil"'),
     ],

@@ -36,7 +36,7 @@ from hookflow.runner.loop.task import FunctionTask, steps_itself, wrong_task
 from hookflow.runner.numerics.precision import choose_precision
 from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seed_everything
 from hookflow.user_code import explained
-from hookflow.writers.base import Writer
+from hookflow.writers.base import Writer, as_writer
 
 Made = TypeVar("Made")
 
@@ -263,7 +263,11 @@ class _Builder:
         key, args = f"writers.{name}", self.pipeline.writers[name].args
         provided = as_annotated(make, args)
         assert isinstance(provided, Mapping)
-        return self._checked(key, self._call(make, {**_taken(make, offers), **provided}, key), Writer)  # type: ignore[type-abstract]
+        made = self._call(make, {**_taken(make, offers), **provided}, key)
+        try:
+            return as_writer(made)
+        except TypeError as error:
+            raise UserError(Problem(f"{key}: {error}", self.places.of(f"{key}.use"))) from None
 
     def _call(self, make: Maker, args: Mapping[str, Any] | Sequence[Any], key: str) -> Any:
         """Call `make`; a value that it refuses is the user's mistake, with its place in the pipeline."""

@@ -173,6 +173,7 @@ class Unsaved:
         self._owners = {f"the task {type(task).__name__}": task} | {
             f"data.{split} ({type(owner).__name__})": owner
             for split, source in data.items()
+            if not hasattr(source, "state_dict")
             if not type(owner := getattr(source, "dataset", source)).__module__.startswith("hookflow.")
         }
         self._owners = {name: owner for name, owner in self._owners.items() if not hasattr(owner, "state_dict")}

@@ -49,6 +49,20 @@ class Sized:
         return self.info["batches"]
 
 
+class OverLoader(Sized):
+    """A source out of a `loader` of batches, whose dataset and sampler are its own; None where it has none."""
+
+    loader: Any
+
+    @property
+    def dataset(self) -> Any:
+        return getattr(self.loader, "dataset", None)
+
+    @property
+    def sampler(self) -> Any:
+        return getattr(self.loader, "sampler", None)
+
+
 def data_info(data: Any, examples: int, batches: int, batch_size: int, note: str = "") -> DataInfo:
     """Return the description of a user's data, named by their class."""
     return DataInfo(

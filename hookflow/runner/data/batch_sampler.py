@@ -81,6 +81,11 @@ class BatchSampler(BatchSharding):
     def __len__(self) -> int:
         return self._taken
 
+    @property
+    def order(self) -> Any:
+        """The user's sampler; this object where there is none."""
+        return self
+
     def indices(self, epoch: int) -> Tensor:
         """Return the indices of all examples, int64 (examples,), in the order of the epoch."""
         if not self.shuffle:
@@ -103,6 +108,10 @@ class CustomBatchSampler(BatchSampler):
         self._where = where
         self.seed = seed
         super().__init__(len(self._sampled(0)), shuffle=False, seed=seed, **options)
+
+    @property
+    def order(self) -> Any:
+        return self._sampler
 
     def indices(self, epoch: int) -> Tensor:
         """Return the indices that the sampler gives in the epoch."""

@@ -41,34 +41,35 @@ class Loader(Sized):
         self.batch_size, self.global_batch_size = sampler.batch_size, sampler.global_batch_size
         self._parts = parts
         self.workers = workers = parts.section.workers
+        self.sampler = sampler.order
         self._draws = may_draw(data) or parts.collate is not default_collate
         self._keys = _Keys(sampler, parts.context, self._draws)
         self._batches: Any = None
         self.dataset = data
         self._fetches = fetches = _FetchBatch(data, parts.collate)
-        self._loader: Any = None
+        self.loader: DataLoader[Any] | None = None
         # without workers and pinned memory PyTorch's loader takes 17 µs a batch for a call
         if workers or parts.context.device.type == "cuda":
             options = loader_options(fetches, type(data).__name__, parts)
             with no_loader_warnings():
-                self._loader = DataLoader(fetches, sampler=self._keys, persistent_workers=workers > 0, **options)
+                self.loader = DataLoader(fetches, sampler=self._keys, persistent_workers=workers > 0, **options)
         self.info = sampler.describe(type(data).__name__, parts.worker_note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         self._keys.epoch, self._keys.start = epoch, start
-        if self._loader is None:
+        if self.loader is None:
             batches = (self._fetches.here if self._draws else partial(map, self._fetches.__getitem__))(self._keys)
         else:
             with no_loader_warnings():
-                self._batches = iter(self._loader)
+                self._batches = iter(self.loader)
             let_be_killed(self._batches)
             batches = forked(self._batches, len(self._keys)) if self._draws else self._batches
         yield from self._parts.augmented(prefetch(batches, self._parts.context), epoch, start)
 
     def close(self) -> None:
-        if self._parts.section.workers and self._batches is not None:
+        if self.loader is not None and self.workers and self._batches is not None:
             end_workers(self._batches, self.info["name"], self._parts.context.say)
-            self._batches = self._loader._iterator = None  # its pipes close at once, not at a garbage collection
+            self._batches = self.loader._iterator = None  # its pipes close at once, not at a garbage collection
 
 
 class _Keys:
@@ -158,6 +159,7 @@ class OnDevice(Sized):
     def __init__(self, data: Any, parts: LoaderParts) -> None:
         self._parts, context = parts, parts.context
         self._sampler = parts.batch_sampler(data)
+        self.dataset, self.sampler, self.loader = data, self._sampler.order, None
         self.batch_size, self.global_batch_size = self._sampler.batch_size, self._sampler.global_batch_size
         with seeded(derive_seed(context.seed, RNGStream.EXAMPLES)):
             full = parts.collate(examples_of(data, list(range(len(data)))))

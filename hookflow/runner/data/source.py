@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
-from hookflow.runner.data.base import DataContext, Sized, Sizes, data_info
+from hookflow.runner.data.base import DataContext, OverLoader, Sizes, data_info
 from hookflow.runner.data.loader import Loader, OnDevice
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.stream import Stateful, stream_source
@@ -25,6 +25,9 @@ EXPECTED = (
 
 class Source(Protocol):
     """One split of the data, as the runner and the hooks see it in `run.data`.
+
+    The sources that hookflow makes have the attributes `dataset`, `sampler` and `loader`: the dataset; the sampler of
+    the user, else what determines the order; and the DataLoader, None where batches are made in the training process.
 
     Two more methods are optional. They are called with the index of the latest batch in the epoch.
     `batch_size(index)` returns the number of its examples on this rank; without it, the size is read off the tensors
@@ -135,7 +138,7 @@ def _not_a_source(made: Any, why: str, where: Where, hint: str = f"it should mak
     return UserError(Problem(f"this makes a {type(made).__name__}, {why}", where, hint))
 
 
-class Batches(Sized):
+class Batches(OverLoader):
     """A source out of any iterable of batches with a length, such as a `torch.utils.data.DataLoader`.
 
     Each epoch iterates anew, after `set_epoch(epoch)` of its sampler if that has one. Its random numbers come from the
@@ -145,7 +148,7 @@ class Batches(Sized):
 
     def __init__(self, batches: Any, context: DataContext) -> None:
         self.batch_size, self.global_batch_size = _sizes_of(batches, context.world)
-        self.loader: Iterable[Any] = batches
+        self.loader = batches
         self._context = context
         self._generator: torch.Generator | None = getattr(batches, "generator", None)
         self._began: dict[str, Any] | None = None
@@ -174,7 +177,7 @@ class Batches(Sized):
         for _ in islice(batches, start):
             pass
         self._set_random(now)
-        return batches
+        return batches  # type: ignore[no-any-return]
 
     def _random(self) -> dict[str, Any]:
         own = None if self._generator is None else self._generator.get_state()

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
 from hookflow.pipeline.registry import missing_package
-from hookflow.runner.data.base import DataContext, Sized, Sizes, data_info
+from hookflow.runner.data.base import DataContext, OverLoader, Sizes, data_info
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
 from hookflow.runner.numerics.random_state import (
@@ -171,7 +171,7 @@ def examples_to_reload(state: Any) -> int:
     return sum(examples_to_reload(inner) for inner in state.values())
 
 
-class Stateful(Sized):
+class Stateful(OverLoader):
     """A source out of a loader with `state_dict` and `load_state_dict`, as `StatefulDataLoader` of torchdata is one.
 
     An epoch is so many batches. The stream goes on from epoch to epoch, and begins anew when it is through; it also
@@ -278,6 +278,10 @@ class Stream(Stateful):
         self.batch_size = lambda index: self._size  # of the batch that was given last
         if data.world == parts.context.world:  # else each rank takes a share of its own, of whatever size
             self.global_batch_size = lambda index: self._size * data.world
+
+    @property
+    def dataset(self) -> Any:
+        return self.loader.dataset.data
 
     def _augmented(self, batch: Any, epoch: int, index: int) -> Any:
         return self._parts.augment_batch(batch, epoch, index)

@@ -7,6 +7,7 @@ time, it stays registered and is skipped.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -65,6 +66,17 @@ class Stack:
             self._hooks.move_to_end(id_)
 
 
+class Handle(RemovableHandle):
+    """PyTorch's handle, which here takes a hook off modules for good: a resumed run will not register it again."""
+
+    def __init__(self, remove: Callable[[], None]) -> None:
+        super().__init__(OrderedDict())
+        self._remove = remove
+
+    def remove(self) -> None:
+        self._remove()
+
+
 @dataclass(eq=False)
 class Registration:
     """One binding at one module, registered while `handle` is there; once `removed`, never again."""
@@ -83,6 +95,7 @@ class Registration:
         self.stages = binding.stages or ("train",)
         self.key = binding.hook, binding.point, self.name
         """Its name in a checkpoint."""
+        self.removal = Handle(partial(self.drop, for_good=True))
         callback = self._callback()
         self._hook = hidden(callback) if self.hide else callback
         self.stack.members.append(self)
@@ -119,13 +132,6 @@ class Registration:
 
 
 Step = Callable[[Any, Any], Any]
-
-
-@dataclass(frozen=True)
-class Handle:
-    """Takes a hook off modules for good: a resumed run will not register it again."""
-
-    remove: Callable[[], None]
 
 
 class ModuleHooks:
@@ -185,7 +191,7 @@ class ModuleHooks:
         if current is None or here is not current.firing.binding:
             hint = next((f'another hook writes run.handles["{hook}"]' for hook in self.handles), "")
             raise UserError(Problem("run.handle is for a hook inside the network, while it is called", hint=hint))
-        return Handle(partial(self._remove, here.hook, current))
+        return current.removal
 
     def state_dict(self) -> dict[str, Any]:
         """Return what has been removed for good, and what each trigger has said at which iteration."""
@@ -215,9 +221,9 @@ class ModuleHooks:
         finally:
             self._current = before
 
-    def _remove(self, hook: str, only: Registration | None = None) -> None:
+    def _remove(self, hook: str) -> None:
         for each in self._registrations:
-            if each.firing.binding.hook == hook and only in (None, each) and not each.removed:
+            if each.firing.binding.hook == hook:
                 each.drop(for_good=True)
 
 
