@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -17,7 +17,10 @@ from hookflow.cli.options import NoImport, Only, Overrides, PipelineOrRun, RunsF
 from hookflow.cli.output import as_json, echo, write_file
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.graph.plan import Edge, Plan
-from hookflow.numbers import counted
+from hookflow.numbers import counted, duration, percent
+
+if TYPE_CHECKING:
+    from hookflow.events.rundir import RunDir
 
 
 def part_of(plan: Plan, points: Collection[str] = (), hook: str | None = None) -> Plan:
@@ -79,7 +82,7 @@ def graph(
 ) -> None:
     """Draw which hooks fire at which points, in what order, and why.
 
-    For a run, draw the plan recorded at its start.
+    For a run, draw the plan recorded at its start; text, svg and html have what each hook took.
     """
     from hookflow.graph.render.exchange import as_dot, as_mermaid
     from hookflow.graph.render.html import as_html
@@ -92,20 +95,46 @@ def graph(
         hint = f"name a format with --format, or end the file's name in one of {', '.join(BY_SUFFIX)}"
         raise UserError(Problem("the name of the file does not say in which format to draw", Where(str(out)), hint))
     changes = {"without": without or (), "only": only or ()}
-    plan = open_target(target, overrides=set_ or (), **changes, shuffle=shuffle, imports=not no_import, runs=dir).plan
+    opened = open_target(target, overrides=set_ or (), **changes, shuffle=shuffle, imports=not no_import, runs=dir)
+    plan = opened.plan
     warn_unknown(plan)
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     part, title = _narrowed(plan, list(dict.fromkeys(point or ())), hook)
     if chosen == "json":
         drawing = as_json(part.to_json())
     elif chosen == "text":
-        drawing = as_text(part, title, max(40, shutil.get_terminal_size().columns), colour)
+        width = max(40, shutil.get_terminal_size().columns)
+        drawing = as_text(part, title, width, colour, _times(opened.run, part, "{count:>9} {p50:>8} {share:>5}"))
+    elif chosen in ("mermaid", "dot"):
+        drawing = {"mermaid": as_mermaid, "dot": as_dot}[chosen](part, title)
     else:
-        drawing = {"mermaid": as_mermaid, "dot": as_dot, "svg": as_svg, "html": as_html}[chosen](part, title)
+        times = _times(opened.run, part, "{count} × {short}, {share} % of iterations")
+        drawing = {"svg": as_svg, "html": as_html}[chosen](part, title, times)
     if out is None:
         echo(drawing, coloured=colour)
     else:
         write_file(out, drawing + "\n")
+
+
+def _times(run: RunDir | None, plan: Plan, form: str) -> dict[int, str]:
+    """Return in a `form` what the bindings took in the last attempt of a run: firings, median, share of iterations."""
+    if run is None:
+        return {}
+    from hookflow.monitor.costs import cost_of
+    from hookflow.monitor.feed import Live
+    from hookflow.monitor.health import Pace
+
+    live = Live(run)
+    live.read_all()
+    pace, result = Pace.of(live.state), dict[int, str]()
+    for binding in plan.bindings:
+        cost = cost_of(live.state, plan, pace, binding, whole=True)
+        if cost.ns is not None:
+            share = "·" if cost.share is None else percent(cost.share)
+            p50 = duration(cost.ns)
+            text = form.format(count=f"{cost.count:,}", p50=p50, short=p50.strip(), share=share)
+            result[binding.id] = text.replace(", · % of iterations", "")
+    return result
 
 
 def _narrowed(plan: Plan, points: Sequence[str], hook: str | None) -> tuple[Plan, str]:

@@ -9,16 +9,17 @@ from typing import Any
 from hookflow.cli.show import Page, at_time
 from hookflow.events.reading import read_regular
 from hookflow.events.rundir import RunDir
-from hookflow.graph.render.text import gutter, rails
-from hookflow.graph.why import rows_of
+from hookflow.graph.render.loop import rows
 from hookflow.monitor.compare import env_info
+from hookflow.monitor.costs import cost
 from hookflow.monitor.health import Pace, end_reason
+from hookflow.monitor.history import usual
 from hookflow.monitor.journal import Entry
 from hookflow.monitor.series import Series, in_order
 from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import metric_rows
 from hookflow.monitor.view import base
-from hookflow.numbers import clock, counted, ms, number, out_of, percent, span
+from hookflow.numbers import clock, counted, duration, ms, number, out_of, percent, span
 
 CHARTS = 40
 """Charts that a report has at most."""
@@ -178,34 +179,40 @@ def _phases(state: RunState) -> Iterator[tuple[str, str, float]]:
             yield name, f"{ms(ns / (attempt.sums['iters'] or 1))} ms", round(ns / whole, 4)
 
 
-HEADS = (("every", "<"), ("fired", ">"), ("p50, ms", ">"), ("% of iterations", ">"))
+HEADS = (("every", "<"), ("fired", ">"), ("p50", ">"), ("% of iterations", ">"))
+
+PARTS = 48
+"""Parts of the run whose means are drawn beside a row of the graph."""
 
 
 def _graph(page: Page) -> dict[str, Any]:
-    """Return a row for each firing of a hook in the order of the run, and the columns of figures beside it."""
+    """Return the rows of the loop, and the columns of figures beside them; `past` are means by what is usual."""
     plan, state = page.plan, page.state
-    every = [(point, binding) for point in plan.bound_points for binding in plan.at(point.name)]
-    rail = rails([binding for _, binding in every], limit=6)
-    rows = []
-    for (point, binding), beside in zip(every, rail, strict=True):
-        here = plan.at(point.name)
-        place = here.index(binding)
-        timing = state.first.timing(binding.id)
-        inside = plan.points.in_iteration(binding.point) and state.iterating
-        share = timing.total / state.iterating if inside else 0.0
-        figures = f"{timing.count:,}", ms(timing.firings().percentile(0.5)), percent(share) if inside else ""
-        rows.append(
+    pace, drawn = Pace.of(state), []
+    for row in rows(plan):
+        costs = cost(state, plan, pace, row, whole=True)
+        share = "" if costs.share is None else percent(costs.share)
+        past = state.histories.of(row.binding or row.name).stretches(0, state.it + 1, PARTS)
+        middle = usual(past) or 1.0
+        drawn.append(
             {
-                "depth": point.depth,
-                "label": "" if place else point.name,
-                "hook": binding.hook,
-                "lanes": gutter(len(here), rows_of(plan, point.name), limit=8)[place],
-                "rail": beside,
-                "share": round(share, 4),
-                "cells": [str(binding.trigger), *(figures if timing.count else ("", "", ""))],
+                "kind": row.kind,
+                "depth": len(row.within),
+                "label": row.name if row.first else "",
+                "hook": row.binding.hook if row.binding else "",
+                "lanes": row.lanes,
+                "rail": row.rail,
+                "share": round(costs.share or 0.0, 4) if row.kind != "round" else 0.0,
+                "cells": [
+                    str(row.binding.trigger) if row.binding else "",
+                    f"{costs.count:,}" if costs.count else "",
+                    duration(costs.ns).strip() if costs.ns is not None else "",
+                    share,
+                ],
+                "past": [round(each.mean / middle, 2) if each else None for each in past],
             }
         )
-    return {"columns": HEADS, "rows": rows}
+    return {"columns": HEADS, "rows": drawn if plan.bindings else []}
 
 
 def _troubles(state: RunState) -> Iterator[dict[str, Any]]:

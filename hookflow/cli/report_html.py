@@ -279,13 +279,22 @@ def _graph(graph: Report) -> str:
         bars = [f"<td>{bar}</td>"] if row["share"] else ["<td></td>"]
         cells = [f'<td class="{side}">{escaped(text)}</td>' for side, text in zip(sides, row["cells"], strict=True)]
         name = f'<th scope="row">{escaped(row["hook"])}</th>'
-        loop = f'<td class="loop" style="--depth:{row["depth"]}">{escaped(row["label"])}</td>'
-        rows.append(f"<tr>{loop}{_lanes(row['lanes'])}{name}{_lanes(row['rail'])}{''.join(cells + bars)}</tr>")
+        sign = {"round": "↻ ", "phase": f'<i class="{row["label"]}"></i>'}.get(row["kind"], "")
+        loop = f'<td class="loop" style="--depth:{row["depth"]}">{sign}{escaped(row["label"])}</td>'
+        past = _past(row["past"])
+        rows.append(f"<tr>{loop}{_lanes(row['lanes'])}{name}{_lanes(row['rail'])}{''.join(cells + bars)}{past}</tr>")
     titles = [
         f'<th scope="col" class="{side}">{title}</th>' for (title, _), side in zip(graph["columns"], sides, strict=True)
     ]
     head = f'<th scope="col">the loop</th><td></td><th scope="col">hook</th><td></td>{"".join(titles)}<td></td>'
-    return scrolled(head, rows, "graph")
+    return scrolled(f'{head}<th scope="col">over the run</th>', rows, "graph")
+
+
+def _past(means: Sequence[float | None]) -> str:
+    """Return the history of a row as bars, of which three eighths are as usual."""
+    bars = "".join(f"M{k} 8v-{min(3 * mean, 8):.2g}h1V8z" for k, mean in enumerate(means) if mean is not None)
+    box = f'viewBox="0 0 {len(means)} 8" preserveAspectRatio="none" width="144" height="20" aria-hidden="true"'
+    return f'<td class="past"><svg {box}><path d="{bars}"/></svg></td>' if bars else "<td></td>"
 
 
 def _trouble(trouble: Report) -> str:

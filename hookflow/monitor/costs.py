@@ -47,13 +47,14 @@ def since(state: RunState, plan: Plan, binding: Binding) -> float:
 def cost(state: RunState, plan: Plan, pace: Pace, row: Row, whole: bool) -> Cost:
     """Return the cost of a row, of the last minute or of the `whole` attempt; a round but the iteration has none."""
     if row.binding:
-        return _of_binding(state, plan, pace, row.binding, whole)
+        return cost_of(state, plan, pace, row.binding, whole)
     if row.kind == "phase" or row.name == ITERATION:
         return _of_phase(state, pace, row.name, whole)
     return Cost()
 
 
-def _of_binding(state: RunState, plan: Plan, pace: Pace, binding: Binding, whole: bool) -> Cost:
+def cost_of(state: RunState, plan: Plan, pace: Pace, binding: Binding, whole: bool) -> Cost:
+    """Return the cost of a binding, of the last minute or of the `whole` attempt."""
     timing, inside = state.first.timing(binding.id), plan.points.in_iteration(binding.point)
     every = written(plan, binding)
     if not timing.count:

@@ -83,13 +83,14 @@ class Prompt:
 class RunsChoices:
     """The choices of the pages of runs. `at` is the path of the run at the cursor, `picked` has those to compare.
 
-    `order` is the place of a key to sort by, `metric` that of the curves; `kept` is what was listed last, with what it
-    was made from.
+    `order` is the place of a key to sort by, `metric` that of the curves; `graph`: the loop of those that are compared;
+    `kept` is what was listed last, with what it was made from.
     """
 
     at: str = ""
     picked: list[str] = field(default_factory=list)
     wanted: str = ""
+    graph: bool = False
     order: int = 0
     metric: int = 0
     kept: tuple[object, Any] | None = None

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from hookflow.events.percentiles import bin_of
 from hookflow.graph.plan import Plan
+from hookflow.monitor.feed import read_plan
 from tests.cli.conftest import invoke, refused
 from tests.conftest import TOY, NewRun, hookflow_here
 from tests.golden_files import check_golden
+from tests.monitor.fake_run import append
+from tests.monitor.test_screens import FRAME
 
 ROOT = Path(__file__).parents[2]
 BEGINS = {
@@ -111,3 +115,16 @@ def test_of_a_run_it_is_the_plan_that_was_recorded(new_run: NewRun, tmp_path: Pa
     assert "ema" not in drawn.stdout
     assert hookflow_here("graph", "toy", cwd=tmp_path).stdout == drawn.stdout
     assert "is a run, and its plan is recorded\n" in refused("graph", run_dir.path, "--shuffle", "3")
+
+
+def test_of_a_run_that_has_trained_it_has_what_each_hook_took(new_run: NewRun) -> None:
+    run_dir = new_run()
+    took = {"k": "frame", **FRAME, "t": 1.79e9, "it": 10, "ep": 0, "iters": [10, 10**9, 0, 0, [0]]}
+    first = next(binding for binding in read_plan(run_dir).bindings if binding.point == "after_train_iter")  # type: ignore[union-attr]
+    fired = [1234, 123_400_000, 200_000, 100_000, [bin_of(100_000), 1234]]
+    append(run_dir, [{**took, "hooks": {f"{first.id}": fired}}])
+    drawn = graph(pipeline=str(run_dir.path), columns=120)
+    (line,) = (line for line in drawn.splitlines() if "1,234" in line)
+    assert re.search(rf"after_train_iter .* {first.hook} +1,234 +\d+ µs +12\.3", line)
+    assert re.search(r"1,234 × \d+ µs, 12.3 % of iterations", graph("--format", "svg", pipeline=str(run_dir.path)))
+    assert "fired" in drawn and "fired" not in graph(columns=120)

@@ -76,7 +76,12 @@ def test_the_page_of_the_runs(shown: Scene, width: int, height: int) -> None:
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_the_page_of_those_beside_one_another(shown: Scene, several: list[RunDir], width: int, height: int) -> None:
-    check_golden(f"monitor/compare-{width}x{height}.txt", drawn(beside(shown, several[:2]), width, height))
+    at = beside(shown, several[:2])
+    check_golden(f"monitor/compare-{width}x{height}.txt", drawn(at, width, height))
+    assert press("g", at) == ""
+    check_golden(f"monitor/compare-graph-{width}x{height}.txt", drawn(at, width, height))
+    press("down", at), press("g", at)
+    assert at.view.page == "compare" and not at.view.scroll
 
 
 @pytest.mark.parametrize("count", range(4))

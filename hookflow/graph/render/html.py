@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from hookflow.errors import Problem
 from hookflow.graph.plan import Plan
@@ -58,8 +59,8 @@ document.addEventListener("click", (event) => {
 });"""
 
 
-def as_html(plan: Plan, title: str = "") -> str:
-    """Draw every point that has bindings, and list hooks, firings and edges."""
+def as_html(plan: Plan, title: str = "", times: Mapping[int, str] = MappingProxyType({})) -> str:
+    """Draw every point that has bindings, of a run with what they took, and list hooks, firings and edges."""
     title = title or title_of(plan)
     hooks = (
         [hook.name, hook.about, f"{hook.use}({hook.written_args})", hook.phase, hook.on_error, hook.where]
@@ -76,7 +77,7 @@ def as_html(plan: Plan, title: str = "") -> str:
             f'<head><meta charset="utf-8"/><title>{escape(title)}</title>',
             '<meta name="viewport" content="width=device-width, initial-scale=1"/>',
             f"<style>\n{_STYLE}\n</style></head>",
-            f'<body>\n<figure class="picture">\n{as_svg(plan, title)}\n</figure>',
+            f'<body>\n<figure class="picture">\n{as_svg(plan, title, times)}\n</figure>',
             *_table("Hooks", "hook, what it is, made of, phase, on error, declared", {"hook": 0}, hooks),
             *_table("Firings, in their order", "point, hook, method, when, slots", {"hook": 1}, firings),
             *_table("Edges", "point, first, then, why, source", {"first": 1, "then": 2}, edges),

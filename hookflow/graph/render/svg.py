@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape as escape_html
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Literal
 
 from rich.cells import cell_len
@@ -122,7 +123,7 @@ class Row:
 class Picture:
     """Where everything stands: the rows of each point, the arrows with their tracks, the rails of the arounds."""
 
-    def __init__(self, plan: Plan, top: float) -> None:
+    def __init__(self, plan: Plan, top: float, times: Mapping[int, str] = MappingProxyType({})) -> None:
         every = [binding for point in plan.bound_points for binding in plan.at(point.name)]
         self.points = plan.bound_points
         self.rows = {binding.id: Row(binding, []) for binding in every}
@@ -139,7 +140,8 @@ class Picture:
             for edge in edges:
                 self.rows[edge.then_id].ins.append(net)
         for row in self.rows.values():
-            row.notes = wrapped_phrases(with_commas([*marks(plan, row.binding), *slots(row.binding)]), NOTE_CELLS)
+            notes = with_commas([*marks(plan, row.binding), *slots(row.binding)])
+            row.notes = [*filter(None, [times.get(row.binding.id)]), *wrapped_phrases(notes, NOTE_CELLS)]
         self._place_columns(plan)
         self._place_rows(plan, top)
         arounds = pairs(every)
@@ -190,18 +192,18 @@ class Picture:
         return edge.then_id != self._ends[net]
 
 
-def as_svg(plan: Plan, title: str = "") -> str:
-    """Draw every point that has bindings."""
-    return "\n".join(_Drawing(plan, title or title_of(plan)).lines())
+def as_svg(plan: Plan, title: str = "", times: Mapping[int, str] = MappingProxyType({})) -> str:
+    """Draw every point that has bindings; of a run, with what they took, by their ids."""
+    return "\n".join(_Drawing(plan, title or title_of(plan), times).lines())
 
 
 class _Drawing:
     """A picture with its title and its legend."""
 
-    def __init__(self, plan: Plan, title: str) -> None:
+    def __init__(self, plan: Plan, title: str, times: Mapping[int, str]) -> None:
         self.plan = plan
         self.title = title
-        self.picture = Picture(plan, top=MARGIN + 32)
+        self.picture = Picture(plan, MARGIN + 32, times)
         self.width = max(self.picture.right + MARGIN, cell_len(title) * TITLE_CELL + 2 * MARGIN, LEAST_WIDTH)
 
     def lines(self) -> Iterator[str]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
+from types import MappingProxyType
 
 from rich.cells import cell_len
 
@@ -200,24 +201,33 @@ _GUTTER_GOES_ON = str.maketrans({**dict.fromkeys("┌┬├┼", "│"), **dict.
 _RAILS_GO_ON = str.maketrans({"╭": "│", "╰": " "})
 """The parts of a row that continue on the line below."""
 
+TIMES = f"{'fired':>9} {'p50   ':>8} {'%it':>5}"
+"""The heading of the columns that a run adds to its plan."""
+
 _ROOM_FOR_NOTES = 28
 _MOST_RAILS = 6
 
 _BOLD, _CYAN, _DIM, _OFF = "\x1b[1m", "\x1b[36m", "\x1b[2m", "\x1b[0m"
 
 
-def as_text(plan: Plan, title: str = "", width: int = 80, colour: bool = False) -> str:
-    """Draw every point that has bindings, `width` columns wide (40 or more); for a terminal, in colours."""
-    drawing = _Drawing(plan, width, colour)
+def as_text(
+    plan: Plan, title: str = "", width: int = 80, colour: bool = False, times: Mapping[int, str] = MappingProxyType({})
+) -> str:
+    """Draw every point that has bindings, `width` columns wide (40 or more); for a terminal, in colours.
+
+    `times` are what the bindings of a run took, by their ids, in the columns of TIMES.
+    """
+    drawing = _Drawing(plan, width, colour, times)
     heading = drawing.styled(title or title_of(plan), _BOLD)
-    return "\n".join([heading, "", *drawing.lines(), *drawing.notes()])
+    return "\n".join([heading, "", *drawing.head(), *drawing.lines(), *drawing.notes()])
 
 
 class _Drawing:
     """Knows the width of each column. Points stand above their hooks where they would take the room of the notes."""
 
-    def __init__(self, plan: Plan, width: int, colour: bool) -> None:
+    def __init__(self, plan: Plan, width: int, colour: bool, times: Mapping[int, str]) -> None:
         self.plan = plan
+        self.times = times
         self.width = width
         self.colour = colour
         outermost = min((point.depth for point in plan.bound_points), default=0)
@@ -235,6 +245,12 @@ class _Drawing:
         self.beside = self._room(longest) >= _ROOM_FOR_NOTES
         self.label_width = longest if self.beside else 1
 
+    def head(self) -> Iterator[str]:
+        """Yield the heading of the times, if there are any."""
+        if self.times:
+            left = self._left_of_rails(self.label_width) + self.rail_width
+            yield self.styled(f"{'':<{left}}{TIMES}", _DIM)
+
     def lines(self) -> Iterator[str]:
         rails_above = ""
         for name, label in self.labels.items():
@@ -247,10 +263,10 @@ class _Drawing:
                 rails_above = rail.translate(_RAILS_GO_ON)
                 first, *rest = wrapped_phrases(with_commas(message), self._room(self.label_width))
                 hook = binding.hook
-                if len(hook) > self.name_width and (first or rail.strip()):
+                if len(hook) > self.name_width and (first or rail.strip() or self.times):
                     yield self._line(beside, row, hook, "", "")
                     beside, hook, row = "", "", row.translate(_GUTTER_GOES_ON)
-                yield self._line(beside, row, hook, rail, first)
+                yield self._line(beside, row, hook, rail, first, self.times.get(binding.id, ""))
                 for note in rest:
                     yield self._line("", row.translate(_GUTTER_GOES_ON), "", rails_above, note)
                 beside = ""
@@ -269,7 +285,7 @@ class _Drawing:
         return label_width + 1 + lanes + self.name_width + 2
 
     def _room(self, label_width: int) -> int:
-        return self.width - self._left_of_rails(label_width) - self.rail_width
+        return self.width - self._left_of_rails(label_width) - self.rail_width - self.times_width
 
     def _heading(self, label: str, rail: str) -> str:
         """Return the line of a point above its hooks; the rails pass it where there is room."""
@@ -277,10 +293,15 @@ class _Drawing:
         shown = rail if len(label) < left else ""
         return f"{self.styled(label.ljust(left), _BOLD)}{self.styled(shown, _CYAN)}".rstrip()
 
-    def _line(self, label: str, row: str, name: str, rail: str, note: str) -> str:
+    @property
+    def times_width(self) -> int:
+        return len(TIMES) + 2 if self.times else 0
+
+    def _line(self, label: str, row: str, name: str, rail: str, note: str, times: str = "") -> str:
         lanes = f"{self.styled(row.rjust(self.gutter_width), _CYAN)} " if self.gutter_width else ""
         line = f"{self.styled(padded(label, self.label_width), _BOLD)} {lanes}{padded(name, self.name_width)}"
-        if not (rail.strip() or note):
+        if not (rail.strip() or note or times):
             return line.rstrip()
-        rails = f"{self.styled(rail, _CYAN)} " if self.rail_width else ""
-        return f"{line}  {rails}{self.styled(note, _DIM)}".rstrip()
+        rails = f"{self.styled(padded(rail, self.rail_width - 1), _CYAN)} " if self.rail_width else ""
+        figures = padded(times, self.times_width)
+        return f"{line}  {rails}{figures}{self.styled(note, _DIM)}".rstrip()

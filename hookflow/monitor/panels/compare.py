@@ -23,6 +23,7 @@ from hookflow.monitor.compare import (
     unequal,
 )
 from hookflow.monitor.health import GLYPHS
+from hookflow.monitor.panels.compare_graph import loop
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, beside, boxed, cells, row, scrolled
 from hookflow.monitor.view import Action, Page, Scene
 from hookflow.numbers import ms, number
@@ -54,6 +55,8 @@ def page(scene: Scene, width: int, height: int) -> list[Strip]:
         return boxed(
             "compare", [row(width - 2, f" {scene.listing or 'nothing has been recorded yet'}")], width, height, True
         )
+    if scene.view.runs.graph:
+        return loop(scene, width, height)
     name = names[scene.view.runs.metric % len(names)]
     title = f"{name}: {' '.join(LETTERS[: len(sides)])}"
     spent = times(sides)
@@ -167,6 +170,10 @@ def _turn(step: int, scene: Scene) -> None:
     scene.view.runs.metric = (scene.view.runs.metric + step) % max(len(names_of(scene.compared)), 1)
 
 
+def _turn_graph(scene: Scene) -> None:
+    scene.view.runs.graph, scene.view.scroll = not scene.view.runs.graph, 0
+
+
 COMPARE = Page(
     "compare",
     page,
@@ -176,7 +183,8 @@ COMPARE = Page(
     actions=(
         Action("curve-before", "[", "the curves of the metric before, and of the next", partial(_turn, -1)),
         Action("curve-after", "]", "the curves of the metric before, and of the next", partial(_turn, 1)),
+        Action("compare-graph", "g", "the loop with the times of each run beside each other; and back", _turn_graph),
     ),
-    hints=lambda scene: [("curve-before curve-after", "metric"), ("up down", "scroll")],
+    hints=lambda scene: [("curve-before curve-after", "metric"), ("compare-graph", "graph"), ("up down", "scroll")],
     head=head,
 )

@@ -175,12 +175,12 @@ def _hint(scene: Scene, below: int, width: int) -> str:
 
 def _chosen(scene: Scene, room: int) -> tuple[list[Column], int]:
     """Return the columns that have room, and the cells that are left for the history; none where they are too few."""
-    known: dict[Row, Cost] = {}
+    known: dict[int, Cost] = {}  # by the identity of the row: its hash takes longer than its cost
 
     def of(each: Row) -> Cost:
-        if each not in known:
-            known[each] = cost(scene.state, scene.plan, scene.pace, each, scene.view.whole)
-        return known[each]
+        if id(each) not in known:
+            known[id(each)] = cost(scene.state, scene.plan, scene.pace, each, scene.view.whole)
+        return known[id(each)]
 
     def style(each: Row) -> str:
         return "" if of(each).recent else "dim"
