@@ -25,6 +25,7 @@ from hookflow.cli.fork import fork
 from hookflow.cli.graph import graph
 from hookflow.cli.new import new
 from hookflow.cli.output import echo, echo_error
+from hookflow.cli.rerun import rerun
 from hookflow.cli.run import run
 from hookflow.cli.runs import rm, runs, tag
 from hookflow.cli.show import show
@@ -64,7 +65,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = {
-    "Train": (new, run, fork, ctl, stop, val, test, predict),
+    "Train": (new, run, fork, rerun, ctl, stop, val, test, predict),
     "The graph of a pipeline": (check, graph, why, explain),
     "Runs": (runs, compare, watch, now, show, tag, rm, export, checkpoints),
 }

@@ -59,6 +59,7 @@ WRONG = {
     "val": ["wrong"],
     "test": ["wrong:best"],
     "fork": ["wrong:best"],
+    "rerun": ["wrong", "--at=3"],
     "predict": ["wrong:best"],
 }
 """What a command is asked of a file or a run that is not there."""

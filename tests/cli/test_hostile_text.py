@@ -79,7 +79,7 @@ args = {{ monitor = {IN_TOML}, mode = "max" }}
 """
 FILE = f"{EVIL}.toml"
 NAMES = {function.__name__: function for functions in COMMANDS.values() for function in functions}
-ALONE = ("run", "fork")
+ALONE = ("run", "fork", "rerun")
 """Commands that are called with what is wrong alone: what else they do takes long. The world is made by a run."""
 SERVES = ("--web",)
 """Options with which a command does not end."""
@@ -171,6 +171,7 @@ def given(command: str, parameter: Any, world: World) -> list[str]:
         "RUN": runs,
         "RUN[:CHECKPOINT]": runs,
         "[FILE]": [FILE],
+        "USE": ["grad_norm"],
         "RUN…": [_spare(world.copy)] if command == "rm" else [],
         "A B…": [runs[0], runs[1]],
         "CHECKPOINT": [f"{run}/checkpoints/it00000016" for run in runs],
@@ -209,6 +210,7 @@ def lines(command: str, world: World) -> Iterator[list[str]]:
     parameters = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
     arguments = [item for item in parameters if item.param_type_name == "argument"]
     first = [given(command, item, world)[0] for item in arguments]
+    first += [f"{option.opts[0]}=3" for option in parameters[len(arguments) :] if option.required]
     yield [EVIL] * len(arguments)
     yield [*first, EVIL]
     yield [*first, f"--{EVIL}"]

@@ -250,7 +250,7 @@ READING = {
 }
 """The commands that read a run, with arguments for one."""
 
-OTHERS = {"new", "run", "fork", "val", "test", "predict", "check"}
+OTHERS = {"new", "run", "fork", "rerun", "val", "test", "predict", "check"}
 """Those that make or train something, or take a file alone."""
 
 

@@ -1,0 +1,211 @@
+"""`hookflow rerun`: iterations of a recorded run once more, held against the recording, with more hooks."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hookflow.cli import complete
+from hookflow.cli.options import FormatOption, RunsFolder, Without
+from hookflow.cli.output import columns, echo, echo_json
+from hookflow.cli.resume import Changes, as_recorded
+from hookflow.errors import Problem, UserError, Where, first_few
+from hookflow.numbers import counted, number
+from hookflow.text import print_error
+
+if TYPE_CHECKING:
+    from hookflow.events.rundir import Parent, RunDir
+    from hookflow.pipeline.schema import Pipeline
+    from hookflow.service.pipelines import Target
+    from hookflow.service.rerun import Comparison
+
+WITH = "A hook that watches, too: one of hookflow's by its name, or ./file.py:Name. Repeatable."
+WRITES_FILES = ("export", "predict")
+"""Built-in hooks that write files at the end of a run: a rerun has none of them."""
+ROWS, COLUMNS = 30, 8
+"""Numbers of the added hooks that are shown, and iterations."""
+
+
+def rerun(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="A path, an id, a part of one, or a name.", autocompletion=complete.runs),
+    ],
+    at: Annotated[int, typer.Option("--at", min=1, metavar="N", help="The iteration to look at.")],
+    for_: Annotated[int, typer.Option("--for", min=1, metavar="K", help="How many iterations, from N on.")] = 20,
+    with_: Annotated[list[str] | None, typer.Option("--with", metavar="USE", help=WITH)] = None,
+    without: Without = None,
+    format_: FormatOption = "text",
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Do iterations of a run again, and compare what they log.
+
+    It starts from the newest checkpoint before iteration N, or at the beginning, and ends K iterations later. More
+    hooks may watch, and hooks may be left out to see what would have been. The run is only read: what the rerun records
+    is in a folder of its own, whose name is printed.
+
+    Exits with 0 if every number is the recorded one, to the bit, with 1 if one is not.
+
+    Example: `hookflow rerun cifar --at 1200 --with grad_norm --with ./probe.py:Probe`
+    """
+    from hookflow.events.log import event_log
+    from hookflow.service.rerun import causes, compare
+    from hookflow.service.runs import find_run, scalars
+
+    run_dir = find_run(run, dir)
+    records = event_log(run_dir.events).read_all()
+    done = max((record["it"] for record in records), default=0)
+    if at > done + 1:  # the next one may be that which has raised
+        raise UserError(Problem(f"the run {run_dir.id} has done {counted(done, 'iteration')}", Where("--at")))
+    end = at + for_ - 1
+    parent = _before(run_dir, at)
+    begin = parent.it if parent else 0
+    target = _target(run_dir, parent, end, with_ or (), tuple(without or ()))
+    again = _trained(target, parent)
+    result = compare(scalars(run_dir), scalars(again), begin, end)
+    beginnings = [record for record in records if record["k"] == "run" and record["it"] <= begin]
+    own = event_log(again.events).read_all()
+    now = next(record for record in own if record["k"] == "run")
+    why = [*causes(beginnings[-1], now)] if beginnings else []
+    reached = max(record["it"] for record in own)
+    falls_short = reached < min(end, done)
+    if format_ == "json":
+        echo_json({"run": run_dir.id, "rerun": str(again.path), "reached": reached, "causes": why, **asdict(result)})
+    else:
+        from_ = parent.checkpoint if parent else "the beginning"
+        echo("\n".join(_report(result, why, at, reached, f"{run_dir.id} from {from_}", probes=bool(with_ or without))))
+        if falls_short:
+            echo(f"  it has ended early: the run has done {counted(done, 'iteration')}")
+        echo(f"the rerun is in {again.path}: hookflow show {again.path}")
+    raise typer.Exit(int(bool(result.unlike) or falls_short))
+
+
+def _before(run_dir: RunDir, at: int) -> Parent | None:
+    """Return the newest checkpoint before iteration `at` that is whole, or that the run was forked from; or None.
+
+    Raises UserError where several ranks have saved it.
+    """
+    from hookflow.events.rundir import Parent
+    from hookflow.runner.checkpoint.manifest import damage, list_checkpoints, read_manifest
+
+    for path in list_checkpoints(run_dir.checkpoints):
+        if not damage(path, thorough=False) and (manifest := read_manifest(path))["it"] < at:
+            if manifest.get("world", 1) > 1:
+                ranks = counted(manifest["world"], "rank")
+                raise UserError(Problem(f"{run_dir.id} was trained by {ranks}: only one process is done again"))
+            return Parent(run_dir.id, path.name, manifest["it"], str(path.absolute()))
+    forked = run_dir.parent()
+    if forked and forked.it >= at:
+        raise UserError(Problem(f"iteration {at} is before {run_dir.id}: it is one of {forked.run}", Where("--at")))
+    return forked
+
+
+def _target(run_dir: RunDir, parent: Parent | None, end: int, with_: Iterable[str], without: tuple[str, ...]) -> Target:
+    """Return the pipeline that was recorded, without what writes elsewhere, with the hooks that watch, and an end."""
+    from hookflow.pipeline.check_imports import missing_objects
+    from hookflow.runner.checkpoint.resume_rules import recorded
+    from hookflow.service.rerun import END, End
+
+    folder = run_dir.path if parent is None or parent.run != run_dir.id else Path(parent.path)
+    pipeline = recorded(folder)[0].pipeline
+    late = end + 1  # a hook may log a number one iteration late
+    added = {END: f'{{ use = "{End.__module__}:{End.__name__}", args = {{ at = {late} }} }}'}
+    for use in with_:
+        added[_name_for(use, {*pipeline.hooks, *added})] = _use(use)
+    kept = [name for name, hook in pipeline.hooks.items() if hook.use in WRITES_FILES and name not in without]
+    overrides = [f"hooks.{name}={table}" for name, table in added.items()] + [*_quiet(pipeline)]
+    target = as_recorded(run_dir, folder, Changes(tuple(overrides), (*without, *kept)))
+    if missing := missing_objects(target.loaded):
+        raise UserError(missing)
+    return target
+
+
+def _use(use: str) -> str:
+    """Return the table of a hook that watches; a file is meant from the current folder."""
+    from hookflow.pipeline.source_map import as_toml
+
+    file, colon, name = use.rpartition(".py:")
+    return as_toml({"use": f"{Path(file).absolute()}{colon}{name}" if colon else use})
+
+
+def _name_for(use: str, taken: set[str]) -> str:
+    name = use.rpartition(":")[2].rpartition(".")[2].lower()
+    return next(each for each in (name, *(f"{name}_{k}" for k in range(2, 1000))) if each not in taken)
+
+
+def _quiet(pipeline: Pipeline) -> Iterator[str]:
+    """Yield the overrides by which a rerun writes nothing but its own folder."""
+    from hookflow.pipeline.source_map import as_toml
+
+    if pipeline.writers:
+        yield "writers={}"
+    for name, hook in pipeline.hooks.items():
+        if hook.use == "checkpoint" and isinstance(hook.args, Mapping) and "out_dir" in hook.args:
+            yield f"hooks.{name}.args={as_toml({key: arg for key, arg in hook.args.items() if key != 'out_dir'})}"
+
+
+def _trained(target: Target, parent: Parent | None) -> RunDir:
+    """Train in this process and return the directory of the rerun, which may have raised as the run did.
+
+    Exits with 2 after a user's mistake, and with 130 or 143 after a signal.
+    """
+    from hookflow.runner.process.launch import claim, new_run
+    from hookflow.runner.process.main import train
+    from hookflow.service.runs import failure_report
+
+    runs = Path(tempfile.mkdtemp(prefix="hookflow-rerun-"))
+    run_dir = new_run(target.loaded, target.plan, runs, base=target.base, parent=parent)
+    claim(run_dir)
+    with redirect_stdout(sys.stderr):
+        code = train(run_dir)
+    if code == 2:
+        print_error(failure_report(run_dir))
+    if code in (2, 130, 143):
+        raise typer.Exit(code)
+    return run_dir
+
+
+def _report(
+    result: Comparison, why: Sequence[str], at: int, reached: int, named: str, *, probes: bool
+) -> Iterator[str]:
+    """Yield the lines on what is equal, on the first number that differs, and on what the added hooks have logged."""
+    yield f"iterations {result.begin + 1:,} to {min(reached, result.end):,} of {named}"
+    names = f"{counted(len(result.names), 'name')} ({first_few(result.names)})" if result.names else "no name"
+    if not result.unlike:
+        yield f"  {counted(result.compared, 'number')} of {names}: every one is as recorded, to the bit"
+    else:
+        first = result.unlike[0]
+        now = "nothing" if first.now is None else repr(first.now)
+        yield f"  first difference in iteration {first.iter:,}: {first.name} was {first.recorded!r}, and is {now}"
+        yield f"  {len(result.unlike):,} of {counted(result.compared, 'number')} of {names} differ"
+        yield from (f"  {cause}" for cause in why)
+        if probes:
+            yield "  hooks were added or left out: a rerun without that tells whether they made the difference"
+        elif not why:
+            yield "  a hook may read the clock, or a command have changed the run: hookflow show lists commands"
+    if result.measured:
+        yield f"  not compared, since a clock or the machine makes them: {', '.join(result.measured)}"
+    yield from _of_probes(result.more, at)
+
+
+def _of_probes(more: Mapping[str, Mapping[int, float]], at: int) -> Iterator[str]:
+    """Yield a table of the numbers that the recording does not have, from iteration `at` on."""
+    names = [name for name, values in more.items() if any(it >= at for it in values)]
+    its = sorted({it for name in names for it in more[name] if it >= at})
+    if not names:
+        return
+    rows = [("iteration", *map(str, its[:COLUMNS]))]
+    rows += [
+        (name, *(number(more[name][it]) if it in more[name] else "-" for it in its[:COLUMNS])) for name in names[:ROWS]
+    ]
+    yield ""
+    yield from columns(rows, "  ")
+    if len(names) > ROWS or len(its) > COLUMNS:
+        yield f"  of {counted(len(names), 'number')} in {counted(len(its), 'iteration')}"

@@ -1,0 +1,109 @@
+"""A rerun: iterations of a recorded run, done again from a checkpoint and held against what it has logged."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hookflow.hooks.base import Hook, Slots
+from hookflow.service.runs import ScalarRow
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+
+END = "rerun_end"
+"""The name of the hook that ends a rerun."""
+
+MEASURED = ("samples_per_s", "tokens_per_s", "mfu", "memory/*")
+"""The numbers that a clock or the machine has made, and not the training."""
+
+CAUSES = {
+    "torch": "PyTorch",
+    "python": "Python",
+    "device": "the device",
+    "host": "the machine",
+    "precision": "precision",
+}
+"""What the first record of an attempt says of where its bits come from."""
+
+
+@dataclass(eq=False)
+class End(Hook):
+    """Ends a rerun once `at` iterations are done."""
+
+    phase = "last"
+    writes: ClassVar[Slots] = {"after_train_iter": ("control",)}
+
+    at: int
+
+    def after_train_iter(self, run: Run) -> None:
+        if run.iter >= self.at:
+            run.stop("the rerun is done", this_process=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Unlike:
+    """A number that is not the recorded one; None where it was not logged again."""
+
+    iter: int
+    name: str
+    recorded: float
+    now: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What has come of a rerun, from the iteration after `begin` up to and including `end`."""
+
+    begin: int
+    end: int
+    names: Sequence[str]
+    """The names of the numbers that were held against the recording, and how many numbers: `compared`."""
+    compared: int
+    unlike: Sequence[Unlike]
+    """The numbers that differ, the first one first."""
+    measured: Sequence[str]
+    """The names that were left out: a clock or the machine says them."""
+    more: Mapping[str, Mapping[int, float]]
+    """What the rerun has logged beyond the recording, by name and iteration."""
+
+
+def compare(recorded: Iterable[ScalarRow], again: Iterable[ScalarRow], begin: int, end: int) -> Comparison:
+    """Hold what a rerun has logged after iteration `begin`, up to `end`, against the recording, to the bit."""
+    was, now = (
+        {(row.iter, row.name): row.value for row in rows if begin < row.iter <= end} for rows in (recorded, again)
+    )
+    measured = {name for _, name in was if any(fnmatchcase(name, pattern) for pattern in MEASURED)}
+    held = {key: value for key, value in sorted(was.items()) if key[1] not in measured}
+    known = {name for _, name in was}
+    more: dict[str, dict[int, float]] = {}
+    for (it, name), value in sorted(now.items()):
+        if name not in known and not any(fnmatchcase(name, pattern) for pattern in MEASURED):
+            more.setdefault(name, {})[it] = value
+    return Comparison(
+        begin,
+        end,
+        names=sorted({name for _, name in held}),
+        compared=len(held),
+        unlike=[Unlike(*key, value, now.get(key)) for key, value in held.items() if not _alike(value, now.get(key))],
+        measured=sorted(measured),
+        more=more,
+    )
+
+
+def causes(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what differs between the first records of the recorded attempt and of the rerun, and may change bits."""
+    for key, called in CAUSES.items():
+        was, is_ = then.get(key), now.get(key)
+        if was != is_:
+            yield f"{called} was {was}, and is {is_}"
+
+
+def _alike(one: float, other: float | None) -> bool:
+    if other is None:
+        return False
+    return (math.isnan(one) and math.isnan(other)) or struct.pack("d", one) == struct.pack("d", other)
