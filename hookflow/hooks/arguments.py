@@ -8,7 +8,6 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,7 +17,7 @@ from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.problems import wrong_value
 from hookflow.pipeline.references import environment_keys
 from hookflow.pipeline.schema import Component
-from hookflow.pipeline.use import refer
+from hookflow.pipeline.use import FOLDER, refer
 
 VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 """Kinds of parameters that take any number of arguments."""
@@ -103,11 +102,18 @@ def wrong_arguments(
 
 
 def find_class(
-    component: Component, base: type, modules: Sequence[ModuleType], called: str = "", filled: Collection[str] = ()
+    component: Component,
+    base: type,
+    modules: Sequence[ModuleType],
+    called: str = "",
+    filled: Collection[str] = (),
+    *,
+    functions: bool = False,
 ) -> Any:
     """Return the class that a component names: "package.module:Name", or the name of a subclass of `base` in `modules`.
 
-    Raises UserError when there is none, or its arguments are wrong; `filled` names those that the file does not give.
+    With `functions` it may be a function, whose result the caller checks. Raises UserError when there is none, or its
+    arguments are wrong; `filled` names those that the file does not give.
     """
     short = {
         name: f"{module.__name__}:{name}"
@@ -115,13 +121,36 @@ def find_class(
         for name, kind in vars(module).items()
         if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not name.startswith("_")
     }
-    kind = refer(component.use, Path(), None, short)
-    if not (isinstance(kind, type) and issubclass(kind, base)):
+    kind = refer(component.use, FOLDER.get(), None, short)
+    is_function = functions and callable(kind) and not isinstance(kind, type)
+    if not is_function and not (isinstance(kind, type) and issubclass(kind, base)):
         raise UserError(Problem(f'"{component.use}" must be a subclass of {base.__qualname__}'))
-    wrong = wrong_arguments(kind, component.args, called or kind.__name__, lambda _: Where(""), filled)
+    wrong = wrong_arguments(
+        kind, component.args, called or component.use.rpartition(":")[2], lambda _: Where(""), filled
+    )
     if problems := [replace(problem, where=None) for problem in wrong]:
         raise UserError(problems)
     return kind
+
+
+def with_functions(value: Any) -> Any:
+    """Return a value of `args` with what its tables `{ use, args }` name: a function, with `args`, or a class's object.
+
+    Raises UserError when there is no such thing, or it cannot be called.
+    """
+    if isinstance(value, list):
+        return [with_functions(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    if not isinstance(value.get("use"), str) or not value.keys() <= {"use", "args"}:
+        return {name: with_functions(item) for name, item in value.items()}
+    make, args = refer(value["use"], FOLDER.get(), None), value.get("args", {})
+    if not callable(make):
+        raise UserError(Problem(f'"{value["use"]}" must be a function or a class'))
+    wrong = wrong_arguments(make, args, value["use"], lambda _: Where(""), [p.name for p in parameters_of(make)])
+    if problems := [replace(problem, where=None) for problem in wrong]:
+        raise UserError(problems)
+    return make(**args) if isinstance(make, type) else partial(make, **args) if args else make
 
 
 def _wrong_value(

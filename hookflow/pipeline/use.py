@@ -113,6 +113,9 @@ def _home(module: ModuleType) -> Path:
 
 Maker = Callable[..., Any]
 
+FOLDER: ContextVar[Path] = ContextVar("the pipeline's folder", default=Path())
+"""The folder that the files are relative to which the arguments of a hook name, while the hook is made."""
+
 _IN_USE: ContextVar[Mapping[str, Maker]] = ContextVar("objects in use", default=MappingProxyType({}))
 
 

@@ -34,6 +34,7 @@ from torch.optim.swa_utils import SWALR
 from hookflow.errors import UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.builtin.scheduler import Scheduler
+from tests.conftest import Trained, records
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -69,7 +70,13 @@ def by_hand(
 def run_of(optimizer: Optimizer) -> Any:
     metrics: dict[str, float] = {}
     return SimpleNamespace(
-        iter=0, epoch=0, max_iters=ITERS, iters_per_epoch=PER_EPOCH, optimizer=optimizer, metric=metrics.__getitem__
+        iter=0,
+        epoch=0,
+        max_iters=ITERS,
+        iters_per_epoch=PER_EPOCH,
+        optimizer=optimizer,
+        data={},
+        metric=metrics.__getitem__,
     )
 
 
@@ -114,6 +121,37 @@ def three(optimizer: Optimizer) -> LRScheduler:
     return SequentialLR(optimizer, parts, [8, 24])
 
 
+def decay(step: int, rate: float = 0.9) -> float:
+    return rate**step
+
+
+class Decay:
+    """A decay that counts its calls: a function with a state."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate, self.calls = rate, 0
+
+    def __call__(self, step: int) -> float:
+        self.calls += 1
+        return self.rate**self.calls
+
+
+def get_scheduler(name: str, optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int) -> LRScheduler:
+    """A function with the arguments of transformers' own."""
+    assert name == "linear"
+
+    def share(step: int) -> float:
+        if step < num_warmup_steps:
+            return step / num_warmup_steps
+        return (num_training_steps - step) / (num_training_steps - num_warmup_steps)
+
+    return LambdaLR(optimizer, share)
+
+
+def no_scheduler(optimizer: Optimizer) -> float:
+    return optimizer.param_groups[0]["lr"]  # type: ignore[no-any-return]
+
+
 def cosine_then_swa(optimizer: Optimizer) -> LRScheduler:
     return SequentialLR(optimizer, [CosineAnnealingLR(optimizer, 24, 1e-3), SWALR(optimizer, 0.05, 4)], [24])
 
@@ -143,6 +181,21 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Optimizer], LRScheduler], int]]
     "cosine, then the rate of weights that are averaged": (
         {"chain": [{"use": "CosineAnnealingLR", "length": 24, "args": {"eta_min": 1e-3}}, SWA]},
         cosine_then_swa,
+        ITERS,
+    ),
+    "a function of the step": (
+        {"chain": [{"use": "LambdaLR", "args": {"lr_lambda": {"use": f"{__file__}:decay", "args": {"rate": 0.8}}}}]},
+        lambda optimizer: LambdaLR(optimizer, lambda step: 0.8**step),
+        ITERS,
+    ),
+    "an object with a state": (
+        {"chain": [{"use": "LambdaLR", "args": {"lr_lambda": {"use": f"{__file__}:Decay", "args": {"rate": 0.9}}}}]},
+        lambda optimizer: LambdaLR(optimizer, Decay(0.9)),
+        ITERS,
+    ),
+    "a function that makes the scheduler": (
+        {"chain": [{"use": f"{__file__}:get_scheduler", "args": {"name": "linear", "num_warmup_steps": 5}}]},
+        lambda optimizer: get_scheduler("linear", optimizer, 5, ITERS),
         ITERS,
     ),
     "chained by epochs": (
@@ -275,7 +328,6 @@ def test_every_scheduler_of_pytorch_gives_the_rates_of_a_plain_loop(base: type, 
         ({"chain": [{"use": "LinearLR", "gamma": 3}]}, "an argument belongs in args: { gamma = … }"),
         ({"chain": [{}]}, 'without the key "use"'),
         ({"chain": [{"use": "LinearLR", "args": 3}]}, "must be a table, not 3"),
-        ({"chain": [{"use": "./a.py:B"}]}, "a scheduler is not looked for in a file"),
         ({"chain": [{"use": "LinearLR"}, {"use": "StepLR"}]}, "1 of 2 needs a length"),
         ({"chain": [{"use": "LinearLR", "length": "9s"}]}, "epochs or a percentage, not seconds; write 100"),
         ({"chain": "LinearLR"}, "must be a list"),
@@ -293,6 +345,13 @@ def test_what_is_wrong_with_a_chain_is_told_without_torch(args: dict[str, Any], 
         ({"chain": [{"use": "LinerLR"}]}, 'there is nothing called "LinerLR"', 'did you mean "LinearLR"?'),
         ({"chain": [{"use": "torch.optim.lr_scheduler:StpLR"}]}, 'there is no "StpLR"', 'did you mean "StepLR"?'),
         ({"chain": [{"use": "torch.nn:Linear"}]}, "must be a subclass of LRScheduler", ""),
+        ({"chain": [{"use": "./a.py:B"}]}, 'there is no file "./a.py"', ""),
+        ({"chain": [{"use": "LambdaLR", "args": {"lr_lambda": {"use": f"{__file__}:CHAIN"}}}]}, "a function or a", ""),
+        (
+            {"chain": [{"use": "LambdaLR", "args": {"lr_lambda": {"use": f"{__file__}:decay", "args": {"rat": 1}}}}]},
+            'takes no argument "rat"',
+            'did you mean "rate"?',
+        ),
         ({"chain": [{"use": "StepLR", "args": {"stepsize": 3, "step_size": 3}}]}, 'argument "stepsize"', "step_size"),
         ({"chain": [{"use": "StepLR"}]}, 'StepLR needs the argument "step_size"', ""),
         ({"chain": [{"use": "LinearLR", "args": {"start_factor": "x"}}]}, '"start_factor" must be a number', ""),
@@ -315,6 +374,7 @@ def test_what_only_torch_knows_is_told_when_the_hook_is_made(args: dict[str, Any
     [
         ([{**CHAIN[0], "length": ITERS}, CHAIN[1]], "nothing is left of the run for CosineAnnealingLR: those before"),
         ([{"use": "LinearLR", "args": {"start_factor": -1.0}}], "LinearLR: Starting multiplicative factor"),
+        ([{"use": f"{__file__}:no_scheduler"}], "makes a float, and not a torch.optim.lr_scheduler.LRScheduler"),
     ],
 )
 def test_what_only_the_run_knows_is_told_before_it_begins(chain: list[Any], said: str) -> None:
@@ -339,3 +399,10 @@ def test_a_type_that_is_imported_for_type_checkers_alone_is_no_obstacle() -> Non
     assert not list(wrong_arguments(Typed, {"exact": 1, "plain": 2}, "it", lambda key: Where("test")))
     (problem,) = wrong_arguments(Typed, {"exact": 1, "plain": "x"}, "it", lambda key: Where("test"))
     assert '"plain" must be an integer' in problem.message
+
+
+def test_a_file_is_relative_to_the_folder_of_the_pipeline(trained: Trained) -> None:
+    use = "{use='./hooks/test_scheduler.py:get_scheduler', args={name='linear', num_warmup_steps=5}}"
+    run_dir = trained(f"hooks.schedule={{use='scheduler', args={{chain=[{use}]}}}}")
+    logged = [row["v"]["lr"] for row in records(run_dir, "scalars") if "lr" in row["v"]]  # type: ignore[index,operator]
+    assert logged[:3] == [pytest.approx(0.1 * done / 5) for done in (1, 3, 5)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import accumulate
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from hookflow.errors import Problem, UserError
-from hookflow.hooks.arguments import find_class
+from hookflow.hooks.arguments import find_class, with_functions
 from hookflow.hooks.base import Hook
 from hookflow.hooks.builtin.metrics import latest
 from hookflow.hooks.builtin.schedules import PROGRESS
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Per = Literal["iter", "epoch"]
 
-DERIVED = ("total_iters", "T_max", "total_steps")
+DERIVED = ("total_iters", "T_max", "total_steps", "num_training_steps")
 """Arguments of schedulers that are their own length in steps: filled in where the pipeline does not give them."""
 
 INNER = "_schedulers"
@@ -41,7 +41,8 @@ class Link(Component):
     """A scheduler of the chain."""
 
     use: str
-    """A scheduler of torch.optim.lr_scheduler by its name, or "package.module:Name"."""
+    """A scheduler of torch.optim.lr_scheduler by its name, or a class or function: "package.module:Name" or
+    "./file.py:Name"."""
     length: AmountField | None = None
     """How long it is in charge: 500, "500it", "2ep", or "10%" of the run; the last one stays if left out."""
 
@@ -50,24 +51,27 @@ def check_chain(chain: list[Link]) -> list[Link]:
     """Return the chain. Raises ValueError where its keys do not go together."""
     for k, link in enumerate(chain, 1):
         called = f"scheduler {k} of {len(chain)}"
-        if ".py:" in link.use:
-            raise ValueError(f'{called}: a scheduler is not looked for in a file; write "package.module:Name"')
         if link.length is None and k < len(chain):
             raise ValueError(f'{called} needs a length, e.g. "10%": only the last one may go on to the end')
         parse_amount(link.length or 1, PROGRESS)
     return chain
 
 
-def find_schedulers(chain: Sequence[Link], per: Per) -> list[type]:
-    """Return the scheduler classes. Raises UserError with all schedulers that do not exist or cannot be constructed."""
+def find_schedulers(chain: Sequence[Link], args: Sequence[Mapping[str, Any]], per: Per) -> list[Callable[..., Any]]:
+    """Return the scheduler classes, and functions; `args` are those of each with the functions that they name.
+
+    Raises UserError with all that do not exist or cannot be called.
+    """
     from torch.optim import lr_scheduler
 
-    kinds: list[type] = []
+    kinds: list[Callable[..., Any]] = []
     problems: list[Problem] = []
-    for link in chain:
+    for link, known in zip(chain, args, strict=True):
+        plain = {name: value for name, value in link.args.items() if known[name] == value}
+        filled = ("optimizer", *DERIVED, *(known.keys() - plain.keys()))
         try:
-            filled = ("optimizer", *DERIVED)
-            kinds.append(find_class(link, lr_scheduler.LRScheduler, [lr_scheduler], filled=filled))
+            shown = link.model_copy(update={"args": plain})
+            kinds.append(find_class(shown, lr_scheduler.LRScheduler, [lr_scheduler], filled=filled, functions=True))
         except UserError as error:
             problems += error.problems
         if per == "epoch" and link.length is not None and parse_amount(link.length).unit == "it":
@@ -111,6 +115,11 @@ class Scheduler(Hook):
     length where they are not given. After the end of the chain the rates stay as they are. `ReduceLROnPlateau` may be
     the last of the chain: it looks at `metric` after each validation, once those before it are through. Its `mode`
     follows from the metric's name where it is not given.
+
+    A scheduler may also be a function that is called with the optimizer and returns one, such as
+    `transformers:get_scheduler`; `num_training_steps` is filled in, too. Where PyTorch takes a function, as `LambdaLR`
+    does, an argument is a table: `lr_lambda = { use = "./file.py:decay" }`, with `args` for keyword arguments. It may
+    name a class, whose object is called, and whose attributes are part of a checkpoint; a function has no state.
     """
 
     reads = {  # noqa: RUF012  # it is read, never changed
@@ -138,8 +147,9 @@ class Scheduler(Hook):
         from torch.optim.lr_scheduler import ReduceLROnPlateau
 
         self.links = [Link.model_validate(link) for link in self.chain]
-        self.kinds = find_schedulers(self.links, self.per)
-        *early, last = [issubclass(kind, ReduceLROnPlateau) for kind in self.kinds]
+        self.args = [with_functions(link.args) for link in self.links]
+        self.kinds = find_schedulers(self.links, self.args, self.per)
+        *early, last = [isinstance(kind, type) and issubclass(kind, ReduceLROnPlateau) for kind in self.kinds]
         self.has_plateau = last
         if any(early):
             raise UserError(Problem("ReduceLROnPlateau has no end, so it must be the last of the chain"))
@@ -184,17 +194,24 @@ class Scheduler(Hook):
         self.began = {name: deepcopy(scheduler.state_dict()) for name, scheduler in self.made.items()}
 
     def _make(self, k: int, optimizer: Optimizer, steps: int) -> Any:
-        kind, args = self.kinds[k], dict(self.links[k].args)
+        from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+        kind, args = self.kinds[k], dict(self.args[k])
         if self.metric is not None and k + 1 == len(self.links):
             args = {"mode": self.modes[self.metric], **args}
         takes = inspect.signature(kind).parameters
         for name in DERIVED:
             if name in takes and not (name == "total_steps" and "epochs" in args):
                 args.setdefault(name, steps)
+        use = self.links[k].use
         try:
-            return kind(optimizer, **args)
+            made = kind(optimizer=optimizer, **args) if "optimizer" in takes else kind(optimizer, **args)
         except (TypeError, ValueError) as error:
-            raise UserError(Problem(f"{kind.__name__}: {error}", hint="\n    ".join(causes(error)))) from error
+            raise UserError(Problem(f"{use}: {error}", hint="\n    ".join(causes(error)))) from error
+        if not isinstance(made, LRScheduler) or isinstance(made, ReduceLROnPlateau) != (kind is ReduceLROnPlateau):
+            message = f"{use} makes a {type(made).__name__}, and not a torch.optim.lr_scheduler.LRScheduler"
+            raise UserError(Problem(message, hint="ReduceLROnPlateau is named by itself, with a metric"))
+        return made
 
     def before_train_iter(self, run: Run) -> None:
         while self.steps < min(self._done(run), self.end):

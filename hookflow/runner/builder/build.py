@@ -21,6 +21,7 @@ from hookflow.hooks.arguments import as_annotated, parameters_of
 from hookflow.hooks.registry import find_hook
 from hookflow.pipeline.load import Loaded, key_of, share_parameters, trained_by
 from hookflow.pipeline.schema import SPLITS
+from hookflow.pipeline.use import FOLDER
 from hookflow.runner.builder.components import OFFERED_TO_DATA, Maker, Parts, find_makers
 from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups, shares
 from hookflow.runner.checkpoint.initial_weights import load_weights
@@ -249,11 +250,14 @@ class _Builder:
                 return result
             provided = as_annotated(result, args, offered)
             return partial(result, **provided) if isinstance(provided, Mapping) else partial(result, *provided)
+        before = FOLDER.set(self.base)
         try:
             hook = self._call(result, as_annotated(result, args), f"hooks.{planned.name}")
         except UserError as error:
             error.at(self.places.of(f"hooks.{planned.name}.args"))
             raise
+        finally:
+            FOLDER.reset(before)
         if not getattr(hook, "name", ""):  # one that it has given itself is its own
             with suppress(AttributeError):  # its __slots__ have no room for one
                 hook.name = planned.name
