@@ -222,5 +222,12 @@ class Run(Protocol):
         have.
         """
 
+    def scalar(self, name: str) -> float:
+        """Return the latest number that was logged by a name, or that is an output of the training by that name.
+
+        The hook lists the name in its attribute `looks_up`, a tuple. It waits for a number on the device. Raises
+        UserError with the nearest name where none was logged.
+        """
+
     def metric(self, name: str) -> float:
         """Return a metric of the latest validation. Raises UserError with the nearest name when there is none."""

@@ -40,7 +40,7 @@ from tests.runner.same import assert_same_end
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "accumulation_schedule": {"batches": [["1ep", 4]]},
-    "accuracy": {},
+    "accuracy": {"stages": ["train", "val", "test"]},
     "activation_checkpoint": {"match": ["body"]},
     "activation_stats": {},
     "checkpoint": {"monitor": "accuracy", "top": 3, "keep": 9},

@@ -36,6 +36,9 @@ class Checkpoint(Hook):
     The best go by `best`, `best-2`, …; where several metrics are watched, by `best-accuracy`, `best-accuracy-2`, …
     Bound to `on_exception`, it saves what stands when something raises, apart from what a run resumes from.
 
+    With `stage = "train"` the best go by numbers that the training has logged by the end of an epoch, such as
+    `loss_epoch` of `log` with `mean = "epoch"`: for a run without validation data.
+
     With `from`, as `from = "3ep"`, it begins then: what comes earlier is not saved, and is no best. With `out_dir` the
     checkpoints are in `<out_dir>/<run.name>/<id>/`, and `checkpoints` in the run directory is a link to that: what
     looks for them there finds them.
@@ -47,7 +50,7 @@ class Checkpoint(Hook):
     settable = ("keep",)
     points = ("after_train_epoch", "after_val")
     phase = "last"
-    reads: ClassVar[Slots] = {"after_val": ("metrics.{monitor?}",)}
+    reads: ClassVar[Slots] = {"after_val": ("metrics.{monitor?}",), "after_train_epoch": ("scalars.{logged?}",)}
     writes: ClassVar[Slots] = {"after_train_iter": ("checkpoint",)}
 
     monitor: Annotated[
@@ -55,6 +58,7 @@ class Checkpoint(Hook):
         Field(description='the metric that says which are best, or several: { accuracy = "max", loss = "min" }'),
     ] = None
     mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
+    stage: Annotated[Literal["val", "train"], Field(description="where the numbers of monitor come from")] = "val"
     top: Annotated[int, Field(ge=1, description="how many of the best by each metric stay")] = 1
     keep: Annotated[
         Annotated[int, Field(ge=1)] | Literal["all"],
@@ -69,6 +73,15 @@ class Checkpoint(Hook):
         self.modes = _modes(self.monitor, self.mode)
         self.best: dict[str, list[tuple[float, int]]] = {metric: [] for metric in self.modes}
         """For each metric the best values with the iterations that had them, the best first."""
+        self.looks_up = tuple(self.modes) if self.stage == "train" else ()
+
+    @classmethod
+    def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
+        return cls.points[:1] if args.get("stage") == "train" else cls.points
+
+    @classmethod
+    def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**args, "logged": args.get("monitor") if args.get("stage") == "train" else None}
 
     @property
     def newest(self) -> int:
@@ -81,14 +94,19 @@ class Checkpoint(Hook):
 
     def after_train_epoch(self, run: Run) -> None:
         run.save_checkpoint("last", keep=self.newest)
+        if self.stage == "train":
+            self._rank(run, {metric: run.scalar(metric) for metric in self.modes})
 
     after_train_iter = after_train_epoch
 
     def after_val(self, run: Run) -> None:
-        for metric, mode in self.modes.items():
-            value, sign = latest(run, metric), -1 if mode == "max" else 1
-            if value is None:
-                continue
+        values = {metric: latest(run, metric) for metric in self.modes}
+        self._rank(run, {metric: value for metric, value in values.items() if value is not None})
+
+    def _rank(self, run: Run, values: Mapping[str, float]) -> None:
+        """Ask for a save by the name of each metric whose value is among the best."""
+        for metric, value in values.items():
+            sign = -1 if self.modes[metric] == "max" else 1
             best = self.best[metric]
             rank = bisect([sign * other for other, _ in best], sign * value)
             if rank == self.top or math.isnan(value):

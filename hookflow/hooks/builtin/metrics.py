@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -22,46 +22,84 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 
+Stage = Literal["train", "val", "test"]
+
+
 @dataclass(eq=False)
 class Accuracy(Hook):
     """Counts right answers during validation and test, over all ranks, and adds them to the metrics.
 
     Needs a task whose outputs hold `logits` (N, classes) and `target` (N), as Classification's do. Counts on the
-    device, so that nothing waits; only the end of the pass reads the total.
+    device, so that nothing waits; only the end of the pass reads the total. With "train" among its `stages` it counts
+    the batches of the training, too, with the weights as they were then, and logs `train/accuracy` after each epoch.
     """
 
     phase = "early"
-    reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
-    writes: ClassVar[Slots] = dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics.{metric}",))
+    reads: ClassVar[Slots] = dict.fromkeys(("after_forward", "after_val_iter", "after_test_iter"), ("outputs",))
+    writes: ClassVar[Slots] = {
+        "after_train_epoch": ("scalars.train/{metric}",),
+        **dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics.{metric}",)),
+    }
 
     topk: Annotated[int, Field(ge=1, description="how many of the highest-scored classes count as an answer")] = 1
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1, description="the data on which it counts")] = (
+        "val",
+        "test",
+    )
 
     def __post_init__(self) -> None:
         self.metric = self.slot_keys({"topk": self.topk})["metric"]
         self.makes_metrics = (self.metric,)
-        self.right: Any = 0
-        self.seen = 0
+        self.trained: list[Any] = [0, 0]
+        self.evaluated: list[Any] = [0, 0]
+        """The right answers, and the answers, of the epoch and of the pass."""
+
+    @classmethod
+    def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
+        stages = args.get("stages", ("val", "test"))
+        middle = {"train": "after_forward", "val": "after_val_iter", "test": "after_test_iter"}
+        wanted = [stage for stage in middle if stage in stages] if isinstance(stages, list | tuple) else []
+        return tuple(p for stage in wanted for p in (f"before_{stage}_epoch", middle[stage], f"after_{stage}_epoch"))
 
     @classmethod
     def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"metric": "accuracy" if args["topk"] == 1 else f"accuracy_top{args['topk']}"}
 
+    def before_train_epoch(self) -> None:
+        self.trained = [0, 0]
+
+    def after_forward(self, outputs: dict[str, Any]) -> None:
+        self._count(self.trained, outputs)
+
+    def after_train_epoch(self, run: Run) -> None:
+        right, seen = map(run.sum, self.trained)
+        run.log(f"train/{self.metric}", right / seen.clamp(min=1))
+
     def before_val_epoch(self) -> None:
-        self.right, self.seen = 0, 0
+        self.evaluated = [0, 0]
 
     def after_val_iter(self, outputs: dict[str, Any]) -> None:
-        logits, target = _logits_and_target("accuracy", outputs)
-        answers = logits.topk(self.topk, dim=1).indices
-        self.right = self.right + (answers == target[:, None]).any(dim=1).sum()
-        self.seen += len(target)
+        self._count(self.evaluated, outputs)
 
     def after_val_epoch(self, run: Run, metrics: MutableMapping[str, float]) -> None:
-        right, seen = float(run.sum(float(self.right))), float(run.sum(self.seen))
+        right, seen = (float(run.sum(float(count))) for count in self.evaluated)
         metrics[self.metric] = right / max(seen, 1)
 
     before_test_epoch = before_val_epoch
     after_test_iter = after_val_iter
     after_test_epoch = after_val_epoch
+
+    def _count(self, counts: list[Any], outputs: dict[str, Any]) -> None:
+        logits, target = _logits_and_target("accuracy", outputs)
+        answers = logits.topk(self.topk, dim=1).indices
+        counts[0] = counts[0] + (answers == target[:, None]).any(dim=1).sum()
+        counts[1] += len(target)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"trained": list(self.trained)} if "train" in self.stages else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.trained = list(state.get("trained", (0, 0)))
 
 
 def _logits_and_target(hook: str, outputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -24,16 +24,19 @@ if TYPE_CHECKING:
 class EarlyStop(Hook):
     """Stops the run when a validation metric has not improved for `patience` validations in a row.
 
-    Also as soon as the metric is as good as `stopping_threshold`, worse than `divergence_threshold`, or, with
-    `check_finite`, NaN or infinite; without it NaN is no improvement.
+    With `stage = "train"` it looks after each epoch at a number that the training has logged, such as `loss_epoch` of
+    `log` with `mean = "epoch"`, or `train/accuracy` of `accuracy`; `patience` counts epochs then. It also stops as soon
+    as the metric is as good as `stopping_threshold`, worse than `divergence_threshold`, or, with `check_finite`, NaN or
+    infinite; without it NaN is no improvement.
     """
 
     settable = ("patience", "min_delta", "stopping_threshold", "divergence_threshold", "check_finite")
     phase = "late"
-    reads = ("metrics.{monitor}",)
+    reads: ClassVar[Slots] = {"after_val": ("metrics.{monitor}",), "after_train_epoch": ("scalars.{monitor}",)}
     writes = ("control",)
 
-    monitor: Annotated[str, Field(description="the validation metric to watch")] = "accuracy"
+    monitor: Annotated[str, Field(description="the metric to watch")] = "accuracy"
+    stage: Annotated[Literal["val", "train"], Field(description="where the number comes from")] = "val"
     mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
     patience: Annotated[int, Field(ge=1, description="validations without improvement before the stop")] = 5
     min_delta: Annotated[float, Field(ge=0, description="the least change that counts as improvement")] = 0.0
@@ -44,8 +47,13 @@ class EarlyStop(Hook):
     def __post_init__(self) -> None:
         self.modes = {self.monitor: mode_of(self.monitor, self.mode)}
         self.sign = 1 if self.modes[self.monitor] == "max" else -1
+        self.looks_up = (self.monitor,) if self.stage == "train" else ()
         self.best: float | None = None
         self.waited = 0
+
+    @classmethod
+    def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("after_train_epoch",) if args.get("stage") == "train" else ("after_val",)
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
@@ -54,7 +62,15 @@ class EarlyStop(Hook):
 
     def after_val(self, run: Run) -> None:
         value = latest(run, self.monitor)
-        if value is not None and (why := self.beyond(value) or self.stalled(value)):
+        if value is not None:
+            self.judge(run, value)
+
+    def after_train_epoch(self, run: Run) -> None:
+        self.judge(run, run.scalar(self.monitor))
+
+    def judge(self, run: Run, value: float) -> None:
+        """Take in a value, and ask for the stop where it is due."""
+        if why := self.beyond(value) or self.stalled(value):
             run.stop(f"{self.monitor} {why}")
 
     def beyond(self, value: float) -> str:
@@ -78,7 +94,7 @@ class EarlyStop(Hook):
         if self.waited < self.patience:
             return ""
         best = "NaN" if self.best is None else number(self.best)
-        return f"has not improved on {best} for {counted(self.waited, 'validation')}"
+        return f"has not improved on {best} for {counted(self.waited, 'epoch' if self.looks_up else 'validation')}"
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "waited": self.waited}

@@ -5,7 +5,7 @@ A multiple at which the condition does not hold is spent: the next chance is the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from math import inf
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookflow.errors import nearest_or_all
+from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.schedule import Counter, Measure, Schedule, Totals
@@ -135,17 +135,20 @@ def make_triggers(plan: Plan, run: RunState, condition: Callable[[Binding], Hold
 
 @dataclass
 class Scalars:
-    """The numbers of one run. Only those that conditions name are kept, and a checkpoint keeps them too."""
+    """The numbers of one run. Only those that conditions or hooks name are kept, and a checkpoint keeps them too."""
 
     plan: Plan
     state: RunState
     strategy: Strategy
     device: torch.device
     rank: int
+    monitored: Iterable[str] = ()
+    """The names that hooks look up."""
 
     def __post_init__(self) -> None:
         whens = (binding.trigger.when for binding in self.plan.bindings)
-        self.watched = frozenset(name for when in whens if when for name in parse_condition(when).names)
+        conditions = (parse_condition(when) for when in whens if when)
+        self.watched = frozenset((*self.monitored, *(name for condition in conditions for name in condition.names)))
         self._latest: dict[str, float | Tensor] = {}
         self._others: set[str] = set()
         self._unseen: dict[tuple[str, str], str] = {}
@@ -156,6 +159,13 @@ class Scalars:
             self._latest[name] = value
         elif self.watched:
             self._others.add(name)
+
+    def latest(self, name: str) -> float:
+        """Return the latest number of a name. Raises UserError with the nearest name where none was logged."""
+        if name not in self._latest:
+            hint = nearest_or_all(name, sorted({*self._latest, *self._others}), none="nothing has been logged yet")
+            raise UserError(Problem(f'no number "{name}" has been logged', hint=hint))
+        return _number(self._latest[name], name)
 
     def take(self, outputs: Mapping[str, Any]) -> None:
         """Take the single numbers among the outputs of a training iteration; they stay where they are computed."""

@@ -49,7 +49,9 @@ class Context:
         state.set_length(section.max_epochs, section.max_iters, parts.iters_per_epoch)
         state.seconds = consensus.seconds
         self.timeline = Timeline()
-        self.scalars = Scalars(plan, state, parts.strategy, parts.device, ranks.rank)
+        looked_up = [getattr(hook, "looks_up", ()) for hook in parts.hooks.values()]
+        monitored = [name for names in looked_up if isinstance(names, tuple) for name in names]
+        self.scalars = Scalars(plan, state, parts.strategy, parts.device, ranks.rank, monitored)
         self.triggers = make_triggers(plan, state, self.scalars.condition)
         dispatcher = Dispatcher(plan, Books(len(plan.bindings), self.timeline), Here(self.shared), self._report_failure)
         self.engine = engine = Engine(plan, parts.hooks, self.triggers, state, dispatcher, ranks.rank)

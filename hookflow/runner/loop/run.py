@@ -100,6 +100,9 @@ class Run:
             raise UserError(Problem(f'there is no metric "{name}"', hint=hint))
         return metrics[name]
 
+    def scalar(self, name: str) -> float:
+        return self._scalars.latest(name)
+
     def stepped(self, model: str | None = None) -> nn.Module | None:
         stepping = [self._trains[name] for name in self._update.stepping or self._update.every]
         if model is None:
