@@ -109,9 +109,9 @@ class RunSection(Section):
     """Whether two batches are validated before the training, so that a mistake there does not cost an epoch."""
     device: Device = "auto"
     """Where to compute: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "fp32"
-    """The precision of computation; "auto" is bf16 where the hardware computes in it, else fp32. fp16 scales the
-    loss."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "bf16-true", "fp64"] = "fp32"
+    """The precision of computation; "auto" is bf16 where the hardware computes in it, else fp32. fp16 scales the loss.
+    With "bf16-true" and "fp64" the weights have that precision, too."""
     compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = False
     """Whether `torch.compile` compiles the networks, or in which of its modes."""
     deterministic: bool = False

@@ -6,12 +6,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
+
+
+def _precise(logits: Tensor) -> Tensor:
+    """Return logits in float32, or in float64 where they are."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 class Classification:
@@ -48,7 +54,7 @@ class Classification:
         return logits
 
     def _outputs(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
-        loss = functional.cross_entropy(logits.float(), target, label_smoothing=self.label_smoothing)
+        loss = functional.cross_entropy(_precise(logits), target, label_smoothing=self.label_smoothing)
         return {"loss": loss, "logits": logits, "target": target}
 
 
@@ -106,7 +112,7 @@ class LanguageModelling:
         """Return the `loss` (a scalar, float32: nats a token), the `logits` and the `target` (batch, length)."""
         tokens, target = (batch[:, :-1], batch[:, 1:]) if isinstance(batch, Tensor) else batch
         logits: Tensor = run.model(tokens)
-        loss = functional.cross_entropy(logits.float().flatten(0, 1), target.flatten())
+        loss = functional.cross_entropy(_precise(logits).flatten(0, 1), target.flatten())
         return {"loss": loss, "logits": logits, "target": target}
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import make_out_dir
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from hookflow.hooks.run import Run
+
+
+def _kept(written: object) -> object:
+    if written == "all" or (isinstance(written, int) and not isinstance(written, bool) and written > 0):
+        return written
+    raise ValueError('must be a number of checkpoints above zero, or "all"')
 
 
 @dataclass(eq=False)
@@ -61,7 +67,9 @@ class Checkpoint(Hook):
     stage: Annotated[Literal["val", "train"], Field(description="where the numbers of monitor come from")] = "val"
     top: Annotated[int, Field(ge=1, description="how many of the best by each metric stay")] = 1
     keep: Annotated[
-        Annotated[int, Field(ge=1)] | Literal["all"],
+        int | str,
+        PlainValidator(_kept),
+        WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": "^all$"}),
         Field(description='how many of the newest stay, beside the best; or "all"'),
     ] = 1
     out_dir: Annotated[str | None, Field(description="the folder; checkpoints/ in the run directory if left out")] = (
@@ -86,7 +94,7 @@ class Checkpoint(Hook):
     @property
     def newest(self) -> int:
         """How many of the newest stay, as a number."""
-        return sys.maxsize if self.keep == "all" else self.keep
+        return self.keep if isinstance(self.keep, int) else sys.maxsize
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:

@@ -34,7 +34,7 @@ from hookflow.runner.distributed.parallel import choose_strategy, unmatched_unit
 from hookflow.runner.distributed.process_group import device_of
 from hookflow.runner.distributed.rendezvous import ALONE, Ranks
 from hookflow.runner.loop.task import FunctionTask, steps_itself, wrong_task
-from hookflow.runner.numerics.precision import choose_precision
+from hookflow.runner.numerics.precision import WHOLE, choose_precision
 from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seed_everything
 from hookflow.user_code import explained
 from hookflow.writers.base import Writer, as_writer
@@ -177,7 +177,8 @@ class _Builder:
                 raise UserError(Problem("SyncBatchNorm requires a GPU", where, "leave out distributed.sync_batch_norm"))
             made = nn.SyncBatchNorm.convert_sync_batchnorm(made)  # type: ignore[no-untyped-call]
         layout = torch.channels_last if self.pipeline.run.channels_last else torch.preserve_format
-        model: nn.Module = made.to(device=device, memory_format=layout)  # type: ignore[call-overload]
+        dtype = WHOLE.get(self.pipeline.run.precision)
+        model: nn.Module = made.to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
         return model
 
     def _fitting(

@@ -101,7 +101,7 @@ def advice(precision: str, *, clips: bool, saved: bool) -> str:
         ways.append("bound the gradients (the hook grad_clip)")
     if precision == "fp16":
         ways.append('compute with a wider range (run.precision = "bf16" or "fp32")')
-    if precision == "bf16":
+    if precision in ("bf16", "bf16-true"):
         ways.append('compute with more digits (run.precision = "fp32")')
     ways.append('or skip such steps: run.on_nan = "skip"')
     kept = " Existing checkpoints are not affected." if saved else ""

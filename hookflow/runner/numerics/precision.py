@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from hookflow.errors import Problem, UserError
 from hookflow.numbers import counted
@@ -15,6 +16,10 @@ from hookflow.pipeline.schema import RunSection
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The precisions in which the forward pass computes in 16 bits where it may, by autocast."""
+
+
+WHOLE = {"bf16-true": torch.bfloat16, "fp64": torch.float64}
+"""The precisions that weights, optimizers and floating tensors of batches have, too: without autocast."""
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -33,11 +38,13 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def choose_precision(wanted: str, device: torch.device, say: Callable[..., None]) -> str:
-    """Return what is computed in: "fp32", "tf32", "bf16" or "fp16".
+    """Return what is computed in: "fp32", "tf32", "bf16", "fp16", "bf16-true" or "fp64".
 
     "auto" takes bf16 where the hardware computes in it, since elsewhere it is slower, and else fp32. `say` is called
-    where the precision differs from the requested one.
+    where the precision differs from the requested one. Raises UserError where the device cannot compute in it.
     """
+    if wanted == "fp64" and device.type == "mps":
+        raise UserError(Problem('run.precision = "fp64", and MPS has no float64', hint='run.device = "cpu" has it'))
     if wanted == "tf32" and device.type != "cuda":
         say(f'run.precision = "tf32" is for CUDA: on {device} this run computes in fp32', "warn")
         return "fp32"
@@ -63,16 +70,22 @@ def in_precision(
 ) -> Callable[[Any, Any], Any]:
     """Return a task's method that runs in autocast where the precision has 16 bits, and else the method itself.
 
+    Where the weights have another type than float32, the floating tensors of a batch get it, too.
     Where its network records CUDA graphs, each call begins another step of them.
     """
-    half, marks = HALVES.get(precision), records_graphs(device, compiled)
-    if half is None and not marks:
+    half, whole, marks = HALVES.get(precision), WHOLE.get(precision), records_graphs(device, compiled)
+    if half is None and whole is None and not marks:
         return step
     cast = torch.autocast(device.type, half) if half else nullcontext()  # which may be entered again and again
+
+    def in_whole(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(whole) if tensor.is_floating_point() else tensor
 
     def computed(run: Any, batch: Any) -> Any:
         if marks:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        if whole:
+            batch = tree_map_only(torch.Tensor, in_whole, batch)
         with cast:
             return step(run, batch)
 
