@@ -68,7 +68,7 @@ class Page:
         from hookflow.monitor.health import judge
         from hookflow.monitor.ranks import NO_PLAN
 
-        live = Live(run)
+        live = Live(run, kept=True)
         live.read_all()
         return cls(run, live.state, live.plan or NO_PLAN, judge(run, live.state, time.time()), saved(run))
 

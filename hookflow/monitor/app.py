@@ -178,7 +178,7 @@ class MonitorApp(App[Outcome]):
         """Show a run, live or as a recording; the choices among the runs stay."""
         self.title = f"hookflow {run.path.parent.name}"
         self._dir = run
-        self._live = Live(run)
+        self._live = Live(run, kept=True)
         self._player = Player(Recording(run), replay) if replay is not None else None
         self._view = View(page=self._view.page, runs=self._view.runs)
         self._frozen: RunState | None = None

@@ -32,7 +32,7 @@ class Side:
 
     def __init__(self, run: RunDir) -> None:
         self.run = run
-        self.live = Live(run)
+        self.live = Live(run, kept=True)
         self.tables: dict[str, Any] = {}
         with suppress(OSError, ValueError, RecursionError):
             self.tables = tomli.loads(read_regular(run.pipeline).decode())

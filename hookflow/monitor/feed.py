@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import pickle
 import re
+import sys
 import time
 import weakref
 from array import array
@@ -25,6 +25,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.monitor.journal import Moment, Timeline
 from hookflow.monitor.ranks import NO_PLAN
+from hookflow.monitor.snapshots import STRIDE, Snapshot, Snapshots, packed, unpacked
 from hookflow.monitor.state import RunState
 from hookflow.numbers import span
 
@@ -76,6 +77,11 @@ class Logs:
         self.refused: list[str] = []
         """The logs of ranks that cannot be read, in words; who has heard them takes them out."""
 
+    @property
+    def waiting(self) -> bool:
+        """Whether something was read that is not yielded yet."""
+        return any(self._waiting.values())
+
     def read(self) -> Iterator[tuple[int, Record]]:
         """Yield what is new with the rank that has written it; of what is there, what is oldest first."""
         for rank, path, why in logs_of_others(self._run, self._known):
@@ -114,9 +120,13 @@ def read_plan(run: RunDir, attempt: int | None = None) -> Plan | None:
 
 
 class Live:
-    """Folds what a run appends to its logs."""
+    """Folds what a run appends to its logs.
 
-    def __init__(self, run: RunDir) -> None:
+    With `kept` it begins at the last snapshot of the state, so that it yields no records of before, and keeps more of
+    them; of a run of several ranks there are none.
+    """
+
+    def __init__(self, run: RunDir, *, kept: bool = False) -> None:
         self.state = RunState()
         self.plan: Plan | None = None
         self._attempt = 0
@@ -127,6 +137,15 @@ class Live:
         with suppress(OSError):
             self._folder = os.open(run.path, os.O_RDONLY)
             weakref.finalize(self, os.close, self._folder)
+        self._snapshots = Snapshots(run.events) if kept and not any(logs_of_others(run)) else None
+        self._kept = 0
+        if self._snapshots:  # one after each look, between which the log was not folded up to the end of a line
+            self._logs.tails[0].chunk = min(STRIDE, Tail.chunk)
+        if self._snapshots and (newest := self._snapshots.newest()):
+            tail = self._logs.tails[0]
+            tail.at, snapshot = newest
+            self._kept, tail.passed_over, tail.complaint = tail.at, snapshot.passed_over, snapshot.complaint
+            self.state, self._attempt = snapshot.state, snapshot.attempt
 
     def moved(self) -> RunDir | None:
         """Return the run where its directory was moved to; None if it was not, or the system does not say."""
@@ -164,12 +183,20 @@ class Live:
             if rank == 0 and record["k"] == "run":
                 self._attempt += 1
                 self._read_plan(self._attempt)
+            if self._snapshots and self._logs.tails[0].at - self._kept >= STRIDE // 2 and not self._logs.waiting:
+                self._keep(self._snapshots)
             yield rank, record
         while self._logs.refused:
             self.state.warn(self._logs.refused.pop())
         tails: list[Tail[Any]] = [*self._logs.tails.values(), self._commands]
         self.state.unreadable = sum(tail.passed_over for tail in tails)
         self.state.complaint = next((tail.complaint for tail in tails if tail.complaint), "")
+
+    def _keep(self, snapshots: Snapshots) -> None:
+        tail = self._logs.tails[0]
+        self._kept = tail.at
+        if len(self._logs.tails) == 1:
+            snapshots.add(tail.at, Snapshot(self.state, self._attempt, tail.passed_over, tail.complaint))
 
     def _read_plan(self, attempt: int) -> None:
         self.plan = read_plan(self._run, attempt)
@@ -184,22 +211,26 @@ MARKED = frozenset({"run", "epoch", "metrics", "checkpoint", "error", "message"}
 class Recording:
     """Finished logs, folded up to any moment. Only the places of their lines are held, and a few states on the way."""
 
-    KEPT = 64
-    """States kept on the way, so that going back need not begin at the beginning."""
+    KEPT = 256
+    """States held on the way, so that going back need not begin at the beginning; of one rank, they are kept, too."""
 
     def __init__(self, run: RunDir) -> None:
         self._paths = {0: run.events} | {rank: path for rank, path, why in logs_of_others(run) if not why}
         lines = sorted(line for rank, path in self._paths.items() for line in _lines(rank, path))
         self._times = array("d", [t for t, *_ in lines])
+        self._its = array("q", [it for *_, it in lines])
         self.first, self.last = (self._times[0], self._times[-1]) if self._times else (0.0, 0.0)
         self._ranks = array("H", [rank for _, rank, *_ in lines])
-        self._starts = array("Q", [start for _, _, start, _ in lines])
-        self._frames = [at for at, (_, rank, _, kind) in enumerate(lines) if rank == 0 and kind == "frame"]
-        self._begins = [at for at, (_, rank, _, kind) in enumerate(lines) if rank == 0 and kind == "run"]
-        self._marked = [at for at, (_, rank, _, kind) in enumerate(lines) if rank == 0 and kind in MARKED]
+        self._starts = array("Q", [start for _, _, start, *_ in lines])
+        self._frames = [at for at, (_, rank, _, kind, _) in enumerate(lines) if rank == 0 and kind == "frame"]
+        self._begins = [at for at, (_, rank, _, kind, _) in enumerate(lines) if rank == 0 and kind == "run"]
+        self._marked = [at for at, (_, rank, _, kind, _) in enumerate(lines) if rank == 0 and kind in MARKED]
         self._plans = [read_plan(run, attempt) for attempt in range(1, max(len(self._begins), 1) + 1)]
         self._every = max(len(self._times) // self.KEPT, 500)
-        self._kept: dict[int, bytes] = {0: pickle.dumps(RunState())}  # ten times as quick as copies
+        self._kept: dict[int, bytes | int] = {0: packed(Snapshot(RunState()))}  # ten times as quick as copies
+        self._snapshots = Snapshots(run.events) if len(self._paths) == 1 else None
+        for bytes_ in self._snapshots.places if self._snapshots else ():
+            self._kept[bisect_left(self._starts, bytes_)] = bytes_
         self.state = RunState()
         self._at = 0
 
@@ -213,24 +244,26 @@ class Recording:
         """The attempts, epochs, validations, checkpoints, warnings and errors of rank 0."""
         with open_regular(self._paths[0]) as file:
             records = [(self._times[at], self._read(file, at)) for at in self._marked]
-        kinds = [(t, record["level"] if record["k"] == "message" else record["k"]) for t, record in records]
+        kinds = [(t, record["level"] if record["k"] == "message" else record["k"]) for t, record in records if record]
         bounds = pairwise([*self._begins, len(self._times)])
         attempts = [(self._times[begin], self._times[end - 1]) for begin, end in bounds]
         return Timeline([Moment(t, kind) for t, kind in kinds if kind != "info"], attempts or [(self.first, self.last)])
 
     def moment_of(self, it: int) -> float | None:
         """Return when `it` iterations were done, in the last attempt that did them; None where none did."""
-        with open_regular(self._paths[0]) as file:
-            for begin, end in reversed([*pairwise([*self._begins, len(self._times)])]):
-                frames = self._frames[bisect_left(self._frames, begin) : bisect_left(self._frames, end)]
-                place = bisect_left(frames, it, key=lambda at: self._read(file, at)["it"])
-                if self._read(file, begin)["it"] <= it and place < len(frames):
-                    return self._times[frames[place]]
+        for begin, end in reversed([*pairwise([*self._begins, len(self._times)])]):
+            frames = self._frames[bisect_left(self._frames, begin) : bisect_left(self._frames, end)]
+            place = bisect_left(frames, it, key=lambda at: self._its[at])
+            if self._its[begin] <= it and place < len(frames):
+                return self._times[frames[place]]
         return None
 
-    def _read(self, file: BinaryIO, at: int) -> Record:
+    def _read(self, file: BinaryIO, at: int) -> Record | None:
         file.seek(self._starts[at])
-        return read_record(file.readline())
+        try:
+            return read_record(file.readline())
+        except ValueError:  # only its beginning was looked at before
+            return None
 
     def seek(self, t: float) -> None:
         """Fold up to and including moment `t`, forwards or back."""
@@ -245,29 +278,61 @@ class Recording:
         return self._times[self._at - 1] if self._at else self.first
 
     def _go(self, target: int) -> None:
-        if target < self._at:
-            nearest = max(at for at in self._kept if at <= target)
-            self.state, self._at = pickle.loads(self._kept[nearest]), nearest  # noqa: S301  # made by this process
+        self._begin_near(target)
         with ExitStack() as open_files:
             files = {rank: open_files.enter_context(open_regular(path)) for rank, path in self._paths.items()}
             while self._at < target:
                 rank = self._ranks[self._at]
-                self.state.apply(self._read(files[rank], self._at), rank, self.plan or NO_PLAN)
+                if record := self._read(files[rank], self._at):
+                    self.state.apply(record, rank, self.plan or NO_PLAN)
                 self._at += 1
                 if self._at % self._every == 0 and self._at not in self._kept:
-                    self._kept[self._at] = pickle.dumps(self.state)
+                    self._keep()
+
+    def _begin_near(self, target: int) -> None:
+        """Take the nearest state that is held, or kept, unless the present one is nearer."""
+        for at in sorted((at for at in self._kept if at <= target), reverse=True):
+            if at <= self._at <= target:
+                return
+            held = self._kept[at]
+            if (
+                snapshot := unpacked(held)
+                if isinstance(held, bytes)
+                else self._snapshots and self._snapshots.load(held)
+            ):
+                self.state, self._at = snapshot.state, at
+                self.state.requests = {id_: each for id_, each in self.state.requests.items() if each.answer}
+                return
+            del self._kept[at]  # it does not fit the log
+
+    def _keep(self) -> None:
+        snapshot = Snapshot(self.state, bisect_left(self._begins, self._at))
+        self._kept[self._at] = packed(snapshot)
+        at = self._starts[self._at] if self._at < len(self._starts) else 0
+        if self._snapshots and at >= STRIDE:
+            self._snapshots.add(at, snapshot)
 
 
-def _lines(rank: int, path: Path) -> Iterator[tuple[float, int, int, str]]:
-    """Yield of each whole line when it was written (never falling), its rank, where it starts, and its kind."""
+_STAMP = re.compile(rb'\{"k":"([a-z]+)","t":(\d{1,10}(?:\.\d+)?),"it":(\d{1,18}),')
+"""How a record begins; it is read whole where it begins otherwise, or begins an attempt, and else once it is shown."""
+
+
+def _lines(rank: int, path: Path) -> Iterator[tuple[float, int, int, str, int]]:
+    """Yield of each whole line its time (never falling), its rank, where it starts, its kind and its iteration."""
     latest = 0.0
     with open_regular(path) as file:
         for start, line in whole_lines(file):
-            with suppress(ValueError):
-                if not rank or not line.startswith(SHARED):
+            if rank and line.startswith(SHARED):
+                continue
+            stamp = _STAMP.match(line) if line.endswith(b"}\n") else None
+            if stamp and stamp[1] != b"run":
+                latest = max(latest, float(stamp[2]))
+                yield latest, rank, start, sys.intern(stamp[1].decode()), int(stamp[3])
+            else:
+                with suppress(ValueError):
                     record = read_record(line)
                     latest = max(latest, record["t"])
-                    yield latest, rank, start, record["k"]
+                    yield latest, rank, start, record["k"], record.get("it", 0)
 
 
 SLOWEST, QUICKEST, FAR = 0.25, 256.0, 0.05

@@ -130,7 +130,7 @@ def metrics_table(state: RunState, scalars: Iterable[str] = ()) -> Table | None:
 
 def print_summary(run: RunDir, out: TextIO) -> None:
     """Read the run's log to its present end and print the summary."""
-    live = Live(run)
+    live = Live(run, kept=True)
     live.read_all()
     print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
 

@@ -1,0 +1,144 @@
+"""Snapshots of the folded state of a run, by the bytes of its log: a long log opens, and is sought in, at once.
+
+A snapshot is a pickle, and an unpickled file can do anything. So snapshots never lie beside a log, which may come from
+anybody, but in the user's own cache folder, and only files of this user that nobody else may write are read. One that
+is torn, of other code, or of another log is passed over. The log has everything: without snapshots it is read from its
+beginning.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+import struct
+import sys
+import zlib
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from hookflow.events.reading import open_regular
+from hookflow.monitor.state import RunState
+
+STRIDE = 1 << 19
+"""Bytes of a log between two snapshots: what is folded in a tenth of a second."""
+
+RUNS = 10
+"""Runs whose snapshots are kept: those that were written last."""
+
+BEFORE = 4096
+"""Bytes of the log before a snapshot that must be what they were."""
+
+HEAD = struct.Struct(">QQ32s")
+"""Before each snapshot: the bytes of the log that are folded, its own size, and a checksum over both files."""
+
+
+class Snapshot(NamedTuple):
+    """What a reader of a log needs to go on: the state, the attempts so far, and the lines that were passed over."""
+
+    state: RunState
+    attempt: int = 0
+    passed_over: int = 0
+    complaint: str = ""
+
+
+def packed(snapshot: Snapshot) -> bytes:
+    return zlib.compress(pickle.dumps(snapshot, pickle.HIGHEST_PROTOCOL), 1)
+
+
+def unpacked(data: bytes) -> Snapshot:
+    """Return the snapshot of bytes that this process has made, or that `Snapshots` has checked."""
+    return Snapshot(*pickle.loads(zlib.decompress(data)))  # noqa: S301
+
+
+@cache
+def _code() -> bytes:
+    """Return what tells the code that wrote a snapshot from any other: a state of other code may lack fields."""
+    sources = sorted(path for part in ("monitor", "events") for path in Path(__file__).parents[1].glob(f"{part}/*.py"))
+    return sha256(sys.version.encode() + b"".join(path.read_bytes() for path in sources)).digest()
+
+
+def folder() -> Path:
+    """Return where the snapshots of this user are."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "hookflow", "snapshots")
+
+
+class Snapshots:
+    """The snapshots of one log, in a file of their own to which readers of the log append."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._path = folder() / sha256(os.fsencode(log.resolve())).hexdigest()[:32]
+        self._places: dict[int, tuple[int, int, bytes]] = {}  # by bytes of the log: where it begins, size, checksum
+        self._end = 0
+        with suppress(OSError), open_regular(self._path) as file:
+            self._scan(file)
+
+    @property
+    def places(self) -> list[int]:
+        """The bytes of the log after which there are snapshots, the first ones first."""
+        return sorted(self._places)
+
+    def _scan(self, file: BinaryIO) -> None:
+        """Find the snapshots of a file, without reading them."""
+        status, self._end = os.fstat(file.fileno()), 0
+        self._places.clear()
+        if status.st_uid != os.getuid() or status.st_mode & 0o022 or file.read(len(_code())) != _code():
+            return
+        self._end = file.tell()
+        while len(head := file.read(HEAD.size)) == HEAD.size:
+            at, size, checksum = HEAD.unpack(head)
+            begin = file.tell()
+            if begin + size > status.st_size:
+                return
+            self._places[at] = begin, size, checksum
+            self._end = file.seek(begin + size)
+
+    def _checksum(self, at: int, data: bytes) -> bytes:
+        with open_regular(self._log) as log:
+            log.seek(max(at - BEFORE, 0))
+            return sha256(at.to_bytes(8) + log.read(min(at, BEFORE)) + data).digest()
+
+    def load(self, at: int) -> Snapshot | None:
+        """Return the snapshot after so many bytes of the log; None where it does not fit the log, or is damaged."""
+        begin, size, checksum = self._places.get(at, (0, 0, b""))
+        with suppress(OSError), open_regular(self._path) as file:
+            file.seek(begin)
+            if self._checksum(at, data := file.read(size)) == checksum:
+                return unpacked(data)
+        self._places.pop(at, None)
+        return None
+
+    def newest(self) -> tuple[int, Snapshot] | None:
+        """Return the last snapshot that fits the log, and the bytes of the log that it has folded."""
+        fitting = ((at, self.load(at)) for at in reversed(self.places))
+        return next(((at, snapshot) for at, snapshot in fitting if snapshot), None)
+
+    def add(self, at: int, snapshot: Snapshot) -> None:
+        """Keep a snapshot, unless there is one, another process writes at this moment, or the system refuses it."""
+        with suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            with os.fdopen(os.open(self._path, flags, 0o600), "r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._scan(file)
+                if at in self._places and self.load(at):
+                    return
+                data = packed(snapshot)
+                file.truncate(self._end)  # what is torn, or of other code
+                file.seek(self._end)
+                file.write((b"" if self._end else _code()) + HEAD.pack(at, len(data), self._checksum(at, data)) + data)
+                if not self._end:
+                    self._prune()
+                file.flush()
+                file.seek(0)
+                self._scan(file)
+
+    def _prune(self) -> None:
+        """Remove the files of the runs that were written longest ago."""
+        newest = sorted(self._path.parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in newest[RUNS:]:
+            path.unlink(missing_ok=True)
