@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 
 from hookflow import substitutes
-from hookflow.monitor.layout import screen
+from hookflow.monitor.layout import screen, visible
 from hookflow.substitutes import ASCII, SUBSTITUTES, is_plain, substitute, substitute_on
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At, scene  # noqa: F401  # a fixture
@@ -35,7 +35,9 @@ def test_a_substitute_is_as_wide_as_its_character() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(120, 40), (60, 15)])
 def test_the_dashboard_in_ascii(scene: At, width: int, height: int) -> None:  # noqa: F811
-    rows = [strip.text.encode("ascii", ASCII).decode("ascii") for strip in screen(scene(), width, height)]
+    shown = scene()
+    shown.visible = visible(width, height)
+    rows = [strip.text.encode("ascii", ASCII).decode("ascii") for strip in screen(shown, width, height)]
     assert {len(row) for row in rows} == {width}
     check_golden(f"monitor/ascii-{width}x{height}.txt", "".join(f"{row.rstrip()}\n" for row in rows))
 

@@ -85,7 +85,7 @@ def _large(scene: Scene, width: int, height: int) -> list[Strip]:
 
 
 def _bottom(height: int) -> int:
-    return 6 if height < 36 else 7 if height < 45 else 12
+    return 6 if height < 36 else 7
 
 
 def _room_for_ranks(height: int) -> int:

@@ -498,7 +498,7 @@ def test_no_color_has_no_colour(going: RunDir, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("NO_COLOR", "1")
 
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        for key in ("1", "3", "4", "5", "question_mark", "escape", "2", "enter", "escape", "q"):
+        for key in ("1", "3", "4", "5", "question_mark", "escape", "2", "enter", "escape", "g", "q"):
             await pilot.press(key)
             image = app.export_screenshot()
             painted = {word for word in image.replace('"', " ").replace(";", " ").split() if word.startswith("#")}

@@ -169,7 +169,7 @@ def _title(scene: Scene) -> str:
 def _hint(scene: Scene, below: int, width: int) -> str:
     idle = len(scene.points) - len(scene.plan.bound_points)
     parts = [f"↓ {below} more"] if below > 0 else []
-    parts += [f"{counted(idle, 'idle point')}: f"] if width >= 76 else []
+    parts += [f"{counted(idle, 'idle point')}: f"] if width >= 90 else []
     return "   ".join([*parts, "of the run: v" if scene.view.whole else "last 60 s: v"])
 
 
@@ -274,7 +274,10 @@ def _reasons(scene: Scene, binding: Binding) -> Iterator[tuple[str, str]]:
         if name == "after" and not at_place:
             answer = next((each for each in neighbours(plan, point) if each.then is binding), None)
             reasons = {"phase": "of an earlier phase", "file": "which the file has before it", "edge": ""}
-            yield "after", f"{answer.first.hook}, {reasons[answer.reason]}" if answer else "nothing: the first here"
+            yield (
+                "after",
+                f"{answer.first.hook}, {reasons[answer.reason]}" if answer else "nothing: it is the first here",
+            )
         if name == "before" and not at_place:
             yield "before", "nothing here waits for it"
     for slot in binding.reads:
