@@ -51,6 +51,10 @@ def with_sampler() -> DataLoader[Any]:
     return DataLoader(data, batch_size=8, sampler=DistributedSampler(data, num_replicas=1, rank=0, seed=5))
 
 
+def backwards(data: Any) -> range:
+    return range(len(data) - 1, -1, -1)
+
+
 def a_list() -> list[Any]:
     inputs, target = dataset().tensors
     return list(zip(inputs.split(8), target.split(8), strict=True))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
+
+from hookflow.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -119,3 +121,77 @@ class LanguageModelling:
         """Return the `perplexity`, e to the mean loss: over all tokens, if every example has as many of them."""
         loss = means["loss"]
         return {"perplexity": math.exp(loss) if loss < 700 else math.inf}
+
+
+class OwnLoss:
+    """A model that computes its loss itself, as those of transformers do: `run.model(**batch)` returns a `loss`.
+
+    A batch is a dict of the model's arguments, tensors (batch, …), with the targets under `labels`. The output is a
+    dict, or an object with attributes: `loss`, a scalar, where there are targets; and `logits`, if it has them. Keys
+    in `extra`, such as the ids of the examples, are not for the model: they are among the outputs, and `predict`
+    returns them.
+
+    With `generate`, the arguments of the model's method of that name, an evaluation also gives `generated`, and
+    `predict` returns it: token ids (batch, length), padded to `max_length` with `pad`.
+    """
+
+    def __init__(
+        self,
+        labels: str = "labels",
+        extra: Sequence[str] = (),
+        generate: Mapping[str, Any] | None = None,
+        max_length: Annotated[int, Field(ge=1)] = 128,
+        pad: int = 0,
+    ) -> None:
+        self.labels = labels
+        self.extra = (*extra,)
+        self.generate = generate
+        self.max_length, self.pad = max_length, pad
+
+    def step(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the `loss` (a scalar, float32), the `logits`, the `target` (the labels) and the keys in `extra`.
+
+        Raises UserError when the model has returned no loss.
+        """
+        output = run.model(**self._inputs(batch))
+        if (loss := _part(output, "loss")) is None:
+            message = f"the model has returned no loss ({type(output).__name__}) for {', '.join(batch)}"
+            raise UserError(Problem(message, hint=f'a batch needs targets: the key "{self.labels}"'))
+        outputs = {"loss": loss.float(), "target": batch.get(self.labels), **{key: batch[key] for key in self.extra}}
+        return outputs | self._logits(output)
+
+    def evaluate(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the same as `step`, and what the model has `generated`."""
+        return self.step(run, batch) | self._generated(run, batch)
+
+    def predict(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the model has `generated`, else the `logits`; with the keys in `extra`. Labels are ignored."""
+        kept = {key: batch[key] for key in self.extra}
+        if self.generate is not None:
+            return kept | self._generated(run, batch)
+        inputs = self._inputs(batch)
+        inputs.pop(self.labels, None)
+        return kept | self._logits(run.model(**inputs))
+
+    def _inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in batch.items() if key not in self.extra}
+
+    def _logits(self, output: Any) -> dict[str, Tensor]:
+        logits = _part(output, "logits")
+        return {} if logits is None else {"logits": logits}
+
+    def _generated(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        if self.generate is None:
+            return {}
+        inputs = self._inputs(batch)
+        inputs.pop(self.labels, None)
+        model: Any = run.model
+        ids: Tensor = model.generate(**inputs, **self.generate)
+        if ids.shape[1] > self.max_length:
+            message = f"the model has generated {ids.shape[1]} tokens, and max_length is {self.max_length}"
+            raise UserError(Problem(message, hint="raise max_length, or set generate.max_new_tokens"))
+        return {"generated": functional.pad(ids, (0, self.max_length - ids.shape[1]), value=self.pad)}
+
+
+def _part(output: Any, name: str) -> Any:
+    return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)

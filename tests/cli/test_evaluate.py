@@ -140,6 +140,12 @@ def test_the_data_need_no_targets(doubled: RunDir, tmp_path: Path) -> None:
     assert shown["shapes"]["predicted"] == [16]
 
 
+def test_examples_of_a_loader_have_their_index_in_the_dataset(doubled: RunDir, tmp_path: Path) -> None:
+    reversed_ = 'data.val={use="./loaders.py:dataset", loader={batch_size=5, sampler="./loaders.py:backwards"}}'
+    predicted(doubled, tmp_path / "rows.pt", "--split", "val", "--set", reversed_)
+    assert torch.load(tmp_path / "rows.pt", weights_only=True)["index"].tolist() == list(range(23, -1, -1))
+
+
 def test_what_cannot_be_predicted(doubled: RunDir) -> None:
     assert 'unknown format ".txt"' in refused("predict", doubled.path, "--out", "rows.txt")
     step = 'task.use="./own_tasks.py:step"'

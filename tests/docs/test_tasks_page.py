@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from hookflow.errors import UserError
 from hookflow.hooks.run import Run
 from hookflow.runner.loop.run import Run as Offered
 from hookflow.zoo import tasks
@@ -50,12 +52,46 @@ TOKENS = torch.arange(6).reshape(2, 3)
 X = torch.ones(2, 3)
 
 
+class Computes(nn.Linear):
+    """A model with the interface of those of transformers: arguments by name, an output with `loss` and `logits`."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        logits = super().forward(x)
+        return SimpleNamespace(loss=None if labels is None else (logits - labels).square().mean(), logits=logits)
+
+    def generate(self, x: torch.Tensor, new: int) -> torch.Tensor:
+        return torch.full((len(x), new), 7)
+
+
+def test_a_model_that_computes_its_loss_generates_and_predicts_with_ids() -> None:
+    task, model = tasks.OwnLoss(extra=["id"], generate={"new": 3}, max_length=4, pad=9), Computes()
+    run: Any = SimpleNamespace(model=model)
+    batch = {"x": X, "labels": torch.ones(2, 1), "id": torch.tensor([5, 6])}
+    outputs = task.evaluate(run, batch)
+    assert outputs["loss"] == (model(X).logits - 1).square().mean()
+    assert outputs["generated"].tolist() == [[7, 7, 7, 9]] * 2
+    del batch["labels"]
+    assert {name: rows.tolist() for name, rows in task.predict(run, batch).items()} == {
+        "id": [5, 6],
+        "generated": [[7, 7, 7, 9]] * 2,
+    }
+    assert tasks.OwnLoss(extra=["id"]).predict(run, batch).keys() == {"id", "logits"}
+    with pytest.raises(UserError, match='the key "labels"'):
+        task.step(run, batch)
+    with pytest.raises(UserError, match="raise max_length"):
+        tasks.OwnLoss(extra=["id"], generate={"new": 3}, max_length=2).evaluate(run, {**batch, "labels": X[:, :1]})
+
+
 @pytest.mark.parametrize(
     ("task", "model", "batch"),
     [
         (tasks.Classification(), nn.Linear(3, 4), (X, torch.tensor([0, 1]))),
         (tasks.Regression(), nn.Linear(3, 1), (X, torch.ones(2))),
         (tasks.LanguageModelling(), nn.Embedding(6, 6), TOKENS),
+        (tasks.OwnLoss(), Computes(), {"x": X, "labels": torch.ones(2, 1)}),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections import UserDict, namedtuple
 
 import pytest
 import torch
@@ -49,6 +49,11 @@ def test_a_resumed_run_has_the_batches_that_it_would_have_had(
     broken = resumes_alike(train_on(name), point=point, at=it)
     again = [text for text in messages(broken) if "batches again to find the place" in text]
     assert len(again) == (1 if point == "after_backward" else 0)
+
+
+def test_a_batch_of_a_tokenizer_becomes_a_dict() -> None:
+    (batch,) = batches([UserDict(input_ids=torch.ones(2, 3, dtype=torch.int64))], device=torch.device("meta")).epoch(0)
+    assert type(batch) is dict and batch["input_ids"].device.type == "meta"
 
 
 def test_its_sampler_is_told_the_epoch() -> None:

@@ -95,7 +95,8 @@ def _known_ending(file: str) -> str:
 class Predict(Hook):
     """Writes outputs of the task for every example of the test data to a file in the run directory.
 
-    Each output is a tensor with a row for each example of the batch. Each rank writes the rows of its own shard:
+    Each output is a tensor with a row for each example of the batch. A name that the outputs lack may be a key of the
+    batch, such as the ids of the examples. Each rank writes the rows of its own shard:
     `predictions.rank1.npz`. Predictions of a checkpoint for data without targets: `hookflow predict`.
     """
 
@@ -112,8 +113,9 @@ class Predict(Hook):
     def __post_init__(self) -> None:
         self.before_test_epoch()
 
-    def after_test_iter(self, outputs: Mapping[str, Any]) -> None:
-        self.rows.add({name: output(outputs, name, "predict") for name in self.outputs})
+    def after_test_iter(self, batch: Any, outputs: Mapping[str, Any]) -> None:
+        there = {**batch, **outputs} if isinstance(batch, Mapping) else outputs
+        self.rows.add({name: output(there, name, "predict") for name in self.outputs})
 
     def after_test_epoch(self, run: Run) -> None:
         path = of_rank(run.dir / self.file, run.rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -76,8 +77,11 @@ def data_info(data: Any, examples: int, batches: int, batch_size: int, note: str
 
 
 def map_parts(batch: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a dict, list or (named) tuple with each of its parts changed; anything else as it is."""
-    if isinstance(batch, dict):
+    """Return a dict, list or (named) tuple with each of its parts changed; anything else as it is.
+
+    A `UserDict`, such as the batches of tokenizers of transformers, becomes a dict.
+    """
+    if isinstance(batch, dict | UserDict):
         return {key: change(part) for key, part in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*map(change, batch))
@@ -87,8 +91,8 @@ def map_parts(batch: Any, change: Callable[[Any], Any]) -> Any:
 def tensors(batch: Any) -> Iterator[Tensor]:
     if isinstance(batch, Tensor):
         yield batch
-    elif isinstance(batch, dict | list | tuple):
-        for part in batch.values() if isinstance(batch, dict) else batch:
+    elif isinstance(batch, dict | UserDict | list | tuple):
+        for part in batch if isinstance(batch, list | tuple) else batch.values():
             yield from tensors(part)
 
 

@@ -93,6 +93,11 @@ class BatchSampler(BatchSharding):
         generator = torch.Generator().manual_seed(derive_seed(self.seed, RNGStream.ORDER, epoch))
         return torch.randperm(self.examples, generator=generator)
 
+    def batches(self, epoch: int) -> list[Tensor]:
+        """Return the indices of this rank's examples in each batch of the epoch."""
+        order = self.indices(epoch)
+        return [self.shard(order, index) for index in range(len(self))]
+
 
 class CustomBatchSampler(BatchSampler):
     """Batches in the order of the user's sampler, which is run through at the start of each epoch.

@@ -66,6 +66,10 @@ class Loader(Sized):
             batches = forked(self._batches, len(self._keys)) if self._draws else self._batches
         yield from self._parts.augmented(prefetch(batches, self._parts.context), epoch, start)
 
+    def indices(self, epoch: int) -> list[Tensor]:
+        """Return the indices in the dataset of the examples of each batch on this rank: int64 (batch,)."""
+        return self._keys.sampler.batches(epoch)
+
     def close(self) -> None:
         if self.loader is not None and self.workers and self._batches is not None:
             end_workers(self._batches, self.info["name"], self._parts.context.say)
@@ -76,19 +80,19 @@ class _Keys:
     """The keys of the batches of an epoch from an index on, passed to the fetching processes."""
 
     def __init__(self, sampler: BatchSampler, context: DataContext, seeded: bool) -> None:
-        self._sampler, self._context, self._seeded = sampler, context, seeded
+        self.sampler, self._context, self._seeded = sampler, context, seeded
         self.epoch = self.start = 0
 
     def __len__(self) -> int:
-        return len(self._sampler) - self.start
+        return len(self.sampler) - self.start
 
     def __iter__(self) -> Iterator[Key]:
-        seed, rank, indices = self._context.seed, self._context.rank, self._sampler.indices(self.epoch)
+        seed, rank, indices = self._context.seed, self._context.rank, self.sampler.indices(self.epoch)
         seeds: Iterator[Sequence[int]] = repeat(())
         if self._seeded:
             seeds = batch_seeds(seed, RNGStream.EXAMPLES, self.epoch, rank, start=self.start)
-        for index in range(self.start, len(self._sampler)):
-            yield next(seeds), self._sampler.shard(indices, index)
+        for index in range(self.start, len(self.sampler)):
+            yield next(seeds), self.sampler.shard(indices, index)
 
 
 class _FetchBatch(Shipped, Dataset[Any]):
@@ -167,6 +171,10 @@ class OnDevice(Sized):
         self._full = context.to_device(full)
         note = f"{sum(tensor.nbytes for tensor in tensors(self._full)) / 2**20:.1f} MiB on {context.device}"
         self.info = self._sampler.describe(type(data).__name__, note, synthetic=False)
+
+    def indices(self, epoch: int) -> list[Tensor]:
+        """Return the indices in the dataset of the examples of each batch on this rank: int64 (batch,)."""
+        return self._sampler.batches(epoch)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         indices = self._sampler.indices(epoch).to(self._parts.context.device)

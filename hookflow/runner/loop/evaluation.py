@@ -156,7 +156,9 @@ class Evaluation:
     def predict(self, name: str, predict: Callable[[Any, Any], Any]) -> dict[str, torch.Tensor]:
         """Return what `predict` gives for a set of data: a row for each example, by name, in the memory of the host.
 
-        There may be no targets, so the points that offer outputs or metrics do not fire; those before them do.
+        Where the source knows the indices of its examples in the dataset, they are a column `index`, unless the
+        prediction has one. There may be no targets, so the points that offer outputs or metrics do not fire; those
+        before them do.
         """
         entered = len(self.engine.arounds)
         rows = Predictions("the task's predict has returned")
@@ -167,8 +169,13 @@ class Evaluation:
             with evaluating(self.parts.model):
                 self.engine.fire(f"before_{split}_epoch")
                 inside = len(self.engine.arounds)
-                for _, batch in self._batches(split):
-                    rows.add(predict(self.run, batch))
+                data = self.parts.data[name]
+                indices = data.indices(0) if hasattr(data, "indices") else None
+                for index, batch in self._batches(split):
+                    predicted = predict(self.run, batch)
+                    if indices is not None and isinstance(predicted, Mapping):
+                        predicted = {"index": indices[index], **predicted}
+                    rows.add(predicted)
                     self.engine.leave(inside)
             self.engine.leave(entered)
         self.state.split = "train"

@@ -20,9 +20,9 @@ class Task(Protocol):
     """The task: how a batch becomes a loss.
 
     `step` and `evaluate` are given the run (`run.model`, or `run.models["generator"]`) and the batch. They return a
-    dict: "loss", a tensor of no dimensions, averaged over the batch; other single numbers, of which an evaluation
-    gives the mean over all examples; and further values for hooks, as `outputs`. A class without `evaluate`
-    is evaluated by its `step`, and so is a task that is a plain function.
+    dict: "loss", a tensor of no dimensions, averaged over the batch, without which `evaluate` may do; other single
+    numbers, of which an evaluation gives the mean over all examples; and further values for hooks, as `outputs`. A
+    class without `evaluate` is evaluated by its `step`, and so is a task that is a plain function.
 
     A task may have a method `predict(run, batch)` that `hookflow predict` calls in place of `evaluate`, with a batch
     that may lack targets; it returns a dict of tensors with a row for each example.
@@ -118,12 +118,15 @@ def _takes_two(method: Any) -> bool:
 
 
 def check_outputs(outputs: Any, method: str, own_steps: bool = False) -> None:
-    """Raise UserError for a wrong result of the task's `method`, "step" or "evaluate"; `own_steps` needs no loss."""
+    """Raise UserError for a wrong result of the task's `method`, "step" or "evaluate", which needs no loss.
+
+    Nor does a step of a task that steps its optimizers itself (`own_steps`).
+    """
     wrong = ""
     if not isinstance(outputs, Mapping):
         wrong = f"a {type(outputs).__name__}"
     elif "loss" not in outputs:
-        if not own_steps:
+        if method == "step" and not own_steps:
             wrong = f'a dict without "loss" (it has {", ".join(map(str, outputs)) or "nothing"})'
     elif not isinstance(loss := outputs["loss"], Tensor):
         wrong = f"a loss that is a {type(loss).__name__}, expected a tensor"

@@ -1,0 +1,74 @@
+"""The recipes of docs/: their examples train, and what they say of a resume holds."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hookflow.events.rundir import RunDir
+from tests.conftest import TESTS, NewRun, Train, hookflow, reason, records
+from tests.end_to_end.test_run import only_run
+from tests.runner.same import assert_same_end
+
+DOCS = TESTS.parent / "docs"
+
+
+def written(page: str, folder: Path) -> None:
+    """Write the files that a page shows, each named in its first line."""
+    for text, name in re.findall(r"```\w+\n(# (\S+)\n.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL):
+        (folder / name).write_text(text)
+
+
+class Strike:
+    """Sends SIGTERM to the training in one of its iterations."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+SHORT = ("data.train.args.episodes=6", "data.train.loader.batch_size=3", "data.val.args.episodes=1")
+BUFFER = ("data.train.args={warm_up=20, batches=6, size=40}", "task.args={explore=8}", "data.val.args.episodes=1")
+
+
+@pytest.mark.parametrize(("name", "less", "at"), [("reinforce", SHORT, 3), ("dqn", BUFFER, 9)])
+def test_an_agent_is_trained_evaluated_and_resumed_in_the_same_episode(
+    name: str, less: tuple[str, ...], at: int, tmp_path: Path, new_run: NewRun, train_here: Train
+) -> None:
+    pytest.importorskip("gymnasium", reason="needs gymnasium")
+    written("rl.md", tmp_path)
+
+    def begun(iteration: int) -> RunDir:
+        strike = f'hooks.strike={{use="tests.docs.test_recipes:Strike", args={{at={iteration}}}}}'
+        return new_run("run.max_epochs=2", *less, strike, pipeline=tmp_path / f"{name}.toml")
+
+    alone, cut = begun(10**6), begun(at)
+    assert train_here(alone) == 0, reason(alone)
+    assert records(alone, "metrics")[-1]["v"].keys() == {"length"}  # type: ignore[attr-defined]
+    assert (alone.checkpoints / "best").exists()
+    assert train_here(cut) == 143, reason(cut)
+    assert train_here(cut, resume=True) == 0, reason(cut)
+    assert_same_end(alone, cut)
+
+
+@pytest.mark.long
+def test_a_model_of_transformers_is_trained_and_predicts_with_ids(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs transformers, which takes 130 MB")
+    written("transformers.md", tmp_path)
+    done = hookflow("run", "texts.toml", "--set", "run.threads=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert records(only_run(tmp_path), "metrics")[-1]["v"].keys() == {"loss", "accuracy"}  # type: ignore[attr-defined]
+    done = hookflow("predict", "--split", "val", "--out", "rows.npz", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with np.load(tmp_path / "rows.npz") as rows:
+        assert rows["index"].tolist() == rows["id"].tolist() == list(range(256))
+        assert rows["logits"].shape == (256, 2)
