@@ -93,9 +93,8 @@ def now(
 
     Example: `hookflow now cifar`
     """
-    from hookflow.events.stack import stack
     from hookflow.monitor.feed import Live
-    from hookflow.monitor.health import judge, look_inside
+    from hookflow.monitor.health import judge, look_inside, stacks
     from hookflow.monitor.ranks import NO_PLAN
 
     run_dir = _running(run, dir)
@@ -108,7 +107,7 @@ def now(
         bound = plan.bindings[binding] if 0 <= binding < len(plan.bindings) else None
         where = f'{lasting(seconds)} inside "{bound.hook}" at {bound.point}' if bound else "not inside a hook"
         echo(f"rank {rank}: {where}")
-        frames = stack(state.ranks.of[rank].run.get("pid", 0), run_dir.output)
+        frames = stacks(run_dir, state, [rank])[rank]
         echo("\n".join(f"  {frame}" for frame in frames) or "  its stack is not known: install py-spy")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +83,8 @@ def graph(
 ) -> None:
     """Draw which hooks fire at which points, in what order, and why.
 
-    For a run, draw the plan recorded at its start; text, svg and html have what each hook took.
+    For a run, draw the plan recorded at its start, with the hooks that have been switched off since; text, svg and html
+    have what each hook took.
     """
     from hookflow.graph.render.exchange import as_dot, as_mermaid
     from hookflow.graph.render.html import as_html
@@ -96,7 +98,7 @@ def graph(
         raise UserError(Problem("the name of the file does not say in which format to draw", Where(str(out)), hint))
     changes = {"without": without or (), "only": only or ()}
     opened = open_target(target, overrides=set_ or (), **changes, shuffle=shuffle, imports=not no_import, runs=dir)
-    plan = opened.plan
+    plan = opened.plan if opened.run is None else replace(opened.plan, off=_switched_off(opened.run))
     warn_unknown(plan)
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     part, title = _narrowed(plan, list(dict.fromkeys(point or ())), hook)
@@ -135,6 +137,13 @@ def _times(run: RunDir | None, plan: Plan, form: str) -> dict[int, str]:
             text = form.format(count=f"{cost.count:,}", p50=p50, short=p50.strip(), share=share)
             result[binding.id] = text.replace(", · % of iterations", "")
     return result
+
+
+def _switched_off(run: RunDir) -> tuple[tuple[str, int], ...]:
+    """Return the hooks of a run that a command or an error has switched off, and the iterations done then."""
+    from hookflow.monitor.summary import read_overview
+
+    return tuple(read_overview(run, time.time()).state.disabled.items())
 
 
 def _narrowed(plan: Plan, points: Sequence[str], hook: str | None) -> tuple[Plan, str]:

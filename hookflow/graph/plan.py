@@ -150,7 +150,8 @@ class Plan:
 
     `own` are the points that the pipeline declares for itself. `given_way` are the weaker edges that stronger ones have
     overruled. `warnings` are probable mistakes, `notes` may be intended, `unknown` are facts about hooks that are not
-    imported. `shuffle` is the seed of another order than the file's.
+    imported. `shuffle` is the seed of another order than the file's. `off` are the hooks that a run has switched off,
+    and the iterations done then; no recorded plan has any.
     """
 
     pipeline: str
@@ -163,6 +164,7 @@ class Plan:
     notes: tuple[Problem, ...] = ()
     unknown: tuple[Problem, ...] = ()
     shuffle: int | None = None
+    off: tuple[tuple[str, int], ...] = ()
 
     @cached_property
     def points(self) -> Points:
@@ -230,7 +232,8 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, mappings and strings, as `plan.json` holds them."""
-        return {"version": VERSION, **asdict(self)}
+        parts = asdict(self)
+        return {"version": VERSION, **{name: part for name, part in parts.items() if name != "off" or part}}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | str | bytes) -> Plan:

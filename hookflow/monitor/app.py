@@ -38,7 +38,7 @@ from hookflow.graph.plan import Plan
 from hookflow.monitor.charts import Pixels, half_blocks, read_image
 from hookflow.monitor.compare import Side
 from hookflow.monitor.feed import Live, Player, Recording
-from hookflow.monitor.health import Health, examine, look_inside
+from hookflow.monitor.health import Health, examine, guilty, look_inside, stacks
 from hookflow.monitor.index import Index, Row
 from hookflow.monitor.keys import PAGES, press
 from hookflow.monitor.layout import screen, visible
@@ -46,6 +46,7 @@ from hookflow.monitor.machine import Machine, Sensor
 from hookflow.monitor.panels.compare import COMPARE
 from hookflow.monitor.panels.frame import RECENT
 from hookflow.monitor.panels.gallery import beside_each_other
+from hookflow.monitor.panels.now import NOW
 from hookflow.monitor.panels.output import level_of
 from hookflow.monitor.panels.runs import RUNS
 from hookflow.monitor.plain import Output
@@ -185,6 +186,9 @@ class MonitorApp(App[Outcome]):
         self._behind = False  # a long log comes in pieces
         self._suspicion = ""
         self._inside: dict[int, tuple[int, float]] = {}
+        self._stacks: dict[int, list[str]] = {}
+        self._looked = self._stalled = 0.0  # when the stacks were taken; since when it stalled then
+        self._wants_stacks = False
         self._images: dict[int, Pixels | str] = {}
         self._printed = Output(run.output, back=CHUNK)
         self._lines: deque[Line] = deque(maxlen=LINES)
@@ -248,12 +252,25 @@ class MonitorApp(App[Outcome]):
             self._life = self._dir.life()
             self._suspicion = self._dir.trouble() if self._life == "gone" else ""
             self._inside = look_inside(self._dir, self._live.state) if self._life == "alive" else {}
+            self._look_at_stacks()
             if not over or self._machine is None:
                 self._machine = sensor.look() if self._life != "remote" else None
 
         self._sensed = time.monotonic()
         over = self._health(self.state, time.time()).over
         self.run_worker(partial(look, over), thread=True, exclusive=True, exit_on_error=True)
+
+    def _look_at_stacks(self) -> None:
+        """Take the stacks that are asked for, or those of a stall, each once; from a thread, as it takes seconds."""
+        state, is_open = self._live.state, self._view.page == NOW.name and not self._readonly
+        stalls = not self._readonly and self._health(state, time.time()).condition == "stalled"
+        if not (is_open or stalls):
+            self._stacks = {}
+        wanted = is_open and (self._wants_stacks or not self._stacks)
+        if self._inside and (wanted or (stalls and self._stalled != state.moved)):
+            ranks = [*self._inside] if wanted else guilty(state, self.plan, self._inside)
+            self._stalled, self._wants_stacks = state.moved if stalls else 0.0, False
+            self._stacks, self._looked = stacks(self._dir, state, ranks), time.time()
 
     @property
     def _calm(self) -> bool:
@@ -286,6 +303,7 @@ class MonitorApp(App[Outcome]):
             self._player and (self._player.moment, self._player.badge),
             self._notice[0] if time.monotonic() < self._notice[1] else "",
             int(clock) if ages else 0,
+            self._looked,
             self._dir.output.stat().st_size if page == "output" and self._dir.output.exists() else 0,
             (self._listed, self._listing) if page == RUNS.name else (),
             (self._reading, *(side.state.news for side in self._sides.values())) if page == COMPARE.name else (),
@@ -358,6 +376,8 @@ class MonitorApp(App[Outcome]):
             ),
             rows=self._rows,
             compared=[*self._sides.values()] if self._view.page == COMPARE.name else (),
+            stacks=self._stacks,
+            looked=self._looked,
             listing=self._reading if self._view.page == COMPARE.name else self._listing,
             replay=self._player is not None,
             timeline=self._player.recording.timeline if self._player else None,
@@ -425,6 +445,8 @@ class MonitorApp(App[Outcome]):
                 self._send(*action.split(" ", 2)[1:])
             case "kill":
                 self.run_worker(self._kill, thread=True, group="kill", exclusive=True, exit_on_error=True)
+            case "look":
+                self._wants_stacks, self._sensed = True, -math.inf
             case "list runs":
                 self._listed = -math.inf
             case "delete run" | "resume run" as action:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from hookflow.events.now import NOWHERE
 from hookflow.events.records import PHASES, Error
 from hookflow.events.run_lock import started_at
 from hookflow.events.rundir import Life, RunDir, run_argument, short
+from hookflow.events.stack import stack
 from hookflow.graph.plan import Binding, Plan
 from hookflow.monitor.durations import WINDOW
 from hookflow.monitor.ranks import named, spent
@@ -242,6 +243,11 @@ def look_inside(run: RunDir, state: RunState) -> dict[int, tuple[int, float]]:
     return {number: place for number, place in seen.items() if place}
 
 
+def stacks(run: RunDir, state: RunState, ranks: Iterable[int]) -> dict[int, list[str]]:
+    """Return the stacks of the training threads of ranks on this machine, the innermost frame first; takes seconds."""
+    return {rank: stack(state.ranks.of[rank].run.get("pid", 0), run.output) for rank in ranks}
+
+
 def _stalled(state: RunState, still: float, plan: Plan | None, inside: Mapping[int, tuple[int, float]]) -> str:
     """Return for how long and where it hangs, as far as is known; of several ranks, who holds up the others."""
     nothing = f"no progress for {lasting(still)}"
@@ -252,17 +258,27 @@ def _stalled(state: RunState, still: float, plan: Plan | None, inside: Mapping[i
         return f"{nothing}, nothing from rank {number} for {lasting(silent[number])}"
     if plan is None or not inside:
         return nothing
+    if not (stuck := _stuck(plan, inside)):
+        return f"{nothing}, {'waiting for the disk' if state.stage == 'save' else 'not inside a hook'}"
+    lines = []
+    for at, ranks in stuck.items():
+        stuck_in, since = plan.bindings[at], max(inside[rank][1] for rank in ranks)
+        owner = f"{named(ranks)}: " * (state.ranks.world > 1)
+        lines.append(f'{owner}{lasting(since)} inside "{stuck_in.hook}" at {stuck_in.point}')
+    return ", ".join(lines)
+
+
+def _stuck(plan: Plan, inside: Mapping[int, tuple[int, float]]) -> dict[int, list[int]]:
+    """Return the bindings that fewest ranks are inside of, with these: most are where they wait for the others."""
     stuck: dict[int, list[int]] = {}
     for number, (binding, _) in sorted(inside.items()):
         if NOWHERE < binding < len(plan.bindings):
             stuck.setdefault(binding, []).append(number)
-    if not stuck:
-        return f"{nothing}, {'waiting for the disk' if state.stage == 'save' else 'not inside a hook'}"
-    fewest = min(map(len, stuck.values()))  # most ranks are where they wait for the others
-    lines = []
-    for at, ranks in stuck.items():
-        if len(ranks) == fewest:
-            stuck_in, since = plan.bindings[at], max(inside[rank][1] for rank in ranks)
-            owner = f"{named(ranks)}: " * (state.ranks.world > 1)
-            lines.append(f'{owner}{lasting(since)} inside "{stuck_in.hook}" at {stuck_in.point}')
-    return ", ".join(lines)
+    fewest = min(map(len, stuck.values()), default=0)
+    return {binding: ranks for binding, ranks in stuck.items() if len(ranks) == fewest}
+
+
+def guilty(state: RunState, plan: Plan, inside: Mapping[int, tuple[int, float]]) -> list[int]:
+    """Return the ranks on this machine that hold up a training which stalls: the silent, else the stuck, else all."""
+    silent = [rank for rank in state.ranks.silent if rank in inside]
+    return silent or [rank for ranks in _stuck(plan, inside).values() for rank in ranks] or sorted(inside)

@@ -18,6 +18,7 @@ from hookflow.monitor.panels.graph import GRAPH, PANEL
 from hookflow.monitor.panels.help import help_page
 from hookflow.monitor.panels.hooks import HOOK, HOOKS, POINTS
 from hookflow.monitor.panels.metrics import METRICS
+from hookflow.monitor.panels.now import NOW
 from hookflow.monitor.panels.output import OUTPUT
 from hookflow.monitor.panels.ranks import RANKS
 from hookflow.monitor.panels.runs import OF_A_RUN, RUNS
@@ -41,7 +42,7 @@ from hookflow.monitor.view import (
 
 HELP = Page("help", lambda scene, width, height: help_page(scene, width, height, key_rows(scene)), "?", "this help")
 PANELS: dict[int, Page] = dict(enumerate((PANEL, POINTS, HOOKS, METRICS, SYSTEM, EVENTS, RANKS)))
-TOGGLED = (GRAPH, EXPLORER, TRACE, GALLERY, OUTPUT, RUNS)
+TOGGLED = (GRAPH, EXPLORER, TRACE, GALLERY, OUTPUT, NOW, RUNS)
 PAGES = {page.name: page for page in (HOOK, EVENT, HELP, COMPARE, *TOGGLED)}
 
 

@@ -14,6 +14,7 @@ from hookflow.monitor.panels.frame import footer, over, progress, title
 from hookflow.monitor.panels.graph import below, graph, needed
 from hookflow.monitor.panels.hooks import anatomy_lines, hooks, point_list, slowest
 from hookflow.monitor.panels.metrics import metrics, strips
+from hookflow.monitor.panels.now import above
 from hookflow.monitor.panels.ranks import line as ranks_line
 from hookflow.monitor.panels.ranks import panel as ranks
 from hookflow.monitor.panels.system import system
@@ -35,11 +36,13 @@ def screen(scene: Scene, width: int, height: int) -> list[Strip]:
     strip = timeline(scene, width)
     room = max(height - AROUND - len(strip), 0)
     whole = scene.view.page == "main" and not scene.view.zoomed
+    stalled = above(scene, width, room) if whole else []
+    room -= len(stalled)
     draw = _layout(width, room) if whole else current(scene).draw
     body = filled(draw(scene, width, room) if room else [], width, room)
     head = current(scene).head if scene.view.page != "main" else None
     top = head(scene, width) if head else [title(scene, width), progress(scene, width)]
-    rows = filled([*top, *strip, *body][: height - 1], width, height - 1)
+    rows = filled([*top, *strip, *stalled, *body][: height - 1], width, height - 1)
     rows = [*rows, footer(scene, width)]
     if scene.view.prompt:
         return prompt.over(rows, scene, scene.view.prompt, width)

@@ -194,10 +194,10 @@ class Scene:
     `path`: the run directory, as people read it. `remote`: the run is on another machine. `output`: the lines that the
     training printed, while they are shown. `kept`: the checkpoints on the disk and their files of weights, while an
     event is shown or the run is to go back. `images`: the logged images that are looked at, by their numbers, or why
-    there is none; `trace` likewise. `inside`: where the training threads are, see `look_inside`. `visible`: the panels
-    that the whole dashboard has room for. `rows`: the runs of the folder, and `compared` those beside each other, while
-    they are shown; `listing`: what is still being read of them, in words. `timeline`: of a recording.
-    `keymap`: the user's keys.
+    there is none; `trace` likewise. `inside`: where the training threads are, see `look_inside`; `stacks`: theirs,
+    taken at the moment `looked`. `visible`: the panels that the whole dashboard has room for. `rows`: the runs of the
+    folder, and `compared` those beside each other, while they are shown; `listing`: what is still being read of them,
+    in words. `timeline`: of a recording. `keymap`: the user's keys.
     """
 
     state: RunState
@@ -222,6 +222,8 @@ class Scene:
     rows: Sequence[RunRow] = ()
     compared: Sequence[Side] = ()
     listing: str = ""
+    stacks: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    looked: float = 0.0
     keymap: KeyMap = ()
     points: list[str] = field(init=False)
     pace: Pace = field(init=False)

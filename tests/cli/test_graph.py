@@ -14,7 +14,7 @@ from hookflow.monitor.feed import read_plan
 from tests.cli.conftest import invoke, refused
 from tests.conftest import TOY, NewRun, hookflow_here
 from tests.golden_files import check_golden
-from tests.monitor.fake_run import append
+from tests.monitor.fake_run import BEGAN, append, make_several
 from tests.monitor.test_screens import FRAME
 
 ROOT = Path(__file__).parents[2]
@@ -128,3 +128,15 @@ def test_of_a_run_that_has_trained_it_has_what_each_hook_took(new_run: NewRun) -
     assert re.search(rf"after_train_iter .* {first.hook} +1,234 +\d+ µs +12\.3", line)
     assert re.search(r"1,234 × \d+ µs, 12.3 % of iterations", graph("--format", "svg", pipeline=str(run_dir.path)))
     assert "fired" in drawn and "fired" not in graph(columns=120)
+
+
+@pytest.mark.parametrize("suffix", ["text", "svg", "html", "mermaid", "dot", "json"])
+def test_of_a_run_the_hooks_that_are_off_say_so(tmp_path: Path, suffix: str) -> None:
+    (run,) = make_several(tmp_path / "runs", 1, upto=40)
+    answer = {"k": "ack", "id": "1", "t": BEGAN + 90, "sent": BEGAN, "it": 1200, "ep": 4, "ok": True, "note": ""}
+    append(run, [{**answer, "cmd": "off", "args": ["ema"]}])
+    drawn = graph("--format", suffix, pipeline=str(run.path), columns=120)
+    words = "ema", "off since iteration 1,200"
+    assert all(word in drawn for word in words) if suffix != "json" else json.loads(drawn)["off"] == [["ema", 1200]]
+    append(run, [{**answer, "id": "2", "cmd": "on", "args": ["ema"]}])
+    assert "since iteration" not in graph("--format", suffix, pipeline=str(run.path), columns=120)

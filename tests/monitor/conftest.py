@@ -74,7 +74,9 @@ def scene() -> At:
         late = tuple(made.get("late", {}).items())
         name, state, plan = pickle.loads(_folded(upto, made.get("synthetic", True), made.get("world", 1), late))  # noqa: S301
         clock = state.now + still
-        judged = health.examine(state, "alive", clock, plan, {0: (inside, still)})
-        return Scene(state, plan, judged, View(), Path("runs/cifar", name), clock=clock, machine=MACHINE)
+        places = {0: (inside, still)}
+        judged = health.examine(state, "alive", clock, plan, places)
+        path = Path("runs/cifar", name)
+        return Scene(state, plan, judged, View(), path, clock=clock, machine=MACHINE, inside=places)
 
     return at

@@ -160,7 +160,7 @@ def test_the_help_defines_every_key_and_scrolls(scene: At) -> None:
 
 def test_a_key_without_an_action_says_so(scene: At) -> None:
     at = scene()
-    for key, shown in {"w": "w", "f9": "f9", "shift+down": "shift+down", "circumflex_accent": "^"}.items():
+    for key, shown in {"Z": "Z", "f9": "f9", "shift+down": "shift+down", "circumflex_accent": "^"}.items():
         assert press(key, at) == Notice(f"{shown} does nothing here; ? lists the keys")
     at.view.focus = 4
     assert press("down", at) == Notice("there is nothing to move in here")
@@ -345,6 +345,24 @@ def test_the_waterfall_goes_from_one_iteration_to_the_next(going: RunDir) -> Non
     walk(going, ("t", "iteration 601  9.000 ms  1/2"), second, ("right", "2/2"), ("left", "probe @ forward ×3", "2/2"))
     append(going, [{**record, "t": time.time(), "path": "traces/it00000701.json"}])
     walk(going, ("t", "it00000701.json is no trace of hookflow"))
+
+
+def test_the_stack_of_a_stall_is_shown_once_it_is_known(
+    stalled: tuple[RunDir, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = stalled
+    taken: list[int] = []
+
+    def spied(pid: int, output: Path) -> list[str]:
+        taken.append(pid)
+        return [f"spied {len(taken)} (a.py:3)"]
+
+    monkeypatch.setattr(health, "stack", spied)
+    monkeypatch.setattr(dashboard, "look_inside", lambda run, state: {0: (0, 42.0)})
+    walk(run, ("w", "opened with --readonly"), readonly=True)
+    assert not taken, "nothing is asked of a run that is only watched"
+    walk(run, ("", "spied 1 (a.py:3)"), ("w", "┏━ now, at "), ("enter", "spied 2 (a.py:3)"))
+    assert len(taken) == 2, "it is taken once, and when it is asked for"
 
 
 def test_a_stalled_run_offers_to_kill_its_process(stalled: tuple[RunDir, subprocess.Popen[bytes]]) -> None:

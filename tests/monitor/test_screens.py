@@ -66,6 +66,9 @@ TRACED = [
 ]
 """Ten traced iterations, each followed by a validation."""
 
+STACK = [
+    f'File "/work/net/blocks.py", line {line}, in {name}' for line, name in ((31, "wait"), (207, "sync"), (88, "ema"))
+]
 STALLED, LARGE = {"still": 42.0, "inside": 4}, {"zoomed": True, "log": True}
 MIDDLE = SIZES[1:2]
 SCREENS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[tuple[int, int], ...]]] = {
@@ -83,6 +86,9 @@ SCREENS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[tuple[int, int], 
     "rewind": ({"kept": dict.fromkeys(("it00000098", "ep0004.pt"), ())}, {"asking": "rewind"}, MIDDLE),
     "trace": ({"trace": TRACED}, {"page": "trace"}, (*SIZES, (200, 60))),
     "no-trace": ({}, {"page": "trace"}, MIDDLE),
+    "stalled-stack": ({**STALLED, "stacks": {0: STACK}, "looked": 1.79e9}, {}, SIZES),
+    "now": ({**STALLED, "stacks": {0: STACK}, "looked": 1.79e9}, {"page": "now"}, SIZES[:2]),
+    "now-over": ({"upto": None}, {"page": "now"}, MIDDLE),
     "stop-stalled": (STALLED, {"asking": "stop"}, MIDDLE),
     **{f"zoom-{panel}": ({}, {"focus": panel, **LARGE}, MIDDLE) for panel in range(1, 6)},
 }
@@ -92,7 +98,7 @@ SCREENS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[tuple[int, int], 
 @pytest.mark.parametrize(("name", "size"), [(name, size) for name, (*_, sizes) in SCREENS.items() for size in sizes])
 def test_the_screens(scene: At, name: str, size: tuple[int, int]) -> None:
     made, choices, _ = SCREENS[name]
-    more = {key: made[key] for key in ("trace", "kept") if key in made}
+    more = {key: made[key] for key in ("trace", "kept", "stacks", "looked") if key in made}
     shown = replace(scene(**{key: value for key, value in made.items() if key not in more}), **more)
     kinds = {entry.kind: entry.number for entry in shown.state.journal}
     shown.view = View(**{**choices, "event": kinds.get(choices.get("event"))})
@@ -103,7 +109,7 @@ WIDTHS, HEIGHTS = (1, 2, 7, 12, 20, 33, 59, 75, 76, 99, 100, 150, 300), (1, 2, 3
 
 
 CHOICES: list[dict[str, Any]] = [{"zoomed": True}, {"asking": "quit"}, {"asking": "stop"}]
-CHOICES += [{"page": page} for page in ("main", "graph", "hook", "event", "help", "output", "gallery", "trace")]
+CHOICES += [{"page": page} for page in ("main", "graph", "hook", "event", "help", "output", "gallery", "trace", "now")]
 
 
 @pytest.mark.parametrize("choices", CHOICES)

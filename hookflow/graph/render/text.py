@@ -40,7 +40,7 @@ def title_of(plan: Plan, shown: str = "") -> str:
 
 
 def marks(plan: Plan, binding: Binding) -> list[str]:
-    """Return what is out of the ordinary about a binding: half of an around, phase, trigger, ranks, default."""
+    """Return what is out of the ordinary about a binding: half of an around, phase, trigger, ranks, off."""
     hook = plan.hook(binding.hook)
     verb = {"whole": "", "enter": "enters", "exit": "leaves"}[binding.half]
     own = PHASES[-1 - PHASES.index(hook.phase)] if binding.half == "exit" else hook.phase  # the mirrored one
@@ -56,6 +56,7 @@ def marks(plan: Plan, binding: Binding) -> list[str]:
         "always called" if binding.always_call else "",
         "rank 0 alone" if hook.ranks == "zero" else "",
         "default" if hook.default else "",
+        *(f"off since iteration {it:,}" for name, it in plan.off if name == binding.hook),
     )
     return [plain(mark) for mark in result if mark]
 
