@@ -25,6 +25,7 @@ from hookflow.cli.fork import fork
 from hookflow.cli.graph import graph
 from hookflow.cli.new import new
 from hookflow.cli.output import echo, echo_error
+from hookflow.cli.prune import prune
 from hookflow.cli.rerun import rerun
 from hookflow.cli.run import run
 from hookflow.cli.runs import rm, runs, tag
@@ -67,7 +68,7 @@ app = typer.Typer(
 COMMANDS = {
     "Train": (new, run, fork, rerun, ctl, stop, val, test, predict),
     "The graph of a pipeline": (check, graph, why, explain),
-    "Runs": (runs, compare, watch, now, show, tag, rm, export, checkpoints),
+    "Runs": (runs, compare, watch, now, show, tag, rm, prune, export, checkpoints),
 }
 for panel, commands in COMMANDS.items():
     for command in commands:

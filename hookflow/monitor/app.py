@@ -29,7 +29,7 @@ from textual.theme import Theme
 from textual.timer import Timer
 from textual.widget import Widget
 
-from hookflow.errors import UserError
+from hookflow.errors import Problem, UserError, first_few
 from hookflow.events.commands import send, stop_now
 from hookflow.events.log import CHUNK
 from hookflow.events.records import Trace
@@ -39,7 +39,7 @@ from hookflow.monitor.charts import Pixels, half_blocks, read_image
 from hookflow.monitor.compare import Side
 from hookflow.monitor.feed import Live, Player, Recording
 from hookflow.monitor.health import Health, examine, guilty, look_inside, stacks
-from hookflow.monitor.index import Index, Row
+from hookflow.monitor.index import Index, Row, forks_that_stay
 from hookflow.monitor.keys import PAGES, press
 from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.machine import Machine, Sensor
@@ -507,6 +507,8 @@ class MonitorApp(App[Outcome]):
         """Delete a run, from a thread: it may have many files."""
         try:
             with self._telling(f"cannot delete {run.id}"):
+                if stay := forks_that_stay([run]):
+                    raise UserError(Problem(f"the run has forks: {first_few(stay[run.id])}"))
                 delete_run(run)
                 self._say(f"deleted {run.id}")
         except UserError as error:

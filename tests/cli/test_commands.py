@@ -47,6 +47,7 @@ WRONG = {
     "diff": ["wrong.toml", "wrong.toml"],
     "tag": ["wrong"],
     "rm": ["wrong"],
+    "prune": ["wrong"],
     "explain": ["run.wrong"],
     "new": ["hook", "wrong-name"],
     "stop": ["wrong"],

@@ -185,6 +185,7 @@ def given(command: str, parameter: Any, world: World) -> list[str]:
         "TAG": ["tag", EVIL],
         "NOTE": ["note", EVIL],
         "[TAG]…": ["tag", EVIL],
+        "[RUN]…": runs[::-1],
         "KEY=VALUE": [f"hooks.mine.args.text={IN_TOML}", f"hooks.mine.args.other={IN_TOML}", f"run.{EVIL}=1"],
         "SEED": ["1"],
         "COMMAND": ["off"],

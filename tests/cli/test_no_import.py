@@ -244,6 +244,7 @@ READING = {
     **{name: ["RUN", "RUN"] for name in ("compare", "diff")},
     "tag": ["RUN", "kept"],
     "rm": ["RUN", "--yes"],
+    "prune": ["RUN", "--yes"],
     "explain": ["hooks.mine", "RUN"],
     "watch": ["RUN", "--ui", "plain"],
     "runs": [],

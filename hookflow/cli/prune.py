@@ -1,0 +1,143 @@
+"""The command prune: checkpoints that are no longer wanted are deleted, and the runs stay."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hookflow.cli import complete
+from hookflow.cli.options import RunsFolder
+from hookflow.cli.output import columns, echo
+from hookflow.cli.runs import FILTER
+from hookflow.errors import Problem, UserError, Where
+from hookflow.numbers import counted, size
+
+if TYPE_CHECKING:
+    from hookflow.events.rundir import RunDir
+    from hookflow.monitor.index import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The checkpoints of a run that are deleted, with their bytes, and how many stay."""
+
+    run: RunDir
+    gone: Sequence[Path]
+    bytes: int
+    stay: int
+
+
+def prune(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]…",
+            help="Runs: paths, ids, or parts of ids; all if left out.",
+            show_default=False,
+            autocompletion=complete.runs,
+        ),
+    ] = None,
+    filter_: Annotated[str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER)] = None,
+    every: Annotated[bool, typer.Option("--all", help="Also the newest, and those with a name as `best`.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Delete checkpoints of runs that are over.
+
+    The runs and their records stay. Of each run the newest checkpoint stays, and those with a name, as `best`. With
+    `--all` none stays, but for a run that others were forked from: its newest stays, and those that the forks began
+    with. Runs that go on are left out. It asks first.
+
+    Example: `hookflow prune --all --filter 'best.accuracy < 0.8'`
+    """
+    from hookflow.monitor.index import Index
+
+    rows = Index(dir).refresh()
+    chosen, alive = _chosen(runs or [], filter_, rows, dir)
+    begun_with: dict[str, set[str]] = {}
+    for row in rows:
+        if row.values["parent"] and (parent := row.run.parent()):
+            begun_with.setdefault(parent.run, set()).add(parent.checkpoint)
+    cuts = [cut for run in chosen if (cut := _cut(run, begun_with.get(run.id), every)).gone]
+    for run in alive:
+        echo(f"{run.id} goes on: it is left out")
+    if not cuts:
+        echo(f"no checkpoint of {counted(len(chosen), 'run')} is to be deleted")
+        return
+    heads = ("run", "name", "delete", "size", "stay")
+    lines = [(c.run.id, c.run.path.parent.name, f"{len(c.gone)}", size(c.bytes), f"{c.stay}") for c in cuts]
+    echo("\n".join(columns([heads, *lines])))
+    if not yes and not sys.stdin.isatty():
+        raise UserError(Problem("nobody can be asked here", Where("prune"), "add --yes to delete without a question"))
+    count = counted(sum(len(cut.gone) for cut in cuts), "checkpoint")
+    if not yes and not typer.confirm(f"Delete {count} ({size(sum(cut.bytes for cut in cuts))})?"):
+        raise typer.Exit(1)
+    for cut in cuts:
+        _delete(cut)
+
+
+def _chosen(
+    names: Sequence[str], condition: str | None, rows: list[Row], root: Path
+) -> tuple[list[RunDir], list[RunDir]]:
+    """Return the runs that are meant and over, and those that go on. Raises UserError where a named run goes on."""
+    from hookflow.events.run_lock import is_locked
+    from hookflow.monitor.selection import select
+    from hookflow.monitor.summary import read_overview
+    from hookflow.service.runs import find_run
+
+    wanted = {run.path: run for run in (find_run(name, root) for name in names)}
+    if not names or condition is not None:
+        listed = {row.run.path: row.run for row in select(rows, condition, None)}
+        wanted = {path: run for path, run in listed.items() if not names or path in wanted}
+    over: list[RunDir] = []
+    alive: list[RunDir] = []
+    for run in wanted.values():
+        goes_on = is_locked(run.path) or not read_overview(run, time.time()).health.over
+        (alive if goes_on else over).append(run)
+    if names and alive:
+        raise UserError(Problem(f"the run {run.id} goes on", Where("RUN"), f"hookflow stop {run.id}") for run in alive)
+    return over, alive
+
+
+def _cut(run: RunDir, begun_with: set[str] | None, every: bool) -> Cut:
+    """Return what is deleted of a run; forks of it have `begun_with` these checkpoints, None where there are none."""
+    from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE, list_checkpoints, names_by_checkpoint
+
+    saved = list_checkpoints(run.checkpoints)
+    named = names_by_checkpoint(run.checkpoints)
+    stay = {path for path in saved if path.name in (begun_with or ())}
+    if not every or begun_with:
+        stay |= {*saved[:1]}
+    after_errors = [path for prefix in (EXCEPTION, NONFINITE) for path in list_checkpoints(run.checkpoints, prefix)]
+    if every:
+        saved += after_errors
+    else:
+        stay |= {path for path in saved if path in named}
+    gone = [path for path in saved if path not in stay]
+    files = (file for path in gone for file in path.rglob("*") if file.is_file())
+    return Cut(run, gone, sum(file.stat().st_size for file in files), len(saved) - len(gone))
+
+
+def _delete(cut: Cut) -> None:
+    """Delete the checkpoints of a run: each is renamed first, so that no half of it is left; its names go, too."""
+    from hookflow.events.run_lock import release, try_lock
+    from hookflow.runner.checkpoint.manifest import names_by_checkpoint
+
+    locks = try_lock(cut.run.path)
+    if locks is None:
+        raise UserError(Problem(f"the run {cut.run.id} has been resumed", Where("RUN")))
+    try:
+        for path in cut.gone:
+            for name in names_by_checkpoint(cut.run.checkpoints).get(path, ()):
+                (path.parent / name).unlink()
+            aside = path.rename(path.with_name(f".{path.name}.gone"))
+            shutil.rmtree(aside)
+    finally:
+        release(locks)
