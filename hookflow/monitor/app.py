@@ -189,6 +189,7 @@ class MonitorApp(App[Outcome]):
         self._stacks: dict[int, list[str]] = {}
         self._looked = self._stalled = 0.0  # when the stacks were taken; since when it stalled then
         self._wants_stacks = False
+        self._looking = threading.Lock()
         self._images: dict[int, Pixels | str] = {}
         self._printed = Output(run.output, back=CHUNK)
         self._lines: deque[Line] = deque(maxlen=LINES)
@@ -252,7 +253,8 @@ class MonitorApp(App[Outcome]):
             self._life = self._dir.life()
             self._suspicion = self._dir.trouble() if self._life == "gone" else ""
             self._inside = look_inside(self._dir, self._live.state) if self._life == "alive" else {}
-            self._look_at_stacks()
+            with self._looking:  # a slow look may meet the next one: no stack is taken twice
+                self._look_at_stacks()
             if not over or self._machine is None:
                 self._machine = sensor.look() if self._life != "remote" else None
 
