@@ -252,7 +252,7 @@ def opened(run: RunDir) -> Iterator[Figure]:
     """Yield how long it takes to open a long log, the first time and again, and to go to any moment of it."""
     for which, most in (("first", None), ("again", 1.0)):
         began = time.perf_counter()
-        Live(run).read_all()
+        Live(run, kept=True).read_all()
         yield f"open to watch, {which}", time.perf_counter() - began, "s", most
         began = time.perf_counter()
         recording = Recording(run)
