@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -88,6 +89,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in filter(ELSEWHERE.fullmatch, list(os.environ)):
         del os.environ[name]
     os.environ["XDG_CONFIG_HOME"] = str(TESTS / "no-config")  # the dashboard is as it comes, whatever the user's is
+    caches = tempfile.TemporaryDirectory(prefix="hookflow-caches-")
+    config.add_cleanup(caches.cleanup)
+    os.environ["XDG_CACHE_HOME"] = caches.name
     sys.dont_write_bytecode = False  # to compile the tests, and hookflow in each process, takes half a minute
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (PROCESSOR, os.environ.get("PYTHONPATH"))))
     os.environ["OMP_NUM_THREADS"] = "1"  # the threads of a small net wait for one another, and spin
