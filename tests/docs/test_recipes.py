@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 from hookflow.events.rundir import RunDir
+from hookflow.graph.points import POINTS
+from hookflow.hooks.run import Run
+from hookflow.pipeline.schema import DistributedSection, RunSection
 from tests.conftest import TESTS, NewRun, Train, hookflow, reason, records
 from tests.end_to_end.test_run import only_run
 from tests.runner.same import assert_same_end
@@ -72,3 +75,15 @@ def test_a_model_of_transformers_is_trained_and_predicts_with_ids(tmp_path: Path
     with np.load(tmp_path / "rows.npz") as rows:
         assert rows["index"].tolist() == rows["id"].tolist() == list(range(256))
         assert rows["logits"].shape == (256, 2)
+
+
+def test_what_others_are_told_to_use_is_there() -> None:
+    page = (DOCS / "coming-from.md").read_text("utf-8")
+    keys = {*RunSection.model_fields, *vars(Run)}
+    assert set(re.findall(r"`run\.(\w+)", page)) <= keys
+    assert set(re.findall(r"`distributed\.(\w+)", page)) <= DistributedSection.model_fields.keys()
+    points = {point.name for point in POINTS}
+    rows = page.partition("## Points")[2].partition("\n## ")[0].splitlines()[4:]
+    assert {point for row in rows for point in re.findall(r"`(\w+)`", row.split(" | ")[0])} <= points
+    flags = page.partition("| Lightning | hookflow |\n")[2].partition("The other six")[0]
+    assert len(re.findall(r"`\w+`", "".join(row.split(" | ")[0] for row in flags.splitlines()))) == 35
