@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 
+KEPT = 'how many of the newest stay, beside the best; or "all"'
+
+
 def _kept(written: object) -> object:
     if written == "all" or (isinstance(written, int) and not isinstance(written, bool) and written > 0):
         return written
@@ -64,17 +67,17 @@ class Checkpoint(Hook):
         Field(description='the metric that says which are best, or several: { accuracy = "max", loss = "min" }'),
     ] = None
     mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
-    stage: Annotated[Literal["val", "train"], Field(description="where the numbers of monitor come from")] = "val"
     top: Annotated[int, Field(ge=1, description="how many of the best by each metric stay")] = 1
     keep: Annotated[
         int | str,
         PlainValidator(_kept),
-        WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": "^all$"}),
-        Field(description='how many of the newest stay, beside the best; or "all"'),
+        WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": "^all$", "description": KEPT}),
+        Field(description=KEPT),
     ] = 1
     out_dir: Annotated[str | None, Field(description="the folder; checkpoints/ in the run directory if left out")] = (
         None
     )
+    stage: Annotated[Literal["val", "train"], Field(description="where the numbers of monitor come from")] = "val"
 
     def __post_init__(self) -> None:
         self.keeps_checkpoints_in = self.out_dir

@@ -96,9 +96,9 @@ class GradClip(Hook):
     max_norm: Annotated[
         float | None, Field(gt=0, description="the largest norm of all gradients together", examples=[1.0])
     ] = None
+    model: Annotated[str | None, Field(description="which of several models; each if left out")] = None
     norm_type: Annotated[float, Field(gt=0, description="the order of the norm; inf: the largest value")] = 2.0
     clip_value: Annotated[float | None, Field(gt=0, description="the largest absolute value of an element")] = None
-    model: Annotated[str | None, Field(description="which of several models; each if left out")] = None
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:

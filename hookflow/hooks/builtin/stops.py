@@ -36,13 +36,13 @@ class EarlyStop(Hook):
     writes = ("control",)
 
     monitor: Annotated[str, Field(description="the metric to watch")] = "accuracy"
-    stage: Annotated[Literal["val", "train"], Field(description="where the number comes from")] = "val"
     mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
     patience: Annotated[int, Field(ge=1, description="validations without improvement before the stop")] = 5
     min_delta: Annotated[float, Field(ge=0, description="the least change that counts as improvement")] = 0.0
     stopping_threshold: Annotated[float | None, Field(description="stop when the metric is as good as this")] = None
     divergence_threshold: Annotated[float | None, Field(description="stop when the metric is worse than this")] = None
     check_finite: Annotated[bool, Field(description="stop at once when the metric is NaN or infinite")] = False
+    stage: Annotated[Literal["val", "train"], Field(description="where the number comes from")] = "val"
 
     def __post_init__(self) -> None:
         self.modes = {self.monitor: mode_of(self.monitor, self.mode)}
