@@ -31,6 +31,7 @@ from hookflow.cli.run import run
 from hookflow.cli.runs import rm, runs, tag
 from hookflow.cli.show import show
 from hookflow.cli.stored import checkpoints
+from hookflow.cli.sweep import sweep
 from hookflow.cli.watch import watch
 from hookflow.cli.why import why
 from hookflow.errors import Problem, UserError, Where
@@ -66,7 +67,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = {
-    "Train": (new, run, fork, rerun, ctl, stop, val, test, predict),
+    "Train": (new, run, fork, rerun, sweep, ctl, stop, val, test, predict),
     "The graph of a pipeline": (check, graph, why, explain),
     "Runs": (runs, compare, watch, now, show, tag, rm, prune, export, checkpoints),
 }

@@ -66,7 +66,7 @@ def runs(
         _print_data(ordered, [*dict.fromkeys([*by_group, *wanted])] if wanted else [], format_)
         return
     if rows:
-        echo("\n".join(_table(parts, wanted, group, tree)))
+        echo("\n".join(table(parts, wanted, group, tree)))
     else:
         echo(f"none of {counted(len(every), 'run')} in {dir} is meant" if every else f"no runs in {dir}")
     for why in index.unreadable:
@@ -105,7 +105,9 @@ def _print_data(rows: Sequence[Row], keys: list[str], format_: Format) -> None:
     echo(text.getvalue().removesuffix("\n"))
 
 
-def _table(parts: Sequence[tuple[Any, Sequence[Row]]], keys: list[str], group: str | None, tree: bool) -> Iterator[str]:
+def table(
+    parts: Sequence[tuple[Any, Sequence[Row]]], keys: list[str], group: str | None, tree: bool = False
+) -> Iterator[str]:
     """Yield the lines of a table, with a heading for each group, and what else the runs differ in.
 
     With `tree` the forks of a run are below it, and indented.
@@ -120,11 +122,11 @@ def _table(parts: Sequence[tuple[Any, Sequence[Row]]], keys: list[str], group: s
     cells = [[cell(row, key, now) for key in keys] for row in rows]
     for (depth, _), line in zip(placed, cells, strict=True):
         line[0] = f"{'  ' * (depth - 1)}└ {line[0]}" if depth else line[0]
-    table = columns([headings(keys), *cells])
+    lined = columns([headings(keys), *cells])
     if sys.stdout.isatty() and keys[-1] in ("reason", "note"):  # a long text is cut, and nothing before it
-        room = max(shutil.get_terminal_size().columns, len(table[0]))
-        table = [fit(line, min(len(line), room)) for line in table]
-    lines = iter(table)
+        room = max(shutil.get_terminal_size().columns, len(lined[0]))
+        lined = [fit(line, min(len(line), room)) for line in lined]
+    lines = iter(lined)
     yield next(lines)
     for value, part in parts:
         if group:

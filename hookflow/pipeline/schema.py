@@ -419,6 +419,89 @@ class WriterSection(Component):
     """The class or function that creates it: a registered name, "package.module:Name" or "./file.py:Name"."""
 
 
+class SweepRange(Section):
+    """A range of numbers, both ends included: integers where both ends are integers."""
+
+    low: float | int
+    """The least number."""
+    high: float | int
+    """The greatest number."""
+    log: bool = False
+    """Whether orders of magnitude are equally likely, as for a learning rate."""
+    step: float | int | None = Field(default=None, gt=0, examples=[16])
+    """The distance between the numbers; any number in between if left out."""
+
+    @property
+    def integers(self) -> bool:
+        """Whether only integers are meant."""
+        return all(isinstance(end, int) for end in (self.low, self.high, self.step or 1))
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError(f"low = {self.low} is not below high = {self.high}")
+        if self.log and (self.low <= 0 or self.step is not None):
+            raise ValueError("log takes a low above zero, and no step")
+        return self
+
+
+Choices = Annotated[ArgList, Field(min_length=1)]
+
+Searched = dict[
+    str,
+    Annotated[
+        Annotated[Choices, Tag("<list>")] | Annotated[SweepRange, Tag("<table>")],
+        Discriminator(lambda value: _shape(value, "<list>")),
+    ],
+]
+"""The values that each key may have: a list of them, or a range."""
+
+
+class SweepSection(Section):
+    """What `hookflow sweep` tries; `hookflow run` ignores it. One of `grid`, `random` and `optuna`."""
+
+    metric: str
+    """The metric of the validation by which trials are compared, e.g. "accuracy": the best value of each run."""
+    mode: Literal["max", "min"] | None = None
+    """Whether more or less of the metric is better; its name says it if left out."""
+    grid: dict[str, Choices] = Field(default={}, examples=[{"optimizer.args.lr": [0.01, 0.1]}])
+    """The values of each key; every combination is a trial."""
+    random: Searched = Field(default={}, examples=[{"optimizer.args.lr": {"low": 1e-4, "high": 0.1, "log": True}}])
+    """The values of each key, as a list or a range; trials draw from them."""
+    optuna: Searched = Field(default={}, examples=[{"optimizer.args.lr": {"low": 1e-4, "high": 0.1, "log": True}}])
+    """As `random`; optuna chooses by the results of earlier trials."""
+    pruner: Literal["median", "halving", "hyperband"] | None = None
+    """With `optuna`: which of its pruners ends trials early; none if left out."""
+    trials: int | None = Field(default=None, ge=1, examples=[20])
+    """How many trials there are; a grid has as many as combinations."""
+    jobs: int = Field(default=1, ge=1)
+    """How many trials train side by side on this machine; GPUs are shared out among them."""
+    seed: int = Field(default=0, ge=0)
+    """Where the drawing of values starts."""
+
+    @property
+    def searched(self) -> Searched:
+        """The values of each key."""
+        return self.random or self.optuna or dict(self.grid)
+
+    @property
+    def kind(self) -> str:
+        """Which of the three tables has the values."""
+        return next(name for name in ("grid", "random", "optuna") if getattr(self, name))
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        kinds = [name for name in ("grid", "random", "optuna") if getattr(self, name)]
+        if len(kinds) != 1:
+            raise ValueError("a sweep has one of the tables grid, random and optuna, and its keys are in quotes")
+        if (self.trials is None) is (kinds != ["grid"]):
+            other = "say how many trials it has: trials = 20"
+            raise ValueError("a grid has a trial for each combination; leave trials out" if self.trials else other)
+        if self.pruner and kinds != ["optuna"]:
+            raise ValueError("pruner is for the table optuna")
+        return self
+
+
 Occasion = Literal["end", "failure", "stall", "best", "warning"]
 """What a notification is sent about."""
 
@@ -563,6 +646,8 @@ class Pipeline(Section):
     """Where else what the run logs is written, by name: `[writers.tb]` with `use = "tensorboard"`."""
     notify: NotifySection | None = None
     """Where notifications of the run are sent, and about what; nowhere if left out."""
+    sweep: SweepSection | None = None
+    """What `hookflow sweep` tries; `hookflow run` ignores it."""
     hooks: dict[HookName, HookNode] = {}
     """The hooks by name; their order here decides where nothing else does."""
 

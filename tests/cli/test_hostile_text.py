@@ -79,7 +79,7 @@ args = {{ monitor = {IN_TOML}, mode = "max" }}
 """
 FILE = f"{EVIL}.toml"
 NAMES = {function.__name__: function for functions in COMMANDS.values() for function in functions}
-ALONE = ("run", "fork", "rerun")
+ALONE = ("run", "fork", "rerun", "sweep")
 """Commands that are called with what is wrong alone: what else they do takes long. The world is made by a run."""
 SERVES = ("--web",)
 """Options with which a command does not end."""
@@ -172,6 +172,7 @@ def given(command: str, parameter: Any, world: World) -> list[str]:
         "RUN[:CHECKPOINT]": runs,
         "[FILE]": [FILE],
         "USE": ["grad_norm"],
+        "FILE|SWEEP": [FILE],
         "RUN…": [_spare(world.copy)] if command == "rm" else [],
         "A B…": [runs[0], runs[1]],
         "CHECKPOINT": [f"{run}/checkpoints/it00000016" for run in runs],
@@ -198,6 +199,7 @@ def given(command: str, parameter: Any, world: World) -> list[str]:
         "N|auto": [],
         "N": [],
         "K": [],
+        "SCRIPT": [],
     }
     if parameter.metavar:
         return known[parameter.metavar]

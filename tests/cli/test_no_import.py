@@ -251,7 +251,7 @@ READING = {
 }
 """The commands that read a run, with arguments for one."""
 
-OTHERS = {"new", "run", "fork", "rerun", "val", "test", "predict", "check"}
+OTHERS = {"new", "run", "fork", "rerun", "sweep", "val", "test", "predict", "check"}
 """Those that make or train something, or take a file alone."""
 
 

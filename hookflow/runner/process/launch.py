@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -103,12 +103,18 @@ def _record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: An
 
 
 def start(
-    run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts: int = 0, standby: Standby | None = None
+    run_dir: RunDir,
+    *options: str,
+    nproc: int | None = None,
+    max_restarts: int = 0,
+    standby: Standby | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start the training in a session of its own; its output goes to the run's `output.log`.
 
     That is one process, `standby` if there is one, or an agent that starts `nproc` ranks, and again up to
     `max_restarts` times when one fails. `options` are those of `hookflow.runner.process.main`.
+    A process that is no `standby` has the variables of `environment` besides those of this one.
     Raises UserError when the run is already running, or needs objects of a program that has ended.
     """
     if "--resume" in options and (missing := missing_objects(load(short(run_dir.wanted().pipeline), recorded=True))):
@@ -125,7 +131,8 @@ def start(
                 child = standby.train((str(run_dir.path), *options), output, locks)
             else:
                 holding = f"--locks={','.join(map(str, locks))}"
-                child = _python(module, str(run_dir.path), holding, *options, output=output, descriptors=locks)
+                arguments = (str(run_dir.path), holding, *options)
+                child = _python(module, *arguments, output=output, descriptors=locks, environment=environment)
         start_notifying(run_dir, child.pid, began)
         return child
     finally:
@@ -168,7 +175,13 @@ def finish_notifying(run_dir: RunDir) -> str:
     return f"notify: not every notification was sent; {short(run_dir.output)} says why" if failed else ""
 
 
-def _python(module: str, *arguments: str, output: IO[bytes], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+def _python(
+    module: str,
+    *arguments: str,
+    output: IO[bytes],
+    descriptors: Sequence[int],
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
     """Start a module as a process in a session of its own, with copies of the file descriptors.
 
     The working directory is not searched for modules (`-P`): a `json.py` that lies there is not taken for the standard
@@ -178,7 +191,8 @@ def _python(module: str, *arguments: str, output: IO[bytes], descriptors: Sequen
     try:
         command = [sys.executable, "-P", "-m", module, *arguments]
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, **streams, start_new_session=True, pass_fds=descriptors)
+        env = {**os.environ, **environment} if environment else None
+        return subprocess.Popen(command, **streams, start_new_session=True, pass_fds=descriptors, env=env)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

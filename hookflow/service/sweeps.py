@@ -1,0 +1,348 @@
+"""Sweeps: runs of one pipeline with other values of some keys, their state in a directory, one process for each run.
+
+A sweep is a folder beside its runs, `runs/<name>/sweep-<date>-<time>-<digits>/`: `sweep.json`, the pipeline, and a file
+for each trial. Each process that executes trials writes the files of its own trials alone, so tasks of Slurm share it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import secrets
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from subprocess import Popen
+from types import FrameType
+from typing import Any
+
+import tomli
+
+from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.events.commands import send
+from hookflow.events.run_lock import Locks, try_lock
+from hookflow.events.rundir import RunDir, short, write_whole
+from hookflow.metric_mode import Mode, mode_of
+from hookflow.monitor.summary import Glance, Overview
+from hookflow.numbers import number
+from hookflow.pipeline.layers import Override
+from hookflow.pipeline.load import Loaded, dump
+from hookflow.pipeline.registry import missing_package
+from hookflow.pipeline.schema import SweepSection
+from hookflow.pipeline.source_map import as_toml, flat, split_key
+from hookflow.runner.distributed.failures import ChildExit
+from hookflow.runner.process.launch import cores, new_run, start
+from hookflow.runner.process.signals import SIGNALS
+from hookflow.service.pipelines import read_pipeline, valid_plan
+from hookflow.service.runs import failure_report
+from hookflow.service.sweep_trials import State, Trial, drawn, ends_of
+from hookflow.text import print_error
+
+PREFIX = "sweep-"
+PERIOD = 0.2
+"""Seconds between looks at the trials that train."""
+
+
+class Sweep:
+    """A sweep in its folder."""
+
+    def __init__(self, path: Path, loaded: Loaded) -> None:
+        if loaded.pipeline.sweep is None:
+            message = f"{loaded.source} has no table [sweep]"
+            raise UserError(Problem(message, hint='[sweep] with metric = "accuracy", and [sweep.grid]'))
+        self.path, self.loaded = path, loaded
+        self.section: SweepSection = loaded.pipeline.sweep
+        self.mode: Mode = mode_of(self.section.metric, self.section.mode)
+        self.count = self.section.trials or math.prod(map(len, self.section.grid.values()))
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def folder(self) -> Path:
+        """The folder of runs."""
+        return Path(self.loaded.pipeline.run.dir)
+
+    @classmethod
+    def create(cls, file: Path, overrides: Sequence[str]) -> Sweep:
+        """Check the sweep of a pipeline file, and make its folder. Raises UserError with all that is wrong."""
+        loaded = read_pipeline(file, overrides)
+        name = f"{PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        sweep = cls(Path(loaded.pipeline.run.dir).absolute() / loaded.pipeline.run.name / name, loaded)
+        sweep._check()
+        (sweep.path / "trials").mkdir(parents=True, mode=0o700)
+        write_whole(sweep.path / "pipeline.toml", dump(loaded.public))
+        facts = {"file": str(file.absolute()), "overrides": list(overrides), "created": time.time()}
+        write_whole(sweep.path / "sweep.json", json.dumps(facts, indent=1))
+        return sweep
+
+    @classmethod
+    def open(cls, path: Path) -> Sweep:
+        """Return a sweep that has begun. Raises UserError where it cannot be read, or its pipeline has changed."""
+        try:
+            facts = json.loads((path / "sweep.json").read_text("utf-8"))
+            file, overrides = Path(facts["file"]), facts["overrides"]
+            then = tomli.loads((path / "pipeline.toml").read_text("utf-8"))
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UserError(Problem(f"{short(path)} is no sweep that can be read")) from None
+        sweep = cls(path, read_pipeline(file, overrides))
+        now = tomli.loads(dump(sweep.loaded.public))
+        before, after = ({key: value for key, value in flat(tables) if _is_fixed(key)} for tables in (then, now))
+        if changed := [key for key in before | after if before.get(key) != after.get(key)]:
+            message = f"{changed[0]} has changed since the sweep {sweep.id} began"
+            raise UserError(Problem(message, sweep.loaded.places.of(changed[0]), "its trials would not be comparable"))
+        return sweep
+
+    @classmethod
+    def newest(cls, file: Path, overrides: Sequence[str]) -> Sweep:
+        """Return the newest sweep of a pipeline file. Raises UserError where there is none."""
+        run = read_pipeline(file, overrides).pipeline.run
+        folder = Path(run.dir).absolute() / run.name
+        found = max(folder.glob(f"{PREFIX}*/sweep.json"), default=None)
+        if found is None:
+            raise UserError(Problem(f"there is no sweep in {short(folder)}", Where("--resume")))
+        return cls.open(found.parent)
+
+    def lock(self, *, shared: bool) -> Locks:
+        """Lock the sweep until the returned locks are released. Raises UserError while another process has it."""
+        if (locks := try_lock(self.path, shared=shared)) is None:
+            raise UserError(Problem(f"the sweep {self.id} is already running"))
+        return locks
+
+    def trials(self) -> list[Trial]:
+        """Return every trial as its file has it."""
+        return [self.trial(number) for number in range(self.count)]
+
+    def trial(self, number: int) -> Trial:
+        with suppress(OSError, ValueError, TypeError):  # it has not begun
+            return Trial(**json.loads(self._file(number).read_text("utf-8")))
+        return Trial(number)
+
+    def keep(self, trial: Trial) -> Trial:
+        """Write the file of a trial."""
+        write_whole(self._file(trial.number), json.dumps(asdict(trial)))
+        return trial
+
+    def _file(self, number: int) -> Path:
+        return self.path / "trials" / f"{number:04}.json"
+
+    def _check(self) -> None:
+        """Raise UserError with each key and value that no trial could have."""
+        problems: list[Problem] = []
+        if self.section.optuna:
+            place = self.loaded.places.of("sweep.optuna")
+            problems += filter(None, [missing_package("[sweep.optuna]", "optuna", "optuna", place)])
+        first = {key: next(iter(ends_of(values))) for key, values in self.section.searched.items()}
+        for key, values in self.section.searched.items():
+            if not _is_fixed(key) or key in ("run.name", "run.dir") or not _is_key(key):
+                message = f'"{key}" is no key that a sweep can change'
+                problems.append(Problem(message, self._place(key), 'write one as "optimizer.args.lr"'))
+                continue
+            for value in ends_of(values):
+                try:
+                    valid_plan(self.load(first | {key: value}))
+                except UserError as error:
+                    problems += [problem for problem in error.problems if problem not in problems]
+        if problems:
+            raise UserError(problems)
+
+    def load(self, values: dict[str, Any]) -> Loaded:
+        """Return the pipeline with the values of a trial. Raises UserError."""
+        changes = [Override(f"{key}={as_toml(value)}", self._place(key)) for key, value in values.items()]
+        return read_pipeline(self.loaded.source, [*self.loaded.overrides, *changes])
+
+    def _place(self, key: str) -> Where:
+        return self.loaded.places.of(("sweep", self.section.kind, key))
+
+    def suggest(self, number: int) -> dict[str, Any]:
+        """Return the values of a trial; with optuna by the trials so far."""
+        section = self.section
+        match section.kind:
+            case "grid":
+                combinations = list(product(*section.grid.values()))
+                return dict(zip(section.grid, combinations[number], strict=True))
+            case "random":
+                generator = random.Random(f"{section.seed} {number}")  # noqa: S311  # nothing secret
+                return {key: drawn(values, generator) for key, values in section.random.items()}
+        from hookflow.service.studies import suggest
+
+        return suggest(section, self.mode, self.trials(), number)
+
+    def is_hopeless(self, trial: Trial) -> bool:
+        """Say whether the pruner ends a trial at its latest value."""
+        if self.section.pruner is None or not trial.points:
+            return False
+        from hookflow.service.studies import is_hopeless
+
+        return is_hopeless(self.section, self.mode, self.trials(), trial)
+
+    def best(self, points: Sequence[float]) -> float | None:
+        finite = [point for point in points if math.isfinite(point)]
+        return (max if self.mode == "max" else min)(finite, default=None)
+
+
+def _is_fixed(key: str) -> bool:
+    """Say whether a key must stay what it is while a sweep goes on."""
+    return not key.startswith(("sweep.", "notify."))
+
+
+def _is_key(key: str) -> bool:
+    try:
+        return bool(split_key(f"{key}=")[0])
+    except ValueError:
+        return False
+
+
+def gpus() -> list[str]:
+    """Return the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [name for name in visible.split(",") if name]
+    import pynvml
+
+    with suppress(pynvml.NVMLError):  # there is no driver that answers
+        pynvml.nvmlInit()
+        return [str(k) for k in range(pynvml.nvmlDeviceGetCount())]
+    return []
+
+
+@dataclass(slots=True)
+class Job:
+    """A trial that trains: its process, unless an earlier sweep has started it, and what its log says."""
+
+    trial: Trial
+    run: RunDir
+    slot: int
+    glance: Glance
+    child: Popen[bytes] | None = None
+    exit: ChildExit | None = None
+    signals: int = 0
+    hopeless: bool = False
+
+
+class Executor:
+    """Executes trials of a sweep, `jobs` at a time. `say` receives a line for each that begins or ends."""
+
+    def __init__(self, sweep: Sweep, jobs: int, say: Callable[[str], object]) -> None:
+        self._sweep, self._jobs, self._say = sweep, jobs, say
+        self._gpus = gpus() if jobs > 1 else []
+        self.asked: list[int] = []
+        """The signals that this process has received: no trial begins any more, and those that train get them."""
+
+    def execute(self, numbers: Sequence[int]) -> None:
+        """Execute these trials, as far as they are not done; those that were interrupted go on."""
+        for signal_ in SIGNALS:
+            signal.signal(signal_, self._hear)
+        waiting = [number for number in numbers if not self._sweep.trial(number).done]
+        active: list[Job] = []
+        while active or (waiting and not self.asked):
+            while waiting and len(active) < self._jobs and not self.asked:
+                free = next(slot for slot in range(self._jobs) if slot not in {job.slot for job in active})
+                active += filter(None, [self._begin(self._sweep.trial(waiting.pop(0)), free)])
+            time.sleep(PERIOD)
+            active = [job for job in active if not self._over(job)]
+
+    def _hear(self, got: int, frame: FrameType | None) -> None:
+        self.asked.append(got)
+
+    def _begin(self, trial: Trial, slot: int) -> Job | None:
+        """Start the run of a trial, or resume it; None where that fails, or the run is over by now."""
+        sweep = self._sweep
+        if trial.state in ("running", "interrupted") and (run := RunDir(Path(trial.run))).path.is_dir():
+            job = Job(trial, run, slot, Glance(run))
+            if run.life() == "alive":
+                self._say(f"trial {trial.number}  goes on as {run.id}  {trial.text}")
+                return job
+            seen = job.glance.read(time.time())
+            if seen.health.condition in ("finished", "pruned"):  # the sweep was killed before it had recorded that
+                self._record(job, seen)
+                return None
+            self._start(job, "--resume")
+            self._say(f"trial {trial.number}  resumes {run.id}  {trial.text}")
+            sweep.keep(replace(trial, state="running"))
+            return job
+        values = sweep.suggest(trial.number)
+        trial = Trial(trial.number, values)
+        try:
+            loaded = sweep.load(values)
+            run = new_run(loaded, valid_plan(loaded))
+            write_whole(run.notes, json.dumps({"tags": [sweep.id], "note": f"trial {trial.number}"}) + "\n")
+            trial = sweep.keep(replace(trial, state="running", run=str(run.path)))
+            job = Job(trial, run, slot, Glance(run))
+            self._start(job)
+        except (UserError, OSError) as error:
+            self._fail(trial, str(error))
+            return None
+        self._say(f"trial {trial.number}  starts {run.id}  {trial.text}")
+        return job
+
+    def _start(self, job: Job, *options: str) -> None:
+        environment = {}
+        if self._gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = self._gpus[job.slot % len(self._gpus)]
+        elif self._jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
+            environment["OMP_NUM_THREADS"] = str(max(cores() // self._jobs, 1))
+
+        def begin() -> Popen[bytes]:
+            job.child = start(job.run, *options, environment=environment)
+            return job.child
+
+        job.exit = ChildExit(job.run, begin)
+        job.exit()
+
+    def _over(self, job: Job) -> bool:
+        """Look at a trial that trains; return whether it is over."""
+        self._hand_on(job)
+        over = job.exit() is not None if job.exit else job.run.life() != "alive"
+        seen = job.glance.read(time.time())
+        if over:
+            self._record(job, seen)
+            return True
+        points = self._points(seen)
+        if len(points) > len(job.trial.points):
+            job.trial = self._sweep.keep(replace(job.trial, points=points, value=self._sweep.best(points)))
+            if not job.hopeless and self._sweep.is_hopeless(job.trial):
+                job.hopeless = True
+                send(job.run, "stop")
+        return False
+
+    def _hand_on(self, job: Job) -> None:
+        """Send the process of a trial the next signal that it has not had."""
+        if job.signals < len(self.asked):
+            with suppress(ProcessLookupError, KeyError):
+                os.kill(job.child.pid if job.child else job.run.describe()["pid"], self.asked[job.signals])
+            job.signals += 1
+
+    def _points(self, seen: Overview) -> list[float]:
+        return [value for _, value in seen.state.metrics.by_name.get(self._sweep.section.metric, ())]
+
+    def _record(self, job: Job, seen: Overview) -> None:
+        """Write down how a trial has ended."""
+        points, metric = self._points(seen), self._sweep.section.metric
+        value = self._sweep.best(points)
+        trial = replace(job.trial, points=points, value=value)
+        state: State = "failed"
+        if seen.health.condition in ("finished", "pruned") or (seen.health.condition == "stopped" and job.hopeless):
+            state = "finished" if seen.health.condition == "finished" else "pruned"
+        elif seen.health.condition in ("stopped", "interrupted"):
+            state = "interrupted"
+        if state == "finished" and value is None:
+            known = seen.state.metrics.by_name
+            near = nearest(metric, known) or f"it has {', '.join(known) or 'none'}"
+            self._fail(trial, f'no validation has given the metric "{metric}"; {near}')
+        elif state == "failed":
+            self._fail(trial, seen.reason or failure_report(job.run))
+        else:
+            self._sweep.keep(replace(trial, state=state, reason=""))
+            result = "" if value is None else f"  {metric} {number(value)}"
+            self._say(f"trial {trial.number}  {state}{result}  {trial.text}")
+
+    def _fail(self, trial: Trial, reason: str) -> None:
+        self._sweep.keep(replace(trial, state="failed", reason=reason))
+        print_error(f"trial {trial.number}  failed  {trial.text}\n    {reason}")

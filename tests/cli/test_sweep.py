@@ -1,0 +1,232 @@
+"""`hookflow sweep`: trials side by side, what fails, what goes on, what a sampler and a pruner are told, Slurm."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookflow.pipeline.schema import SweepRange, SweepSection
+from hookflow.service.sweep_trials import Trial
+from hookflow.service.sweeps import Sweep, gpus
+from tests.cli.conftest import called, invoke, refused
+from tests.conftest import TOY, hookflow, hookflow_begun, wait_for
+
+HOOK = """\
+import os
+import signal
+import time
+from pathlib import Path
+
+class Upset:
+    def __init__(self, fail: bool = False, waits: bool = False) -> None:
+        self.fail, self.waits = fail, waits
+
+    def before_train(self, run):
+        usual = signal.getsignal(signal.SIGINT)
+        signal.signal(signal.SIGINT, lambda *got: (Path("go").touch(), usual(*got)))
+        Path(f"seen-{self.fail}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+
+    def after_train_epoch(self, run):
+        if self.fail and not Path("mended").exists():
+            raise ValueError("as it was meant to")
+        while self.waits and run.epoch > 1 and not Path("go").exists():
+            time.sleep(0.01)
+"""
+PIPELINE = f"""\
+extends = "{TOY}"
+[run]
+threads = 1
+max_epochs = 3
+[hooks.upset]
+use = "./upset.py:Upset"
+[sweep]
+metric = "accuracy"
+"""
+GRID = '[sweep.grid]\n"hooks.upset.args.fail" = [false, true]\n'
+
+
+@pytest.fixture
+def folder(here: Path) -> Path:
+    (here / "upset.py").write_text(HOOK)
+    return here
+
+
+def written(folder: Path, lines: str) -> Path:
+    (folder / "p.toml").write_text(PIPELINE + lines)
+    return folder / "p.toml"
+
+
+def sweeps(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.glob("runs/toy/*/sweep.json"))
+
+
+def states(sweep: Path) -> list[str]:
+    return [json.loads(file.read_text())["state"] for file in sorted(sweep.glob("trials/*.json"))]
+
+
+def run_dirs(folder: Path) -> set[str]:
+    return {path.parent.name for path in folder.glob("runs/toy/*/run.json")}
+
+
+def test_a_trial_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    written(folder, "jobs = 2\n" + GRID)
+    done = hookflow("sweep", "p.toml", cwd=folder)
+    (sweep,) = sweeps(folder)
+    assert done.returncode == 1, done
+    assert states(sweep) == ["finished", "failed"]
+    assert 'trial 1  failed  hooks.upset.args.fail=true\n    hook "upset" at' in done.stderr
+    assert "ValueError: as it was meant to" in done.stderr
+    assert re.search(r"trial 0  finished  accuracy 0\.\d+  hooks\.upset\.args\.fail=false", done.stdout)
+    assert re.search(r"trial 0 +✓ finished +false +0\.\d+ .*\n.*trial 1 +✗ failed +true", done.stdout), done.stdout
+    assert f"failed: trial 1; anew with: hookflow sweep runs/toy/{sweep.name}" in done.stdout
+    assert {(folder / f"seen-{fail}").read_text() for fail in (False, True)} == {"3", "5"}
+    first = run_dirs(folder)
+    listed = json.loads(invoke("runs", "--filter", f'"{sweep.name}" in tags', "--format", "json"))
+    assert {row["id"] for row in listed} == first
+    (folder / "mended").touch()
+    again = hookflow("sweep", "p.toml", "--resume", cwd=folder)
+    assert again.returncode == 0, again
+    assert states(sweep) == ["finished", "finished"]
+    assert "trial 0  " not in again.stdout.partition("\n\n")[0]
+    assert len(run_dirs(folder) - first) == 1
+    (folder / "p.toml").write_text((folder / "p.toml").read_text().replace("max_epochs = 3", "max_epochs = 4"))
+    assert f"run.max_epochs has changed since the sweep {sweep.name} began" in refused("sweep", "p.toml", "--resume")
+    assert hookflow("sweep", "p.toml", "--set=run.max_epochs=1", "--set=sweep.jobs=1", cwd=folder).returncode == 0
+    assert len(sweeps(folder)) == 2
+
+
+def test_an_interrupted_sweep_goes_on(folder: Path) -> None:
+    written(folder, '[sweep.grid]\n"hooks.upset.args.waits" = [true, false]\n')
+    with hookflow_begun("sweep", "p.toml", cwd=folder) as begun:
+        wait_for(lambda: (folder / "seen-False").exists(), "the first trial")
+        begun.send_signal(signal.SIGINT)
+        (run,) = run_dirs(folder)
+        output, errors = begun.communicate()
+    (sweep,) = sweeps(folder)
+    assert begun.returncode == 130, errors
+    assert states(sweep) == ["interrupted"]
+    assert "not done: 2 trials" in output
+    done = hookflow("sweep", f"runs/toy/{sweep.name}", cwd=folder)
+    assert done.returncode == 0, done
+    assert states(sweep) == ["finished"] * 2
+    assert f"trial 0  resumes {run}" in done.stdout
+    assert len(run_dirs(folder)) == 2
+
+
+def test_an_array_of_slurm_has_a_task_for_each_trial(folder: Path) -> None:
+    file = written(folder, "jobs = 4\n" + GRID)
+    printed = invoke("sweep", file, "--slurm", "array.sh")
+    (sweep,) = sweeps(folder)
+    assert printed == f"{sweep.name}: 2 trials; start them with: sbatch array.sh\n"
+    script = (folder / "array.sh").read_text()
+    assert "#SBATCH --array=0-1%4\n" in script
+    assert script.endswith(f'sweep {sweep} --trial "$SLURM_ARRAY_TASK_ID"\n')
+    subprocess.run(["bash", "-n", "array.sh"], check=True)
+    done = hookflow("sweep", str(sweep), "--trial", "0", cwd=folder)
+    assert done.returncode == 0, done
+    assert states(sweep) == ["finished"]
+    assert "there is no trial 2" in refused("sweep", sweep, "--trial", "2")
+
+
+def test_what_no_trial_could_have_is_refused_before_the_first(folder: Path) -> None:
+    def wrong(lines: str) -> str:
+        return refused("sweep", written(folder, lines))
+
+    text = wrong('[sweep.grid]\n"run.max_epoch" = [1]\n"run.seed" = [-1, 0]\n"run.dir" = ["x"]\n')
+    assert 'did you mean "max_epochs"?' in text
+    assert "p.toml:11:1: run.seed must be at least 0, not -1" in text
+    assert '"run.dir" is no key that a sweep can change' in text
+    assert not sweeps(folder)
+    assert "say how many trials it has" in wrong('[sweep.random]\n"run.seed" = [1]\n')
+    assert "leave trials out" in wrong('trials = 3\n[sweep.grid]\n"run.seed" = [1]\n')
+    assert "one of the tables grid, random and optuna" in wrong("")
+    assert "is not below high" in wrong('trials = 3\n[sweep.random]\n"run.seed" = { low = 3, high = 1 }\n')
+    (folder / "p.toml").write_text(PIPELINE.replace('"accuracy"', '"quality"') + GRID)
+    assert 'write mode = "min" or mode = "max"' in refused("sweep", folder / "p.toml")
+    assert "has no table [sweep]" in refused("sweep", TOY)
+    assert "there is no sweep in" in refused("sweep", written(folder, GRID), "--resume")
+    assert called("check", "p.toml")[0] == 0
+
+
+def section(kind: str, **values: Any) -> SweepSection:
+    return SweepSection.model_validate({"metric": "accuracy", "trials": 200, kind: values})
+
+
+RANGES: dict[str, Any] = {
+    "a": {"low": 1e-4, "high": 0.1, "log": True},
+    "b": {"low": 2, "high": 5},
+    "c": {"low": 0.0, "high": 1.0, "step": 0.25},
+    "d": ["x", [1, 2], False],
+    "e": {"low": 1, "high": 1000, "log": True},
+}
+
+
+def test_random_values_are_within_their_ranges_and_the_same_each_time(folder: Path) -> None:
+    sweep = Sweep.create(written(folder, 'trials = 2\n[sweep.random]\n"run.seed" = { low = 0, high = 9 }\n'), ())
+    object.__setattr__(sweep, "section", section("random", **RANGES))
+    drawn = [sweep.suggest(number) for number in range(200)]
+    assert drawn == [sweep.suggest(number) for number in range(200)]
+    assert all(1e-4 <= each["a"] <= 0.1 for each in drawn)
+    assert 50 < sum(each["a"] < 1e-3 for each in drawn) < 90  # a third of the orders of magnitude
+    assert {each["b"] for each in drawn} == {2, 3, 4, 5}
+    assert {each["c"] for each in drawn} == {0.0, 0.25, 0.5, 0.75, 1.0}
+    assert all(each["d"] in RANGES["d"] for each in drawn)
+    assert all(isinstance(each["e"], int) and 1 <= each["e"] <= 1000 for each in drawn)
+
+
+def test_optuna_learns_from_the_trials_and_prunes() -> None:
+    pytest.importorskip("optuna")
+    from hookflow.service.studies import is_hopeless, suggest
+
+    searched = section("optuna", **RANGES).model_copy(update={"pruner": "median"})
+
+    def value_of(values: dict[str, Any]) -> float:
+        return -float(abs(values["b"] - 4)) - abs(values["c"] - 0.5)
+
+    trials: list[Trial] = []
+    for number in range(40):
+        values = suggest(searched, "max", trials, number)
+        assert all(not isinstance(RANGES[key], list) or value in RANGES[key] for key, value in values.items())
+        value = value_of(values)
+        trials.append(Trial(number, values, "finished", "", value, "", [value - 1, value]))
+    late = sum(trial.value for trial in trials[20:] if trial.value is not None)
+    assert late > sum(trial.value for trial in trials[:20] if trial.value is not None)
+    good, bad = (Trial(40, trials[0].values, "running", "", None, "", [value]) for value in (5.0, -50.0))
+    assert is_hopeless(searched, "max", trials, bad)
+    assert not is_hopeless(searched, "max", trials, good)
+    assert is_hopeless(searched, "min", trials, good)
+
+
+def test_a_pruned_trial_is_stopped(folder: Path) -> None:
+    pytest.importorskip("optuna")
+    lines = 'trials = 7\npruner = "median"\n[sweep.optuna]\n"optimizer.args.lr" = [0.1]\n'
+    file = written(folder, lines)
+    text = file.read_text().replace('upset.py:Upset"', 'upset.py:Upset"\nargs = { waits = true }')
+    file.write_text(
+        text.replace("max_epochs = 3", "max_epochs = 5000")
+    )  # more than it trains until it reads the command
+    sweep = Sweep.create(file, ())
+    for number in range(6):
+        sweep.keep(Trial(number, {"optimizer.args.lr": 0.1}, "finished", "", 2.0, "", [2.0] * 99))
+    with hookflow_begun("sweep", str(sweep.path), cwd=folder) as begun:
+        wait_for(lambda: [*folder.glob("runs/toy/*/commands.jsonl")], "the command to stop")
+        (folder / "go").touch()
+        output, errors = begun.communicate()
+    assert begun.returncode == 0, errors
+    assert re.search(r"trial 6  pruned  accuracy 0\.\d+  optimizer\.args\.lr=0\.1", output)
+    assert sweep.trial(6).state == "pruned"
+
+
+def test_the_gpus_are_those_that_this_process_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,MIG-x")
+    assert gpus() == ["1", "MIG-x"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gpus() == []
+    assert SweepRange(low=1, high=2).integers
