@@ -16,8 +16,7 @@ SUBSTITUTES: Mapping[str, str] = {
     **dict(zip("◇◆◉▣¶▟↻★⊘", "o#@ITH@*/", strict=True)),  # events, and marks of rows
     **dict(zip("│─┃━╌┌┐└┘├┤┬┴┼", "|-|=-+++++++++", strict=True)),
     **dict.fromkeys("╭╮╰╯┏┓┗┛", "+"),
-    "┊": ":",
-    **dict(zip("▸▶▾⋮", ">>v:", strict=True)),
+    **dict(zip("▸▶▾⋮┊", ">>v::", strict=True)),
     **dict(zip("░▒▓▚", ".:%&", strict=True)),
     **dict(zip("▁▂▃▄▅▆▇█▀", '_.:-=+*#"', strict=True)),  # the higher, the more ink
     **dict(zip("▏▎▍▌▋▊▉", "||::+*#", strict=True)),

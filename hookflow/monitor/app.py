@@ -35,10 +35,11 @@ from hookflow.events.log import CHUNK
 from hookflow.events.records import Trace
 from hookflow.events.rundir import Life, RunDir, delete_run, short
 from hookflow.graph.plan import Plan
+from hookflow.monitor import pointer
 from hookflow.monitor.charts import Pixels, half_blocks, read_image
 from hookflow.monitor.compare import Side
 from hookflow.monitor.feed import Live, Player, Recording
-from hookflow.monitor.health import Health, examine, guilty, look_inside, stacks
+from hookflow.monitor.health import Condition, Health, examine, guilty, look_inside, stacks
 from hookflow.monitor.index import Index, Row, forks_that_stay
 from hookflow.monitor.keys import PAGES, press
 from hookflow.monitor.layout import screen, visible
@@ -55,9 +56,11 @@ from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.settings import Preferences
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import row, use
+from hookflow.monitor.terminal import CLICKS, LIVE, NO_MOUSE, OCCASIONS, announcement, clipboard
 from hookflow.monitor.themes import THEMES, ThemeName
 from hookflow.monitor.trace import Traced, read_trace
 from hookflow.monitor.view import Line, Notice, Scene, View
+from hookflow.numbers import plural
 
 
 def exit_on_hang_up(terminal: int) -> None:
@@ -185,6 +188,7 @@ class MonitorApp(App[Outcome]):
         self._frozen: RunState | None = None
         self._behind = False  # a long log comes in pieces
         self._suspicion = ""
+        self._condition: Condition | None = None  # that was seen last
         self._inside: dict[int, tuple[int, float]] = {}
         self._stacks: dict[int, list[str]] = {}
         self._looked = self._stalled = 0.0  # when the stacks were taken; since when it stalled then
@@ -194,10 +198,6 @@ class MonitorApp(App[Outcome]):
         self._printed = Output(run.output, back=CHUNK)
         self._lines: deque[Line] = deque(maxlen=LINES)
         self._trace: tuple[Trace, list[Traced] | str] | None = None
-
-    def run(self, *, mouse: bool = False, **options: Any) -> Outcome | None:
-        """Show the dashboard until the person leaves. Without the mouse, the terminal's own selecting still works."""
-        return super().run(mouse=mouse, **options)
 
     @property
     def state(self) -> RunState:
@@ -218,6 +218,8 @@ class MonitorApp(App[Outcome]):
 
     def on_mount(self) -> None:
         self._colour(self._preferences.settings.theme)
+        self._use_mouse()
+        self.app_resume_signal.subscribe(self, lambda _: self._use_mouse())
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGHUP):  # Textual leaves the terminal as it is on these
             loop.add_signal_handler(name, self.exit, Outcome.DETACHED)
@@ -282,7 +284,10 @@ class MonitorApp(App[Outcome]):
     def _tick(self) -> None:
         """Read on, paint if anything has changed, and come back: soon while a long log comes in pieces."""
         again = self._read_on()
-        if (facts := self._facts()) != self._known:
+        health = self._health(self.state, time.time())
+        if not self._player and not self._behind:
+            self._announce(health)
+        if (facts := self._facts(health)) != self._known:
             self._known, self._changed = facts, time.monotonic()
         if self._sensor and time.monotonic() - self._sensed >= (SENSE_CALM if self._calm else SENSE):
             self._sense(self._sensor)
@@ -292,7 +297,7 @@ class MonitorApp(App[Outcome]):
             self._paint()
         self._timer = self.set_timer(max(again, 1 / RATE_CALM if self._calm else 0.0), self._tick)
 
-    def _facts(self) -> tuple[object, ...]:
+    def _facts(self, health: Health) -> tuple[object, ...]:
         """Return what a screen depends on beside keys and the machine: it is painted when one of them has changed."""
         state, clock, page = self.state, time.time(), self._view.page
         answers = [request.answer["t"] for request in state.requests.values() if request.answer]
@@ -301,7 +306,7 @@ class MonitorApp(App[Outcome]):
             self._dir,
             id(self.plan),
             state.news,
-            self._health(state, clock),
+            health,
             self._player and (self._player.moment, self._player.badge),
             self._notice[0] if time.monotonic() < self._notice[1] else "",
             int(clock) if ages else 0,
@@ -424,6 +429,8 @@ class MonitorApp(App[Outcome]):
         """Take every key itself: none has a meaning to Textual here."""
         if isinstance(event, events.Key):
             self._press(event.key, event.character or "" if event.is_printable else "")
+        elif isinstance(event, events.MouseEvent):
+            self._point(event)
         else:
             await super().on_event(event)
 
@@ -433,8 +440,27 @@ class MonitorApp(App[Outcome]):
             insert(scene.view.prompt, scene, event.text)
             self._paint()
 
+    def _point(self, event: events.MouseEvent) -> None:
+        """Do what a click or the wheel is for; where text is typed or something is asked, keys alone answer."""
+        scene, at = self._scene(), (int(event.x), int(event.y))
+        if scene.view.prompt or scene.view.asking:
+            return
+        match event:
+            case events.MouseDown(button=1):
+                self._do(pointer.click(scene, self._draw, *at))
+            case events.MouseScrollUp() | events.MouseScrollDown():
+                step = -1 if isinstance(event, events.MouseScrollUp) else 1
+                self._do(pointer.wheel(scene, self._draw, *at, step))
+
+    def _draw(self, scene: Scene) -> list[Strip]:
+        return screen(scene, *self.size)
+
     def _press(self, key: str, character: str) -> None:
-        match press(key, self._scene(), character):
+        self._do(press(key, self._scene(), character))
+
+    def _do(self, answer: str | Notice) -> None:
+        """Do what a key or the mouse has asked of the app, and show it."""
+        match answer:
             case Notice(text):
                 self._say(text)
             case "detach":
@@ -465,6 +491,19 @@ class MonitorApp(App[Outcome]):
                 self.action_suspend_process()
             case "theme":
                 self._next_theme()
+            case "mouse":
+                mouse = not self._preferences.settings.mouse
+                self._preferences = self._preferences.changed(mouse=mouse)
+                self._use_mouse()
+                self._say("the mouse is the dashboard's" if mouse else "the mouse is the terminal's: it selects text")
+                self._remember(mouse, "mouse")
+            case "search":
+                pointer.search(self._scene(), self.size.width)
+            case "find next" | "find previous" as find:
+                self._do(pointer.find(1 if find == "find next" else -1, self._scene(), self.size.width))
+            case "copy row" | "copy panel" as copy:
+                scene = self._scene()
+                self._copy(pointer.copied(scene, self._draw(scene), copy == "copy panel"))
             case "image":
                 with self._telling("cannot save an image"):
                     name = time.strftime("screen-%Y%m%d-%H%M%S.svg")
@@ -495,6 +534,27 @@ class MonitorApp(App[Outcome]):
         self._colour(name)
         self._say(f"theme: {name}")
         self._remember(name, "theme")
+
+    def _use_mouse(self) -> None:
+        self._write(CLICKS if self._preferences.settings.mouse else NO_MOUSE)
+
+    def _write(self, sequence: str) -> None:
+        if self._driver is not None:
+            self._driver.write(sequence)
+
+    def _copy(self, text: str) -> None:
+        if not text:
+            self._say("there is nothing to copy here")
+            return
+        self._write(clipboard(text))
+        lines = text.count("\n") + 1
+        self._say(f"copied {lines} {plural(lines, 'line')}")
+
+    def _announce(self, health: Health) -> None:
+        """Let the terminal tell of an end, a failure or a stall that comes while the run is watched."""
+        before, self._condition = self._condition, health.condition
+        if before in LIVE and OCCASIONS.get(health.condition) in self._preferences.settings.notify:
+            self._write(announcement(self._dir, health) * (before != health.condition))
 
     def _remember(self, value: Any, *key: str) -> None:
         with self._telling("not remembered"):

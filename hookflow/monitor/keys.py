@@ -98,6 +98,7 @@ def _back(scene: Scene) -> None:
     view = scene.view
     if view.page == "main" and not view.zoomed:
         view.event, view.focus = None, 0
+    view.search = ""
     view.zoomed = view.zoomed and view.page != "main"
     view.open(current(scene).above)
 
@@ -244,6 +245,12 @@ ACTIONS: tuple[Action, ...] = (
     Action("previous-metric", "[", "previous and next metric", partial(_next_metric, -1)),
     Action("next-metric", "]", "previous and next metric", partial(_next_metric, 1)),
     Action("log-scale", "l", "logarithmic scale of the charts", partial(flip, "log")),
+    Action("search", "/", "search the rows for a text", "search"),
+    Action("next-match", "n", "to the next row with the text, and to the one before", "find next"),
+    Action("previous-match", "N", "to the next row with the text, and to the one before", "find previous"),
+    Action("copy-row", "y", "copy the row at the cursor as text, or a panel without rows", "copy row"),
+    Action("copy-panel", "Y", "copy the panel or page as text", "copy panel"),
+    Action("mouse", "M", "the mouse for the dashboard, or for the terminal's own selecting; remembered", "mouse"),
     Action("theme", "T", "the next theme: dark, light, colour-blind; remembered", "theme"),
     Action("image", "P", "save an image (SVG) in the run directory", "image"),
     Action("suspend", "ctrl+z", "suspend this screen alone, until the shell's fg", "suspend"),
@@ -283,7 +290,7 @@ def bound(of_page: tuple[Action, ...], replay: bool, keymap: KeyMap) -> Mapping[
     return result
 
 
-def _bound(scene: Scene, page: str | None = None) -> Mapping[str, Action]:
+def bound_here(scene: Scene, page: str | None = None) -> Mapping[str, Action]:
     """Return what is bound on a page by its name; "" is one without actions of its own, None the one that is shown."""
     of_page = tuple(current(scene).actions) if page is None else OF_PAGES.get(page, ())
     return bound(of_page, scene.replay, scene.keymap)
@@ -291,7 +298,7 @@ def _bound(scene: Scene, page: str | None = None) -> Mapping[str, Action]:
 
 def keys_of(scene: Scene, *names: str, page: str | None = None) -> list[str]:
     """Return the keys of actions, as the help shows them: the first of each action, then the second of each."""
-    every, given = _bound(scene, page), dict(scene.keymap)
+    every, given = bound_here(scene, page), dict(scene.keymap)
     own = [(EVERY[name], given.get(name, EVERY[name].keys.split())) for name in names]
     keys = [[SYMBOLS.get(key, key) for key in row if every.get(key) is action] for action, row in own]
     return [key for row in zip_longest(*keys) for key in row if key]
@@ -346,7 +353,7 @@ def press(name: str, scene: Scene, character: str = "") -> str | Notice:
     if scene.view.asking and name != "ctrl+z":
         return _answer(name, scene)
     key = spelled(name)
-    if action := _bound(scene).get(key):
+    if action := bound_here(scene).get(key):
         return do(action, scene)
     helped = keys_of(scene, HELP.name)
     return Notice(f"{SYMBOLS.get(key, key)} does nothing here" + f"; {' '.join(helped)} lists the keys" * bool(helped))

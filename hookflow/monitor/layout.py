@@ -19,6 +19,7 @@ from hookflow.monitor.panels.ranks import line as ranks_line
 from hookflow.monitor.panels.ranks import panel as ranks
 from hookflow.monitor.panels.system import system
 from hookflow.monitor.panels.timeline import timeline
+from hookflow.monitor.pointer import marked
 from hookflow.monitor.style import beside, boxed, filled, row
 from hookflow.monitor.view import Scene, charts
 
@@ -40,6 +41,7 @@ def screen(scene: Scene, width: int, height: int) -> list[Strip]:
     room -= len(stalled)
     draw = _layout(width, room) if whole else current(scene).draw
     body = filled(draw(scene, width, room) if room else [], width, room)
+    body = marked(body, scene.view.search) if scene.view.search else body
     head = current(scene).head if scene.view.page != "main" else None
     top = head(scene, width) if head else [title(scene, width), progress(scene, width)]
     rows = filled([*top, *strip, *stalled, *body][: height - 1], width, height - 1)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 from textual.keys import Keys
@@ -29,11 +29,18 @@ FIXED = "answer"
 """The action that is none: the keys that answer questions."""
 
 
+Occasion = Literal["end", "failure", "stall"]
+
+
 class Settings(Section):
     """What `dashboard.toml` may say."""
 
     theme: ThemeName = "dark"
     """The colours."""
+    mouse: bool = True
+    """Whether the dashboard takes clicks and the wheel; else the terminal selects text."""
+    notify: list[Occasion] = Field(default=[*get_args(Occasion)])
+    """What of a run that is watched live the terminal is to announce, with the bell."""
     keys: dict[str, str | list[str]] = Field(default={})
     """Keys by the names of actions: one, or a list; an empty list leaves the action to the palette."""
 

@@ -149,6 +149,7 @@ class View:
     where nothing has fired in the last minute; `whole`: the figures are of the run, and not of that minute. In the
     gallery, `logged` is the selected name (None: the first), `shown` the number of an item of that name (None: the
     newest); `beside`: earlier images stand beside it. `traced`: the place of an iteration in its trace.
+    `search`: the text that stands out in all rows.
     """
 
     focus: int = 0
@@ -170,6 +171,7 @@ class View:
     beside: bool = False
     scroll: int = 0
     graph: GraphChoices = field(default_factory=GraphChoices)
+    search: str = ""
     runs: RunsChoices = field(default_factory=RunsChoices)
     metrics: MetricChoices = field(default_factory=MetricChoices)
     output: LogChoices = field(default_factory=LogChoices)

@@ -146,13 +146,13 @@ def only_in(mode: str) -> list[Action]:
 
 def test_the_help_defines_every_key_and_scrolls(scene: At) -> None:
     at = scene()
-    first = pressed(at, "question_mark", size=(120, 120))
+    first = pressed(at, "question_mark", size=(120, 150))
     assert all(key.about in first for key in EVERY.values() if key.only in ("", "live", "question"))
     assert "SYNTHETIC train, val data" in first
     assert "keys of the page runs" in pressed(at, "end")
     assert "[g] graph" in pressed(at, "question_mark")
     at.replay = True
-    replayed = pressed(at, "question_mark", size=(120, 120))
+    replayed = pressed(at, "question_mark", size=(120, 150))
     assert all(key.about in replayed for key in EVERY.values() if key.only == "replay")
     assert "validate now" not in replayed
     assert "h ← →" not in replayed and "from the hooks to the points" in replayed

@@ -39,14 +39,14 @@ def lines(scene: Scene) -> list[Line]:
     return [line for line in every if line.level >= choices.level]
 
 
-def _pattern(search: str) -> re.Pattern[str]:
+def pattern_of(search: str) -> re.Pattern[str]:
     """Return what finds a text; only where it has capital letters do these matter."""
     return re.compile(re.escape(search) or "(?!)", re.IGNORECASE if search == search.lower() else 0)
 
 
 def _hits(shown: Sequence[Line], search: str) -> list[int]:
     """Return the numbers of the lines with the text."""
-    pattern = _pattern(search)
+    pattern = pattern_of(search)
     return [line.number for line in shown if pattern.search(line.text)] if search else []
 
 
@@ -67,7 +67,7 @@ def output(scene: Scene, width: int, height: int) -> list[Strip]:
 def _row(line: Line, width: int, search: str, marked: bool) -> Strip:
     style, text, end = STYLES[line.level], printable(line.text), 0
     parts: list[Part] = [" ", (line.origin, style or "dim")]
-    for match in _pattern(search).finditer(text):
+    for match in pattern_of(search).finditer(text):
         parts += [(text[end : match.start()], style), (match[0], "badge")]
         end = match.end()
     parts.append((fit(text[end:], max(width - cells(*parts) - 1, 0)).rstrip(), style))
