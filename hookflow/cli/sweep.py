@@ -35,7 +35,7 @@ def sweep(
     trial: Annotated[int | None, typer.Option(min=0, metavar="K", help="Only trial K, counted from 0.")] = None,
     slurm: Annotated[Path | None, typer.Option("--slurm", metavar="SCRIPT", help=SLURM)] = None,
 ) -> None:
-    """Train a pipeline once for each trial of its [sweep], and show a table.
+    """Train a pipeline once for each trial of its [sweep].
 
     Each trial is a run of its own, with the tag of the sweep. Ctrl+C ends those that train at their next safe point,
     with a checkpoint. `--resume` goes on: what has finished or was pruned is not trained again, what was interrupted

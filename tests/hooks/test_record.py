@@ -110,7 +110,7 @@ class TestThroughput:
 
         for module in (timing, run_module):
             monkeypatch.setattr(module, "perf_counter", lambda: NOW[0])
-        monkeypatch.setattr(Evaluation, "_conclude", slow(Evaluation._conclude))
+        monkeypatch.setattr(Evaluation, "_pass", slow(Evaluation._pass))
         monkeypatch.setattr(CheckpointManager, "_copied", slow(CheckpointManager._copied))
         monkeypatch.setattr(SafePoint, "_next_commands", slow(lambda self: ([], False, True)))
         monkeypatch.setattr(SafePoint, "_wants", lambda self: OBEY * (self.state.iter == 9))

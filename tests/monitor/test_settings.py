@@ -102,7 +102,7 @@ def test_a_mistake_ends_the_command_before_anything_begins(
 
 def test_the_dashboard_obeys(file: Path, going: RunDir) -> None:
     file.write_text('[keys]\nzoom = "w"\n')
-    walk(going, ("w", "[2] hooks", "[4] system"), ("z", "z does nothing here"), preferences=load())
+    walk(going, ("w", "[g] graph", "[4] system"), ("z", "z does nothing here"), preferences=load())
 
 
 def test_what_keys_choose_is_remembered_beside_what_the_user_wrote(file: Path, going: RunDir) -> None:

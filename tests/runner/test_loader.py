@@ -66,7 +66,7 @@ def closing() -> Iterator[Callable[[Source], Source]]:
 
 def test_workers_fetch_as_many_batches_ahead_as_the_pipeline_says(closing: Callable[[Source], Source]) -> None:
     made: Any = closing(source(Images(), workers=1, prefetch_factor=3))
-    assert made._loader.prefetch_factor == 3
+    assert made.loader.prefetch_factor == 3
     with pytest.raises(ValidationError, match="prefetch_factor is of workers, and workers is 0"):
         source(Images(), prefetch_factor=3)
 

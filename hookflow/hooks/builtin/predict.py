@@ -100,7 +100,7 @@ class Predict(Hook):
     `predictions.rank1.npz`. Predictions of a checkpoint for data without targets: `hookflow predict`.
     """
 
-    reads: ClassVar[Slots] = {"after_test_iter": ("outputs",)}
+    reads: ClassVar[Slots] = {"after_test_iter": ("batch", "outputs")}
 
     outputs: Annotated[list[str], Field(min_length=1, description="outputs to write", examples=[["logits", "target"]])]
     file: Annotated[str, AfterValidator(_known_ending), Field(description="its name: *.npz, *.jsonl or *.pt")] = (

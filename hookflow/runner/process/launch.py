@@ -151,7 +151,11 @@ def start_notifying(run_dir: RunDir, pid: int, since: float) -> None:
     It watches the attempt that began at `since` (seconds since 1970), and the process `pid` that trains or that starts
     the ranks.
     """
-    if b"[notify]" not in (text := run_dir.wanted().pipeline.read_bytes()):
+    try:
+        text = run_dir.wanted().pipeline.read_bytes()
+    except OSError:
+        return  # the training reports it
+    if b"[notify]" not in text:
         return  # to parse it takes longer
     if (section := tomli.loads(text.decode()).get("notify")) is None:
         return
