@@ -88,10 +88,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let the processes that tests start ask the same processor as this one, and none the machine that they are on."""
     for name in filter(ELSEWHERE.fullmatch, list(os.environ)):
         del os.environ[name]
-    os.environ["XDG_CONFIG_HOME"] = str(TESTS / "no-config")  # the dashboard is as it comes, whatever the user's is
-    caches = tempfile.TemporaryDirectory(prefix="hookflow-caches-")
-    config.add_cleanup(caches.cleanup)
-    os.environ["XDG_CACHE_HOME"] = caches.name
+    home = tempfile.TemporaryDirectory(prefix="hookflow-home-")
+    config.add_cleanup(home.cleanup)
+    for kind in ("CONFIG", "CACHE"):  # the dashboard is as it comes, and keeps no snapshots for the user
+        os.environ[f"XDG_{kind}_HOME"] = os.path.join(home.name, kind.lower())  # noqa: PTH118
     sys.dont_write_bytecode = False  # to compile the tests, and hookflow in each process, takes half a minute
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (PROCESSOR, os.environ.get("PYTHONPATH"))))
     os.environ["OMP_NUM_THREADS"] = "1"  # the threads of a small net wait for one another, and spin
