@@ -44,6 +44,7 @@ UNSEEN: dict[str, Slots] = {
     "activation_stats": Slots(reads=("model",)),  # its modules by name, and no tensor of it
     "export": Slots(reads=("checkpoint", "model")),  # nothing is exported of a run that is not kept
     "freeze": Slots(reads=("grads",)),  # says where it stands
+    "predict": Slots(reads=("batch",)),  # keys of a batch that is a mapping
     "sync_buffers": Slots(reads=("model",), writes=("model",)),  # over several ranks
     "time_limit": Slots(writes=("checkpoint", "control")),  # within the second
     "tta": Slots(reads=("model",)),  # it changes what calls the model
