@@ -21,7 +21,6 @@ from hookflow.numbers import ms, number
 if TYPE_CHECKING:
     from hookflow.monitor.compare import Side
 
-WIDTH = 100
 TIMES, LEAST = 12, 1e4
 """Rows of the table of times; one with a difference of less ns an iteration is left out."""
 
@@ -113,7 +112,7 @@ def _print_runs(sides: Sequence[Side]) -> None:
         if parent:
             of = dict(zip(facts["runs"], LETTERS, strict=False)).get(parent["run"], parent["run"])
             echo(f"{letter} is a fork of {of}, from its {parent['checkpoint']} (iteration {parent['it']:,})")
-    heads = [f"{letter} {side.run.id.rsplit('-', 1)[-1]}" for letter, side in zip(LETTERS, sides, strict=False)]
+    heads = [f"{letter} {side.short}" for letter, side in zip(LETTERS, sides, strict=False)]
     metrics = (
         (name, kind, *("-" if value is None else number(value) for value in values))
         for name, both in facts["metrics"].items()
@@ -146,6 +145,7 @@ def _print_curves(sides: Sequence[Side]) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from hookflow.cli.difference_text import WIDTH
     from hookflow.monitor.compare import metrics_of, names_of
     from hookflow.monitor.panels.compare import curves
 

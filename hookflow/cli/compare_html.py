@@ -28,7 +28,7 @@ class Column:
 
     @property
     def head(self) -> str:
-        return f"{self.letter} {self.side.run.id.rsplit('-', 1)[-1]}"
+        return f"{self.letter} {self.side.short}"
 
 
 def as_html(opened: Sequence[Target], results: Sequence[Difference], sides: Sequence[Side | None]) -> str:

@@ -14,7 +14,6 @@ from hookflow.cli import complete
 from hookflow.cli.options import RunArgument, RunsFolder
 from hookflow.cli.output import columns, echo
 from hookflow.errors import Problem, UserError, Where
-from hookflow.numbers import lasting
 from hookflow.text import print_error
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def now(
     Example: `hookflow now cifar`
     """
     from hookflow.monitor.feed import Live
-    from hookflow.monitor.health import judge, look_inside, stacks
+    from hookflow.monitor.health import inside_of, judge, look_inside, stacks
     from hookflow.monitor.ranks import NO_PLAN
 
     run_dir = _running(run, dir)
@@ -104,9 +103,7 @@ def now(
     health = judge(run_dir, state, time.time())
     echo(f"{health.glyph} {health.condition} at iteration {state.it:,}, {state.stage}")
     for rank, (binding, seconds) in sorted(look_inside(run_dir, state).items()):
-        bound = plan.bindings[binding] if 0 <= binding < len(plan.bindings) else None
-        where = f'{lasting(seconds)} inside "{bound.hook}" at {bound.point}' if bound else "not inside a hook"
-        echo(f"rank {rank}: {where}")
+        echo(f"rank {rank}: {inside_of(plan, binding, seconds)}")
         frames = stacks(run_dir, state, [rank])[rank]
         echo("\n".join(f"  {frame}" for frame in frames) or "  its stack is not known: install py-spy")
 

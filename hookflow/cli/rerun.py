@@ -57,7 +57,7 @@ def rerun(
     """
     from hookflow.events.log import event_log
     from hookflow.service.rerun import causes, compare
-    from hookflow.service.runs import find_run, scalars
+    from hookflow.service.runs import find_run, scalar_rows
 
     run_dir = find_run(run, dir)
     records = event_log(run_dir.events).read_all()
@@ -69,9 +69,9 @@ def rerun(
     begin = parent.it if parent else 0
     target = _target(run_dir, parent, end, with_ or (), tuple(without or ()))
     again = _trained(target, parent)
-    result = compare(scalars(run_dir), scalars(again), begin, end)
-    beginnings = [record for record in records if record["k"] == "run" and record["it"] <= begin]
     own = event_log(again.events).read_all()
+    result = compare(scalar_rows(records), scalar_rows(own), begin, end)
+    beginnings = [record for record in records if record["k"] == "run" and record["it"] <= begin]
     now = next(record for record in own if record["k"] == "run")
     why = [*causes(beginnings[-1], now)] if beginnings else []
     reached = max(record["it"] for record in own)

@@ -46,6 +46,11 @@ class Side:
         return self.live.plan or NO_PLAN
 
     @property
+    def short(self) -> str:
+        """The end of the run's id."""
+        return self.run.id.rsplit("-", 1)[-1]
+
+    @property
     def environment(self) -> dict[str, Any]:
         """The versions, the machine and the code, as far as the run has recorded them, by dotted keys."""
         return (

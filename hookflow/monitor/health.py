@@ -262,10 +262,16 @@ def _stalled(state: RunState, still: float, plan: Plan | None, inside: Mapping[i
         return f"{nothing}, {'waiting for the disk' if state.stage == 'save' else 'not inside a hook'}"
     lines = []
     for at, ranks in stuck.items():
-        stuck_in, since = plan.bindings[at], max(inside[rank][1] for rank in ranks)
+        since = max(inside[rank][1] for rank in ranks)
         owner = f"{named(ranks)}: " * (state.ranks.world > 1)
-        lines.append(f'{owner}{lasting(since)} inside "{stuck_in.hook}" at {stuck_in.point}')
+        lines.append(f"{owner}{inside_of(plan, at, since)}")
     return ", ".join(lines)
+
+
+def inside_of(plan: Plan, binding: int, seconds: float) -> str:
+    """Return in words how long a training thread has been inside a binding; an id that the plan lacks is no hook."""
+    bound = plan.bindings[binding] if 0 <= binding < len(plan.bindings) else None
+    return f'{lasting(seconds)} inside "{bound.hook}" at {bound.point}' if bound else "not inside a hook"
 
 
 def _stuck(plan: Plan, inside: Mapping[int, tuple[int, float]]) -> dict[int, list[int]]:

@@ -262,11 +262,7 @@ OF_ONE = {"use", "args", "groups", "weights", "loader", "parameters"}
 
 def _one_or_several(table: Any) -> str:
     """Say whether a table is one component, or holds several by name: then it holds tables only."""
-    if (
-        not isinstance(table, dict)
-        or not table
-        or table.keys() & {"use", "args", "groups", "weights", "loader", "parameters"}
-    ):
+    if not isinstance(table, dict) or not table or table.keys() & OF_ONE:
         return "<one>"
     return "<several>" if all(isinstance(inner, dict | Component) for inner in table.values()) else "<one>"
 

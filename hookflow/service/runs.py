@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -15,6 +15,7 @@ from hookflow.events.reading import open_regular, read_regular
 from hookflow.events.rundir import RunDir, all_runs, short
 
 if TYPE_CHECKING:
+    from hookflow.events.records import Record
     from hookflow.graph.plan import Plan
 
 
@@ -127,8 +128,13 @@ def scalars(run_dir: RunDir) -> list[ScalarRow]:
 
     Metrics are named "val/accuracy", "test/accuracy". Of iterations that were trained twice, the later attempt counts.
     """
+    return scalar_rows(event_log(run_dir.events).read_all())
+
+
+def scalar_rows(records: Iterable[Record]) -> list[ScalarRow]:
+    """Return the same of records that have been read."""
     rows: dict[tuple[int, str], ScalarRow] = {}
-    for record in event_log(run_dir.events).read_all():
+    for record in records:
         match record["k"]:
             case "run":  # what came after the checkpoint that an attempt resumes from is trained again
                 named = re.match(r"it(\d+)", record["resumed_from"] or "")

@@ -260,7 +260,7 @@ class Executor:
                 self._say(f"trial {trial.number}  goes on as {run.id}  {trial.text}")
                 return job
             seen = job.glance.read(time.time())
-            if seen.health.condition in ("finished", "pruned"):  # the sweep was killed before it had recorded that
+            if seen.health.completed:  # the sweep was killed before it had recorded that
                 self._record(job, seen)
                 return None
             self._start(job, "--resume")
@@ -272,7 +272,7 @@ class Executor:
         try:
             loaded = sweep.load(values)
             run = new_run(loaded, valid_plan(loaded))
-            write_whole(run.notes, json.dumps({"tags": [sweep.id], "note": f"trial {trial.number}"}) + "\n")
+            run.note([sweep.id], f"trial {trial.number}")
             trial = sweep.keep(replace(trial, state="running", run=str(run.path)))
             job = Job(trial, run, slot, Glance(run))
             self._start(job)
@@ -328,7 +328,7 @@ class Executor:
         value = self._sweep.best(points)
         trial = replace(job.trial, points=points, value=value)
         state: State = "failed"
-        if seen.health.condition in ("finished", "pruned") or (seen.health.condition == "stopped" and job.hopeless):
+        if seen.health.completed or (seen.health.condition == "stopped" and job.hopeless):
             state = "finished" if seen.health.condition == "finished" else "pruned"
         elif seen.health.condition in ("stopped", "interrupted"):
             state = "interrupted"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from textual.strip import Strip
 
-from hookflow.monitor.health import guilty
+from hookflow.monitor.health import guilty, inside_of
 from hookflow.monitor.style import boxed, row, scrolled
 from hookflow.monitor.view import Action, Notice, Page, Scene
-from hookflow.numbers import clock, lasting
+from hookflow.numbers import clock
 from hookflow.text import fit
 
 BELOW = 6
@@ -44,10 +44,7 @@ def above(scene: Scene, width: int, height: int) -> list[Strip]:
 
 def _place(scene: Scene, rank: int) -> str:
     """Return in which hook a rank is, and for how long."""
-    binding, since = scene.inside.get(rank, (-1, 0.0))
-    bound = scene.plan.bindings[binding] if 0 <= binding < len(scene.plan.bindings) else None
-    owner = f"rank {rank}: " * scene.several
-    return f'{owner}{lasting(since)} inside "{bound.hook}" at {bound.point}' if bound else f"{owner}not inside a hook"
+    return f"rank {rank}: " * scene.several + inside_of(scene.plan, *scene.inside.get(rank, (-1, 0.0)))
 
 
 def _frames(scene: Scene, rank: int, width: int) -> Iterator[Strip]:

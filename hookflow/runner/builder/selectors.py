@@ -69,11 +69,11 @@ def shares(
     for name, section in optimizers.items():
         there = trainable(trains[name])
         for k, pattern in enumerate(section.parameters or ()):
-            chosen = {there[chosen] for chosen in picked(pattern, trains[name], there)}
-            if not chosen:
+            matched = {there[key] for key in picked(pattern, trains[name], there)}
+            if not matched:
                 message, hint = f'"{pattern}" matches no parameter that trains', f"there are {first_few(there)}"
                 problems.append(Problem(message, place(f"optimizer.{name}.parameters.{k}"), hint))
-            result[name] = result.get(name, set()) | chosen
+            result[name] = result.get(name, set()) | matched
     chosen = set().union(*result.values())
     for name, section in optimizers.items():
         if section.parameters is None:

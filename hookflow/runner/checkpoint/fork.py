@@ -96,7 +96,7 @@ class Fork:
     def _at_its_place(self, state: State) -> State:
         """Return the state with the place in the data carried over by examples, and the iterations counted anew."""
         position, train, accumulate = state["position"], self.parts.data["train"], self.parts.section.accumulate
-        then, now = position.get("batch_size", 0), train.info["batch_size"]  # unknown in a checkpoint of before forks
+        then, now = position["batch_size"], train.info["batch_size"]  # 0 where it is not known
         epochs = position["iters_per_epoch"], self.parts.iters_per_epoch
         if (then, epochs[0], self.then[0].run.accumulate) == (now, epochs[1], accumulate):
             return self._own_data(state, position["batch_idx"])

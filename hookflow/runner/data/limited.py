@@ -9,7 +9,7 @@ from typing import Any
 
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.values import limited_batches
-from hookflow.runner.data.base import Sized, sets_of
+from hookflow.runner.data.base import Sized, sets_of, split_of
 from hookflow.runner.data.source import Source, close
 from hookflow.runner.data.stream import Stateful
 from hookflow.runner.numerics.random_state import seeded
@@ -30,7 +30,7 @@ def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., Non
     """
     run, result = pipeline.run, dict(data)
     for split, source in data.items():
-        name = split.partition(".")[0]
+        name = split_of(split)
         written, key = getattr(run, f"limit_{name}"), f"run.limit_{name}"
         if written is not None and (batches := limited_batches(written, len(source))) < len(source):
             result[split] = Limited(source, batches, key)

@@ -74,7 +74,7 @@ class SeededIterator:
         self._place = (of.pass_, worker.id if worker else 0)
         self._examples: Any = None  # begun under the seed of the first batch
         self._batches = self._drawn = 0
-        self._sizes: list[list[int]] = []
+        self._sizes: list[list[int]] = []  # of the batches, each with how many there were: a fork may change it
         self._over = False
         self._draws_random = True
         self._earlier: dict[str, Any] = {}
@@ -139,22 +139,13 @@ class SeededIterator:
                 for _ in islice(examples, self._of.world):
                     pass
         else:
-            for size in chain.from_iterable(repeat(*pair) for pair in _sizes(state)):
+            for size in chain.from_iterable(repeat(*pair) for pair in state["sizes"]):
                 self._seed_for(self._batches)
                 self._draw(size)
         self._batches, self._drawn, self._over = state["batches"], state["drawn"], state["over"]
         self._draws_random = state["early"] or not state["batches"]
         self._earlier = {key: deepcopy(state[key]) for key in STATES if key in state}
-        self._sizes = _sizes(state)
-
-
-def _sizes(state: dict[str, Any]) -> list[list[int]]:
-    """Return the sizes of the batches that a pass has given, each with how many there were; a fork may have changed it.
-
-    A state of before there were forks has one size.
-    """
-    alike = [[state["drawn"] // max(state["batches"], 1), state["batches"]]]
-    return [list(pair) for pair in state.get("sizes", alike)]
+        self._sizes = [list(pair) for pair in state["sizes"]]
 
 
 def has_state(state: dict[str, Any]) -> bool:

@@ -144,7 +144,7 @@ class Requests:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.stops = {} if state["stop"] is None else {state["stop"]: False}
-        self.validates = state.get("validates", False)
+        self.validates = state["validates"]
         self.epoch_end_reason = state["epoch_end"]
         self.skips_step, self.saves, self.keep = state["skips_step"], dict(state["saves"]), state["keep"]
         self.state.attention = True
