@@ -62,6 +62,12 @@ def ms(ns: float) -> str:
     return f"{value:.0f}" if value < 99999.5 else f"{value / 1000:.0f}s"
 
 
+def signed(difference: float, written: Callable[[float], str] = ms) -> str:
+    """Return a difference with its sign, by default ns in ms; without one where it is too small to be shown."""
+    text = written(abs(difference))
+    return f"{'+' if difference > 0 else '−'}{text}" if text.strip("0.") else text
+
+
 def duration(ns: float) -> str:
     """Return a duration in three digits with its unit, aligned in eight characters: " 36.8 ms", " 1.67 s "."""
     units = {"µs": (1e3, 999.5), "ms": (1e6, 999.5), "s ": (1e9, 99_999.5), "h ": (3.6e12, math.inf)}

@@ -16,7 +16,7 @@ from hookflow.cli import complete
 from hookflow.cli.options import RunsFolder
 from hookflow.cli.output import columns, echo, echo_json
 from hookflow.errors import Problem, UserError, Where
-from hookflow.numbers import ms, number
+from hookflow.numbers import ms, number, signed
 
 if TYPE_CHECKING:
     from hookflow.monitor.compare import Side
@@ -131,7 +131,7 @@ def _print_runs(sides: Sequence[Side]) -> None:
 
 def _times(sides: Sequence[Side]) -> Iterator[tuple[str, ...]]:
     from hookflow.cli.difference_text import with_deltas
-    from hookflow.monitor.compare import WHOLE, signed, times
+    from hookflow.monitor.compare import WHOLE, times
 
     rows = times(sides)
     shown = [row for row in rows if abs(row.delta) >= LEAST or row.name == WHOLE]

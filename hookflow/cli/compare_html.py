@@ -12,10 +12,10 @@ from hookflow.cli.report import CHARTS, FEWEST, MOST, POINTS, lines_of, points
 from hookflow.cli.report_html import curves, escaped, page, pre, scrolled, table
 from hookflow.cli.show import at_time
 from hookflow.graph.difference import Difference
-from hookflow.monitor.compare import LETTERS, WHOLE, Side, changed_keys, metrics_of, signed, times, unequal
+from hookflow.monitor.compare import LETTERS, WHOLE, Side, changed_keys, metrics_of, times, unequal
 from hookflow.monitor.health import judge
 from hookflow.monitor.series import Series, in_order
-from hookflow.numbers import ms, number, span
+from hookflow.numbers import ms, number, signed, span
 from hookflow.service.pipelines import Target
 
 
@@ -122,17 +122,13 @@ def _metrics(runs: Sequence[Column]) -> Iterator[tuple[str, ...]]:
         for kind, values in (("last", last), ("best", best)):
             if any(value is not None for value in values):
                 first, *others = values
-                deltas = ["" if first is None or value is None else _delta(value - first) for value in others]
+                deltas = ["" if first is None or value is None else signed(value - first, number) for value in others]
                 cells = ["-" if value is None else number(value) for value in values]
                 yield name, kind, *with_deltas(cells, deltas)
 
 
 def _heads(runs: Sequence[Column]) -> tuple[str, ...]:
     return with_deltas([column.head for column in runs], [f"Δ to {runs[0].letter}"] * (len(runs) - 1))
-
-
-def _delta(value: float) -> str:
-    return f"{'+' if value > 0 else '−' if value < 0 else ''}{number(abs(value))}"
 
 
 def _times(runs: Sequence[Column]) -> str:

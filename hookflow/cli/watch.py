@@ -93,7 +93,7 @@ def _print_address(address: str) -> None:
 
 
 def _several_train(folder: Path) -> bool:
+    from hookflow.monitor.health import ALIVE
     from hookflow.monitor.index import Index
-    from hookflow.monitor.panels.runs import ALIVE
 
     return sum(row.values["status"] in ALIVE for row in Index(folder).refresh()) > 1

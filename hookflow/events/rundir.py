@@ -53,6 +53,15 @@ class Parent(NamedTuple):
         return f"{self.run}:{self.checkpoint}"
 
 
+def user_folder(variable: str, default: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return hookflow's folder among those of the user: of an XDG base directory, or of `default` in the home folder.
+
+    A relative path in the variable is ignored, as the standard says.
+    """
+    named = environ.get(variable, "")
+    return (Path(named) if named.startswith("/") else Path.home() / default) / "hookflow"
+
+
 def of_rank(path: Path, rank: int) -> Path:
     """Return what a file is called that another rank writes, too: `events.rank1.jsonl`; that of rank 0 is `path`."""
     return path.with_suffix(f".rank{rank}{path.suffix}") if rank else path

@@ -6,7 +6,6 @@ import asyncio
 import math
 import os
 import pickle
-import select
 import signal
 import subprocess
 import sys
@@ -39,7 +38,7 @@ from hookflow.monitor import pointer
 from hookflow.monitor.charts import Pixels, half_blocks, read_image
 from hookflow.monitor.compare import Side
 from hookflow.monitor.feed import Live, Player, Recording
-from hookflow.monitor.health import Condition, Health, examine, guilty, look_inside, stacks
+from hookflow.monitor.health import ALIVE, Condition, Health, examine, guilty, look_inside, stacks
 from hookflow.monitor.index import Index, Row, forks_that_stay
 from hookflow.monitor.keys import PAGES, press
 from hookflow.monitor.layout import screen, visible
@@ -56,24 +55,11 @@ from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.settings import Preferences
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import row, use
-from hookflow.monitor.terminal import CLICKS, LIVE, NO_MOUSE, OCCASIONS, announcement, clipboard
+from hookflow.monitor.terminal import CLICKS, NO_MOUSE, announcement, clipboard, exit_on_hang_up
 from hookflow.monitor.themes import THEMES, ThemeName
 from hookflow.monitor.trace import Traced, read_trace
 from hookflow.monitor.view import Line, Notice, Scene, View
 from hookflow.numbers import plural
-
-
-def exit_on_hang_up(terminal: int) -> None:
-    """End this process as SIGHUP does, once the terminal is closed on the other side: the signal may come too late."""
-
-    def wait() -> None:
-        poll = select.poll()
-        poll.register(terminal, 0)  # for nothing beyond the record: that it has hung up
-        if any(what & select.POLLHUP for _, what in poll.poll()):
-            os._exit(128 + signal.SIGHUP)
-
-    if os.isatty(terminal):
-        threading.Thread(target=wait, name="hookflow-hang-up", daemon=True).start()
 
 
 class Canvas(Widget):
@@ -553,7 +539,7 @@ class MonitorApp(App[Outcome]):
     def _announce(self, health: Health) -> None:
         """Let the terminal tell of an end, a failure or a stall that comes while the run is watched."""
         before, self._condition = self._condition, health.condition
-        if before in LIVE and OCCASIONS.get(health.condition) in self._preferences.settings.notify:
+        if before in ALIVE and health.occasion in self._preferences.settings.notify:
             self._write(announcement(self._dir, health) * (before != health.condition))
 
     def _remember(self, value: Any, *key: str) -> None:

@@ -17,7 +17,7 @@ from hookflow.monitor.feed import Live
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
-from hookflow.numbers import ms, rough
+from hookflow.numbers import rough
 from hookflow.pipeline.source_map import flat
 
 LETTERS = "ABCDEFGH"
@@ -120,12 +120,6 @@ class Spent:
             return "" if first is last else "new" if first is None else "gone"
         ratio = max(first, last) / min(first, last) if min(first, last) else 0.0
         return f"×{rough(ratio)} {'slower' if last > first else 'quicker'}" if ratio > 1.1 else ""
-
-
-def signed(ns: float) -> str:
-    """Return a difference in ms with its sign; none where it is too small to be shown."""
-    text = ms(abs(ns))
-    return f"{'+' if ns > 0 else '−'}{text}" if text.strip("0.") else text
 
 
 def times(sides: Sequence[Side]) -> list[Spent]:

@@ -151,6 +151,8 @@ Condition = Literal[
     "unreadable", "reading",
 ]  # fmt: skip
 
+ALIVE: tuple[Condition, ...] = ("running", "starting", "paused", "stalled")
+
 GLYPHS: dict[Condition, str] = dict(zip(get_args(Condition), "○●‖◐?✓■■■✗?○", strict=True))
 
 PATIENCE, PATIENCE_AT_FIRST = 10.0, 120.0
@@ -172,6 +174,13 @@ class Health:
     def over(self) -> bool:
         """Nothing more will come."""
         return self.condition in ("lost", "finished", "pruned", "stopped", "interrupted", "failed", "unreadable")
+
+    @property
+    def occasion(self) -> Literal["end", "failure", "stall"] | None:
+        """What people are notified about."""
+        if self.condition == "stalled":
+            return "stall"
+        return None if not self.over else "failure" if self.bad else "end"
 
     @property
     def completed(self) -> bool:

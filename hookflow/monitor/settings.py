@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from textual.keys import Keys
 
 from hookflow.errors import Problem, UserError, nearest, nearest_or_all
-from hookflow.events.rundir import short, write_whole
+from hookflow.events.rundir import short, user_folder, write_whole
 from hookflow.monitor.keys import ACTIONS, EVERY, OF_PAGES
 from hookflow.monitor.themes import ThemeName
 from hookflow.monitor.view import KeyMap
@@ -83,9 +83,7 @@ class Preferences:
 
 def path_of(environ: Mapping[str, str]) -> Path:
     """Return where the file is: in the folder of the XDG base directories, below `hookflow`."""
-    named = environ.get("XDG_CONFIG_HOME", "")
-    folder = Path(named) if named.startswith("/") else Path.home() / ".config"  # the standard ignores what is relative
-    return folder / "hookflow" / "dashboard.toml"
+    return user_folder("XDG_CONFIG_HOME", ".config", environ) / "dashboard.toml"
 
 
 def load() -> Preferences:

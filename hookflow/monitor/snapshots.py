@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from hookflow.events.reading import open_regular
+from hookflow.events.rundir import user_folder
 from hookflow.monitor.state import RunState
 
 STRIDE = 1 << 19
@@ -63,7 +64,7 @@ def _code() -> bytes:
 
 def folder() -> Path:
     """Return where the snapshots of this user are."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "hookflow", "snapshots")
+    return user_folder("XDG_CACHE_HOME", ".cache") / "snapshots"
 
 
 class Snapshots:

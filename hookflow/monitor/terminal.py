@@ -1,25 +1,32 @@
-"""Sequences that the dashboard sends to its terminal beside the screen: clipboard, announcements, the mouse."""
+"""The terminal of the dashboard beside the screen: clipboard, announcements, the mouse, and its hang-up."""
 
 from __future__ import annotations
 
 import base64
 import os
+import select
+import signal
+import threading
 
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.health import Condition, Health
-from hookflow.monitor.settings import Occasion
+from hookflow.monitor.health import Health
 from hookflow.text import printable
 
 CLICKS, NO_MOUSE = "\x1b[?1003l\x1b[?1000h", "\x1b[?1003l\x1b[?1000l"
 """Report clicks and the wheel, and no mere motion, which Textual has asked for; or leave the mouse to the terminal."""
 
-LIVE: tuple[Condition, ...] = ("starting", "running", "paused", "stalled")
-OCCASIONS: dict[Condition, Occasion] = {
-    **dict.fromkeys(("finished", "pruned", "stopped", "interrupted"), "end"),
-    **dict.fromkeys(("failed", "lost", "unreadable"), "failure"),
-    "stalled": "stall",
-}
-"""What is announced, by the condition that a run gets into."""
+
+def exit_on_hang_up(terminal: int) -> None:
+    """End this process as SIGHUP does, once the terminal is closed on the other side: the signal may come too late."""
+
+    def wait() -> None:
+        poll = select.poll()
+        poll.register(terminal, 0)  # for nothing beyond the record: that it has hung up
+        if any(what & select.POLLHUP for _, what in poll.poll()):
+            os._exit(128 + signal.SIGHUP)
+
+    if os.isatty(terminal):
+        threading.Thread(target=wait, name="hookflow-hang-up", daemon=True).start()
 
 
 def clipboard(text: str) -> str:

@@ -18,7 +18,6 @@ from hookflow.monitor.compare import (
     names_of,
     plan_difference,
     points_of,
-    signed,
     times,
     unequal,
 )
@@ -26,7 +25,7 @@ from hookflow.monitor.health import GLYPHS
 from hookflow.monitor.panels.compare_graph import loop
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, beside, boxed, cells, row, scrolled
 from hookflow.monitor.view import Action, Page, Scene
-from hookflow.numbers import ms, number
+from hookflow.numbers import ms, number, signed
 from hookflow.text import fit
 
 CHART = 10

@@ -15,15 +15,14 @@ from textual.strip import Strip
 from hookflow.errors import UserError, first_few
 from hookflow.monitor.charts import Scale, draw
 from hookflow.monitor.compare import LETTERS
-from hookflow.monitor.health import GLYPHS
+from hookflow.monitor.health import ALIVE, GLYPHS
 from hookflow.monitor.index import Row
 from hookflow.monitor.selection import cell, differing, headings, known_keys, parse_filter, select
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, bar, boxed, cells, row, spread, window
 from hookflow.monitor.view import Action, Notice, Page, Prompt, Scene
-from hookflow.numbers import number, rough
+from hookflow.numbers import number, rough, signed
 from hookflow.text import fit, wrapped
 
-ALIVE = ("running", "starting", "paused", "stalled")
 OPERATORS = "<>=!()\"'"
 """Characters of a condition; a text without them is looked for in the rows."""
 
@@ -188,8 +187,7 @@ def _difference(first: float | None, metric: str, each: Row, wide: int) -> list[
     best = each.get(f"best.{metric}")
     if best is None or first is None or best == first:
         return [("–", "dim")]
-    sign = "+" if best > first else "−"
-    return [f"{sign}{number(abs(best - first))}"[:wide]]
+    return [signed(best - first, number)[:wide]]
 
 
 def _state(each: Row, wide: int) -> list[Part]:
