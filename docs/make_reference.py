@@ -174,7 +174,7 @@ def _points() -> str:
         "A hook's method takes any of the arguments that its point *offers*. A bare number in `every` counts the "
         "point's *unit*.\n\n"
         f"{table(('point', 'offers', 'unit', 'what has happened'), rows)}\n"
-        f"A generator that yields once may be bound around a pair of points: {pairs}. What the counters are at each "
+        f"A generator that yields once may be bound around a pair of points: {pairs}. The counters at each "
         "point and which calls are allowed there: [loops](loops.md). A pipeline's own points: "
         "[the graph](graph.md#where-a-hook-fires). The points that PyTorch comes to: "
         "[PyTorch's hooks](pytorch_hooks.md).\n"

@@ -31,11 +31,11 @@ SUBSTITUTES: Mapping[str, str] = {
 BRAILLE = range(0x2800, 0x2900)
 ROWS = (0x09, 0x12, 0x24, 0xC0)
 LEFT = 0x47
-"""Of the dots of a braille character: those of each row, from the top, and those of the left column."""
+"""The dots of a braille character in each row, from the top, and in the left column."""
 
 
 def substitute(character: str) -> str:
-    """Return what stands for a character in ASCII; empty where nothing is known to."""
+    """Return the ASCII substitute of a character; empty where there is none."""
     if ord(character) in BRAILLE:
         return _stroke(ord(character) - BRAILLE.start)
     return SUBSTITUTES.get(character, "")

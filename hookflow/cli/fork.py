@@ -41,8 +41,9 @@ def fork(
 ) -> None:
     """Train a new run from the state of a checkpoint.
 
-    Weights, optimizer, averages, random generators and the place in the data are the parent's. What a resume refuses
-    may change: the learning rate, other settings of the optimizer, the batch size, the length, hooks, data, the task.
+    Weights, optimizer, averages, random generators and the place in the data are the parent's. A fork may change what
+    a resume refuses: the learning rate, other settings of the optimizer, the batch size, the length, hooks, data, the
+    task.
     The parent is only read.
 
     Example: `hookflow fork cifar:best --set optimizer.args.lr=0.01 --set run.max_epochs=20`

@@ -32,7 +32,7 @@ def as_html(report: Report) -> str:
 def page(title: str, head: str, sections: Mapping[str, str], report: Report) -> str:
     """Return a page with the parts that have something to show, each with its heading.
 
-    Of the report it takes `made`, `command`, and what `curves` takes.
+    It reads `made` and `command` of the report, and the keys that `curves` reads.
     """
     parts = {
         "title": escaped(title),

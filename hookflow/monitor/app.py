@@ -251,7 +251,7 @@ class MonitorApp(App[Outcome]):
         self.run_worker(partial(look, over), thread=True, exclusive=True, exit_on_error=True)
 
     def _look_at_stacks(self) -> None:
-        """Take the stacks that are asked for, or those of a stall, each once; from a thread, as it takes seconds."""
+        """Take the requested stacks, or those of a stall, each once; from a thread, as it takes seconds."""
         state, is_open = self._live.state, self._view.page == NOW.name and not self._readonly
         stalls = not self._readonly and self._health(state, time.time()).condition == "stalled"
         if not (is_open or stalls):
@@ -427,7 +427,7 @@ class MonitorApp(App[Outcome]):
             self._paint()
 
     def _point(self, event: events.MouseEvent) -> None:
-        """Do what a click or the wheel is for; where text is typed or something is asked, keys alone answer."""
+        """Handle a click or the wheel; a prompt or a question takes keys alone."""
         scene, at = self._scene(), (int(event.x), int(event.y))
         if scene.view.prompt or scene.view.asking:
             return
@@ -537,7 +537,7 @@ class MonitorApp(App[Outcome]):
         self._say(f"copied {lines} {plural(lines, 'line')}")
 
     def _announce(self, health: Health) -> None:
-        """Let the terminal tell of an end, a failure or a stall that comes while the run is watched."""
+        """Let the terminal announce an end, a failure or a stall that comes while the run is watched."""
         before, self._condition = self._condition, health.condition
         if before in ALIVE and health.occasion in self._preferences.settings.notify:
             self._write(announcement(self._dir, health) * (before != health.condition))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 Unit = Literal["it", "epoch", "time"]
-"""What the x-axis counts: iterations, epochs, or seconds of training."""
+"""Units of the x-axis: iterations, epochs, or seconds of training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def draw(points: Iterable[tuple[float, float]], width: int, height: int) -> list
 class Curve(NamedTuple):
     """A line of a chart: its points are (x, y, least, greatest), x rising in the unit of the axis.
 
-    What lies between the least and the greatest is hatched. A y that is not finite breaks the line. `sign` marks the
+    The band from the least to the greatest is hatched. A y that is not finite breaks the line. `sign` marks the
     points, those at the places in `signed` or as many as do not crowd; without one a few points are dots.
     """
 
@@ -154,7 +154,7 @@ class Mark(NamedTuple):
 
 
 Cells = dict[int, tuple[str, str]]
-"""What stands in the cells of a row that are not blank: a character, and the name of its style."""
+"""The cells of a row that are not blank: a character, and the name of its style."""
 
 
 def plot(curves: Sequence[Curve], axis: Axis, scale: Scale, width: int, height: int) -> list[Cells]:

@@ -1,4 +1,4 @@
-"""What each row of the loop costs: how often it fires, how long it takes, against its own past, and its share."""
+"""The cost of each row of the loop: how often it fires, how long it takes, against its own past, and its share."""
 
 from __future__ import annotations
 
@@ -98,4 +98,4 @@ def written(plan: Plan, binding: Binding) -> str:
 
 
 PLACES = {"_val_iter": "bat", "_test_iter": "bat", "_val": "val", "_test": "test", "save": "save", "copy": "save"}
-"""What a firing of a point is one of, by a part of the point's name."""
+"""Units in which the firings of a point are counted, by a part of the point's name."""

@@ -177,7 +177,7 @@ class Health:
 
     @property
     def occasion(self) -> Literal["end", "failure", "stall"] | None:
-        """What people are notified about."""
+        """The occasion of a notification."""
         if self.condition == "stalled":
             return "stall"
         return None if not self.over else "failure" if self.bad else "end"

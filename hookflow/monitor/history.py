@@ -1,4 +1,4 @@
-"""What firings and phases took over the whole run: the frames merged into a bounded number of buckets."""
+"""Times of firings and phases over the whole run: the frames merged into a bounded number of buckets."""
 
 from __future__ import annotations
 

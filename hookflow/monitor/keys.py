@@ -257,7 +257,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("leave", "q ctrl+c ctrl+q", "leave; asks whether the training goes on, where it can be stopped", _leave),
     Action("answer", "y n d", "answers where something is asked", "", "question"),
 )
-"""What can be done on every page."""
+"""The actions of every page."""
 
 OF_PAGES = {page.name: tuple(page.actions) for page in PAGES.values() if page.actions}
 EVERY = {action.name: action for action in (*ACTIONS, *chain.from_iterable(OF_PAGES.values()))}

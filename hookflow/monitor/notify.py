@@ -1,6 +1,6 @@
 """The notifications of a run: `python -m hookflow.monitor.notify` watches it, and sends what `[notify]` asks for.
 
-The command that starts a training starts this process beside it, in a session of its own. So it outlives the terminal,
+The command that starts a training starts this process beside it, in a session of its own. It outlives the terminal,
 the dashboard and a training that is killed, and it reads nothing but the logs.
 """
 
@@ -59,7 +59,7 @@ UNHEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 class Message(NamedTuple):
-    """What to send: the occasion, a title of one line, and a text."""
+    """A message: the occasion, a title of one line, and a text."""
 
     occasion: Occasion
     title: str
@@ -286,7 +286,7 @@ def main() -> None:
 def execute(run: RunDir, written: Mapping[str, Any], pid: int, since: float) -> int:
     """Send what is due until the attempt at the run is over; return 1 where something was not sent.
 
-    What was not sent is printed, into the output of the run: it is shown there live.
+    Messages that were not sent are printed, into the output of the run, which viewers show live.
     """
     watch = Watch(run, NotifySection.model_validate(written).on, pid, since)
     try:

@@ -1,4 +1,4 @@
-"""What is where on the drawn screen: boxes, the row of the cursor, keys of the footer. For mouse, search and copies."""
+"""Places on the drawn screen: boxes, the row of the cursor, keys of the footer. For mouse, search and copies."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _focus(scene: Scene, title: str) -> bool:
 
 
 def _footer(scene: Scene, row: Strip, x: int) -> str | Notice:
-    """Press the key that stands at a place of the footer, or whose word does."""
+    """Press the key at a place of the footer, or the key whose word is there."""
     end, key = 0, ""
     for segment in row:
         end += segment.cell_length

@@ -33,14 +33,14 @@ Occasion = Literal["end", "failure", "stall"]
 
 
 class Settings(Section):
-    """What `dashboard.toml` may say."""
+    """The keys of `dashboard.toml`."""
 
     theme: ThemeName = "dark"
     """The colours."""
     mouse: bool = True
     """Whether the dashboard takes clicks and the wheel; else the terminal selects text."""
     notify: list[Occasion] = Field(default=[*get_args(Occasion)])
-    """What of a run that is watched live the terminal is to announce, with the bell."""
+    """Events of a run watched live that the terminal announces, with the bell."""
     keys: dict[str, str | list[str]] = Field(default={})
     """Keys by the names of actions: one, or a list; an empty list leaves the action to the palette."""
 

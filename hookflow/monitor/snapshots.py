@@ -38,7 +38,7 @@ HEAD = struct.Struct(">QQ32s")
 
 
 class Snapshot(NamedTuple):
-    """What a reader of a log needs to go on: the state, the attempts so far, and the lines that were passed over."""
+    """The position of a reader of a log: the state, the attempts so far, and the lines that were passed over."""
 
     state: RunState
     attempt: int = 0

@@ -40,8 +40,8 @@ class Action:
     """What a key does, by a name: of the palette, and of `dashboard.toml`, which may give it other keys.
 
     `keys` are characters, or the names that Textual gives to other keys, separated by blanks. Where `about` is that of
-    the action before it, the help shows both in one row. `only` in this kind of run; "question" is no action, but tells
-    of the answers to questions.
+    the action before it, the help shows both in one row. `only` in this kind of run; "question" is no action:
+    it explains the answers to questions.
     """
 
     name: str

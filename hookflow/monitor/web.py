@@ -68,7 +68,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Door:
     """Lets in the browser that brings the token, which is good for one time, and knows it again by a cookie.
 
-    The cookie is of one path that nobody else knows: a cookie is sent to all ports of a machine, and other servers
+    The cookie is of one secret path: a cookie is sent to all ports of a machine, and other servers
     there may be another's.
     """
 

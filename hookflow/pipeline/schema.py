@@ -454,7 +454,7 @@ Searched = dict[
 
 
 class SweepSection(Section):
-    """What `hookflow sweep` tries; `hookflow run` ignores it. One of `grid`, `random` and `optuna`."""
+    """The trials of `hookflow sweep`; `hookflow run` ignores it. One of `grid`, `random` and `optuna`."""
 
     metric: str
     """The metric of the validation by which trials are compared, e.g. "accuracy": the best value of each run."""
@@ -499,7 +499,7 @@ class SweepSection(Section):
 
 
 Occasion = Literal["end", "failure", "stall", "best", "warning"]
-"""What a notification is sent about."""
+"""Occasions of a notification."""
 
 
 class NotifySection(Section):
@@ -510,7 +510,7 @@ class NotifySection(Section):
     command: list[str] | None = Field(default=None, min_length=1, examples=[["mail", "-s", "hookflow", "me"]])
     """A program and its arguments: it reads the message from its standard input."""
     on: list[Occasion] = Field(default=["end", "failure", "stall"], min_length=1, examples=[["failure", "best"]])
-    """What to send: "end", "failure", "stall", "best" (a new best value), "warning"."""
+    """Occasions of a message: "end", "failure", "stall", "best" (a new best value), "warning"."""
 
     @model_validator(mode="after")
     def _somewhere(self) -> Self:
@@ -643,7 +643,7 @@ class Pipeline(Section):
     notify: NotifySection | None = None
     """Where notifications of the run are sent, and about what; nowhere if left out."""
     sweep: SweepSection | None = None
-    """What `hookflow sweep` tries; `hookflow run` ignores it."""
+    """The trials of `hookflow sweep`; `hookflow run` ignores it."""
     hooks: dict[HookName, HookNode] = {}
     """The hooks by name; their order here decides where nothing else does."""
 

@@ -28,7 +28,7 @@ CAUSES = {
     "host": "the machine",
     "precision": "precision",
 }
-"""What the first record of an attempt says of where its bits come from."""
+"""Facts in the first record of an attempt on which its bits depend."""
 
 
 @dataclass(eq=False)
@@ -57,7 +57,7 @@ class Unlike:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What has come of a rerun, from the iteration after `begin` up to and including `end`."""
+    """The result of a rerun, from the iteration after `begin` up to and including `end`."""
 
     begin: int
     end: int
@@ -69,7 +69,7 @@ class Comparison:
     measured: Sequence[str]
     """The names that were left out: a clock or the machine says them."""
     more: Mapping[str, Mapping[int, float]]
-    """What the rerun has logged beyond the recording, by name and iteration."""
+    """Numbers of the rerun beyond the recording, by name and iteration."""
 
 
 def compare(recorded: Iterable[ScalarRow], again: Iterable[ScalarRow], begin: int, end: int) -> Comparison:

@@ -1,4 +1,4 @@
-"""Studies of optuna for a sweep, made anew from its trials each time: what they know is in the files of the sweep."""
+"""Studies of optuna for a sweep, built from its trials each time: their state is in the files of the sweep."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATES = {
     "running": TrialState.RUNNING,
     "interrupted": TrialState.RUNNING,
 }
-"""What optuna calls the states of trials that it is told of."""
+"""Optuna's names for the states of trials."""
 
 PRUNERS = {"median": MedianPruner, "halving": SuccessiveHalvingPruner, "hyperband": HyperbandPruner, None: NopPruner}
 

@@ -240,7 +240,7 @@ class Evaluated(Generic[Result]):
     it: int
     ep: int
     data: Mapping[str, DataInfo]
-    """What describes the data, by the name of each set."""
+    """The description of the data, by the name of each set."""
     result: Result
 
 

@@ -14,8 +14,8 @@ from hookflow.errors import nearest_or_all
 class Writer:
     """Carries what a run logs to somewhere else: a file, a service. `[writers.NAME]` names one by `use`.
 
-    A class with one of the methods `write_…` is a writer, derived from this one or not (`as_writer`). What it leaves
-    out does nothing.
+    A class with one of the methods `write_…` is a writer, derived from this one or not (`as_writer`). A verb that
+    it lacks does nothing.
 
     It is made before the training. Its constructor is given `dir` (a folder of its own in the run directory),
     `run_name` and `run_id` where it takes them and the pipeline does not give them. All other calls come from one

@@ -104,7 +104,7 @@ MARKS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": "▒"}
 
 
 def label(row: Row, name: str = "") -> str:
-    """Return what stands in the first column: as many strokes as there are rounds around it, and its name."""
+    """Return the text of the first column: as many strokes as there are rounds around it, and its name."""
     spine, name = "┊" * len(row.within), name or row.name
     if row.kind == "round":
         return f"{spine}↻ {name}"

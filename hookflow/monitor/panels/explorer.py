@@ -78,7 +78,7 @@ def matches(name: str, pattern: str) -> bool:
 
 
 class Board:
-    """What the page is drawn from: the metrics, the rows of the tree, the row of the cursor, the x-axis."""
+    """The contents of the page: the metrics, the rows of the tree, the row of the cursor, the x-axis."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene, self.choices = scene, scene.view.metrics

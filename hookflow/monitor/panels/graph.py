@@ -80,7 +80,7 @@ def heights(stretches: Sequence[Stretch | None]) -> str:
 
 
 def shown_rows(scene: Scene, lanes: int) -> list[Row]:
-    """Return the rows of the loop, made anew only where the plan, or what is shown of it, has changed."""
+    """Return the rows of the loop, computed again only where the plan, or the part that is shown, has changed."""
     view = scene.view.graph
     made_from = (scene.view.idle, view.wanted, lanes)
     if view.kept is None or view.kept[0] is not scene.plan or view.kept[1] != made_from:

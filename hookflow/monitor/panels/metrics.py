@@ -16,7 +16,7 @@ from hookflow.numbers import number
 from hookflow.text import fit
 
 Lines = list[tuple[str, Series]]
-"""What is known under one name, by style: "train" for the values of the training, "val" for those of validations."""
+"""The series of one name, by style: "train" for the values of the training, "val" for those of validations."""
 
 SIGNS = {"train": "⠤⠤", "val": "◇"}
 

@@ -1,7 +1,7 @@
-"""What a fork takes over from the checkpoint that it begins with, and what follows its own pipeline.
+"""The state that a fork takes over from the checkpoint that it begins with, and its own settings.
 
 A resume takes everything, to the bit. A fork may have other settings of the optimizer, batches, hooks, or task: here
-the saved state becomes one that `Snapshot.restore` takes. What is left out is named.
+the saved state becomes one that `Snapshot.restore` takes. State that is left out is named.
 """
 
 from __future__ import annotations

@@ -75,9 +75,9 @@ class Evaluation:
     def __call__(self, split: Literal["val", "test"], sets: Sequence[str] | None = None) -> bool:
         """Walk over the data of a split once, without gradients, and leave the metrics in `RunState.metrics`.
 
-        Of several sets, over those of `sets`, or over all, one after another; the names of their metrics begin with
-        that of the set. Return False when a signal has cut the walk short: then no metrics are there, and no `after_X`
-        fires.
+        With several sets it walks over those in `sets`, or over all, one after another; the names of their metrics
+        begin with that of the set. Return False when a signal has cut the walk short: then no metrics are there, and no
+        `after_X` fires.
         """
         state, fire = self.state, self.engine.fire
         began = time.perf_counter()
