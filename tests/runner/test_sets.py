@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.conftest import TRACER, NewRun, Trained, hookflow_here, messages, reason, records
+from tests.runner.test_loops_steered import Clock
 from tests.toy import Net, Points
 
 ONE = '[data.val]\nuse = "./toy.py:Points"\nargs = { split = 1, examples = 16 }\n'
@@ -28,6 +29,16 @@ def test_each_set_has_its_metrics_and_its_interval(trained: Trained, tmp_path: P
     assert metrics == [(5, near), (10, near | far), (15, near | far)], "each at the end, too"
     points = [line.split()[0] for line in trace.read_text().splitlines()]
     assert (points.count("before_val"), points.count("before_val_epoch"), points.count("after_val")) == (3, 5, 3)
+
+
+def test_time_is_up_for_a_set_alone(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clock rings in the second and in the fourth iteration."""
+    monkeypatch.setattr("hookflow.runner.loop.val_schedule.Timer", Clock)
+    hours = 'hooks.hours={use="tests.runner.test_loops_steered:Hours"}'
+    by_time = SETS.replace('val_every = "2ep"', 'val_every = "10m"')
+    run_dir = trained(*MONITORS, hours, "run.max_epochs=1", swap=(ONE, by_time))
+    sets = [(r["it"], {name.split("/")[0] for name in r["v"]}) for r in records(run_dir, "metrics")]  # type: ignore[attr-defined]
+    assert sets == [(2, {"far"}), (4, {"far"}), (5, {"near", "far"})]
 
 
 def test_a_set_is_measured_as_if_it_were_alone(trained: Trained) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -73,9 +74,7 @@ class SafePoint:
         if agreed & END_EPOCH:
             requests.end_epoch()
         if agreed & VALIDATE:
-            requests.validates = state.epoch_is_over  # first it is closed, and maybe validated
-            sets = sets_of("val", self.context.parts.data) if not state.epoch_is_over else ()
-            state.validation_due = [name for name in sets if state.validated.get(name) != state.iter]
+            self._grant_validations()
         if agreed & TELL:
             self.checkpoints.report()
         if saves:
@@ -100,6 +99,17 @@ class SafePoint:
     @property
     def _signal(self) -> Stop | None:
         return None if self.signals.stop is self.heard else self.signals.stop
+
+    def _grant_validations(self) -> None:
+        """Let the loop validate on the sets that any rank has asked for; at the end of an epoch once it is closed."""
+        requests, state = self.requests, self.state
+        wanted = frozenset[str]().union(*self.consensus.all_gather_object(requests.validates))
+        if state.epoch_is_over:
+            requests.validates = wanted
+            return
+        requests.validates -= wanted
+        sets = [name for name in sets_of("val", self.context.parts.data) if name in wanted]
+        state.validation_due = [name for name in sets if state.validated.get(name) != state.iter]
 
     def _wants(self) -> int:
         requests = self.requests
@@ -193,8 +203,10 @@ class Loop:
         self.section = self.context.parts.section
         self.data = self.context.parts.data
         self.sets = sets_of("val", self.data)
-        every = self.context.parts.val_every
-        self.schedules = {name: ValSchedule(name, every[name], self.state, self._time_is_up) for name in self.sets}
+        every, request = self.context.parts.val_every, self.context.requests.validate_on
+        self.schedules = {
+            name: ValSchedule(name, every[name], self.state, partial(request, [name])) for name in self.sets
+        }
 
     def train(self) -> None:
         """Train, from where the run is."""
@@ -322,10 +334,6 @@ class Loop:
     def _due(self, *, epoch_done: bool) -> list[str]:
         """Return the sets of data on which a validation is due after this iteration, or after this epoch."""
         return [name for name, schedule in self.schedules.items() if schedule.due(epoch_done=epoch_done)]
-
-    def _time_is_up(self) -> None:
-        """Ask for a validation, from whichever thread."""
-        self.context.requests.validates = self.state.attention = True
 
     def _validate(self, sets: Sequence[str]) -> None:
         """Validate. When a signal cuts that short, the state from before is saved, and a resumed run validates first.

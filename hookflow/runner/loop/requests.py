@@ -50,7 +50,8 @@ class Requests:
     stops: dict[str, bool] = field(default_factory=dict)
     """The reasons to stop, in the order of asking, and whether each concerns this process alone: the run stops for the
     others again if it is resumed from before."""
-    validates: bool = False
+    validates: frozenset[str] = frozenset()
+    """The sets of data on which to validate at the next safe point. The clock of a set may add it from its thread."""
     epoch_end_reason: str | None = None
     skips_batch: bool = False
     skips_step: bool = False
@@ -86,9 +87,14 @@ class Requests:
         points = self.plan.points
         inside = [point.name for point in points if points.in_iteration(point.name)]
         self.check("validate", ["before_train_epoch", *inside, "after_train_epoch"])
-        if not sets_of("val", self.sizes):
+        if not (sets := sets_of("val", self.sizes)):
             raise _refused("run.validate needs validation data, and there is no [data.val]")
-        self.validates = self.state.attention = True
+        self.validate_on(sets)
+
+    def validate_on(self, sets: Iterable[str]) -> None:
+        """Validate on these sets of data at the next safe point."""
+        self.validates |= {*sets}
+        self.state.attention = True
 
     def stop_epoch(self, reason: str) -> None:
         points = self.plan.points
@@ -140,11 +146,11 @@ class Requests:
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must still grant. A skipped step may wait for iterations, where a task steps."""
         pending = {"stop": self._lasting(), "epoch_end": self.epoch_end_reason, "skips_step": self.skips_step}
-        return {**pending, "saves": dict(self.saves), "keep": self.keep, "validates": self.validates}
+        return {**pending, "saves": dict(self.saves), "keep": self.keep, "validates": sorted(self.validates)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.stops = {} if state["stop"] is None else {state["stop"]: False}
-        self.validates = state["validates"]
+        self.validates = frozenset(state["validates"])
         self.epoch_end_reason = state["epoch_end"]
         self.skips_step, self.saves, self.keep = state["skips_step"], dict(state["saves"]), state["keep"]
         self.state.attention = True
