@@ -5,7 +5,7 @@ A bin keeps the top three bits of a duration in nanoseconds: four bins an octave
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 BINS = 256
 """More than a duration of 64 bits can reach."""
@@ -34,14 +34,14 @@ def packed(filled: Sequence[int], counts: Sequence[int]) -> list[int]:
     return result
 
 
-def unpacked(bins: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield each bin of a frame with its count."""
+def add_packed(counts: dict[int, int], bins: Sequence[int]) -> None:
+    """Add the bins of a frame to the counts by bin."""
     index = bins[0]
     for count in bins[1:]:
         if count < 0:
             index -= count
         elif index < BINS:
-            yield index, count
+            counts[index] = counts.get(index, 0) + count
             index += 1
 
 

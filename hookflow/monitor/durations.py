@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, NamedTuple
 
-from hookflow.events.percentiles import bin_of, percentile, unpacked
+from hookflow.events.percentiles import add_packed, bin_of, percentile
 from hookflow.events.records import PHASES
 from hookflow.numbers import rough
 
@@ -29,17 +29,33 @@ class Firings:
     longest: int = 0
     bins: dict[int, int] = field(default_factory=dict)
 
-    def add(self, count: int, total: int, longest: int, bins: Iterable[tuple[int, int]]) -> None:
+    def add(self, count: int, total: int, longest: int, *packed: Sequence[int]) -> None:
+        """Add firings, whose bins are packed as in frames."""
         self.count += count
         self.total += total
         if longest > self.longest:
             self.longest = longest
-        for index, fired in bins:
-            self.bins[index] = self.bins.get(index, 0) + fired
+        for bins in packed:
+            add_packed(self.bins, bins)
 
     def percentile(self, share: float) -> float:
         """Return the duration that `share` of the firings stay below, in ns; never above the longest."""
         return min(percentile(self.bins, share), self.longest)
+
+
+@dataclass(slots=True)
+class Second:
+    """The firings of one binding in a second of the clock, the first of them in iteration `it`.
+
+    Their bins stay packed, as they came: few screens ask for the percentiles of the last minute.
+    """
+
+    clock: int
+    it: int
+    count: int = 0
+    total: int = 0
+    longest: int = 0
+    packed: list[Sequence[int]] = field(default_factory=list)
 
 
 class Slower(NamedTuple):
@@ -59,10 +75,10 @@ class Timing:
     def __init__(self) -> None:
         self.count = self.total = self.last = 0
         self.slower: Slower | None = None
-        self._seconds: deque[tuple[int, int, Firings]] = deque()  # the last WINDOW: clock, first iteration, firings
-        self._older = Firings()
+        self._seconds: deque[Second] = deque()  # the last WINDOW
+        self._whole = Firings()
         self._means: deque[tuple[int, float]] = deque()  # the last RECENT seconds: first iteration, mean ns
-        self._past: dict[int, int] = {}  # the seconds before them, by the bin of their mean
+        self._past: Counter[int] = Counter()  # the seconds before them, by the bin of their mean
         self._usual = 0.0  # their median
 
     def add(self, t: float, it: int, entry: list[Any]) -> None:
@@ -71,27 +87,31 @@ class Timing:
         Without a firing, the total is the time that its trigger took.
         """
         count, total, longest, self.last, bins = entry
-        if not self._seconds or self._seconds[-1][0] != int(t):
+        clock = int(t)
+        if not self._seconds or self._seconds[-1].clock != clock:
             if self._seconds:
-                self._judge()
-            self._seconds.append((int(t), it, Firings()))
-            while not t - WINDOW < self._seconds[0][0] <= t:
-                _, _, each = self._seconds.popleft()
-                self._older.add(each.count, each.total, each.longest, each.bins.items())
+                self._judge(self._seconds[-1])
+            self._seconds.append(Second(clock, it))
+            while not t - WINDOW < self._seconds[0].clock <= t:
+                self._seconds.popleft()
         self.count += count
         self.total += total
-        self._seconds[-1][2].add(count, total, longest, unpacked(bins))
+        self._whole.add(count, total, longest, bins)
+        second = self._seconds[-1]
+        second.count += count
+        second.total += total
+        second.longest = max(second.longest, longest)
+        second.packed.append(bins)
 
-    def _judge(self) -> None:
+    def _judge(self, second: Second) -> None:
         """Compare the last seconds with those before them, by medians, in which spikes weigh nothing."""
-        _, it, each = self._seconds[-1]
-        if not each.count:
+        if not second.count:
             return
-        self._means.append((it, each.total / each.count))
+        self._means.append((second.it, second.total / second.count))
         if len(self._means) > RECENT:
             _, mean = self._means.popleft()
-            self._past[bin_of(round(mean))] = self._past.get(bin_of(round(mean)), 0) + 1
-            if not self.slower and sum(self._past.values()) % RECENT == 0:
+            self._past[bin_of(round(mean))] += 1
+            if not self.slower and self._past.total() % RECENT == 0:
                 self._usual = percentile(self._past, 0.5)
         limit = SLOWER * self._usual
         if self._usual and (self.slower or self._means[-1][1] > limit):
@@ -101,28 +121,30 @@ class Timing:
 
     def firings(self, since: float = -math.inf) -> Firings:
         """Return the firings of the whole attempt, or since a moment of the last WINDOW seconds."""
-        result = replace(self._older, bins=dict(self._older.bins)) if since == -math.inf else Firings()
-        for second, _, each in self._seconds:
-            if second > since:
-                result.add(each.count, each.total, each.longest, each.bins.items())
+        if since == -math.inf:
+            return replace(self._whole, bins=dict(self._whole.bins))
+        result = Firings()
+        for second in self._seconds:
+            if second.clock > since:
+                result.add(second.count, second.total, second.longest, *second.packed)
         return result
 
     def spent(self, since: float) -> int:
         """Return the nanoseconds since a moment of the last WINDOW seconds."""
-        return sum(each.total for second, _, each in self._seconds if second > since)
+        return sum(second.total for second in self._seconds if second.clock > since)
 
     def fired(self, since: float) -> bool:
-        return bool(self._seconds) and self._seconds[-1][0] > since
+        return bool(self._seconds) and self._seconds[-1].clock > since
 
     def cells(self, now: float, cells: int) -> list[tuple[int, int]]:
         """Return (firings, ns) for each of `cells` equal stretches of the last WINDOW seconds, oldest first."""
         size = WINDOW // cells  # laid out on the clock, so that what is drawn moves on instead of flickering
         newest = int(now) // size
         result = [(0, 0)] * cells
-        for second, _, each in self._seconds:
-            place = cells - 1 - (newest - second // size)
+        for second in self._seconds:
+            place = cells - 1 - (newest - second.clock // size)
             if 0 <= place < cells:
-                result[place] = (result[place][0] + each.count, result[place][1] + each.total)
+                result[place] = (result[place][0] + second.count, result[place][1] + second.total)
         return result
 
 
@@ -151,7 +173,8 @@ class Minute(Booked):
     def add(self, t: float, phases: Mapping[str, int], iters: list[Any], samples: int, cost: int) -> None:
         count, total, _, _, bins = iters
         sums = {**phases, "iters": count, "ns": total, "samples": samples, "cost": cost}
-        counts = dict(unpacked(bins))
+        counts: dict[int, int] = {}
+        add_packed(counts, bins)
         if not self._seconds or self._seconds[-1][0] != int(t):
             self._seconds.append((int(t), Counter(), Counter()))
         _, its_sums, its_bins = self._seconds[-1]

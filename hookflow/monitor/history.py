@@ -45,12 +45,13 @@ class History:
             self._merge()
         last = it // self._stride
         first = max(min((self._it + 1) // self._stride, last), 0)
-        if count < last - first + 1:  # it has not fired in each of them
-            first = last
-        self._it = it
-        for column in (self._counts, self._totals):
-            column.extend([0.0] * (last + 1 - len(column)))
         share = last - first + 1
+        if count < share:  # it has not fired in each of them
+            first, share = last, 1
+        self._it = it
+        if (missing := last + 1 - len(self._counts)) > 0:
+            self._counts.extend([0.0] * missing)
+            self._totals.extend([0.0] * missing)
         for at in range(first, last + 1):
             self._counts[at] += count / share
             self._totals[at] += total / share
@@ -108,7 +109,9 @@ class Histories:
             self._by_id[binding].add(record["it"], fired, ns)
 
     def _named(self, key: str) -> History:
-        return self._of.setdefault(key, History(self._begin))
+        if key not in self._of:
+            self._of[key] = History(self._begin)
+        return self._of[key]
 
     def of(self, of: Binding | str) -> History:
         """Return the history of a binding, of a phase or of whole iterations; an empty one where there is none."""

@@ -221,7 +221,7 @@ def follow(
     Ctrl-C has been pressed. For a resumed run the newest attempt is printed, with the changes. A mistake that ends a
     run before it has begun is left for the caller to print.
     """
-    live = Live(run)
+    live = Live(run, kept=child_exit is not None)  # a long log opens at once afterwards, whoever watched it
     attempts = count_attempts(run)
     with Sheet(out, bars) as sheet:
         printed = Output(run.output, back=0 if attempts > (child_exit is None) else None)
