@@ -233,9 +233,10 @@ def watched(run: RunDir, seconds: float) -> Iterator[Figure]:
 
 def repeat(run: RunDir, megabytes: float) -> None:
     """Repeat what is between the first and the last record of a log, until it has so many megabytes."""
-    first, *lines, last = run.events.read_bytes().splitlines()
-    records: list[Any] = [record for record in map(read_record, lines) if record["k"] in ("frame", "scalars")]
-    end: Any = read_record(last)
+    first, *lines = run.events.read_bytes().splitlines()
+    every: list[Any] = [*map(read_record, lines)]
+    at = next(at for at, record in enumerate(every) if record["k"] == "end")
+    end, records = every[at], [record for record in every[:at] if record["k"] in ("frame", "scalars")]
     seconds, its = records[-1]["t"] - records[0]["t"], records[-1]["it"] - records[0]["it"]
     run.events.write_bytes(first + b"\n")
     log, size, times = Appender(run.events), 0, 0
