@@ -29,6 +29,7 @@ from hookflow.events.records import (
     DataInfo,
     End,
     Error,
+    Frame,
     Histogram,
     Record,
     Run,
@@ -166,7 +167,13 @@ def _with_rows(record: Scalars) -> Scalars:
     return record
 
 
-FITTING: Mapping[type, Any] = {Histogram: _with_edges, Scalars: _with_rows}
+def _with_figures(record: Frame) -> Frame:
+    if any(len(figures) != 5 for figures in record.get("beside", {}).values()):
+        raise PydanticCustomError("beside", "firings beside the training without their five figures")
+    return record
+
+
+FITTING: Mapping[type, Any] = {Frame: _with_figures, Histogram: _with_edges, Scalars: _with_rows}
 """Further checks of a record whose fields are valid."""
 
 

@@ -117,7 +117,15 @@ class Run(Stamp):
     """How they train one model together; empty for a single process."""
 
 
-class Frame(Stamp):
+class Offloaded(TypedDict, total=False):
+    """The work of offloaded hooks, of a run that has any."""
+
+    beside: dict[BindingId, list[int]]
+    """By binding: [firings, total ns, longest ns] in the hook's thread since the frame before, the firings that wait,
+    and those that were dropped since the start."""
+
+
+class Frame(Stamp, Offloaded):
     """The changes since the previous frame: twice a second at most, whatever the iteration rate."""
 
     k: Literal["frame"]

@@ -33,6 +33,8 @@ PHASES: tuple[Phase, ...] = ("first", "early", "normal", "late", "last")
 
 OnError = Literal["raise", "disable", "ignore"]
 
+WhenFull = Literal["wait", "drop", "coalesce"]
+
 Ranks = Literal["zero", "all"]
 RANKS: tuple[Ranks, ...] = ("zero", "all")
 """On which of the processes that train together a hook fires: on the first one alone, or on every one."""
@@ -135,6 +137,10 @@ class PlannedHook:
     """Whether the pipeline file leaves it out: one of `hookflow.pipeline.load`."""
     settable: tuple[str, ...] = ()
     """The arguments that a command may set while the run goes on."""
+    queue: int = 0
+    """Firings that may wait for the thread of an offloaded hook; 0: it fires in the training thread."""
+    when_full: WhenFull = "wait"
+    """What a firing does that finds the queue full."""
 
     @property
     def written_args(self) -> str:

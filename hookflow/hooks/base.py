@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -47,9 +47,9 @@ class Hook:
     ranks: ClassVar[Ranks] = "all"
     settable: ClassVar[tuple[str, ...]] = ()
 
-    watches: Mapping[str, Callable[..., None]] = MappingProxyType({})
-    """By the name of a method: what is called before it at every visit of its point, with the same arguments, whether
-    or not the method is due. A hook sets it that must see each iteration, and speaks of them now and then."""
+    watches: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """By the name of a method: the method that is called before it at every visit of its point, with the same
+    arguments, whether or not it is due. For a hook that must see each iteration, and reports now and then."""
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, by_place, nearest
+from hookflow.graph.offload import APART, OFFERED, Wish, with_offloading
 from hookflow.graph.order import Places, compile_plan
 from hookflow.graph.plan import EdgeSpec, Node, Nodes, Plan
 from hookflow.graph.points import POINTS, Point, Points
-from hookflow.graph.slots import doubts
+from hookflow.graph.slots import doubts, root
 from hookflow.hooks.base import Hook
 from hookflow.hooks.dataflow import undeclared_slots, with_scalars
 from hookflow.hooks.inspect import Inspection
 from hookflow.hooks.registry import find_hook, find_without_import
+from hookflow.hooks.run import Run
 from hookflow.hooks.table import HookTable
-from hookflow.hooks.uses import Source, source_of, undeclared_calls
+from hookflow.hooks.uses import Source, in_words, source_of, undeclared_calls, uses
 from hookflow.pipeline.load import Loaded, uncollected
 from hookflow.pipeline.schema import HookNode
 from hookflow.user_code import explained, is_ctrl_c, is_ours
@@ -86,6 +88,9 @@ def compile_pipeline(
     try:
         ordered = with_prepended_first(nodes, {name: table.prepended for name, table in tables.items()})
         plan = compile_plan(loaded.pipeline.run.name, ordered, disabled, points, shuffle, wanted)
+        wishes = {name: _wish(table, nodes[name], sources[name]) for name, table in tables.items()}
+        plan, cannot_be = with_offloading(plan, wishes)
+        problems += cannot_be
     except UserError as error:
         problems += error.problems
     if problems:
@@ -94,7 +99,29 @@ def compile_pipeline(
     doubtful, notes = doubts(plan, nodes, loaded.pipeline.run.validates.by_iterations)
     unknown = [problem for table in tables.values() for problem in table.unknown()]
     warnings = [*plan.warnings, *misspelt, *doubtful, *warnings]
-    return replace(plan, warnings=tuple(warnings), notes=tuple(notes), unknown=tuple(unknown))
+    return replace(plan, warnings=tuple(warnings), notes=(*plan.notes, *notes), unknown=tuple(unknown))
+
+
+BELONGS = (frozenset(dir(Run)) | Run.__annotations__.keys()) - OFFERED
+"""The attributes of the run that belong to the training thread."""
+
+
+def _wish(table: HookTable, node: Node, sources: Mapping[str, Source | None]) -> Wish:
+    """Return the keys of a hook's table about its thread, and what in its source stands in the way."""
+    keys, where = table.table, table.places.of(f"hooks.{table.name}.offload")
+    obstacle = next(_obstacles(table, node, sources), "") if keys.offload else ""
+    return Wish(keys.offload, keys.queue, keys.when_full, where, obstacle)
+
+
+def _obstacles(table: HookTable, node: Node, sources: Mapping[str, Source | None]) -> Iterator[str]:
+    if getattr(table.hook, "watches", None):
+        yield "it takes in the numbers of every iteration in the training thread"
+    for bound in node.bound:
+        if bound.point not in APART:
+            copied = {"model", "grads"} & {root(slot) for slot in bound.reads}
+            for use in uses(sources[bound.method], BELONGS if copied else BELONGS | {"model", "models"}):
+                undeclared = ", and does not declare that it reads model" * (use.name in OFFERED)
+                yield f"it uses run.{use.name} ({in_words(use.where)}){undeclared}"
 
 
 class _Hooks:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hookflow.events.percentiles import add_packed, bin_of, percentile
 from hookflow.events.records import PHASES
-from hookflow.numbers import rough
+from hookflow.numbers import ms, rough
 
 WINDOW = 60
 """Seconds that heat, shares, trends and rates look back."""
@@ -56,6 +56,31 @@ class Second:
     total: int = 0
     longest: int = 0
     packed: list[Sequence[int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Beside:
+    """The firings of an offloaded binding, in the thread of its hook: how many, their ns, and the longest.
+
+    `waiting` are those that wait for the thread now, `dropped` those that found the queue full.
+    """
+
+    count: int = 0
+    total: int = 0
+    longest: int = 0
+    waiting: int = 0
+    dropped: int = 0
+
+    def add(self, count: int, total: int, longest: int, waiting: int, dropped: int) -> None:
+        self.count += count
+        self.total += total
+        self.longest = max(self.longest, longest)
+        self.waiting, self.dropped = waiting, dropped
+
+    def __str__(self) -> str:
+        mean = ms(self.total / self.count) if self.count else "-"
+        late = [f"{self.waiting} waiting" * bool(self.waiting), f"{self.dropped} dropped" * bool(self.dropped)]
+        return ", ".join([f"{self.count} firings", f"mean {mean}", f"max {ms(self.longest)} ms", *filter(None, late)])
 
 
 class Slower(NamedTuple):

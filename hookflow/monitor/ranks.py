@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 from hookflow.events.records import PHASES, End, Error, Frame, Message, Record, Run
 from hookflow.graph.plan import Binding, Plan
-from hookflow.monitor.durations import WINDOW, Booked, Minute, Timing
+from hookflow.monitor.durations import WINDOW, Beside, Booked, Minute, Timing
 from hookflow.monitor.journal import BECAME, Journal, Kind
 from hookflow.numbers import one_line, rough
 
@@ -36,6 +36,7 @@ class Rank:
         self.minute = Minute()
         self.attempt = Booked()
         self.bindings: dict[int, Timing] = {}
+        self.beside: dict[int, Beside] = {}
         self.meeting = MEETING.get(self.run.get("strategy", ""), MEETING["ddp"])
 
     @property
@@ -68,6 +69,8 @@ class Rank:
             self.trained = t
         for binding, entry in record["hooks"].items():
             self.bindings.setdefault(int(binding), Timing()).add(t, record["it"], entry)
+        for binding, (count, total, longest, waiting, dropped) in record.get("beside", {}).items():
+            self.beside.setdefault(int(binding), Beside()).add(count, total, longest, waiting, dropped)
 
 
 def spent(rank: Rank, plan: Plan, binding: Binding) -> int:

@@ -124,7 +124,8 @@ class RunState:
             return
         if record["k"] in KINDS:  # a log of another version may know more
             self._advance(record)
-            if record["k"] not in LATE:
+            is_late = record["k"] in LATE or (record["k"] == "scalars" and record["it"] < self.it)  # of offloaded hooks
+            if not is_late:
                 self.it, self.ep = record["it"], record["ep"]
                 self.first.it = self.it
             handle: Callable[[Any], None] = getattr(self, f"_on_{record['k']}")
@@ -134,7 +135,7 @@ class RunState:
             self.first.now = self.now
             if record["k"] != "message":
                 self._prepared.clear()
-                if self.attempts and record["k"] not in LATE:
+                if self.attempts and not is_late:
                     self.attempts[-1].it, self.attempts[-1].until = self.it, self.now
         if len(self.ranks.of) > 1:
             self.ranks.look(self.now, plan, self.journal)
@@ -411,7 +412,7 @@ class RunState:
         """Add a warning to the journal, the first time in this attempt that it is about this."""
         if about not in self._warned:
             self._warned.add(about)
-            self.journal.add(record["t"], "warn", source, text, own=True, it=self.it)
+            self.journal.add(record["t"], "warn", source, text, own=True, it=record["it"])
 
     def _note(self, record: records.Record, kind: Kind, source: str, text: str, detail: str = "") -> Entry:
         return self.journal.add(record["t"], kind, source, text, detail, it=record["it"])

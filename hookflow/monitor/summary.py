@@ -158,6 +158,9 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         lines.append(f"  checkpoint {short(run.path / state.checkpoints[-1]['path'])}")
     if costs := _costs(state, plan or NO_PLAN):
         lines.append(f"  costliest hooks: {costs}")
+    for id_, beside in state.first.beside.items():
+        if plan and id_ < len(plan.bindings):
+            lines.append(f"  beside the training: {plan.bindings[id_].hook}, {beside}")
     if ranks.world > 1:
         even = "even" if can_compare(ranks.of) else "too few iterations to compare them"
         gone = f", no end record from rank {', '.join(map(str, ranks.gone))}" if ranks.gone else ""

@@ -617,6 +617,12 @@ class HookNode(Firing, _Node):
     """Whether it is a default hook, as recorded pipelines say: it gives way to another hook of its class."""
     on_error: Literal["raise", "disable", "ignore"] = "raise"
     """The reaction to an error inside the hook: end the run, switch the hook off, or nothing but be recorded."""
+    offload: bool | Literal["auto"] = False
+    """Whether it fires in a thread of its own, on copies of what it reads; "auto": where nothing stands in the way."""
+    queue: int = Field(default=2, ge=1)
+    """The firings of an offloaded hook that may wait for its thread."""
+    when_full: Literal["wait", "drop", "coalesce"] = "wait"
+    """A firing that finds the queue full waits, is dropped, or takes the place of the oldest one there."""
 
 
 class Pipeline(Section):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -362,11 +362,11 @@ class Sees(Hook):
     """Watches the iterations; says at which it fires, and which it has seen by then."""
 
     reads = ("outputs",)
+    watches: ClassVar[Mapping[str, str]] = {"after_train_iter": "see"}
 
     def __init__(self, fails_at: int = 0) -> None:
         self.seen: list[int] = []
         self.fails_at = fails_at
-        self.watches = {"after_train_iter": self.see}
 
     def see(self, run: Any, outputs: Any) -> None:
         assert "loss" in outputs

@@ -41,6 +41,7 @@ class Log(Hook):
     phase = "late"
     points = ("after_train_iter",)
     reads: ClassVar[Slots] = {"after_train_iter": ("batch", "outputs", "lr")}
+    watches: ClassVar[Mapping[str, str]] = {"after_train_iter": "add"}
 
     only: Annotated[list[str] | None, Field(description="the outputs to log; all single numbers if left out")] = None
     window: Annotated[int | None, Field(ge=1, description="log the mean over so many iterations instead")] = None
@@ -51,7 +52,6 @@ class Log(Hook):
         self.epoch = EpochSums() if self.mean else None
         self.newest: dict[str, tuple[Any, int]] = {}
         """The newest value of each name since the last firing, and the examples that it is of."""
-        self.watches = {"after_train_iter": self.add}
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
@@ -208,14 +208,12 @@ class Throughput(Hook):
     """
 
     reads: ClassVar[Slots] = {"after_train_iter": ("batch",)}
+    watches: ClassVar[Mapping[str, str]] = {"after_train_iter": "add"}
 
     window: Annotated[int, Field(ge=1, description="iterations that a figure covers at least")] = 20
     tokens_per_sample: Annotated[int | None, Field(ge=1, description="how many tokens an example has")] = None
     flops_per_sample: Annotated[float | None, Field(gt=0, description="floating-point operations of an example")] = None
     peak_flops: Annotated[float | None, Field(gt=0, description="operations a second that a device can do")] = None
-
-    def __post_init__(self) -> None:
-        self.watches = {"after_train_iter": self.add}
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:

@@ -46,6 +46,7 @@ class Snapshot:
 
         With `validation_due` a run that is resumed from it begins with a validation on these sets of data.
         """
+        self.context.engine.settle()  # offloaded hooks have a state, and numbers of this iteration to log
         guard, state = self.update.guard, self.context.state
         return {
             **{state_key("model", name): model.state_dict() for name, model in self.parts.models.items()},

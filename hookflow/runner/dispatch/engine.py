@@ -16,6 +16,7 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.schedule import parsed
 from hookflow.hooks.base import Hook
+from hookflow.runner.dispatch.beside import Beside
 from hookflow.runner.dispatch.dispatcher import (
     Call,
     Dispatcher,
@@ -175,13 +176,17 @@ class Engine:
         self._closings: dict[tuple[str, str], Firing] = {}
         self._calls: dict[str, Callable[..., None]] = {}
         self._generated: set[str] = set()
+        self.beside: Beside | None = None
 
-    def bind(self, run: object, wrap: Callable[[Binding, Call], Call] | None = None) -> None:
+    def bind(
+        self, run: object, wrap: Callable[[Binding, Call], Call] | None = None, beside: Beside | None = None
+    ) -> None:
         """Make every binding ready to be called with this run.
 
-        `wrap` puts something around each call; then the readable dispatcher fires every point.
+        `wrap` puts something around each call; then the readable dispatcher fires every point. `beside` fires the
+        offloaded hooks; without it the training thread does.
         """
-        self.dispatcher.run = run
+        self.dispatcher.run, self.beside = run, beside
         at: dict[str, list[Firing]] = defaultdict(list)
         for binding in self.plan.bindings:
             if self._rank and self.plan.hook(binding.hook).ranks == "zero":
@@ -219,9 +224,11 @@ class Engine:
     def _firing(self, binding: Binding) -> Firing:
         hook, planned = self._hooks[binding.hook], self.plan.hook(binding.hook)
         method = getattr(hook, binding.method) if binding.method else hook
+        if self.beside:
+            method = self.beside.method(binding, method)
         gate = self._gates.get(binding.id)
         if isinstance(hook, Hook) and (watch := hook.watches.get(binding.method)):
-            method, gate = watched(watch, method, gate), None
+            method, gate = watched(getattr(hook, watch), method, gate), None
         if gate is None and planned.on_error == "disable":
             gate = Switch()
         due: Due | None = partial(self.arounds.is_open, binding) if binding.half == "exit" else gate
@@ -293,6 +300,11 @@ class Engine:
             self.switch(hook, off)
         return {hook: off.why for hook, off in disabled.items()}
 
+    def settle(self) -> None:
+        """Wait for the offloaded hooks, and report what they have raised."""
+        if self.beside:
+            self.beside.settle()
+
     def cut(self, entered: int) -> None:
         """Leave an epoch that is cut short, as `leave` does; a run resumed in it will be inside of the same hooks."""
         inside = frozenset(self.arounds.at("before_train_epoch"))
@@ -302,6 +314,8 @@ class Engine:
     def unwind(self, error: BaseException) -> None:
         """Throw an exception into all open arounds, the latest first, and ignore those of hooks from here on."""
         self.dispatcher.end()
+        if isinstance(error, Exception):
+            self.settle()
         traceback = error.__traceback__
         self.arounds.error = type(error), error, traceback
         self.leave(0)

@@ -24,6 +24,9 @@ from hookflow.events.rundir import of_rank
 from hookflow.png import COLOUR_TYPES, encode_png
 from hookflow.runner.process.state import RunState
 
+Place = tuple[int, int]
+"""The iteration and the epoch that something is of, where it is not the present one."""
+
 
 def copied(image: Any, called: str) -> Tensor:
     """Return a copy of an image, height × width × channels; that of a tensor stays on its device.
@@ -110,14 +113,16 @@ class Media:
         self._latest: dict[Path, tuple[int, int]] = {}
         self._given_up = False
 
-    def image(self, name: str, image: Tensor, caption: str, hook: str, *, figure: bool = False) -> None:
+    def image(
+        self, name: str, image: Tensor, caption: str, hook: str, place: Place | None = None, *, figure: bool = False
+    ) -> None:
         """Take an image that does not change any more, height × width × channels."""
-        place = self._state.iter, self._state.epoch
+        place = place or (self._state.iter, self._state.epoch)
         self._submit(image.nbytes, partial(self._write_image, name, image, caption, hook, figure, *place))
 
-    def histogram(self, name: str, values: Tensor, bins: int, hook: str) -> None:
+    def histogram(self, name: str, values: Tensor, bins: int, hook: str, place: Place | None = None) -> None:
         """Take values that do not change any more, to count them."""
-        place = self._state.iter, self._state.epoch
+        place = place or (self._state.iter, self._state.epoch)
         self._submit(values.nbytes, partial(self._count, name, values, bins, hook, *place))
 
     def close(self) -> None:

@@ -138,12 +138,15 @@ class Recorder:
         """Record a message; `source` is who says it."""
         self.put("message", level=level, source=source, text=text)
 
-    def scalar(self, name: str, value: float | torch.Tensor, computed: Any = None) -> None:
+    def scalar(
+        self, name: str, value: float | torch.Tensor, computed: Any = None, place: tuple[int, int] | None = None
+    ) -> None:
         """Record a number. A tensor must not change any more; it is read later, by the flusher thread.
 
         That thread waits for the event `computed`, where the device computes the number on another stream than its own.
+        `place` is the iteration and the epoch that the number is of, where those are over.
         """
-        self._scalars.append((*self._place(), time.time(), name, value, computed))
+        self._scalars.append((*(place or self._place()), time.time(), name, value, computed))
 
     def failure(self, error: BaseException, *, hook: str = "", point: str = "", action: OnError = "raise") -> None:
         """Record an exception with its whole traceback, and print that.
@@ -266,7 +269,7 @@ class Recorder:
             self._hooks_due = elapsed + min(HOOKS, SOONER * elapsed)
             hooks = {str(k): fired for k, cell in enumerate(books.cells) if (fired := cell.take())}
         cost, self._cost = self._cost, 0
-        return Frame(
+        frame = Frame(
             k="frame",
             t=round(time.time(), 3),
             it=run.iter,
@@ -281,6 +284,9 @@ class Recorder:
             cost=cost,
             elapsed=round(elapsed, 3),
         )
+        if beside := books.beside():
+            frame["beside"] = beside
+        return frame
 
     def _write_trace(self, capture: Capture) -> None:
         path = of_rank(self._run_dir.traces / f"it{capture.first:08d}.json", self._ranks.rank)

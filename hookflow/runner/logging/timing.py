@@ -215,6 +215,8 @@ class Books:
         """From the generated dispatcher: the bindings of a point, and the rows of their stamps."""
         self.keeps: list[Callable[[Array, Sequence[Array], Array], None]] = []
         """Called with the stamps that are taken, while iterations are traced: see `Capture.add`."""
+        self.beside: Callable[[], dict[str, list[int]]] = dict
+        """Returns what offloaded bindings have done beside the training, by their ids."""
         self._waiting: list[Array] = []
         self._mark = self._ended = perf_counter()
 

@@ -58,6 +58,8 @@ class SafePoint:
         """
         state, requests = self.state, self.requests
         state.attention = False  # before looking: what comes from here on sets it again
+        if self.context.engine.beside:
+            self.context.engine.beside.raise_failures()
         self.checkpoints.prepare()
         waits, self.synchronizes = wait or self.synchronizes or self.control.paused, False
         wishes = self._wants()

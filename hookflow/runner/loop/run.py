@@ -232,3 +232,62 @@ class Run:
 
 def _keeps_its_promise(run: Run) -> Promised:
     return run
+
+
+COPIED = (
+    *("iter", "epoch", "batch_idx", "batch_size", "max_iters", "max_epochs", "iters_per_epoch", "stage", "split"),
+    *("metrics", "train_seconds", "device", "precision", "rank", "world", "dir", "is_temporary"),
+)
+
+
+class RunCopy:
+    """The run as it was when an offloaded hook fired; `hookflow.hooks.run.Run` documents what is there of it.
+
+    `model` is a copy of the network, of a hook that declares that it reads `model` or `grads`. Numbers and images are
+    logged at the iteration of the firing.
+    """
+
+    def __init__(self, run: Run, hook: str, model: nn.Module | None) -> None:
+        self._run, self._hook, self._model = run, hook, model
+        for name in COPIED:
+            setattr(self, name, getattr(run, name))
+        self._place = run.iter, run.epoch
+
+    @property
+    def model(self) -> nn.Module:
+        if self._model is None:
+            message = f'the offloaded hook "{self._hook}" gets no copy of the network'
+            raise UserError(Problem(message, hint='declare that it reads it: reads = ["model"]'))
+        return self._model
+
+    @property
+    def models(self) -> Mapping[str, nn.Module]:
+        names = [*self._run.models]
+        return dict(self.model.named_children()) if len(names) > 1 else {names[0]: self.model}
+
+    def log(self, name: str, value: float | torch.Tensor) -> None:
+        number = scalar(value, f'run.log("{name}", …)')
+        self._run._log.scalar(name, number, event_of_stream(number), self._place)
+
+    def log_image(self, name: str, image: Any, caption: str = "") -> None:
+        self._run._media.image(name, copied(image, f'run.log_image("{name}", …)'), caption, self._hook, self._place)
+
+    def log_figure(self, name: str, figure: Any) -> None:
+        image = drawn(figure, f'run.log_figure("{name}", …)')
+        self._run._media.image(name, image, "", self._hook, self._place, figure=True)
+
+    def log_histogram(self, name: str, values: Any, bins: int = 30) -> None:
+        counted = numbers(values, f'run.log_histogram("{name}", …)')
+        self._run._media.histogram(name, counted, bins, self._hook, self._place)
+
+    def log_text(self, name: str, text: str) -> None:
+        self._run._log.put("text", name=name, text=text, hook=self._hook)
+
+    def say(self, text: str, level: Level = "info") -> None:
+        self._run._log.say(text, level, self._hook)
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(Run, name) or name in vars(self._run):
+            message = f'the offloaded hook "{self._hook}" has no run.{name}, which belongs to the training thread'
+            raise UserError(Problem(message, hint="offload = false"))
+        raise AttributeError(name)

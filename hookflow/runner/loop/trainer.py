@@ -23,6 +23,7 @@ from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Adapt, Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.base import sets_of, split_of
+from hookflow.runner.dispatch.beside import Beside
 from hookflow.runner.dispatch.torch_hooks import register_hooks
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.logging.media import Media
@@ -34,7 +35,7 @@ from hookflow.runner.loop.evaluation import Evaluation
 from hookflow.runner.loop.finite import Losses, StepGuard, advice
 from hookflow.runner.loop.iteration import choose
 from hookflow.runner.loop.loop import Loop, SafePoint
-from hookflow.runner.loop.run import Run
+from hookflow.runner.loop.run import Run, RunCopy
 from hookflow.runner.loop.task import prediction_of
 from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics.memory import free_memory, is_oom
@@ -92,7 +93,7 @@ class Trainer:
         if observer:
             engine.bind(observer.run(self.run), observer.wrap)
         else:
-            engine.bind(self.run)
+            engine.bind(self.run, beside=self._beside(plan))
         recorder.watch(engine.dispatcher.books, state)
 
     def train(
@@ -196,6 +197,7 @@ class Trainer:
                 self._ended_by(error)
                 raise
             else:
+                engine.settle()
                 self.state.stage = "end"  # who calls the network from here on does not wake the hooks inside it
                 try:
                     engine.fire("after_run")
@@ -252,6 +254,16 @@ class Trainer:
         clips = any(isinstance(hook, GradClip) for hook in parts.hooks.values())
         ways = advice(parts.precision, clips=clips, saved=bool(self._store.all()))
         return " ".join([*diagnose(parts, self.state, self.run, step, batch), ways])
+
+    def _beside(self, plan: Plan) -> Beside | None:
+        """Return the threads of the offloaded hooks; None where no hook is."""
+        if not any(hook.queue for hook in plan.hooks):
+            return None
+        wake = partial(setattr, self.state, "attention", True)
+        failed = self._engine.dispatcher.failed
+        beside = Beside(plan, self._parts.model, partial(RunCopy, self.run), failed, wake)
+        self._engine.dispatcher.books.beside = beside.take
+        return beside
 
     def _make_loop(self, sanity: bool) -> Loop:
         iterate = choose(self._context, self.run, self._update)

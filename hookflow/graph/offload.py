@@ -1,0 +1,107 @@
+"""Which hooks may fire beside the training, in threads of their own, and the slot or edge that stands in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from hookflow.errors import Problem, Where
+from hookflow.graph.plan import Binding, Plan, PlannedHook, WhenFull
+from hookflow.graph.slots import SLOTS, Parts, owner_of, root
+
+Offload = bool | Literal["auto"]
+
+COPIED = frozenset({"batch", "outputs", "metrics", "model", "grads", "scalars"})
+"""Slots that a firing beside the training receives as copies, or needs no copy of."""
+
+OWNED = frozenset(SLOTS) - {"scalars", "hook"}
+"""Slots that the training thread alone writes, since it reads them at any time."""
+
+OFFERED = frozenset(
+    {
+        *("iter", "epoch", "batch_idx", "batch_size", "max_iters", "max_epochs", "iters_per_epoch", "stage", "split"),
+        *("metrics", "train_seconds", "device", "precision", "rank", "world", "dir", "is_temporary", "model", "models"),
+        *("log", "log_image", "log_figure", "log_text", "log_histogram", "say"),
+    }
+)
+"""The attributes of the run that an offloaded hook has."""
+
+APART = frozenset(
+    {
+        *("before_run", "after_run", "on_exception", "on_log", "before_train", "after_train"),
+        *("after_load_checkpoint", "before_save_checkpoint", "after_copy_checkpoint", "after_save_checkpoint"),
+    }
+)
+"""Points that come once, or that offer the state itself: an offloaded hook fires there in the training thread, after
+its firings before."""
+
+
+def is_beside(plan: Plan, binding: Binding) -> bool:
+    """Return whether a binding fires in the thread of its hook."""
+    return plan.hook(binding.hook).queue > 0 and binding.point not in APART
+
+
+def awaited(plan: Plan, binding: Binding) -> list[str]:
+    """Return the offloaded hooks that a binding waits for: those that a stated edge puts before it, and its own."""
+    if is_beside(plan, binding):
+        return []
+    before = [edge.first for edge in plan.edges_at(binding.point) if edge.then_id == binding.id and edge.kind != "flow"]
+    return [hook for hook in dict.fromkeys([*before, binding.hook]) if plan.hook(hook).queue]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The keys of a hook's table about its thread, where they stand, and what in its source is in the way."""
+
+    offload: Offload
+    queue: int
+    when_full: WhenFull
+    where: Where
+    obstacle: str = ""
+
+
+def with_offloading(plan: Plan, wishes: Mapping[str, Wish]) -> tuple[Plan, list[Problem]]:
+    """Return the plan with its offloaded hooks, and a problem for each that is stated to be one and cannot be.
+
+    A note says why a hook of `offload = "auto"` stays in the training thread.
+    """
+    hooks: list[PlannedHook] = []
+    problems: list[Problem] = []
+    notes: list[Problem] = []
+    for hook in plan.hooks:
+        wish = wishes[hook.name]
+        obstacle = next(obstacles(plan, hook.name), wish.obstacle) if wish.offload else ""
+        if wish.offload and not obstacle:
+            hook = replace(hook, queue=wish.queue, when_full=wish.when_full)
+        elif wish.offload == "auto":
+            message = f'hook "{hook.name}" (offload = "auto") fires in the training thread: {obstacle}'
+            notes.append(Problem(message, wish.where))
+        elif obstacle:
+            problems.append(Problem(f'hook "{hook.name}" cannot be offloaded: {obstacle}', wish.where))
+        hooks.append(hook)
+    return replace(plan, hooks=tuple(hooks), notes=(*plan.notes, *notes)), problems
+
+
+def obstacles(plan: Plan, hook: str) -> Iterator[str]:
+    """Yield what keeps a hook in the training thread."""
+    mine = [binding for binding in plan.bindings if binding.hook == hook and binding.point not in APART]
+    if not mine:
+        yield "it fires at no point of the loop"
+    for binding in mine:
+        point = plan.points[binding.point]
+        if binding.half != "whole":
+            yield f"it stands around what is at {binding.point}"
+        elif point.kind not in ("standard", "step", "own"):
+            yield f"at {binding.point} it is called in the middle of PyTorch's own work"
+        for slot in binding.reads:
+            if root(slot) not in COPIED and owner_of(slot) != hook:
+                yield f"it reads {slot} at {binding.point}, of which no copy is made"
+        for slot in binding.writes:
+            if root(slot) in OWNED:
+                yield f"it writes {slot} at {binding.point}"
+    written = {slot for binding in mine for slot in binding.writes}
+    for other in plan.bindings:
+        parts = Parts((*written, *other.reads))
+        if other.hook != hook and (shared := parts.of(written) & parts.of(other.reads)):
+            yield f'"{other.hook}" reads {min(shared)} at {other.point}, which it writes'

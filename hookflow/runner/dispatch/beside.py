@@ -1,0 +1,250 @@
+"""Offloaded hooks: each fires in a thread of its own, on copies of what it reads, while the training goes on.
+
+A firing copies in the training thread and returns. A hook's firings stay in their order; those of several hooks run
+side by side. Errors come home at the next firing or safe point, and `settle` waits until nothing is left to do.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
+from threading import Condition, Thread
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from hookflow.errors import Problem, UserError
+from hookflow.graph.offload import awaited, is_beside
+from hookflow.graph.plan import Binding, Plan, PlannedHook
+from hookflow.graph.slots import root
+from hookflow.hooks.tensors import is_sharded
+
+HEARS = 1.0
+"""Seconds between the waits for a thread: Python handles a signal between them."""
+
+PLAIN = (str, bytes, int, float, bool, type(None))
+
+Failed = Callable[[Binding, BaseException], None]
+
+
+@dataclass(slots=True)
+class Job:
+    """A firing that waits: what to call, and the copy of the network to give back, if it has one."""
+
+    binding: Binding
+    it: int
+    call: Callable[[], object]
+    network: nn.Module | None
+    copied: torch.cuda.Event | None
+
+
+class ModelCopies:
+    """Copies of a network, used again and again; as many as firings have one at the same time."""
+
+    def __init__(self, model: nn.Module, *, grads: bool) -> None:
+        self._model, self._grads = model, grads
+        self._spare = [copy.deepcopy(model)]  # before hooks are registered in it
+        self._first = self._spare[0]
+
+    def take(self) -> nn.Module:
+        """Return a copy of the network as it is now."""
+        taken = self._spare.pop() if self._spare else copy.deepcopy(self._first)
+        with torch.no_grad():
+            for mine, its in zip(_tensors(self._model), _tensors(taken), strict=True):
+                its.copy_(mine, non_blocking=True)
+                if self._grads:
+                    its.grad = None if mine.grad is None else mine.grad.detach().clone()
+        for here, there in zip(self._model.modules(), taken.modules(), strict=True):
+            there.training = here.training
+        return taken
+
+    def give_back(self, taken: nn.Module) -> None:
+        self._spare.append(taken)
+
+
+def _tensors(model: nn.Module) -> Sequence[Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of what a point offers, without its graph; tensors stay on their device."""
+
+    def leaf(each: Any) -> Any:
+        if isinstance(each, Tensor):
+            return each.detach().clone()
+        return each if isinstance(each, PLAIN) else copy.deepcopy(each)
+
+    return tree_map(leaf, value)
+
+
+class Worker:
+    """The thread of one hook, and the firings that wait for it."""
+
+    def __init__(self, hook: PlannedHook, models: ModelCopies | None, failed: Callable[[], None]) -> None:
+        self.hook, self.models = hook, models
+        self.failures: deque[tuple[Binding, int, BaseException]] = deque()
+        self.dropped = 0
+        self._failed = failed
+        self._jobs: deque[Job] = deque()
+        self._changed = Condition()
+        self._busy = False
+        self._thread: Thread | None = None
+        self._stream: torch.cuda.Stream | None = None
+        self._times: dict[int, list[int]] = {}  # by binding: firings, ns, longest ns
+
+    def makes_room(self) -> bool:
+        """Wait until there is room for a firing, or make it, as `when_full` says; return whether there is."""
+        with self._changed:
+            while len(self._jobs) >= self.hook.queue:
+                if self.hook.when_full == "wait":
+                    self._changed.wait(HEARS)
+                    continue
+                self.dropped += 1
+                if self.hook.when_full == "drop":
+                    return False
+                self._release(self._jobs.popleft())
+        return True
+
+    def put(self, job: Job) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name=f"hookflow-{self.hook.name}", daemon=True)
+            self._thread.start()
+        with self._changed:
+            self._jobs.append(job)
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Wait until every firing is done."""
+        with self._changed:
+            while self._jobs or self._busy:
+                self._changed.wait(HEARS)
+
+    def take(self) -> dict[str, list[int]]:
+        """Return by binding [firings, ns, longest ns, waiting now, dropped so far] since the last time."""
+        with self._changed:
+            times, self._times = self._times, {}
+            return {str(id_): [*time, len(self._jobs), self.dropped] for id_, time in times.items()}
+
+    def _release(self, job: Job) -> None:
+        if self.models and job.network:
+            self.models.give_back(job.network)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._jobs:
+                    self._changed.wait()
+                job, self._busy = self._jobs.popleft(), True
+                self._changed.notify_all()
+            began = perf_counter_ns()
+            try:
+                self._call(job)
+            except BaseException as error:
+                self.failures.append((job.binding, job.it, error))
+                self._failed()
+            took = perf_counter_ns() - began
+            with self._changed:
+                count, total, longest = self._times.get(job.binding.id, (0, 0, 0))
+                self._times[job.binding.id] = [count + 1, total + took, max(longest, took)]
+                self._release(job)
+                self._busy = False
+                self._changed.notify_all()
+            del job  # the copies are free while it waits for the next
+
+    def _call(self, job: Job) -> None:
+        if job.copied is None:
+            job.call()
+            return
+        self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(job.copied)
+            job.call()
+        self._stream.synchronize()  # the memory of the copies goes back to the stream of the training
+
+
+class Beside:
+    """The offloaded hooks of a run. `snapshot` returns the run as a hook sees it: at this moment, with this network."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: nn.Module,
+        snapshot: Callable[[str, nn.Module | None], Any],
+        failed: Failed,
+        attention: Callable[[], None],
+    ) -> None:
+        self._plan, self._snapshot, self._failed = plan, snapshot, failed
+        self._on_cuda = any(tensor.is_cuda for tensor in _tensors(model))
+        self._workers = {
+            hook.name: Worker(hook, self._models(hook.name, model), attention) for hook in plan.hooks if hook.queue
+        }
+
+    def _models(self, hook: str, model: nn.Module) -> ModelCopies | None:
+        bound = (binding for binding in self._plan.bindings if binding.hook == hook and is_beside(self._plan, binding))
+        reads = {root(slot) for binding in bound for slot in binding.reads}
+        if reads.isdisjoint({"model", "grads"}):
+            return None
+        if any(is_sharded(tensor) for tensor in _tensors(model)):
+            raise UserError(Problem(f'hook "{hook}" cannot be offloaded: it reads a network that is sharded'))
+        try:
+            return ModelCopies(model, grads="grads" in reads)
+        except Exception as error:
+            message = f'hook "{hook}" cannot be offloaded: the network cannot be copied'
+            raise UserError(Problem(f"{message}: {type(error).__name__}: {error}")) from error
+
+    def method(self, binding: Binding, method: Callable[..., object]) -> Callable[..., object]:
+        """Return what a binding calls: its method in the thread of its hook, or after the hooks that it waits for."""
+        if is_beside(self._plan, binding):
+            return self._offloaded(self._workers[binding.hook], binding, method)
+        if before := [self._workers[hook] for hook in awaited(self._plan, binding)]:
+            return self._after(before, method)
+        return method
+
+    def _after(self, before: Sequence[Worker], method: Callable[..., object]) -> Callable[..., object]:
+        @wraps(method)
+        def waiting(*offered: Any, **named: Any) -> object:
+            for worker in before:
+                worker.wait()
+            return method(*offered, **named)
+
+        return waiting
+
+    def _offloaded(self, worker: Worker, binding: Binding, method: Callable[..., object]) -> Callable[..., object]:
+
+        @wraps(method)
+        def submit(*offered: Any, **named: Any) -> None:
+            if not worker.makes_room():
+                return
+            network = worker.models.take() if worker.models else None
+            run = self._snapshot(binding.hook, network)
+            given = zip(binding.takes, offered, strict=False)
+            arguments = [run if name == "run" else copied(value) for name, value in given]
+            by_name = {name: run if name == "run" else copied(value) for name, value in named.items()}
+            event = torch.cuda.current_stream().record_event() if self._on_cuda else None
+            worker.put(Job(binding, run.iter, partial(method, *arguments, **by_name), network, event))
+
+        return submit
+
+    def raise_failures(self) -> None:
+        """Report what has been raised beside the training; raises it where the hook's `on_error` says so."""
+        for worker in self._workers.values():
+            while worker.failures:
+                binding, it, error = worker.failures.popleft()
+                error.add_note(f"raised beside the training, in the firing of iteration {it}")
+                self._failed(binding, error)
+
+    def settle(self) -> None:
+        """Wait until every firing is done, and report their failures."""
+        for worker in self._workers.values():
+            worker.wait()
+        self.raise_failures()
+
+    def take(self) -> dict[str, list[int]]:
+        """Return what each binding has done beside the training since the last time: see `Worker.take`."""
+        return {id_: figures for worker in self._workers.values() for id_, figures in worker.take().items()}

@@ -1,0 +1,69 @@
+"""Hooks to be offloaded."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import torch
+
+from hookflow import Hook
+
+
+class Watches(Hook):
+    """Log numbers of the network, its gradients and the outputs, and in which thread; remember how often."""
+
+    reads = ("model", "grads", "outputs", "batch")
+
+    def __init__(self, wait: float = 0.0) -> None:
+        self.wait, self.seen = wait, 0
+
+    def after_backward(self, run: Any, batch: Any, outputs: dict[str, Any]) -> None:
+        time.sleep(self.wait)
+        self.seen += 1
+        run.log("weights", sum(parameter.detach().double().sum() for parameter in run.model.parameters()))
+        run.log("grads", sum(parameter.grad.double().sum() for parameter in run.model.parameters()))
+        run.log("seen_loss", outputs["loss"])
+        run.log("inputs", batch[0].double().sum())
+        run.log("alone", float(threading.current_thread().name == "hookflow-watches"))
+        outputs["loss"].fill_(torch.nan)  # these are copies
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+class Fails(Hook):
+    """Raise once, beside the training."""
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == 3:
+            raise ValueError("the third")
+
+
+class Asks(Hook):
+    """Use what belongs to the training thread."""
+
+    def __init__(self, attribute: str) -> None:
+        self.attribute = attribute
+
+    def after_train_iter(self, run: Any) -> None:
+        getattr(run, self.attribute)
+
+
+class Slow(Hook):
+    """Take its time, and say when it is done."""
+
+    done = 0
+
+    def after_train_iter(self, run: Any) -> None:
+        time.sleep(0.02)
+        Slow.done = run.iter
+
+
+def follows(run: Any) -> None:
+    """Log how far the slow hook is."""
+    run.log("slow_is_at", float(Slow.done))

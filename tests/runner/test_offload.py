@@ -1,0 +1,144 @@
+"""Offloaded hooks: the training is the same to the bit, they see what they would have seen, and nothing is lost."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from hookflow.errors import UserError
+from hookflow.graph.plan import PlannedHook, WhenFull
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from hookflow.runner.dispatch.beside import Job, Worker, copied
+from tests.conftest import TOY, Trained, ended, reason, records
+from tests.hook_nodes import node
+from tests.runner.same import assert_same, final_state, logged
+
+WATCHES = 'hooks.watches={use="./offloaded.py:Watches", args={wait=%s}, %s}'
+NUMBERS = ("weights", "grads", "seen_loss", "inputs")
+
+
+def test_the_training_is_the_same_to_the_bit_and_so_is_what_is_seen(trained: Trained) -> None:
+    none = trained()
+    here, beside = trained(WATCHES % (0, "every=1")), trained(WATCHES % (0.003, "offload=true, queue=3"))
+    assert_same(final_state(none)["model"], final_state(beside)["model"])
+    for name in NUMBERS:
+        assert logged(here, name) == logged(beside, name)
+        assert len(logged(beside, name)) == 15
+    assert {*logged(here, "alone").values()} == {0.0}
+    assert {*logged(beside, "alone").values()} == {1.0}
+    done = [figures for frame in records(beside, "frame") for figures in frame.get("beside", {}).values()]  # type: ignore[attr-defined]
+    assert sum(count for count, *_ in done) == 15
+    assert not any("beside" in frame for frame in records(here, "frame"))
+
+
+def test_a_checkpoint_waits_for_its_state(resumes_alike: Any) -> None:
+    cut = resumes_alike(WATCHES % (0.002, "offload=true"), point="after_train_iter", at=7)
+    assert final_state(cut)["hooks"]["watches"] == {"seen": 15}  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("on_error", "code"), [("raise", 1), ("disable", 0), ("ignore", 0)])
+def test_its_errors_come_home(trained: Trained, on_error: str, code: int) -> None:
+    hook = 'hooks.fails={use="./offloaded.py:Fails", offload=true, on_error="%s"}'
+    run_dir = trained(hook % on_error, code=code)
+    (error,) = records(run_dir, "error")
+    assert (error["hook"], error["point"], error["action"]) == ("fails", "after_train_iter", on_error)
+    assert "raised beside the training, in the firing of iteration 3" in str(error["traceback"])
+    assert 'raise ValueError("the third")' in str(error["traceback"])
+    assert ended(run_dir) == (("failed", 1) if code else ("finished", 0))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "message"),
+    [
+        ("model", 'the offloaded hook "asks" gets no copy of the network'),
+        ("sum", 'the offloaded hook "asks" has no run.sum, which belongs to the training thread'),
+        ("optimizer", 'the offloaded hook "asks" has no run.optimizer'),
+        ("stop", 'the offloaded hook "asks" has no run.stop'),
+    ],
+)
+def test_what_belongs_to_the_training_thread_is_refused(trained: Trained, attribute: str, message: str) -> None:
+    hook = f'hooks.asks={{use="./offloaded.py:Asks", args={{attribute="{attribute}"}}, offload=true}}'
+    assert message in reason(trained(hook, code=2))
+
+
+def test_who_comes_after_it_by_an_edge_waits_for_it(trained: Trained) -> None:
+    slow = 'hooks.slow={use="./offloaded.py:Slow", offload=true}'
+    follows = 'hooks.follows={use="./offloaded.py:follows", points=["after_train_iter"], after=["slow"]}'
+    run_dir = trained(slow, follows)
+    assert logged(run_dir, "slow_is_at") == {it: float(it) for it in range(1, 16)}
+
+
+REFUSED = {
+    "writes": ("clip", "hooks.clip.offload=true", "it writes grads at "),
+    "saves": ("checkpoint", "hooks.checkpoint.offload=true", "it uses run."),
+    "around": ("ema", "hooks.ema.offload=true", "it stands around what is at "),
+    "inside": (
+        "inside",
+        'hooks.inside={use="activation_stats", args={}, modules=["*"], offload=true}',
+        "called in the middle of PyTorch's own work",
+    ),
+    "read by a condition": (
+        "watches",
+        WATCHES % (0, "offload=true") + '\nhooks.other={use="./offloaded.py:Slow", when="weights > 1"}',
+        '"other" reads scalars.weights at after_train_iter, which it writes',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_offloaded_is_refused_with_the_reason(case: str) -> None:
+    hook, overrides, obstacle = REFUSED[case]
+    with pytest.raises(UserError) as refused:
+        compile_pipeline(parse(TOY.read_text(), TOY, overrides.split("\n")))
+    (problem,) = refused.value.problems
+    assert problem.message.startswith(f'hook "{hook}" cannot be offloaded: ')
+    assert obstacle in problem.message
+
+
+def test_auto_offloads_what_may_be_and_notes_what_stands_in_the_way() -> None:
+    auto = [f'hooks.{name}.offload="auto"' for name in ("clip", "ema", "throughput")]
+    plan = compile_pipeline(parse(TOY.read_text(), TOY, [*auto, WATCHES % (0, 'offload="auto", when_full="drop"')]))
+    assert {hook.name: (hook.queue, hook.when_full) for hook in plan.hooks if hook.queue} == {"watches": (2, "drop")}
+    notes = [note.message for note in plan.notes if "offload" in note.message]
+    assert [note.split('"')[1] for note in notes] == ["clip", "ema", "throughput"]
+    assert notes[2].endswith("it takes in the numbers of every iteration in the training thread")
+    assert notes[0].startswith('hook "clip" (offload = "auto") fires in the training thread: it writes grads')
+
+
+@pytest.mark.parametrize(
+    ("when_full", "fired", "dropped"), [("wait", [0, 1, 2, 3, 4], 0), ("drop", [0, 1], 3), ("coalesce", [0, 4], 3)]
+)
+def test_a_full_queue(when_full: WhenFull, fired: list[int], dropped: int) -> None:
+    planned = PlannedHook("h", "h", {}, "normal", "", "", "raise", queue=1, when_full=when_full)
+    worker, seen, may_go_on = Worker(planned, None, lambda: None), list[int](), threading.Event()
+    begun = threading.Event()
+
+    def fire(k: int) -> None:
+        seen.append(k)
+        begun.set()
+        if when_full != "wait":
+            may_go_on.wait(10)
+
+    for k in range(5):
+        if worker.makes_room():
+            worker.put(Job(node("h").bound[0], k, lambda k=k: fire(k), None, None))
+        assert begun.wait(10)
+    may_go_on.set()
+    worker.wait()
+    assert (seen, worker.dropped) == (fired, dropped)
+    (figures,) = worker.take().values()
+    assert (figures[0], figures[3:]) == (len(fired), [0, dropped])
+
+
+def test_copies_have_no_graph_and_share_no_memory() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    offered = {"loss": weight.sum(), "of": [weight, ("text", 3, {1, 2})]}
+    taken = copied(offered)
+    assert not taken["loss"].requires_grad
+    assert taken["of"][0].data_ptr() != weight.data_ptr()
+    assert taken["of"][1] == ("text", 3, {1, 2})
+    assert taken["of"][1][2] is not offered["of"][1][2]  # type: ignore[index]
