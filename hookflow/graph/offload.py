@@ -91,7 +91,7 @@ def obstacles(plan: Plan, hook: str) -> Iterator[str]:
     for binding in mine:
         point = plan.points[binding.point]
         if binding.half != "whole":
-            yield f"it stands around what is at {binding.point}"
+            yield f"it is half of an around at {binding.point}"
         elif point.kind not in ("standard", "step", "own"):
             yield f"at {binding.point} it is called in the middle of PyTorch's own work"
         for slot in binding.reads:

@@ -75,7 +75,7 @@ def test_who_comes_after_it_by_an_edge_waits_for_it(trained: Trained) -> None:
 REFUSED = {
     "writes": ("clip", "hooks.clip.offload=true", "it writes grads at "),
     "saves": ("checkpoint", "hooks.checkpoint.offload=true", "it uses run."),
-    "around": ("ema", "hooks.ema.offload=true", "it stands around what is at "),
+    "around": ("ema", "hooks.ema.offload=true", "it is half of an around at "),
     "inside": (
         "inside",
         'hooks.inside={use="activation_stats", args={}, modules=["*"], offload=true}',

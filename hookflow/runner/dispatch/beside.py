@@ -54,18 +54,18 @@ class ModelCopies:
 
     def take(self) -> nn.Module:
         """Return a copy of the network as it is now."""
-        taken = self._spare.pop() if self._spare else copy.deepcopy(self._first)
+        twin = self._spare.pop() if self._spare else copy.deepcopy(self._first)
         with torch.no_grad():
-            for mine, its in zip(_tensors(self._model), _tensors(taken), strict=True):
+            for mine, its in zip(_tensors(self._model), _tensors(twin), strict=True):
                 its.copy_(mine, non_blocking=True)
                 if self._grads:
                     its.grad = None if mine.grad is None else mine.grad.detach().clone()
-        for here, there in zip(self._model.modules(), taken.modules(), strict=True):
+        for here, there in zip(self._model.modules(), twin.modules(), strict=True):
             there.training = here.training
-        return taken
+        return twin
 
-    def give_back(self, taken: nn.Module) -> None:
-        self._spare.append(taken)
+    def give_back(self, twin: nn.Module) -> None:
+        self._spare.append(twin)
 
 
 def _tensors(model: nn.Module) -> Sequence[Tensor]:
@@ -223,8 +223,8 @@ class Beside:
                 return
             network = worker.models.take() if worker.models else None
             run = self._snapshot(binding.hook, network)
-            given = zip(binding.takes, offered, strict=False)
-            arguments = [run if name == "run" else copied(value) for name, value in given]
+            pairs = zip(binding.takes, offered, strict=False)
+            arguments = [run if name == "run" else copied(value) for name, value in pairs]
             by_name = {name: run if name == "run" else copied(value) for name, value in named.items()}
             event = torch.cuda.current_stream().record_event() if self._on_cuda else None
             worker.put(Job(binding, run.iter, partial(method, *arguments, **by_name), network, event))

@@ -30,6 +30,7 @@ from hookflow.runner.dispatch.dispatcher import (
     watched,
 )
 from hookflow.runner.logging.timing import Rows
+from hookflow.runner.process.signals import Rewind
 from hookflow.runner.process.state import RunState
 
 
@@ -314,7 +315,7 @@ class Engine:
     def unwind(self, error: BaseException) -> None:
         """Throw an exception into all open arounds, the latest first, and ignore those of hooks from here on."""
         self.dispatcher.end()
-        if isinstance(error, Exception):
+        if isinstance(error, Exception | Rewind):  # the others end the run at once
             self.settle()
         traceback = error.__traceback__
         self.arounds.error = type(error), error, traceback
