@@ -19,6 +19,7 @@ from hookflow.graph.slots import doubts, root
 from hookflow.hooks.base import Hook
 from hookflow.hooks.dataflow import undeclared_slots, with_scalars
 from hookflow.hooks.inspect import Inspection
+from hookflow.hooks.mmengine import with_priorities
 from hookflow.hooks.registry import find_hook, find_without_import
 from hookflow.hooks.run import Run
 from hookflow.hooks.table import HookTable
@@ -87,6 +88,7 @@ def compile_pipeline(
     nodes, misspelt = with_scalars(nodes, sources)
     try:
         ordered = with_prepended_first(nodes, {name: table.prepended for name, table in tables.items()})
+        ordered = with_priorities(ordered, {name: table.hook for name, table in tables.items()})
         plan = compile_plan(loaded.pipeline.run.name, ordered, disabled, points, shuffle, wanted)
         wishes = {name: _wish(table, nodes[name], sources[name]) for name, table in tables.items()}
         plan, cannot_be = with_offloading(plan, wishes)

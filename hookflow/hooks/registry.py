@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where
+from hookflow.hooks import mmengine
 from hookflow.pipeline.registry import Registry
 
 BUILT_IN: dict[str, str] = {
@@ -59,10 +60,12 @@ class NotImported:
 
 def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
     """Return the class or function that `use` names. Raises UserError when there is none, or it cannot be called."""
-    result = HOOKS.find(use, base, where)
+    result = mmengine.find(use, where) if use.startswith(mmengine.PREFIX) else HOOKS.find(use, base, where)
+    if mmengine.is_mmengine(result):
+        return mmengine.adapted(result, where)
     if not callable(result):
         raise UserError(Problem(f'"{use}" is no class or function, so it cannot be a hook', where))
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 def find_without_import(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
@@ -72,6 +75,8 @@ def find_without_import(use: str, base: Path, where: Where | None) -> Callable[.
     """
     from hookflow.pipeline.check_imports import missing  # loads pydantic, which `hookflow --help` does without
 
+    if use.startswith(mmengine.PREFIX):
+        return NotImported
     if problem := missing(use, base, where, HOOKS):
         raise UserError(problem)
     place = HOOKS.short_names(use).get(use, use)

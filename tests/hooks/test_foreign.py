@@ -15,17 +15,6 @@ from hookflow.pipeline.load import load
 from tests.conftest import circle, hookflow_here
 
 PIPELINE = circle("max_epochs = 1", "default_hooks = false") + '[hooks.ported]\nuse = "./ported.py:Ported"\n'
-MMENGINE = """\
-class Hook:
-    priority = "NORMAL"
-    def before_run(self, runner): pass
-    def after_val(self, runner): pass
-    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
-        self._after_iter(runner=runner, batch_idx=batch_idx, data_batch=data_batch, outputs=outputs, mode="train")
-    def _after_iter(self, runner, batch_idx, data_batch=None, outputs=None, mode="train"): pass
-class EMAHook(Hook):
-    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None): pass
-"""
 LIGHTNING = "class Callback:\n" + "".join(
     f"    def {name}(self, trainer, pl_module): pass\n"
     for framework in FRAMEWORKS
@@ -34,10 +23,9 @@ LIGHTNING = "class Callback:\n" + "".join(
 )
 CASES = {
     "MMEngine": (
-        "from mmengine.hooks import Hook\nclass Ported(Hook):\n"
-        "    def _after_iter(self, runner, batch_idx, data_batch=None, outputs=None, mode='train'): pass\n",
-        "Ported is a hook of MMEngine (mmengine.hooks.Hook)",
-        ["_after_iter → after_train_iter, after_val_iter, after_test_iter", "runner → run", "data_batch → batch"],
+        "class Ported:\n    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None): pass\n",
+        "Ported has names of MMEngine, which mean nothing here: runner, data_batch",
+        ["runner → run", "data_batch → batch"],
     ),
     "Lightning": (
         "import lightning.pytorch as pl\nclass Ported(pl.Callback):\n"
@@ -46,8 +34,8 @@ CASES = {
         ["on_train_batch_end → after_train_iter", "trainer → run", "pl_module → run.model"],
     ),
     "nothing of its own": (
-        "from mmengine.hooks import Hook\nclass Ported(Hook):\n    pass\n",
-        "Ported is a hook of MMEngine (mmengine.hooks.Hook)",
+        "import lightning.pytorch as pl\nclass Ported(pl.Callback):\n    pass\n",
+        "Ported is a hook of Lightning (lightning.pytorch.Callback)",
         ["any class with methods named like points"],
     ),
 }
@@ -56,7 +44,7 @@ CASES = {
 @pytest.fixture
 def frameworks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand-ins for packages that are not installed, found from the current folder."""
-    for module, text in {"mmengine.hooks": MMENGINE, "lightning.pytorch": LIGHTNING}.items():
+    for module, text in {"lightning.pytorch": LIGHTNING}.items():
         package = tmp_path.joinpath("packages", *module.split("."))
         package.mkdir(parents=True)
         (package / "__init__.py").write_text(text)

@@ -1,0 +1,155 @@
+"""Hooks of MMEngine, unmodified: they see what MMEngine's Runner shows them, in its order, and do their work."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hookflow.errors import UserError
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from tests.conftest import TOY, Trained, messages, reason
+from tests.runner.same import final_state
+
+LENGTHS = {
+    "epochs": ("max_epochs = 2\nval_every = 1", {"by_epoch": True, "max_epochs": 2, "val_interval": 1}),
+    "iterations": ("max_iters = 5\nval_every = 2", {"by_epoch": False, "max_iters": 5, "val_interval": 2}),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _mmengine() -> Iterator[None]:
+    """Import MMEngine, which warns of what it uses of torch, and needs libraries of the screen for OpenCV."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import mmengine.hooks
+            import mmengine.runner  # noqa: F401
+        except ImportError as error:
+            pytest.skip(f"MMEngine cannot be imported here: {error}")
+        yield
+
+
+def comparable(seen: list[Any]) -> list[Any]:
+    """Return calls without what differs, as docs/coming-from.md says.
+
+    That is the place of a save, the pair of `after_run` and `before_run` between training and test, and the mode of the
+    network outside the batches.
+    """
+    calls = [call for call in seen if "checkpoint" not in call[0]]
+    between = {k for k, (a, b) in enumerate(pairwise(calls)) if (a[0], b[0]) == ("after_run", "before_run")}
+    calls = [call for k, call in enumerate(calls) if not {k, k - 1} & between]
+    return [(*call[:5], call[5] if call[0].endswith("_iter") else None, *call[6:]) for call in calls]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_hook_sees_the_same_calls_arguments_and_counters(trained: Trained, tmp_path: Path, length: str) -> None:
+    from tests.hooks.mm_hooks import SEEN, Recorder
+    from tests.hooks.mm_training import PIPELINE, train_theirs
+
+    ours, theirs = LENGTHS[length]
+    SEEN.clear()
+    train_theirs(tmp_path / "theirs", theirs, Recorder())
+    expected = [*SEEN]
+    SEEN.clear()
+    file = tmp_path / "mm.toml"
+    file.write_text(PIPELINE.replace("LENGTH", ours))
+    trained(pipeline=file)
+    assert comparable(SEEN) == comparable(expected)
+    saved = [call for call in SEEN if call[0] == "before_save_checkpoint"]
+    assert saved
+    assert all(call[-1] == [("has", True)] for call in saved)
+
+
+ALL = [
+    'hooks.info={use="mmengine:RuntimeInfoHook"}',
+    'hooks.seeds={use="mmengine:DistSamplerSeedHook"}',
+    'hooks.average={use="mmengine:EMAHook", args={momentum=0.1}}',
+    'hooks.early={use="mmengine:EarlyStoppingHook", args={monitor="accuracy", patience=40}}',
+    'hooks.cache={use="mmengine:EmptyCacheHook", args={after_iter=true}}',
+    'hooks.buffers={use="mmengine:SyncBuffersHook"}',
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hooks_of_mmengine_s_own_do_their_work_and_resume_to_the_bit(
+    resumes_alike: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.runner.same.MEASURED", {"samples_per_s"})
+    cut = resumes_alike(*ALL, "hooks.ema.enabled=false", point="after_train_iter", at=7)
+    state: Any = final_state(cut)
+    average = state["mmengine"]["ema_state_dict"]
+    assert average["steps"] == 15
+    assert not torch.equal(average["module.head.weight"], state["model"]["head.weight"])
+    hubs = [each["hub"] for each in state["hooks"].values() if isinstance(each, dict) and each.get("hub")]
+    assert len(hubs) == 1
+    assert len(hubs[0]["scalars"]["train/loss"][0]) == 15
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_early_stopping_ends_the_run(trained: Trained) -> None:
+    timer = 'hooks.timer={use="mmengine:IterTimerHook"}'
+    stops = 'hooks.stops={use="mmengine:EarlyStoppingHook", args={monitor="accuracy", patience=1, min_delta=1.0}}'
+    run_dir = trained(stops, timer, "run.max_epochs=9", "hooks.early_stop.enabled=false")
+    assert "a hook of MMEngine has set train_loop.stop_training" in reason(run_dir)
+    assert any("did not improve" in text for text in messages(run_dir))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_runner_has_what_is_public_and_names_what_it_has_not(trained: Trained) -> None:
+    asks = 'hooks.asks={use="tests.hooks.mm_hooks:Asks", args={attribute="%s"}}'
+    for attribute, value in {
+        "runner.optim_wrapper.get_lr()": "{'lr': [0.1]}",
+        "len(runner.train_dataloader), runner.train_dataloader.batch_size": "(5, 8)",
+        "runner.train_loop.max_epochs, runner.max_iters": "(3, 15)",
+        "runner.message_hub.get_info('nothing')": "None",
+        "runner.rank, runner.world_size, runner.distributed": "(0, 1, False)",
+    }.items():
+        assert f"{attribute}: {value}" in messages(trained(asks % attribute, "hooks.schedule.enabled=false"), "warn")
+    assert "MMEngine's Runner has no param_schedulers" in reason(trained(asks % "runner.param_schedulers", code=1))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_lower_priority_number_fires_first_whatever_the_file_says(trained: Trained) -> None:
+    late, early = (
+        'hooks.late={use="tests.hooks.mm_hooks:Asks", args={attribute="runner.iter"}}',
+        'hooks.first={use="tests.hooks.mm_hooks:Early"}',
+    )
+    plan = compile_pipeline(parse(TOY.read_text(), TOY, [late, early]))
+    assert [binding.hook for binding in plan.at("before_train") if binding.hook in ("late", "first")] == [
+        "first",
+        "late",
+    ]
+    (edge,) = (edge for edge in plan.edges_at("before_train") if (edge.first, edge.then) == ("first", "late"))
+    assert (edge.kind, edge.where) == ("class", "priority 70")
+    run_dir = trained(late, early)
+    assert "a hook of MMEngine has set train_loop.stop_training" in reason(run_dir)
+
+
+@pytest.mark.parametrize(
+    ("use", "message", "hint"),
+    [
+        ("mmengine:EMAHok", 'MMEngine has no hook "EMAHok"', 'did you mean "EMAHook"?'),
+        ("mmengine:LoggerHook", "MMEngine's LoggerHook needs MMEngine's Runner", 'use = "log"'),
+        ("mmengine:CheckpointHook", "MMEngine's CheckpointHook needs MMEngine's Runner", 'use = "checkpoint"'),
+    ],
+)
+def test_what_is_not_there_is_named(use: str, message: str, hint: str) -> None:
+    with pytest.raises(UserError) as refused:
+        compile_pipeline(parse(TOY.read_text(), TOY, [f'hooks.theirs={{use="{use}"}}']))
+    assert refused.value.problems[0].message == message
+    assert hint in refused.value.problems[0].hint
+
+
+def test_a_wrong_argument_is_found_before_the_training() -> None:
+    with pytest.raises(UserError, match='"after_itr"'):
+        compile_pipeline(
+            parse(TOY.read_text(), TOY, ['hooks.a={use="mmengine:EmptyCacheHook", args={after_itr=true}}'])
+        )
