@@ -365,6 +365,7 @@ class Runner:
         self.visualizer = Visualizer(run)
         self.train_loop, self.val_loop, self.test_loop = (Loop(self, split) for split in ("train", "val", "test"))
         self._train_loop = self.train_loop
+        self.param_schedulers: list[Any] = []
         self.hooks = [hook.hook for hook in run.hooks.values() if isinstance(hook, MMEngineHook)]
 
     @classmethod

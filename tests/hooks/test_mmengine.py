@@ -113,7 +113,7 @@ def test_the_runner_has_what_is_public_and_names_what_it_has_not(trained: Traine
         "runner.rank, runner.world_size, runner.distributed": "(0, 1, False)",
     }.items():
         assert f"{attribute}: {value}" in messages(trained(asks % attribute, "hooks.schedule.enabled=false"), "warn")
-    assert "MMEngine's Runner has no param_schedulers" in reason(trained(asks % "runner.param_schedulers", code=1))
+    assert "MMEngine's Runner has no log_processor" in reason(trained(asks % "runner.log_processor", code=1))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -146,6 +146,11 @@ def test_what_is_not_there_is_named(use: str, message: str, hint: str) -> None:
         compile_pipeline(parse(TOY.read_text(), TOY, [f'hooks.theirs={{use="{use}"}}']))
     assert refused.value.problems[0].message == message
     assert hint in refused.value.problems[0].hint
+
+
+def test_it_is_not_offloaded() -> None:
+    with pytest.raises(UserError, match="a hook of MMEngine, whose runner shows all of the run"):
+        compile_pipeline(parse(TOY.read_text(), TOY, ['hooks.a={use="mmengine:EMAHook", offload=true}']))
 
 
 def test_a_wrong_argument_is_found_before_the_training() -> None:
