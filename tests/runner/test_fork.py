@@ -165,6 +165,24 @@ def test_a_model_of_other_parameters_is_the_users_mistake(trained: Trained, fork
     assert not records(child, "frame") or not any(record["samples"] for record in records(child, "frame"))
 
 
+ADAM = 'optimizer={use="torch.optim:AdamW", args={lr=0.01}}'
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "setting", "code"),
+    [(ADAM, "amsgrad=true", 2), (ADAM, "weight_decay=0.3", 0), ("optimizer.args.momentum=0", "momentum=0.9", 0)],
+    ids=["a state that is not there", "no state", "a state that begins by itself"],
+)
+def test_settings_need_the_state_that_they_work_with(
+    trained: Trained, fork: Fork, optimizer: str, setting: str, code: int
+) -> None:
+    child = fork(trained(*KEEPS, optimizer), "it00000006", f"optimizer.args.{setting}", code=code)
+    if code:
+        lacks = "has no 'max_exp_avg_sq', which these settings need"
+        assert lacks in reason(child)
+        assert "keep amsgrad as there" in reason(child)
+
+
 def test_a_fork_that_has_saved_nothing_starts_at_its_parent_again(
     trained: Trained, fork: Fork, new_run: NewRun, tmp_path: Path
 ) -> None:

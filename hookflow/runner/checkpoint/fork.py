@@ -6,12 +6,15 @@ the saved state becomes one that `Snapshot.restore` takes. State that is left ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError, first_few
@@ -222,6 +225,10 @@ class Fork:
         settings = [self._settings(origin[group["params"][0]], group, optimizer, name) for group in built]
         kept = saved["state"] if then.use == now.use else {}
         moved = {k: kept[numbers[p]] for k, p in enumerate(order) if numbers[p] in kept}
+        if changed := self._settings_changed[name]:
+            self._try_step(
+                optimizer, settings, moved, Problem("", place, f"keep {', '.join(sorted(changed))} as there")
+            )
         places = iter(range(len(order)))
         for setting, group in zip(settings, built, strict=True):
             setting["params"] = [*islice(places, len(group["params"]))]
@@ -230,6 +237,26 @@ class Fork:
             by_parameter = dict(zip(flat, gradients[name], strict=True))
             gradients = {**gradients, name: [by_parameter[parameter] for parameter in order]}
         return {entry: {**saved, "state": moved, "param_groups": settings}, "gradients": gradients}
+
+    def _try_step(
+        self, optimizer: Optimizer, settings: Sequence[State], moved: Mapping[int, State], problem: Problem
+    ) -> None:
+        """Step a copy of one parameter a group. Raises UserError where the saved state lacks what the settings need."""
+        begin = 0
+        for group, setting in zip(optimizer.param_groups, settings, strict=True):
+            number = next((k for k in range(begin, begin + len(group["params"])) if k in moved), None)
+            if number is not None:
+                parameter = torch.zeros_like(group["params"][number - begin], requires_grad=True)
+                parameter.grad = torch.zeros_like(parameter)
+                trial: Any = type(optimizer)([{**setting, "params": [parameter]}])  # type: ignore[call-arg]
+                trial.state[parameter] = deepcopy(moved[number])
+                try:
+                    with suppress(TypeError, RuntimeError):  # one that needs a closure, say
+                        trial.step()
+                except KeyError as lacking:
+                    message = f"the optimizer's state in {self.parent} has no {lacking}, which these settings need"
+                    raise UserError(replace(problem, message=message)) from None
+            begin += len(group["params"])
 
     def _settings(self, saved: State, built: State, optimizer: Optimizer, name: str) -> State:
         """Return the settings of a group: as saved, but what the file has changed as it is `built`.
