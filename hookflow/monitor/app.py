@@ -41,7 +41,7 @@ from hookflow.monitor.feed import Live, Player, Recording
 from hookflow.monitor.health import ALIVE, Condition, Health, examine, guilty, look_inside, stacks
 from hookflow.monitor.index import Index, Row, forks_that_stay
 from hookflow.monitor.keys import PAGES, press
-from hookflow.monitor.layout import screen, visible
+from hookflow.monitor.layout import MACHINE, screen, visible
 from hookflow.monitor.machine import Machine, Sensor
 from hookflow.monitor.panels.compare import COMPARE
 from hookflow.monitor.panels.frame import RECENT
@@ -94,7 +94,7 @@ def _common(segments: Iterable[Segment], others: Iterable[Segment]) -> int:
 LINES = 10_000
 """Lines of the output that are held."""
 
-RATE, RATE_OVER_SSH, RATE_CALM = 4.0, 2.0, 1.0
+RATE, RATE_OVER_SSH, RATE_CALM = 4.0, 2.0, 0.5
 """Looks at the log per second: usually, and once nothing has changed for CALM seconds."""
 
 CALM, NOTICE = 5.0, 5.0
@@ -278,10 +278,20 @@ class MonitorApp(App[Outcome]):
         if self._sensor and time.monotonic() - self._sensed >= (SENSE_CALM if self._calm else SENSE):
             self._sense(self._sensor)
         page = PAGES.get(self._view.page)
-        is_new = self._changed > self._painted or self._machine is not self._painted_machine
+        is_new = self._changed > self._painted or (self._shows_machine and self._machine is not self._painted_machine)
         if is_new and (not page or time.monotonic() - self._painted >= page.pause):
             self._paint()
         self._timer = self.set_timer(max(again, 1 / RATE_CALM if self._calm else 0.0), self._tick)
+
+    @property
+    def _shows_machine(self) -> bool:
+        return self._view.zoomed or MACHINE in self._visible
+
+    @property
+    def _visible(self) -> tuple[int, ...]:
+        """The panels that the whole dashboard has room for."""
+        width, height = self.size
+        return visible(width, height - (self._player is not None), several=self.state.ranks.world > 1)
 
     def _facts(self, health: Health) -> tuple[object, ...]:
         """Return what a screen depends on beside keys and the machine: it is painted when one of them has changed."""
@@ -364,9 +374,7 @@ class MonitorApp(App[Outcome]):
             output=self._output() if self._view.page == "output" else (),
             kept=self._kept() if self._view.page == "event" or self._view.asking == "rewind" else {},
             inside=self._inside,
-            visible=visible(
-                self.size.width, self.size.height - (self._player is not None), several=state.ranks.world > 1
-            ),
+            visible=self._visible,
             rows=self._rows,
             compared=[*self._sides.values()] if self._view.page == COMPARE.name else (),
             stacks=self._stacks,

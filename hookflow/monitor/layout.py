@@ -29,7 +29,8 @@ AROUND = 3
 LEAST_WITH_RANKS = 11
 """Rows that the middle of a medium screen must have, for the ranks to have a box in it and not just a line."""
 
-RANKS = 6
+MACHINE, RANKS = 4, 6
+"""The numbers of panels, as keys have them."""
 
 
 def screen(scene: Scene, width: int, height: int) -> list[Strip]:
@@ -58,7 +59,7 @@ def visible(width: int, height: int, *, several: bool = False) -> tuple[int, ...
     if draw is _small:
         return ()
     if draw is _large:
-        bottom = (3, 5) if width < WIDE else (3, 4, 5)
+        bottom = (3, 5) if width < WIDE else (3, MACHINE, 5)
         return (0, *(bottom if width >= 100 else (5,)), *(RANKS,) * (several and _room_for_ranks(room) > 0))
     return (1, 2, 5, *(RANKS,) * (several and _middle(room) >= LEAST_WITH_RANKS))
 
