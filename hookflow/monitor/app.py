@@ -155,7 +155,7 @@ class MonitorApp(App[Outcome]):
         self._notice = ("", 0.0)
         self._life: Life = "not started"
         self._machine: Machine | None = None
-        self._view = View(page=page)
+        self._view = View(page=page, panels=preferences.settings.panels)
         self._open(run, replay)
         self._canvas = Canvas()
         self._painted, self._changed, self._sensed = 0.0, 0.0, -math.inf  # the last times, by a clock that is never set
@@ -170,7 +170,7 @@ class MonitorApp(App[Outcome]):
         self._dir = run
         self._live = Live(run, kept=True)
         self._player = Player(Recording(run), replay) if replay is not None else None
-        self._view = View(page=self._view.page, runs=self._view.runs)
+        self._view = View(page=self._view.page, runs=self._view.runs, panels=self._view.panels)
         self._frozen: RunState | None = None
         self._behind = False  # a long log comes in pieces
         self._suspicion = ""
@@ -291,7 +291,8 @@ class MonitorApp(App[Outcome]):
     def _visible(self) -> tuple[int, ...]:
         """The panels that the whole dashboard has room for."""
         width, height = self.size
-        return visible(width, height - (self._player is not None), several=self.state.ranks.world > 1)
+        height -= self._player is not None
+        return visible(width, height, several=self.state.ranks.world > 1, hidden=self._view.panels.hidden)
 
     def _facts(self, health: Health) -> tuple[object, ...]:
         """Return what a screen depends on beside keys and the machine: it is painted when one of them has changed."""
@@ -491,6 +492,10 @@ class MonitorApp(App[Outcome]):
                 self._use_mouse()
                 self._say("the mouse is the dashboard's" if mouse else "the mouse is the terminal's: it selects text")
                 self._remember(mouse, "mouse")
+            case "remember hidden":
+                self._remember([*self._view.panels.hidden], "hidden")
+            case "remember lower":
+                self._remember(self._view.panels.lower, "lower")
             case "search":
                 pointer.search(self._scene(), self.size.width)
             case "find next" | "find previous" as find:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain, zip_longest
 
@@ -86,6 +87,30 @@ def _focus(number: int, scene: Scene) -> Notice | None:
     view.focus = number
     view.open("main")
     return None
+
+
+HIDEABLE = ("metrics", "system", "events", "ranks")
+"""Panels that may be hidden; without the others the dashboard has no cursor."""
+
+
+def _hide(scene: Scene) -> str | Notice:
+    """Hide the panel in focus, or show it again."""
+    view, name = scene.view, PANELS[scene.focus].name
+    if view.page != "main" or name not in HIDEABLE:
+        return Notice(f"only these panels can be hidden: {', '.join(HIDEABLE)}")
+    hidden = set(view.panels.hidden) ^ {name}
+    view.panels = replace(view.panels, hidden=tuple(each for each in HIDEABLE if each in hidden))
+    view.focus, view.zoomed = 0, False
+    return "remember hidden"
+
+
+def _resize(rows: int, scene: Scene) -> str | Notice:
+    """Give the lower panels of the dashboard rows of the graph, or of the hooks, or return them."""
+    view = scene.view
+    if view.page != "main" or view.zoomed or not {3, 4, 5} & {*scene.visible}:
+        return Notice("there is no lower panel to resize here")
+    view.panels = replace(view.panels, lower=min(max(view.panels.lower + rows, -MOST_ROWS), MOST_ROWS))
+    return "remember lower"
 
 
 def _next_panel(step: int, scene: Scene) -> None:
@@ -198,6 +223,8 @@ KEYS_WIDE = 14
 """Cells of the help for the keys of an action; of more keys the first are shown."""
 
 LARGE = "go to a panel; again makes it large"
+MOST_ROWS = 50
+"""Rows that the lower panels may get or give; a small terminal takes as many as it has."""
 BEYOND = 10**6
 """Rows further than any list is long."""
 
@@ -209,6 +236,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("next-panel", "tab", "next panel, and the one before", partial(_next_panel, 1)),
     Action("previous-panel", "shift+tab", "next panel, and the one before", partial(_next_panel, -1)),
     Action("zoom", "z", "make the panel large, and small again", partial(flip, "zoomed")),
+    Action("hide-panel", "H", "hide the panel, and show it again; remembered", _hide),
+    Action("lower-larger", "+", "a row more for the lower panels, a row less; remembered", partial(_resize, 1)),
+    Action("lower-smaller", "-", "a row more for the lower panels, a row less; remembered", partial(_resize, -1)),
     Action("back", "escape 0", "back to the whole dashboard", _back),
     Action("up", "up k", "move", partial(_move, -1)),
     Action("down", "down j", "move", partial(_move, 1)),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from textual.strip import Strip
 
 from hookflow.monitor import prompt
-from hookflow.monitor.keys import current
+from hookflow.monitor.keys import PANELS, current
 from hookflow.monitor.panels.events import events
 from hookflow.monitor.panels.events import lines as event_lines
 from hookflow.monitor.panels.frame import footer, over, progress, title
@@ -52,17 +52,22 @@ def screen(scene: Scene, width: int, height: int) -> list[Strip]:
     return filled(over(rows, scene, width), width, height) if scene.view.asking else rows
 
 
-def visible(width: int, height: int, *, several: bool = False) -> tuple[int, ...]:
+def visible(width: int, height: int, *, several: bool = False, hidden: Collection[str] = ()) -> tuple[int, ...]:
     """Return the panels that a terminal of this size shows side by side; each of the others fills it alone."""
     room = height - AROUND
     draw = _layout(width, room)
     if draw is _small:
         return ()
     if draw is _large:
-        bottom = (3, 5) if width < WIDE else (3, MACHINE, 5)
-        return (0, *(bottom if width >= 100 else (5,)), *(RANKS,) * (several and _room_for_ranks(room) > 0))
-    return (1, 2, 5, *(RANKS,) * (several and _middle(room) >= LEAST_WITH_RANKS))
+        lower = (3, 5) if width < WIDE else (3, MACHINE, 5)
+        numbers = (0, *(lower if width >= 100 else (5,)), *(RANKS,) * (several and _room_for_ranks(room) > 0))
+    else:
+        numbers = (1, 2, 5, *(RANKS,) * (several and _middle(room) >= LEAST_WITH_RANKS))
+    return tuple(number for number in numbers if PANELS[number].name not in hidden)
 
+
+LEAST_GRAPH, LEAST_LOWER = 6, 4
+"""Rows that the graph and the panels below it keep, however they are resized."""
 
 WIDE = 160
 """The width from which on the machine is beside the metrics and the events."""
@@ -71,23 +76,34 @@ WIDE = 160
 def _large(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return the graph, below it the hook at the cursor, then what happens."""
     team: list[Strip] = []
-    if scene.several:
+    if scene.several and RANKS not in scene.visible:
+        team = [ranks_line(scene, width)]
+    elif scene.several:
         room = min(_room_for_ranks(height), scene.state.ranks.world + 3)
-        team = ranks(scene, width, room) if room >= 4 else [ranks_line(scene, width)]
+        team = ranks(scene, width, room)
     rows = [*anatomy_lines(scene, width)[height < 45 :], *team]  # its bar is in the rows of the phases, too
-    spare = max(height - len(rows) - needed(scene, width) - _bottom(height) - 6, 0)
+    least = _bottom(height) if {3, MACHINE, 5} & {*scene.visible} else 0
+    spare = max(height - len(rows) - needed(scene, width) - least - 6, 0)
     reasons = 6 + min(spare, 4)
-    bottom = _bottom(height) + min(spare - min(spare, 4), 10)
-    rows += graph(scene, width, height - len(rows) - bottom - reasons, scene.focus == 0)
+    lower = least + min(spare - min(spare, 4), 10)
+    if least:
+        room = height - len(rows) - reasons - LEAST_GRAPH
+        lower = max(min(lower + scene.view.panels.lower, room), LEAST_LOWER)
+    rows += graph(scene, width, height - len(rows) - lower - reasons, scene.focus == 0)
     rows += below(scene, width, reasons)
+    return [*rows, *_lower(scene, width, lower)] if least else rows
+
+
+def _lower(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return the panels below the graph side by side, those that the user has not hidden."""
     if width < 100:
-        return [*rows, *strips(scene, width, 1), *events(scene, width, bottom - 1)]
-    if width < WIDE:
-        left = width * 9 // 20
-        return [*rows, *beside(metrics(scene, left, bottom), events(scene, width - left, bottom))]
-    left, machine = width * 2 // 5, 50
-    right = events(scene, width - left - machine, bottom)
-    return [*rows, *beside(metrics(scene, left, bottom), system(scene, machine, bottom), right)]
+        return [*strips(scene, width, 1), *events(scene, width, height - 1)]
+    draws = [draw for number, draw in ((3, metrics), (MACHINE, system), (5, events)) if number in scene.visible]
+    left, machine = width * 9 // 20 if width < WIDE else width * 2 // 5, 50
+    wide = {metrics: left, system: machine}
+    widths = [wide.get(draw, 0) for draw in draws]
+    widths[-1] = width - sum(widths[:-1])
+    return beside(*(draw(scene, cells, height) for draw, cells in zip(draws, widths, strict=True)))
 
 
 def _bottom(height: int) -> int:
@@ -111,8 +127,9 @@ def _middle(height: int) -> int:
 
 
 def _medium(scene: Scene, width: int, height: int) -> list[Strip]:
-    middle = _middle(height)
-    boxed_ranks = scene.several and middle >= LEAST_WITH_RANKS
+    middle = _middle(height) - scene.view.panels.lower
+    middle = min(max(middle, LEAST_GRAPH + 2), height - 3 - LEAST_LOWER) if 5 in scene.visible else height - 3
+    boxed_ranks = scene.several and RANKS in scene.visible and middle >= LEAST_WITH_RANKS
     single = [ranks_line(scene, width)] if scene.several and not boxed_ranks else []
     middle -= len(single)
     longest = max((len(point) for point in scene.shown_points), default=0)
@@ -129,7 +146,7 @@ def _medium(scene: Scene, width: int, height: int) -> list[Strip]:
         *beside(point_list(scene, left, middle), [*hooks(scene, right, middle - len(below)), *below]),
         *strips(scene, width, 1),
     ]
-    return [*rows, *events(scene, width, height - len(rows))]
+    return [*rows, *events(scene, width, height - len(rows))] if 5 in scene.visible else rows
 
 
 def _small(scene: Scene, width: int, height: int) -> list[Strip]:

@@ -17,7 +17,7 @@ from hookflow.errors import Problem, UserError, nearest, nearest_or_all
 from hookflow.events.rundir import short, user_folder, write_whole
 from hookflow.monitor.keys import ACTIONS, EVERY, OF_PAGES
 from hookflow.monitor.themes import ThemeName
-from hookflow.monitor.view import KeyMap
+from hookflow.monitor.view import Arrangement, KeyMap
 from hookflow.pipeline.layers import read, tables
 from hookflow.pipeline.problems import key_of, wrong_value
 from hookflow.pipeline.schema import Section
@@ -41,8 +41,17 @@ class Settings(Section):
     """Whether the dashboard takes clicks and the wheel; else the terminal selects text."""
     notify: list[Occasion] = Field(default=[*get_args(Occasion)])
     """Events of a run watched live that the terminal announces, with the bell."""
+    hidden: list[Literal["metrics", "system", "events", "ranks"]] = Field(default=[])
+    """Panels that the dashboard hides; a key of theirs shows them large."""
+    lower: int = Field(default=0, ge=-50, le=50)
+    """Rows more, or less, for the panels in the lower part of the dashboard."""
     keys: dict[str, str | list[str]] = Field(default={})
     """Keys by the names of actions: one, or a list; an empty list leaves the action to the palette."""
+
+    @property
+    def panels(self) -> Arrangement:
+        """The panels as the view has them."""
+        return Arrangement(tuple(self.hidden), self.lower)
 
     @property
     def keymap(self) -> KeyMap:

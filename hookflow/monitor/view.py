@@ -139,6 +139,14 @@ class GraphChoices:
     kept: tuple[Plan, object, list[Row]] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """The panels as the user has them: names of those that are hidden, and rows more for the lower ones."""
+
+    hidden: tuple[str, ...] = ()
+    lower: int = 0
+
+
 @dataclass(slots=True)
 class View:
     """The choices. `page` is "main" for the dashboard, in which `focus` is the number of a panel.
@@ -175,6 +183,7 @@ class View:
     runs: RunsChoices = field(default_factory=RunsChoices)
     metrics: MetricChoices = field(default_factory=MetricChoices)
     output: LogChoices = field(default_factory=LogChoices)
+    panels: Arrangement = Arrangement()
 
     def open(self, page: str) -> None:
         self.page, self.scroll = page, 0

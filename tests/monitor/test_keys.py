@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ Visit = Callable[[MonitorApp, Pilot[Any]], Awaitable[None]]
 
 def pressed(scene: Scene, *keys: str, size: tuple[int, int] = (120, 40)) -> str:
     """Return the screen after these keys, none of which has asked the app for anything."""
-    scene.visible = visible(*size, several=scene.several)
+    scene.visible = visible(*size, several=scene.several, hidden=scene.view.panels.hidden)
     assert [press(key, scene, key if len(key) == 1 else "") for key in keys] == [""] * len(keys)
     return drawn(scene, *size)
 
@@ -59,6 +60,34 @@ def test_the_digits_focus_panels_and_zoom_them(scene: At) -> None:
     assert press("6", at) == Notice("one process trains: there are no ranks to show")
     assert "┏━ [g] graph" in pressed(at, "escape"), "where the graph is, it has the keys until a digit gives them away"
     assert "┏━ [1] points" in pressed(at, "1"), "a panel without room beside the graph is large"
+
+
+def test_panels_are_hidden_and_resized(scene: At) -> None:
+    at = scene()
+    before = pressed(at)
+    assert press("H", at) == Notice("only these panels can be hidden: metrics, system, events, ranks")
+    assert press("5", at) == "" and press("H", at) == "remember hidden"
+    after = pressed(at)
+    assert at.view.panels.hidden == ("events",) and "[5] events" not in after and "[3] metrics" in after
+    assert "[5] events" in pressed(at, "5"), "its key shows it large"
+    assert press("H", at) == "remember hidden" and pressed(at) == before
+
+    def top(screen: str) -> int:
+        return next(row for row, line in enumerate(screen.splitlines()) if "[3] metrics" in line)
+
+    assert press("plus", at) == press("plus", at) == "remember lower"
+    assert top(pressed(at)) == top(before) - 2
+    for _ in range(60):
+        press("minus", at)
+    least = pressed(at)
+    assert top(least) > top(before) and "[g] graph" in least and at.view.panels.lower == -50
+    for size in ((80, 24), (100, 40), (200, 60), (60, 15)):
+        pressed(at, size=size)
+        for name in ("events", "metrics", "system"):
+            at.view.panels = replace(at.view.panels, hidden=(*at.view.panels.hidden, name), lower=50)
+            pressed(at, size=size)
+        at.view.panels = replace(at.view.panels, hidden=(), lower=-50)
+    assert press("z", at) == "" and press("plus", at) == Notice("there is no lower panel to resize here")
 
 
 WALKS = {

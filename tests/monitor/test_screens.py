@@ -28,7 +28,9 @@ FRAME = {"stage": "train", "bi": 1, "bn": 32, **NOTHING}
 
 
 def drawn(scene: Scene, width: int, height: int) -> str:
-    scene.visible = visible(width, height - (scene.timeline is not None), several=scene.several)
+    scene.visible = visible(
+        width, height - (scene.timeline is not None), several=scene.several, hidden=scene.view.panels.hidden
+    )
     rows = screen(scene, width, height)
     assert len(rows) == height
     assert {strip.cell_length for strip in rows} == {width}

@@ -14,7 +14,7 @@ from hookflow.monitor.style import use
 from hookflow.monitor.view import Notice
 from tests.conftest import hookflow_here
 from tests.monitor.conftest import At
-from tests.monitor.test_keys import walk
+from tests.monitor.test_keys import shown, walk
 from tests.monitor.test_screens import drawn
 
 
@@ -118,6 +118,16 @@ def test_what_keys_choose_is_remembered_beside_what_the_user_wrote(file: Path, g
     walk(going, ("T T", "theme: colour-blind"), preferences=load())
     assert file.read_text() == 'theme = "colour-blind"\n'
     use("dark")
+
+
+def test_panels_are_as_they_were_left(file: Path, going: RunDir) -> None:
+    walk(going, ("5 H", "[3] metrics"), ("plus", "[3] metrics"), preferences=load())
+    assert file.read_text() == 'hidden = ["events"]\nlower = 1\n'
+    app = walk(going, ("", "[3] metrics"), preferences=load())
+    assert "[5] events" not in shown(app)
+    file.write_text('hidden = ["event"]')
+    with pytest.raises(UserError, match=r'dashboard.toml:1:11: hidden.0 must be(.|\n)*did you mean "events"'):
+        load()
 
 
 def test_the_theme_is_one_that_there_is(file: Path) -> None:
