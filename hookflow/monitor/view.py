@@ -132,11 +132,12 @@ class LogChoices:
 class GraphChoices:
     """The choices of the graph: a text that hooks must have in their names, points or classes.
 
-    `kept` are its rows, behind the plan and the choices that they were made from.
+    `kept` are its rows, behind the plan and the choices that they were made from; `reasons` by binding, likewise.
     """
 
     wanted: str = ""
     kept: tuple[Plan, object, list[Row]] | None = None
+    reasons: tuple[Plan, Mapping[int, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

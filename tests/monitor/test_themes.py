@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from rich.style import Style
+from textual.color import Color
+from textual.filter import Monochrome
 from textual.pilot import Pilot
+from textual.strip import Strip
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
-from hookflow.monitor.layout import screen
+from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.style import STYLES, use
 from hookflow.monitor.themes import THEMES, ThemeName
 from tests.golden_files import check_golden
@@ -104,7 +107,17 @@ def test_a_key_goes_to_the_next_theme(going: RunDir) -> None:
     ]
 
 
-def test_the_light_screen(scene: At) -> None:
-    use("light")
-    rows = ("".join(f"[{each.style}]{each.text}" for each in strip) for strip in screen(scene(), 80, 24))
-    check_golden("monitor/light-80x24.txt", "".join(f"{row}\n" for row in rows))
+@pytest.mark.parametrize(
+    ("look", "size"),
+    [("dark", (60, 15)), ("dark", (120, 40)), ("dark", (200, 60)), ("light", (80, 24)), ("colour-blind", (80, 24))]
+    + [("no-color", size) for size in ((60, 15), (80, 24), (120, 40), (200, 60))],
+)
+def test_the_styles_of_a_screen(scene: At, look: str, size: tuple[int, int]) -> None:
+    at = scene()
+    at.visible = visible(*size)
+    use("dark" if look == "no-color" else cast("ThemeName", look))
+    rows = screen(at, *size)
+    if look == "no-color":
+        rows = [Strip(Monochrome().apply(list(row), Color.parse("black"))) for row in rows]
+    text = "\n".join("".join(f"[{each.style}]{each.text}" for each in row) for row in rows)
+    check_golden(f"monitor/{look}-{size[0]}x{size[1]}.txt", f"{text}\n")

@@ -5,7 +5,7 @@ Below it, why the hook at the cursor fires where it does, and what it has taken 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
@@ -138,22 +138,32 @@ def graph(scene: Scene, width: int, height: int, focused: bool = True) -> list[S
     shown = shown_rows(scene, _lanes(width))
     table = Table(shown, inner, lambda each: _named(scene, each))
     columns, left = _chosen(scene, table.room)
+    spare = table.room - sum(each.width + 1 for each in columns) - left - 4
+    reasons = _short_reasons(scene) if left == MOST and spare >= REASON else {}
     ids = [each.binding.id if each.binding else -1 for each in shown]
     at = ids.index(scene.picked.id) if scene.picked and scene.picked.id in ids else 0
     part, now = window(len(shown), room, at), here(scene, shown)
-    body = [table.head(columns, (HISTORY if left > len(HISTORY) else "the run") if left else "")]
+    last = (HISTORY if left > len(HISTORY) else "the run") if left else ""
+    body = [table.head(columns, f"{last:<{MOST + 2}} why here" if reasons else last)]
     for place, each in enumerate(shown[part], part.start):
         picked = each.binding is not None and each.binding is scene.picked
         sign: Part = ("▸", "focus") if picked and focused else " "
         if place == now:
             sign = ("●", CONDITION_STYLES.get(scene.health.condition, "warn"))
         style = "picked" if picked and focused else "" if each.kind != "point" or _fired(scene, each) else "dim"
-        body.append(table.line(each, sign, columns, _past(scene, each, left), style))
+        past = _past(scene, each, left)
+        if each.binding and each.binding.id in reasons:
+            past += [" " * (2 - sum(map(_cells, past[2:]))), (fit(reasons[each.binding.id], spare), "dim")]
+        body.append(table.line(each, sign, columns, past, style))
     if not scene.plan.bindings or not shown:
         body.append(
             row(inner, (" nothing matches the filter" if scene.plan.bindings else " no hooks are known yet", "dim"))
         )
     return boxed(_title(scene), body, width, height, focused, _hint(scene, len(shown) - part.stop, inner))
+
+
+def _cells(part: Part) -> int:
+    return cell_len(part if isinstance(part, str) else part[0])
 
 
 def _fired(scene: Scene, each: Row) -> bool:
@@ -220,6 +230,22 @@ def _chosen(scene: Scene, room: int) -> tuple[list[Column], int]:
     return [each for each in columns if each.title in chosen], min(room + LEAST, MOST) if HISTORY in chosen else 0
 
 
+def _short_reasons(scene: Scene) -> Mapping[int, str]:
+    """Return in a few words why each hook comes behind the one above it at its point; made once of each plan."""
+    kept = scene.view.graph.reasons
+    if kept is None or kept[0] is not scene.plan:
+        made: dict[int, str] = {}
+        for point in scene.plan.bound_points:
+            for answer in neighbours(scene.plan, point.name):
+                waits = [f"{', '.join(hooks)} ({place})" for place, hooks in _tied(scene.plan, answer.then).items()]
+                made[answer.then.id] = f"after {'; '.join(waits) or f'{answer.first.hook}, {DECIDED[answer.reason]}'}"
+        kept = scene.view.graph.reasons = (scene.plan, made)
+    return kept[1]
+
+
+REASON = 24
+"""The cells from which on a reason has room beside its row."""
+
 HISTORY = "over the run"
 LEAST, MOST = 8, 64
 """The cells that the history of a row has at least, where there is room for it, and at most."""
@@ -260,23 +286,31 @@ def why(scene: Scene, width: int, height: int) -> list[Strip]:
     return boxed(f"why {binding.hook} @ {binding.point}", body, width, height, hint=more)
 
 
+DECIDED = {"phase": "of an earlier phase", "file": "which the file has before it", "edge": ""}
+"""Sentences about the hook above, where no edge leads from it."""
+
+
+def _tied(plan: Plan, binding: Binding, *, before: bool = False) -> dict[str, list[str]]:
+    """Return the hooks for which a binding waits, or those that wait for it, by the places of the edges."""
+    at_place: dict[str, dict[str, None]] = {}
+    for edge in plan.edges_at(binding.point):
+        if binding.id == (edge.first_id if before else edge.then_id):
+            at_place.setdefault(place_of(edge), {})[edge.then if before else edge.first] = None
+    return {place: [*hooks] for place, hooks in at_place.items()}
+
+
 def _reasons(scene: Scene, binding: Binding) -> Iterator[tuple[str, str]]:
     """Yield for whom it waits and what says so, who waits for it, the data that it reads and writes, its phase."""
     plan, point = scene.plan, binding.point
-    edges = plan.edges_at(point)
     for name in ("after", "before"):
-        at_place: dict[str, list[str]] = {}
-        for edge in edges:
-            if binding.id == (edge.then_id if name == "after" else edge.first_id):
-                at_place.setdefault(place_of(edge), []).append(edge.first if name == "after" else edge.then)
+        at_place = _tied(plan, binding, before=name == "before")
         for place, hooks in at_place.items():
-            yield name, f"{', '.join(dict.fromkeys(hooks))}   {place}"
+            yield name, f"{', '.join(hooks)}   {place}"
         if name == "after" and not at_place:
             answer = next((each for each in neighbours(plan, point) if each.then is binding), None)
-            reasons = {"phase": "of an earlier phase", "file": "which the file has before it", "edge": ""}
             yield (
                 "after",
-                f"{answer.first.hook}, {reasons[answer.reason]}" if answer else "nothing: it is the first here",
+                f"{answer.first.hook}, {DECIDED[answer.reason]}" if answer else "nothing: it is the first here",
             )
         if name == "before" and not at_place:
             yield "before", "nothing here waits for it"
