@@ -200,6 +200,7 @@ def by_hookflow(setting: Setting) -> float:
     length = BATCH if setting.validation else setting.length
     text = PIPELINE.format(**values, **names, length=length)
     if setting.validation:
+        text = text.replace('precision = "fp32"', 'precision = "fp32"\ninference_mode = true')
         text += VALIDATION.format(**values, **names, length=setting.length)
     loaded = parse(text, Path(__file__).resolve())
     with tempfile.TemporaryDirectory() as folder:

@@ -197,7 +197,8 @@ class Run(Protocol):
     def stop(self, reason: str, *, this_process: bool = False) -> None:
         """End the training at the next safe point: after this iteration, or after this epoch's validation.
 
-        Before the end of epoch `run.min_epochs` it waits, unless the reason concerns `this_process` alone.
+        Before the end of epoch `run.min_epochs` and iteration `run.min_iters` it waits, unless the reason concerns
+        `this_process` alone.
 
         Where a signal cuts that validation short, the resumed run validates and then stops, too, unless the reason
         concerns `this_process` alone, such as the time of its job.

@@ -86,6 +86,8 @@ class RunSection(Section):
     """The length of the training in passes over the training data; with `max_iters`, what is reached first ends it."""
     max_iters: int | None = Field(default=None, ge=1)
     """The length of the training in iterations; without `max_epochs` that is the iteration-based loop."""
+    min_iters: int | None = Field(default=None, ge=1)
+    """How many iterations are trained at least: until then a hook's request to stop waits."""
     min_epochs: int | None = Field(default=None, ge=1)
     """Epochs before which no hook ends the run: its `run.stop` waits. Signals, commands and time limits do not."""
     val_every: ValEvery = 1
@@ -122,6 +124,8 @@ class RunSection(Section):
     """The reaction to a loss that is not finite: end the run, leave that step out, or nothing."""
     max_skipped_steps: int = Field(default=25, ge=1)
     """How many steps in a row of one optimizer `on_nan = "skip"` leaves out before the run ends with an error."""
+    inference_mode: bool = False
+    """Whether `evaluate` and `predict` run in PyTorch's inference mode; training cannot use the tensors they return."""
     detect_anomaly: bool = False
     """Whether autograd's anomaly mode names the forward operation whose gradient is NaN; it slows training down."""
     channels_last: bool = False
@@ -173,6 +177,8 @@ class RunSection(Section):
             raise ValueError("no length is given; write max_epochs = 8, or max_iters = 30_000")
         if self.min_epochs and self.max_epochs and self.min_epochs > self.max_epochs:
             raise ValueError(f"min_epochs = {self.min_epochs} is more than max_epochs = {self.max_epochs}")
+        if self.min_iters and self.max_iters and self.min_iters > self.max_iters:
+            raise ValueError(f"min_iters = {self.min_iters} is more than max_iters = {self.max_iters}")
         return self
 
 
@@ -659,6 +665,15 @@ class Pipeline(Section):
         if "run" in info.data and info.data["run"].test and data.test is None:
             raise ValueError("run.test is on, but there is no [data.test]")
         return data
+
+    @field_validator("distributed")
+    @classmethod
+    def _gathered_weights_serve_training(cls, section: DistributedSection, info: ValidationInfo) -> DistributedSection:
+        if "run" in info.data and info.data["run"].inference_mode and section.strategy == "fsdp":
+            raise ValueError(
+                'with strategy = "fsdp" training uses what an evaluation gathers; leave run.inference_mode out'
+            )
+        return section
 
     @property
     def models(self) -> dict[str, ModelSection]:

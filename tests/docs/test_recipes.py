@@ -85,5 +85,5 @@ def test_what_others_are_told_to_use_is_there() -> None:
     points = {point.name for point in POINTS}
     rows = page.partition("## Points")[2].partition("\n## ")[0].splitlines()[4:]
     assert {point for row in rows for point in re.findall(r"`(\w+)`", row.split(" | ")[0])} <= points
-    flags = page.partition("| Lightning | hookflow |\n")[2].partition("The other six")[0]
-    assert len(re.findall(r"`\w+`", "".join(row.split(" | ")[0] for row in flags.splitlines()))) == 35
+    flags = page.partition("| Lightning | hookflow |\n")[2].partition("The other three")[0]
+    assert len(re.findall(r"`\w+`", "".join(row.split(" | ")[0] for row in flags.splitlines()))) == 38

@@ -16,6 +16,7 @@ from torch import nn
 
 from hookflow.errors import UserError, Where
 from hookflow.hooks.checkpoint_files import read_weights
+from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.data.batch_sampler import BatchSharding
 from hookflow.runner.distributed.consensus import Alone
@@ -30,6 +31,7 @@ from hookflow.runner.distributed.parallel import (
 )
 from hookflow.runner.distributed.process_group import backend_of, device_of
 from hookflow.runner.distributed.rendezvous import Ranks
+from tests.conftest import TOY
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
 
@@ -125,6 +127,9 @@ def test_a_sum_is_taken_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_keys_are_for_their_strategy() -> None:
     with pytest.raises(ValueError, match='static_graph is for strategy = "ddp"'):
         DistributedSection(strategy="fsdp", static_graph=True)
+    text = TOY.read_text() + '\n[distributed]\nstrategy = "fsdp"\n'
+    with pytest.raises(UserError, match=r"toy.toml:\d+:2: \[distributed\]: with strategy = "):
+        parse(text, TOY, ("run.inference_mode=true",))
 
 
 def test_the_backend_fits_the_device() -> None:

@@ -203,6 +203,15 @@ def test_before_min_epochs_a_stop_waits_even_through_a_kill(resumes_alike: NewRu
     assert "the stop waits for epoch 2, as run.min_epochs says: as told" in messages(run_dir)
 
 
+def test_before_min_iters_a_stop_waits_even_through_a_kill(resumes_alike: NewRun) -> None:
+    often = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
+    stops = steers("stop", "after_backward", 2, "[]")
+    run_dir = resumes_alike(often, stops, "run.min_iters=8", point="after_train_iter", at=5)
+    (end,) = [record for record in records(run_dir, "end") if record["status"] == "finished"]
+    assert (end["it"], end["reason"]) == (8, "as told")
+    assert "the stop waits for iteration 8, as run.min_iters says: as told" in messages(run_dir)
+
+
 def modes(run_dir: Any) -> list[str]:
     return [text for text in messages(run_dir) if "in evaluation" in text]
 
@@ -252,6 +261,20 @@ def test_gradients_are_off_and_the_net_is_in_evaluation_wherever_it_is_judged(tr
         "test: gradients False, training False",
     }
     assert records(run_dir, "metrics")
+
+
+class Inferred:
+    def after_val_iter(self, run: Any, outputs: Any) -> None:
+        inferred, weights = outputs["loss"].is_inference(), next(run.model.parameters()).is_inference()
+        run.say(f"inferred {inferred}, weights {weights}, within {torch.is_inference_mode_enabled()}")
+
+
+def test_evaluations_run_in_inference_mode_and_measure_the_same(trained: Trained) -> None:
+    judged = f'hooks.judging={{use="{__file__}:Inferred"}}'
+    usual, inferred = trained(judged), trained(judged, "run.inference_mode=true")
+    assert {text for text in messages(inferred) if "inferred" in text} == {"inferred True, weights False, within False"}
+    assert {text for text in messages(usual) if "inferred" in text} == {"inferred False, weights False, within False"}
+    assert [each["v"] for each in records(usual, "metrics")] == [each["v"] for each in records(inferred, "metrics")]
 
 
 def test_an_epoch_that_is_cut_by_the_end_is_entered_again_by_a_resume(

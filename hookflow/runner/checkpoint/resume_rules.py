@@ -34,7 +34,11 @@ class Rule(NamedTuple):
 
 
 RULES = (
-    Rule("run.max_epochs, run.max_iters, run.min_epochs", May.YES, "the length; what depends on it changes with it"),
+    Rule(
+        "run.max_epochs, run.max_iters, run.min_epochs, run.min_iters",
+        May.YES,
+        "the length; what depends on it changes with it",
+    ),
     Rule(
         "run.val_every, run.val_at_start, run.test, run.sanity, run.limit_test, data.test.**, data.val.*.val_every",
         May.YES,
@@ -56,6 +60,7 @@ RULES = (
         "the machinery, of one of several sets",
     ),
     Rule("run.on_nan, run.max_skipped_steps, run.detect_anomaly, hooks.*.on_error", May.YES, "what follows an error"),
+    Rule("run.inference_mode", May.YES, "the machinery of evaluations"),
     Rule("writers.**", May.YES, "where else the results are written"),
     Rule("notify.**, sweep.**", May.YES, "who is notified, and what a sweep tries"),
     Rule("run.dir", May.YES, "where runs are looked for; this one stays in its directory"),

@@ -69,7 +69,7 @@ class Context:
             )
             for split, data in parts.data.items()
         }
-        several, least = ranks.world > 1, section.min_epochs or 0
+        several, least = ranks.world > 1, (section.min_epochs or 0, section.min_iters or 0)
         self.requests = Requests(plan, state, lambda: engine.current, self.sizes, log.say, several, least)
         skipping = {b.point for b in plan.bindings if "control" in b.writes} if ranks.world > 1 else set()
         self._skips_agreed = skipping & {*WITH_A_BATCH}

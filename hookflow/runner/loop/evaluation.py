@@ -69,7 +69,10 @@ class Evaluation:
         self.parts = parts = self.context.parts
         self.state = self.context.state
         self.engine = self.context.engine
-        self.evaluate = self.context.computed(evaluation_of(parts.task))
+        self.evaluate = self._inferred(self.context.computed(evaluation_of(parts.task)))
+
+    def _inferred(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.inference_mode()(function) if self.parts.section.inference_mode else function
 
     @torch.no_grad()
     def __call__(self, split: Literal["val", "test"], sets: Sequence[str] | None = None) -> bool:
@@ -160,7 +163,7 @@ class Evaluation:
         prediction has one. There may be no targets, so the points that offer outputs or metrics do not fire; those
         before them do.
         """
-        entered = len(self.engine.arounds)
+        entered, predict = len(self.engine.arounds), self._inferred(predict)
         rows = Predictions("the task's predict has returned")
         split = split_of(name)
         self.state.split = name

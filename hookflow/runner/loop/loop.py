@@ -118,6 +118,8 @@ class SafePoint:
         wishes = OBEY if self.signals.commands or self.control.paused else 0
         if requests.stop_reason() is not None or self._signal is not None:
             wishes |= STOP
+        elif requests.stops:  # it waits for run.min_iters, which no safe point announces
+            self.state.attention = True
         if requests.saves:
             wishes |= SAVE
         if requests.validates and not self.state.epoch_is_over:

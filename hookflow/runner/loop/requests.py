@@ -44,8 +44,8 @@ class Requests:
     sizes: Mapping[str, BatchSizes]
     say: Callable[..., None]
     several: bool
-    min_epochs: int = 0
-    """The epochs before which no stop is granted, but for what concerns this process alone."""
+    least: tuple[int, int] = (0, 0)
+    """The epochs and iterations before which no stop is granted, but for what concerns this process alone."""
     offered: list[Any] = field(default_factory=list)
     stops: dict[str, bool] = field(default_factory=dict)
     """The reasons to stop, in the order of asking, and whether each concerns this process alone: the run stops for the
@@ -64,19 +64,26 @@ class Requests:
     keep: int | None = None
 
     def stop(self, reason: str, *, this_process: bool = False) -> None:
-        """End the training at the next safe point, after `min_epochs`.
+        """End the training at the next safe point, after `min_epochs` and `min_iters`.
 
-        Requests about `this_process` alone wait for no epoch, and stop no other run that resumes from an earlier state.
+        Requests about `this_process` alone wait for neither, and stop no other run that resumes from an earlier state.
         """
         self.check("stop", [point.name for point in self.plan.points if point.name not in TOO_LATE_TO_STOP])
-        if not this_process and not self._lasting() and self.state.epoch < self.min_epochs:
-            self.say(f"the stop waits for epoch {self.min_epochs}, as run.min_epochs says: {reason}")
+        if not this_process and not self._lasting() and self.stop_waits:
+            epochs, iters = self.least
+            key, until = ("epochs", f"epoch {epochs}") if self.state.epoch < epochs else ("iters", f"iteration {iters}")
+            self.say(f"the stop waits for {until}, as run.min_{key} says: {reason}")
         self.stops[reason] = this_process and self.stops.get(reason, True)
         self.state.attention = True
 
+    @property
+    def stop_waits(self) -> bool:
+        """Whether the run has not its least length yet."""
+        return self.state.epoch < self.least[0] or self.state.iter < self.least[1]
+
     def stop_reason(self) -> str | None:
         """Return the first reason for which the run is to stop by now."""
-        early = self.state.epoch < self.min_epochs
+        early = self.stop_waits
         return next((reason for reason, this_process in self.stops.items() if this_process or not early), None)
 
     def _lasting(self) -> str | None:
