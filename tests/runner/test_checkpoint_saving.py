@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -15,13 +16,14 @@ import pytest
 import torch
 from torch import nn
 
+from hookflow.errors import UserError
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint import manager
 from hookflow.runner.checkpoint.manager import LARGE, HostCopy, host_memory
 from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
-from tests.conftest import TRACER, NewRun, Train, Trained, messages, reason, records, wait_for
+from tests.conftest import TRACER, NewRun, Train, Trained, hookflow_here, messages, reason, records, wait_for
 from tests.distributed.actors import asked_to_stop
 from tests.hooks.stand_ins import OnCuda
 from tests.limits import LIMIT
@@ -294,3 +296,51 @@ def test_all_of_them_may_stay(trained: Trained) -> None:
     assert [path.name for path in CheckpointStore(run_dir.checkpoints).all()] == [
         f"it{it:08}" for it in range(15, 0, -3)
     ]
+
+
+class Compares:
+    """Compares the weights at the end with those of the best checkpoint."""
+
+    ranks = "zero"
+
+    def after_run(self, run: Any) -> None:
+        if run.is_temporary:
+            return
+        best = torch.load(run.dir / "checkpoints" / "best" / "model.pt", weights_only=True)
+        mine = run.model.state_dict()
+        run.say(f"as the best: {all(torch.equal(mine[name], value) for name, value in best.items())}")
+
+
+class SavesLate:
+    """Requests a checkpoint after the test."""
+
+    def after_test(self, run: Any) -> None:
+        run.save_checkpoint("late")
+
+
+WORSENS = ("optimizer.args.lr=0.9", 'hooks.checkpoint.args.mode="min"', 'hooks.checkpoint.args.monitor="accuracy"')
+"""The first accuracy is the lowest, so that the best weights are not the last ones."""
+
+
+def test_the_best_weights_are_restored_for_the_test_and_what_follows(trained: Trained) -> None:
+    compares = f'hooks.compares={{use="{__file__}:Compares"}}'
+    usual = trained(compares, *WORSENS, "run.test=true")
+    restored = trained(compares, *WORSENS, "run.test=true", "hooks.checkpoint.args.restore_best=true")
+    assert "as the best: False" in messages(usual) and "as the best: True" in messages(restored)
+    assert_same(*(read(run_dir.checkpoints / "last") for run_dir in (usual, restored)))
+    best = restored.checkpoints / "best"
+    assert f"the models have the weights of best ({best.readlink()})" in messages(restored)
+    done = hookflow_here("test", str(best), "--format", "json", cwd=restored.path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    tested = records(restored, "metrics")[-1]
+    assert tested["split"] == "test" and json.loads(done.stdout)["metrics"] == tested["v"], "with the average's, too"
+    assert records(usual, "metrics")[-1]["v"] != tested["v"]
+
+
+def test_nothing_is_saved_once_the_best_weights_are_back(trained: Trained) -> None:
+    late = f'hooks.late={{use="{__file__}:SavesLate"}}'
+    run_dir = trained(late, *WORSENS, "run.test=true", "hooks.checkpoint.args.restore_best=true")
+    assert "no checkpoint is saved (late): the models have the weights of best" in messages(run_dir)
+    assert not (run_dir.checkpoints / "late").exists()
+    with pytest.raises(UserError, match="restore_best needs monitor"):
+        trained("hooks.checkpoint.args={restore_best=true}")

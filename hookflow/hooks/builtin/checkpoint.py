@@ -52,6 +52,9 @@ class Checkpoint(Hook):
     checkpoints are in `<out_dir>/<run.name>/<id>/`, and `checkpoints` in the run directory is a link to that: what
     looks for them there finds them.
 
+    With `restore_best` the models, and averages such as `ema`, have the weights of the best checkpoint by the first
+    metric once the training has ended. The checkpoint `last` is saved before, and nothing is saved after that.
+
     The hook requests a save, and the runner makes it at the next safe point, after all hooks: so no
     hook's state is saved half a step late, and no average is ever caught swapped in.
     """
@@ -78,6 +81,9 @@ class Checkpoint(Hook):
         None
     )
     stage: Annotated[Literal["val", "train"], Field(description="where the numbers of monitor come from")] = "val"
+    restore_best: Annotated[
+        bool, Field(description="whether the models get the best weights at the end of the training, before a test")
+    ] = False
 
     def __post_init__(self) -> None:
         self.keeps_checkpoints_in = self.out_dir
@@ -101,7 +107,8 @@ class Checkpoint(Hook):
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
-        _modes(args.get("monitor"), args.get("mode"))
+        if not _modes(args.get("monitor"), args.get("mode")) and args.get("restore_best"):
+            raise ValueError("restore_best needs monitor, the metric that says which are best")
 
     def after_train_epoch(self, run: Run) -> None:
         run.save_checkpoint("last", keep=self.newest)
@@ -124,10 +131,14 @@ class Checkpoint(Hook):
                 continue
             best.insert(rank, (value, run.iter))
             del best[self.top :]
-            first = "best" if len(self.modes) == 1 else f"best-{metric.replace('/', '_')}"
+            first = self.best_by(metric)
             names = [first, *(f"{first}-{k}" for k in range(2, self.top + 1))]
             down = {names[k]: best[k][1] for k in range(rank + 1, len(best))}
             run.save_checkpoint(names[rank], moved=down, keep=self.newest)
+
+    def best_by(self, metric: str) -> str:
+        """Return the name of the best checkpoint by a metric."""
+        return "best" if len(self.modes) == 1 else f"best-{metric.replace('/', '_')}"
 
     def on_exception(self, run: Run) -> None:
         run.save_checkpoint("exception")

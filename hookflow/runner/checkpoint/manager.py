@@ -174,6 +174,8 @@ class CheckpointManager:
         """The state to save instead of the present one: a validation was aborted, and the resumed run does it again."""
         self.saved_at: int | None = None
         """The iteration of the newest checkpoint."""
+        self.restored = ""
+        """The checkpoint whose weights the models have since the training has ended: nothing is saved any more."""
         self.snapshot = snapshot
         self._context, self._update, self._store = context, update, store
         self._state, self._engine, self._requests = context.state, context.engine, context.requests
@@ -210,6 +212,10 @@ class CheckpointManager:
         """Copy the state and write it in another thread; an earlier write is waited for first."""
         self._update.settle()
         self.report()
+        if self.restored:
+            names = ", ".join(self._requests.take_saves()[0])
+            self._log.say(f"no checkpoint is saved ({names}): the models have the weights of {self.restored}", "warn")
+            return
         changed = [*self._unsaved.warnings()] if self._unsaved else []
         if changed:
             self._unsaved = None

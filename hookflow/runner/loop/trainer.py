@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 from hookflow.events.now import Shared
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
+from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.builtin.gradients import GradClip
 from hookflow.hooks.checkpoint_files import state_key
 from hookflow.pipeline.load import key_of
@@ -26,6 +27,7 @@ from hookflow.runner.data.base import sets_of, split_of
 from hookflow.runner.dispatch.beside import Beside
 from hookflow.runner.dispatch.torch_hooks import register_hooks
 from hookflow.runner.distributed.consensus import AnyConsensus
+from hookflow.runner.distributed.parallel import load_model
 from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.loop.context import Context
@@ -122,6 +124,7 @@ class Trainer:
             if self._update.guard:
                 self._update.guard.announce()
             self._make_loop(resume is None and self._parts.section.sanity).train()
+            self._restore_best()
             if test and self._safe_point.stop is None:
                 self._evaluate("test")
                 self._safe_point.process(wait=True)
@@ -235,6 +238,25 @@ class Trainer:
         self._log.say(f"{'forked' if fork else 'resumed'} from {path.name}: {self.state.place}")
         if self.state.finished and not self.state.validation_due:
             self._log.say("nothing is left to do: every iteration of the training is done")
+
+    def _restore_best(self) -> None:
+        """Give the models the weights of the best checkpoint, where a hook wants that and the training has finished."""
+        hooks = (hook for hook in self._parts.hooks.values() if isinstance(hook, Checkpoint) and hook.restore_best)
+        stop = self._safe_point.stop
+        if (hook := next(hooks, None)) is None or (stop and stop.status != "finished"):
+            return
+        self._checkpoints.save_the_rest()
+        consensus, name = self._context.consensus, hook.best_by(next(iter(hook.modes)))
+        path = consensus.broadcast_object(self._store.names().get(name))
+        if path is None:
+            self._log.say(f'there is no checkpoint "{name}", whose weights restore_best wants', "warn")
+            return
+        state = consensus.together(partial(self._store.take, path, self._parts.device, self._parts.strategy.mesh))
+        self._engine.fire("after_load_checkpoint", state)
+        for model_name, model in self._parts.models.items():
+            load_model(model, state[state_key("model", model_name)])
+        self._checkpoints.restored = name
+        self._log.say(f"the models have the weights of {name} ({path.name})")
 
     def _offer_weights(self) -> None:
         """Fire `after_load_checkpoint` for the weights that models have begun with; load what hooks change in them."""
