@@ -238,12 +238,14 @@ class Checkpoint(MutableMapping[str, Any]):
     """The state of a checkpoint by MMEngine's keys: `state_dict`, `optimizer`, `meta`; others are kept beside them."""
 
     KEYS: ClassVar[Mapping[str, str]] = {"state_dict": "model", "optimizer": "optimizer"}
+    SECTION: ClassVar[str] = "mmengine"
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.state = state
         position = state.get("position", {})
         self._meta = {"epoch": position.get("epoch", 0), "iter": position.get("iter", 0)}
-        self._more: dict[str, Any] = state.setdefault("mmengine", {}) if position else state.get("mmengine", {})
+        more = state.setdefault(self.SECTION, {}) if position else state.get(self.SECTION, {})
+        self._more: dict[str, Any] = more
 
     def __getitem__(self, key: str) -> Any:
         if key == "meta":

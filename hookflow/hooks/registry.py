@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.hooks import mmengine
+from hookflow.hooks import lightning, mmengine
 from hookflow.pipeline.registry import Registry
 
 BUILT_IN: dict[str, str] = {
@@ -60,12 +60,20 @@ class NotImported:
 
 def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
     """Return the class or function that `use` names. Raises UserError when there is none, or it cannot be called."""
-    result = mmengine.find(use, where) if use.startswith(mmengine.PREFIX) else HOOKS.find(use, base, where)
+    result: Any
+    if use.startswith(mmengine.PREFIX):
+        result = mmengine.find(use, where)
+    elif use.startswith(lightning.PREFIX):
+        result = lightning.find(use, where)
+    else:
+        result = HOOKS.find(use, base, where)
     if mmengine.is_mmengine(result):
         return mmengine.adapted(result, where)
+    if lightning.is_lightning(result):
+        return lightning.adapted(result, where)
     if not callable(result):
         raise UserError(Problem(f'"{use}" is no class or function, so it cannot be a hook', where))
-    return result
+    return result  # type: ignore[no-any-return]
 
 
 def find_without_import(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
@@ -75,7 +83,7 @@ def find_without_import(use: str, base: Path, where: Where | None) -> Callable[.
     """
     from hookflow.pipeline.check_imports import missing  # loads pydantic, which `hookflow --help` does without
 
-    if use.startswith(mmengine.PREFIX):
+    if use.startswith((mmengine.PREFIX, lightning.PREFIX)):
         return NotImported
     if problem := missing(use, base, where, HOOKS):
         raise UserError(problem)

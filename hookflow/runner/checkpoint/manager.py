@@ -213,8 +213,8 @@ class CheckpointManager:
         self._update.settle()
         self.report()
         if self.restored:
-            names = ", ".join(self._requests.take_saves()[0])
-            self._log.say(f"no checkpoint is saved ({names}): the models have the weights of {self.restored}", "warn")
+            late = ", ".join(self._requests.take_saves()[0])
+            self._log.say(f"no checkpoint is saved ({late}): the models have the weights of {self.restored}", "warn")
             return
         changed = [*self._unsaved.warnings()] if self._unsaved else []
         if changed:

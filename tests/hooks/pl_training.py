@@ -1,0 +1,151 @@
+"""One small training by Lightning's Trainer, and the same by hookflow; callbacks that see both."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from pytorch_lightning import Callback, LightningModule
+    from pytorch_lightning import Trainer as Theirs
+    from pytorch_lightning.callbacks import EarlyStopping, EMAWeightAveraging
+
+__all__ = ["EMAWeightAveraging", "EarlyStopping"]
+
+PIPELINE = """
+[run]
+name = "pl"
+max_epochs = EPOCHS
+default_hooks = false
+device = "cpu"
+precision = "fp32"
+test = true
+[model]
+use = "tests.hooks.pl_training:net"
+[task]
+use = "tests.hooks.pl_training:Task"
+[optimizer]
+use = "torch.optim:SGD"
+args = { lr = 0.1, momentum = 0.9 }
+[data]
+train = { use = "tests.hooks.pl_training:loader", args = { examples = 12 } }
+val = { use = "tests.hooks.pl_training:loader", args = { examples = 8 } }
+test = { use = "tests.hooks.pl_training:loader", args = { examples = 8 } }
+"""
+
+
+def net() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Linear(4, 3)
+
+
+def loader(examples: int) -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(examples)
+    data = [(torch.randn(4, generator=generator), torch.tensor(k % 3)) for k in range(examples)]
+    return DataLoader(data, batch_size=4)  # type: ignore[arg-type]
+
+
+class Task:
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        return {"loss": functional.cross_entropy(run.model(batch[0]), batch[1])}
+
+    evaluate = step
+
+
+class Module(LightningModule):
+    """The same for Lightning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        return {"loss": functional.cross_entropy(self.net(batch[0]), batch[1])}
+
+    def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        loss = functional.cross_entropy(self.net(batch[0]), batch[1])
+        self.log("val_loss", loss, batch_size=len(batch[1]))
+        return {"loss": loss}
+
+    test_step = validation_step
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+def train_theirs(folder: Path, epochs: int, *callbacks: Any) -> Any:
+    """Train and test by Lightning's Trainer; return the weights and the trainer."""
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    kept = {"enable_checkpointing": any(type(each).__name__ == "ModelCheckpoint" for each in callbacks)}
+    trainer = Theirs(
+        max_epochs=epochs, accelerator="cpu", callbacks=[*callbacks], default_root_dir=folder, num_sanity_val_steps=0,
+        **quiet, **kept,
+    )  # fmt: skip
+    module = Module()
+    trainer.fit(module, loader(12), loader(8))
+    trainer.test(module, loader(8), verbose=False)
+    return {name.removeprefix("net."): value for name, value in module.state_dict().items()}
+
+
+SEEN: list[tuple[Any, ...]] = []
+
+
+class Recorder(Callback):
+    """Record every call with the counters, the stage, the numbers given, and the loss that is monitored."""
+
+
+def _method(name: str) -> Any:
+    def method(self: Any, trainer: Any, module: Any, *offered: Any, **_: Any) -> None:
+        place = (trainer.current_epoch, trainer.global_step, trainer.should_stop, module.device.type)
+        numbers = [each for each in offered if isinstance(each, int)][:1] if "batch" in name else []
+        loss = trainer.callback_metrics.get("val_loss") if name.endswith(("epoch_end", "validation_end")) else None
+        kinds = [type(each).__name__ for each in offered[:1]]
+        SEEN.append((name, *place, numbers, loss and round(float(loss), 6), kinds))
+
+    return method
+
+
+for _name in vars(Callback):
+    if _name.startswith("on_") and not any(each in _name for each in ("predict", "sanity", "zero_grad", "checkpoint")):
+        setattr(Recorder, _name, _method(_name))
+
+
+class Stops(Callback):
+    """Stop in the middle of an epoch."""
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        trainer.should_stop = trainer.global_step == 4
+
+
+class Asks(Callback):
+    """Ask for an attribute of the trainer, and log it."""
+
+    def __init__(self, attribute: str) -> None:
+        self.attribute = attribute
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        names = {"trainer": trainer, "module": module, "torch": torch}
+        trainer.run.say(f"{self.attribute}: {eval(self.attribute, names)}")  # noqa: S307
+
+
+class Clears(Callback):
+    def on_before_zero_grad(self, trainer: Any, module: Any, optimizer: Any) -> None: ...
+
+
+class Raises:
+    def after_train_iter(self, run: Any) -> None:
+        raise RuntimeError("as planned")
+
+
+def size(batch: Any) -> int:
+    return len(batch[1])
+
+
+def tell(trainer: Any, module: Any) -> None:
+    trainer.run.say(f"epoch {trainer.current_epoch}")

@@ -1,0 +1,164 @@
+"""Callbacks of Lightning, unmodified: they see what Lightning's Trainer shows them, in its order, and do their work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from tests.conftest import TOY, Trained, messages, reason, records
+from tests.runner.same import final_state, logged
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def here(tmp_path: Path, trained: Trained) -> Any:
+    """Train the pipeline of `pl_training` with hooks; return the run."""
+    from tests.hooks.pl_training import PIPELINE
+
+    def train(*hooks: str, epochs: int = 2, code: int = 0) -> RunDir:
+        file = tmp_path / "pl.toml"
+        file.write_text(PIPELINE.replace("EPOCHS", str(epochs)))
+        return trained(*hooks, pipeline=file, code=code)
+
+    return train
+
+
+def test_a_callback_sees_the_same_calls_and_counters(here: Any, tmp_path: Path) -> None:
+    from tests.hooks.pl_training import SEEN, Recorder, train_theirs
+
+    SEEN.clear()
+    train_theirs(tmp_path / "theirs", 2, Recorder())
+    expected = [*SEEN]
+    SEEN.clear()
+    here('hooks.recorder={use="tests.hooks.pl_training:Recorder"}')
+    assert expected == SEEN
+
+
+def test_early_stopping_stops_where_lightning_s_trainer_stops(here: Any, tmp_path: Path) -> None:
+    from tests.hooks.pl_training import EarlyStopping, train_theirs
+
+    args = {"monitor": "val_loss", "patience": 1, "min_delta": 0.02}
+    table = json.dumps(args).replace('": ', '"=')
+    theirs = EarlyStopping(**args)
+    train_theirs(tmp_path / "theirs", 9, theirs)
+    run_dir = here(f"hooks.stops={{use='lightning:EarlyStopping', args={table}}}", epochs=9)
+    assert "a callback of Lightning has set trainer.should_stop" in reason(run_dir)
+    assert records(run_dir, "end")[-1]["ep"] == theirs.stopped_epoch + 1 < 9
+
+
+def test_the_middle_of_an_epoch_is_a_place_to_stop(here: Any) -> None:
+    assert records(here('hooks.stops={use="tests.hooks.pl_training:Stops"}'), "end")[-1]["it"] == 4
+
+
+def test_the_average_is_lightning_s_to_the_bit(here: Any, tmp_path: Path) -> None:
+    from tests.hooks.pl_training import EMAWeightAveraging, train_theirs
+
+    theirs = train_theirs(tmp_path / "theirs", 2, EMAWeightAveraging(decay=0.5))
+    saves = 'hooks.checkpoint={use="checkpoint"}'
+    run_dir = here('hooks.average={use="lightning:EMAWeightAveraging", args={decay=0.5}}', saves)
+    state: Any = final_state(run_dir)
+    assert all(torch.equal(state["model"][name], value) for name, value in theirs.items())
+    measured = [each["v"]["loss"] for each in records(run_dir, "metrics")]  # type: ignore[index]
+    plain = [each["v"]["loss"] for each in records(here(), "metrics")]  # type: ignore[index]
+    assert measured[0] != plain[0], "validated with the average"
+
+
+def test_what_callbacks_have_is_resumed_to_the_bit(resumes_alike: Any, tmp_path: Path) -> None:
+    hooks = (
+        'hooks.average={use="lightning:EMAWeightAveraging", args={decay=0.9, update_starting_at_epoch=1}}',
+        'hooks.stops={use="lightning:EarlyStopping", args={monitor="accuracy", mode="max", patience=40}}',
+        'hooks.rates={use="lightning:LearningRateMonitor"}',
+        f'hooks.spikes={{use="lightning:SpikeDetection", args={{exclude_batches_path="{tmp_path}/skip.json"}}}}',
+    )
+    cut = resumes_alike(*hooks, "hooks.ema.enabled=false", point="after_train_iter", at=7)
+    state: Any = final_state(cut)
+    assert {"current_model_state", "averaging_state"} <= state["lightning"].keys()
+
+
+def test_they_log_into_the_run(here: Any) -> None:
+    rates = 'hooks.rates={use="lightning:LearningRateMonitor", args={logging_interval="epoch", log_momentum=true}}'
+    stats = 'hooks.stats={use="lightning:DeviceStatsMonitor"}'
+    speed = 'hooks.speed={use="lightning:ThroughputMonitor", args={batch_size_fn={use="tests.hooks.pl_training:size"}}}'
+    run_dir = here(rates, stats, speed)
+    assert [*logged(run_dir, "lr-SGD").values()] == [0.1, 0.1]
+    assert [*logged(run_dir, "lr-SGD-momentum").values()] == [0.9, 0.9]
+    names = {name for record in records(run_dir, "scalars") for name in record["v"]}  # type: ignore[attr-defined]
+    assert any(name.startswith("DeviceStatsMonitor.on_validation_batch_start/cpu_percent") for name in names)
+    assert any(name == "validate/samples" for name in names)
+
+
+def test_they_write_checkpoints_that_lightning_reads(here: Any) -> None:
+    from tests.hooks.pl_training import Module
+
+    keeps = 'hooks.keeps={use="lightning:ModelCheckpoint", args={monitor="val_loss", save_top_k=1}}'
+    run_dir = here(keeps)
+    (file,) = run_dir.path.rglob("*.ckpt")
+    saved = torch.load(file, weights_only=False)
+    assert saved["global_step"] in (3, 6) and saved["callbacks"] and saved["optimizer_states"]
+    assert file.name == f"epoch={saved['epoch']}-step={saved['global_step']}.ckpt"
+    module = Module()
+    module.net.load_state_dict(saved["state_dict"])
+
+
+def test_they_save_when_something_raises(here: Any, tmp_path: Path) -> None:
+    saves = f'hooks.keeps={{use="lightning:OnExceptionCheckpoint", args={{dirpath="{tmp_path}/kept"}}}}'
+    here(saves, 'hooks.raises={use="tests.hooks.pl_training:Raises"}', code=1)
+    assert torch.load(tmp_path / "kept" / "on_exception.ckpt", weights_only=False)["global_step"] == 1
+    spikes = (
+        f'hooks.spikes={{use="lightning:SpikeDetection", args={{atol=0.0, exclude_batches_path="{tmp_path}/s.json"}}}}'
+    )
+    run_dir = here(spikes, "optimizer.args.lr=1e6", code=1)
+    assert "Training spike detected in batch" in reason(run_dir) and (tmp_path / "s.json").exists()
+
+
+def test_functions_are_callbacks_and_a_timer_stops(here: Any) -> None:
+    calls = (
+        'hooks.calls={use="lightning:LambdaCallback", args={on_train_epoch_end={use="tests.hooks.pl_training:tell"}}}'
+    )
+    assert [text for text in messages(here(calls)) if "epoch" in text] == ["epoch 0", "epoch 1"]
+    timer = 'hooks.timer={use="lightning:Timer", args={duration={seconds=0}, interval="epoch"}}'
+    assert records(here(timer, epochs=5), "end")[-1]["it"] <= 3
+
+
+def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> None:
+    asks = 'hooks.asks={use="tests.hooks.pl_training:Asks", args={attribute="%s"}}'
+    for attribute, value in {
+        "trainer.max_epochs, trainer.num_training_batches, trainer.num_val_batches": "(2, 3, [2])",
+        "trainer.check_val_every_n_epoch, trainer.val_check_interval": "(1, 1.0)",
+        "module.in_features, module.trainer is trainer": "(4, True)",
+        "module(torch.zeros(1, 4)).shape": "torch.Size([1, 3])",
+        "trainer.strategy.broadcast(3), trainer.strategy.reduce_boolean_decision(True)": "(3, True)",
+    }.items():
+        assert f"{attribute}: {value}" in messages(here(asks % attribute))
+    assert "Lightning's Trainer has no checkpoint_callback" in reason(
+        here(asks % "trainer.checkpoint_callback", code=1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("use", "message", "hint"),
+    [
+        ("lightning:EarlyStoping", 'Lightning has no callback "EarlyStoping"', 'did you mean "EarlyStopping"?'),
+        ("lightning:StochasticWeightAveraging", "StochasticWeightAveraging needs Lightning's Trainer", 'use = "swa"'),
+        ("tests.hooks.pl_training:Clears", "Clears.on_before_zero_grad has no point here", "gradients are cleared"),
+    ],
+)
+def test_what_is_not_there_is_named(use: str, message: str, hint: str) -> None:
+    with pytest.raises(UserError) as refused:
+        compile_pipeline(parse(TOY.read_text(), TOY, [f'hooks.theirs={{use="{use}"}}']))
+    assert refused.value.problems[0].message == message
+    assert hint in refused.value.problems[0].hint
+
+
+def test_it_is_not_offloaded() -> None:
+    with pytest.raises(UserError, match="a callback of Lightning, whose trainer shows all of the run"):
+        compile_pipeline(parse(TOY.read_text(), TOY, ['hooks.a={use="lightning:Timer", offload=true}']))
