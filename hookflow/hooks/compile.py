@@ -21,6 +21,7 @@ from hookflow.hooks.dataflow import undeclared_slots, with_scalars
 from hookflow.hooks.inspect import Inspection
 from hookflow.hooks.lightning import LightningHook
 from hookflow.hooks.mmengine import is_adapted, with_priorities
+from hookflow.hooks.pointrix import PointrixHook
 from hookflow.hooks.registry import find_hook, find_without_import
 from hookflow.hooks.run import Run
 from hookflow.hooks.table import HookTable
@@ -119,6 +120,8 @@ def _wish(table: HookTable, node: Node, sources: Mapping[str, Source | None]) ->
 def _obstacles(table: HookTable, node: Node, sources: Mapping[str, Source | None]) -> Iterator[str]:
     if is_adapted(table.hook):
         yield "it is a hook of MMEngine, whose runner shows all of the run"
+    if isinstance(table.hook, type) and issubclass(table.hook, PointrixHook):
+        yield "it is a hook of Pointrix, whose trainer shows all of the run"
     if isinstance(table.hook, type) and issubclass(table.hook, LightningHook):
         yield "it is a callback of Lightning, whose trainer shows all of the run"
     if getattr(table.hook, "watches", None):

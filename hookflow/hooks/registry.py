@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.hooks import lightning, mmengine
+from hookflow.hooks import lightning, mmengine, pointrix
 from hookflow.pipeline.registry import Registry
 
 BUILT_IN: dict[str, str] = {
@@ -51,6 +51,10 @@ BUILT_IN: dict[str, str] = {
 HOOKS = Registry("hook", "hookflow.hooks", BUILT_IN)
 
 
+THEIRS = {mmengine.PREFIX: mmengine.find, lightning.PREFIX: lightning.find, pointrix.PREFIX: pointrix.find}
+"""By prefix of `use`: what finds a hook of another framework."""
+
+
 class NotImported:
     """Not imported."""
 
@@ -60,20 +64,17 @@ class NotImported:
 
 def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
     """Return the class or function that `use` names. Raises UserError when there is none, or it cannot be called."""
-    result: Any
-    if use.startswith(mmengine.PREFIX):
-        result = mmengine.find(use, where)
-    elif use.startswith(lightning.PREFIX):
-        result = lightning.find(use, where)
-    else:
-        result = HOOKS.find(use, base, where)
+    find = next((find for prefix, find in THEIRS.items() if use.startswith(prefix)), None)
+    result = find(use, where) if find else HOOKS.find(use, base, where)
     if mmengine.is_mmengine(result):
         return mmengine.adapted(result, where)
     if lightning.is_lightning(result):
         return lightning.adapted(result, where)
+    if pointrix.is_pointrix(result):
+        return pointrix.adapted(result, where)
     if not callable(result):
         raise UserError(Problem(f'"{use}" is no class or function, so it cannot be a hook', where))
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 def find_without_import(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
@@ -83,7 +84,7 @@ def find_without_import(use: str, base: Path, where: Where | None) -> Callable[.
     """
     from hookflow.pipeline.check_imports import missing  # loads pydantic, which `hookflow --help` does without
 
-    if use.startswith((mmengine.PREFIX, lightning.PREFIX)):
+    if use.startswith((*THEIRS,)):
         return NotImported
     if problem := missing(use, base, where, HOOKS):
         raise UserError(problem)

@@ -1,0 +1,192 @@
+"""Hooks of Pointrix, unmodified: each method is called with a `trainner` that is a view of the run.
+
+`use = "pointrix:LogHook"` names a hook of Pointrix's registry; any class whose methods take `trainner` is adapted
+likewise. Source: `pointrix.hook` and `pointrix.engine`, of March 2025. Points that Pointrix declares and never fires,
+such as `after_run`, fire here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from inspect import Parameter, Signature
+from types import FunctionType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import tomli
+
+from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.base import Hook
+from hookflow.hooks.mmengine import numbers, numbers_of
+from hookflow.pipeline.registry import missing_package
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+
+PREFIX = "pointrix:"
+ARGUMENT = "trainner"
+
+POINTS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("before_run", "before_train", "before_val", "after_val", "after_train", "after_run"), ()),
+    **dict.fromkeys(("before_train_iter", "before_val_iter"), ()),
+    **dict.fromkeys(("after_train_iter", "after_val_iter"), ("outputs",)),
+    **dict.fromkeys(("after_load_checkpoint", "before_save_checkpoint"), ("checkpoint",)),
+    "on_exception": (),
+}
+"""The points of Pointrix, all of which are hookflow's too, with what they offer here; `exception` is `on_exception`."""
+
+
+def is_pointrix(kind: object) -> bool:
+    """Say whether something is a class with a method of Pointrix's, which takes `trainner`."""
+    if not issubclass(type(kind), type):  # past what an object says of its class, which may raise
+        return False
+    return any(
+        _takes_trainner(type.__getattribute__(base, "__dict__")) for base in type.__getattribute__(kind, "__mro__")
+    )
+
+
+def _takes_trainner(members: Mapping[str, Any]) -> bool:
+    own = (members.get(point) for point in POINTS)
+    return any(isinstance(member, FunctionType) and ARGUMENT in member.__code__.co_varnames[:2] for member in own)
+
+
+def find(use: str, where: Where | None) -> type:
+    """Return the hook of Pointrix's registry that `use` names. Raises UserError where there is none."""
+    if problem := missing_package(f'use = "{use}"', "pointrix", "", where):
+        raise UserError([Problem(problem.message, where, "install it as its own page describes")])
+    import pointrix.hook
+
+    name = use.removeprefix(PREFIX)
+    result: Any = getattr(pointrix.hook, name, None)
+    if not is_pointrix(result):
+        known = [name for name, item in vars(pointrix.hook).items() if is_pointrix(item)]
+        raise UserError(Problem(f'Pointrix has no hook "{name}"', where, nearest(name, known)))
+    return result  # type: ignore[no-any-return]
+
+
+def adapted(kind: type, where: Where | None) -> type[Hook]:
+    """Return a class of hookflow's hooks that calls a hook of Pointrix."""
+    base = next(
+        (base for base in kind.__mro__ if base.__module__.startswith("pointrix") and base.__name__ == "Hook"), None
+    )
+    own = {name for each in kind.__mro__ if each not in (base, object) for name in vars(each)}
+    theirs = {point: "exception" if point == "on_exception" else point for point in POINTS}
+    methods = {point: _method(point, name) for point, name in theirs.items() if name in own}
+    facts = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__signature__": inspect.signature(kind)}
+    return type(kind.__name__, (PointrixHook,), {**facts, "kind": kind, **methods})
+
+
+def _method(point: str, name: str) -> Callable[..., None]:
+    names = POINTS[point]
+
+    def method(self: PointrixHook, run: Run, *offered: Any) -> None:
+        trainner = Trainner.of(run)
+        trainner.take(point, dict(zip(names, offered, strict=True)))
+        call = getattr(self.hook, name)
+        call(*() if name == "exception" else (trainner, *offered) if names == ("checkpoint",) else (trainner,))
+
+    parameters = [Parameter(each, Parameter.POSITIONAL_OR_KEYWORD) for each in ("self", "run", *names)]
+    method.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    method.__name__ = method.__qualname__ = point
+    return method
+
+
+class PointrixHook(Hook):
+    """A hook of Pointrix. A checkpoint has its numbers and tensors."""
+
+    kind: ClassVar[type]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.hook = self.kind(*args, **kwargs)
+
+    def state_dict(self) -> dict[str, Any]:
+        return numbers_of(vars(self.hook))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        vars(self.hook).update(state)
+
+
+class Console:
+    """What Pointrix calls a logger: a console, whose texts are messages of the run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def log(self, *objects: Any, **_: Any) -> None:
+        self._run.say(" ".join(map(str, objects)))
+
+    print = info = log
+
+
+class Writer:
+    """Pointrix's writer, which logs into the run and its writers."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def write_scalar(self, name: str, scalar: Any, step: int = 0) -> None:
+        self._run.log(name, scalar)
+
+    def write_image(self, name: str, image: Any, step: int = 0, caption: str | None = None) -> None:
+        self._run.log_image(name, image, caption or "")
+
+    def write_config(self, name: str, config_dict: Mapping[str, Any], step: int = 0) -> None:
+        self._run.log_text(name, f"{config_dict}")
+
+
+TRAINNERS: WeakKeyDictionary[Any, Trainner] = WeakKeyDictionary()
+"""The trainer of each run: its hooks share it."""
+
+
+class Trainner:
+    """A run as Pointrix's trainer shows it to hooks. `global_step` is that of the iteration which runs, from 1 on."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.model, self.device, self.exp_dir = run.model, run.device, run.dir
+        self.optimizer_dict, self.datapipeline = run.optimizers, run.data
+        self.logger, self.writer = Console(run), Writer(run)
+        self.loss_dict: dict[str, Any] = {}
+        self.metric_dict: dict[str, Any] = {}
+        self._begins = 0
+
+    @classmethod
+    def of(cls, run: Run) -> Trainner:
+        """Return the trainer of a run."""
+        if run not in TRAINNERS:
+            TRAINNERS[run] = cls(run)
+        return TRAINNERS[run]
+
+    def take(self, point: str, offered: Mapping[str, Any]) -> None:
+        """Take the state of a point: the numbers of a step are losses, those of a validation batch metrics."""
+        self._begins = int(point == "before_train_iter")
+        if point == "after_train_iter":
+            self.loss_dict = numbers(offered["outputs"])
+        elif point == "after_val_iter":
+            self.metric_dict = numbers(offered["outputs"])
+        elif point == "after_val":
+            self.metric_dict = dict(self.run.metrics)
+
+    @property
+    def global_step(self) -> int:
+        return self.run.iter + self._begins
+
+    @property
+    def optimizer(self) -> Any:
+        return self.run.optimizer
+
+    @property
+    def val_dataset_size(self) -> int:
+        return len(self.run.data["val"])
+
+    @cached_property
+    def cfg(self) -> Any:
+        """The section `run` of the pipeline, with Pointrix's names of lengths."""
+        section = tomli.loads(RunDir(self.run.dir).pipeline.read_text("utf-8"))["run"]
+        return SimpleNamespace(**{"val_interval": section.get("val_every"), **section, "max_steps": self.run.max_iters})
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"hookflow's view of Pointrix's trainer has no {name}")
