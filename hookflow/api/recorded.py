@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +22,7 @@ from hookflow.graph.plan import Plan
 from hookflow.monitor.index import Index, Row
 from hookflow.monitor.selection import html_table, select
 from hookflow.monitor.summary import read_overview
+from hookflow.pipeline.source_map import as_toml
 from hookflow.runner.checkpoint.manifest import (
     DamagedError,
     damage,
@@ -26,6 +30,7 @@ from hookflow.runner.checkpoint.manifest import (
     names_by_checkpoint,
     read_manifest,
 )
+from hookflow.service.rerun import Unlike
 from hookflow.service.runs import LATEST, ScalarRow, find_run, recorded_plan, scalars
 
 if TYPE_CHECKING:
@@ -170,8 +175,47 @@ class RecordedRun:
         hint = nearest_or_all(name, there)
         raise UserError(Problem(f'the run {self.id} has no checkpoint "{name}"', hint=hint))
 
+    def rerun(
+        self,
+        at: int,
+        *,
+        iters: int = 20,
+        with_: Sequence[str] = (),
+        without: Sequence[str] = (),
+        overrides: Mapping[str, Any] | None = None,
+    ) -> Rerun:
+        """Do `iters` iterations from iteration `at` on again, in a process of their own, and compare what they log.
+
+        `with_` are hooks that watch ("grad_norm", "./probe.py:Probe"), `without` names hooks that are left out. This is
+        `hookflow rerun`. Raises UserError as that command does.
+        """
+        command = [sys.executable, "-m", "hookflow", "rerun", str(self.dir), f"--at={at}", f"--for={iters}"]
+        command += [f"--with={use}" for use in with_] + [f"--without={name}" for name in without]
+        command += [f"--set={key}={as_toml(value)}" for key, value in (overrides or {}).items()]
+        done = subprocess.run([*command, "--format=json"], capture_output=True, text=True, check=False)
+        if done.returncode > 1:
+            raise UserError(Problem(done.stderr.strip() or f"the rerun has ended with exit code {done.returncode}"))
+        result = json.loads(done.stdout)
+        more = {name: {int(it): value for it, value in its.items()} for name, its in result["more"].items()}
+        unlike = [Unlike(**each) for each in result["unlike"]]
+        return Rerun(RecordedRun(RunDir(Path(result["rerun"]))), unlike, result["causes"], result["compared"], more)
+
     def __repr__(self) -> str:
         return f"<Run {self.name} {self.id}: {self.status}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """Iterations that were done again: the run of their own, and what differs from the recording."""
+
+    run: RecordedRun
+    unlike: Sequence[Unlike]
+    """The numbers that are not the recorded ones to the bit, the first one first."""
+    causes: Sequence[str]
+    compared: int
+    """How many numbers were held against the recording."""
+    more: Mapping[str, Mapping[int, float]]
+    """Numbers beyond the recording, as those of hooks that watched, by name and iteration."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import FormatOption, RunsFolder, Without
+from hookflow.cli.options import FormatOption, Overrides, RunsFolder, Without
 from hookflow.cli.output import columns, echo, echo_json
 from hookflow.cli.resume import Changes, as_recorded
 from hookflow.errors import Problem, UserError, Where, first_few
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from hookflow.service.pipelines import Target
     from hookflow.service.rerun import Comparison
 
+PDB = "Stop in Python's debugger before iteration N."
+BATCH_FILE = "Save the batch of iteration N there, by torch.save."
 WITH = "A hook that watches, too: one of hookflow's by its name, or ./file.py:Name. Repeatable."
 WRITES_FILES = ("export", "predict")
 """Built-in hooks that write files at the end of a run: a rerun has none of them."""
@@ -42,6 +44,9 @@ def rerun(
     for_: Annotated[int, typer.Option("--for", min=1, metavar="K", help="How many iterations, from N on.")] = 20,
     with_: Annotated[list[str] | None, typer.Option("--with", metavar="USE", help=WITH)] = None,
     without: Without = None,
+    set_: Overrides = None,
+    save_batch: Annotated[Path | None, typer.Option("--save-batch", metavar="FILE", help=BATCH_FILE)] = None,
+    debug: Annotated[bool, typer.Option("--pdb", help=PDB)] = False,
     format_: FormatOption = "text",
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
@@ -49,7 +54,7 @@ def rerun(
 
     It starts from the newest checkpoint before iteration N, or at the beginning, and ends K iterations later. More
     hooks may watch, and hooks may be left out to see what would have been. The run is only read: what the rerun records
-    is in a folder of its own, whose name is printed.
+    is in a folder of its own, whose name is printed. A run of several ranks is done again by as many.
 
     Exits with 0 if every number is the recorded one, to the bit, with 1 if one is not.
 
@@ -67,8 +72,10 @@ def rerun(
     end = at + for_ - 1
     parent = _before(run_dir, at)
     begin = parent.it if parent else 0
-    target = _target(run_dir, parent, end, with_ or (), tuple(without or ()))
-    again = _trained(target, parent)
+    world = _world(parent, records)
+    hooks = [*_tools(at, save_batch, debug=debug, world=world)]
+    target = _target(run_dir, parent, end, with_ or (), tuple(without or ()), [*hooks, *(set_ or ())])
+    again = _trained(target, parent, world)
     own = event_log(again.events).read_all()
     result = compare(scalar_rows(records), scalar_rows(own), begin, end)
     beginnings = [record for record in records if record["k"] == "run" and record["it"] <= begin]
@@ -80,26 +87,47 @@ def rerun(
         echo_json({"run": run_dir.id, "rerun": str(again.path), "reached": reached, "causes": why, **asdict(result)})
     else:
         from_ = parent.checkpoint if parent else "the beginning"
-        echo("\n".join(_report(result, why, at, reached, f"{run_dir.id} from {from_}", probes=bool(with_ or without))))
+        echo(
+            "\n".join(
+                _report(result, why, at, reached, f"{run_dir.id} from {from_}", probes=bool(with_ or without or set_))
+            )
+        )
         if falls_short:
             echo(f"  it has ended early: the run has done {counted(done, 'iteration')}")
         echo(f"the rerun is in {again.path}: hookflow show {again.path}")
     raise typer.Exit(int(bool(result.unlike) or falls_short))
 
 
-def _before(run_dir: RunDir, at: int) -> Parent | None:
-    """Return the newest checkpoint before iteration `at` that is whole, or that the run was forked from; or None.
+def _world(parent: Parent | None, records: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many ranks have trained from there on."""
+    from hookflow.runner.checkpoint.manifest import read_manifest
 
-    Raises UserError where several ranks have saved it.
-    """
+    if parent:
+        return int(read_manifest(Path(parent.path)).get("world", 1))
+    return next((int(record["world"]) for record in records if record["k"] == "run"), 1)
+
+
+def _tools(at: int, batch: Path | None, *, debug: bool, world: int) -> Iterator[str]:
+    """Yield overrides with the hooks that save a batch and stop in the debugger."""
+    from hookflow.pipeline.source_map import as_toml
+    from hookflow.service import rerun as service
+
+    if batch is not None:
+        args = as_toml({"at": at, "file": str(batch.absolute())})
+        yield f'hooks.{service.BATCH}={{ use = "{service.__name__}:SaveBatch", args = {args} }}'
+    if debug:
+        if world > 1 or not sys.stdin.isatty():
+            raise UserError(Problem("--pdb needs a terminal, and a run of one process", Where("--pdb")))
+        yield f'hooks.{service.DEBUGGER}={{ use = "{service.__name__}:Debugger", args = {{ at = {at} }} }}'
+
+
+def _before(run_dir: RunDir, at: int) -> Parent | None:
+    """Return the newest checkpoint before iteration `at` that is whole, or that the run was forked from; or None."""
     from hookflow.events.rundir import Parent
     from hookflow.runner.checkpoint.manifest import damage, list_checkpoints, read_manifest
 
     for path in list_checkpoints(run_dir.checkpoints):
         if not damage(path, thorough=False) and (manifest := read_manifest(path))["it"] < at:
-            if manifest.get("world", 1) > 1:
-                ranks = counted(manifest["world"], "rank")
-                raise UserError(Problem(f"{run_dir.id} was trained by {ranks}: only one process is done again"))
             return Parent(run_dir.id, path.name, manifest["it"], str(path.absolute()))
     forked = run_dir.parent()
     if forked and forked.it >= at:
@@ -107,8 +135,15 @@ def _before(run_dir: RunDir, at: int) -> Parent | None:
     return forked
 
 
-def _target(run_dir: RunDir, parent: Parent | None, end: int, with_: Iterable[str], without: tuple[str, ...]) -> Target:
-    """Return the pipeline that was recorded, without what writes elsewhere, with the hooks that watch, and an end."""
+def _target(
+    run_dir: RunDir,
+    parent: Parent | None,
+    end: int,
+    with_: Iterable[str],
+    without: tuple[str, ...],
+    changes: Iterable[str],
+) -> Target:
+    """Return the recorded pipeline without what writes elsewhere, with the hooks that watch, an end, and `changes`."""
     from hookflow.pipeline.check_imports import missing_objects
     from hookflow.runner.checkpoint.resume_rules import recorded
     from hookflow.service.rerun import END, End
@@ -120,7 +155,7 @@ def _target(run_dir: RunDir, parent: Parent | None, end: int, with_: Iterable[st
     for use in with_:
         added[_name_for(use, {*pipeline.hooks, *added})] = _use(use)
     kept = [name for name, hook in pipeline.hooks.items() if hook.use in WRITES_FILES and name not in without]
-    overrides = [f"hooks.{name}={table}" for name, table in added.items()] + [*_quiet(pipeline)]
+    overrides = [f"hooks.{name}={table}" for name, table in added.items()] + [*_quiet(pipeline), *changes]
     target = as_recorded(run_dir, folder, Changes(tuple(overrides), (*without, *kept)))
     if missing := missing_objects(target.loaded):
         raise UserError(missing)
@@ -151,20 +186,23 @@ def _quiet(pipeline: Pipeline) -> Iterator[str]:
             yield f"hooks.{name}.args={as_toml({key: arg for key, arg in hook.args.items() if key != 'out_dir'})}"
 
 
-def _trained(target: Target, parent: Parent | None) -> RunDir:
-    """Train in this process and return the directory of the rerun, which may have raised as the run did.
+def _trained(target: Target, parent: Parent | None, world: int) -> RunDir:
+    """Train in this process, or by ranks; return the directory of the rerun, which may have raised as the run did.
 
     Exits with 2 after a user's mistake, and with 130 or 143 after a signal.
     """
-    from hookflow.runner.process.launch import claim, new_run
+    from hookflow.runner.process.launch import claim, new_run, start
     from hookflow.runner.process.main import train
     from hookflow.service.runs import failure_report
 
     runs = Path(tempfile.mkdtemp(prefix="hookflow-rerun-"))
     run_dir = new_run(target.loaded, target.plan, runs, base=target.base, parent=parent)
-    claim(run_dir)
-    with redirect_stdout(sys.stderr):
-        code = train(run_dir)
+    if world > 1:
+        code = start(run_dir, nproc=world, notifies=False).wait()
+    else:
+        claim(run_dir)
+        with redirect_stdout(sys.stderr):
+            code = train(run_dir)
     if code == 2:
         print_error(failure_report(run_dir))
     if code in (2, 130, 143):

@@ -503,6 +503,9 @@ class MonitorApp(App[Outcome]):
             case "copy row" | "copy panel" as copy:
                 scene = self._scene()
                 self._copy(pointer.copied(scene, self._draw(scene), copy == "copy panel"))
+            case str() as action if action.startswith("copy text "):
+                self._copy(text := action.removeprefix("copy text "))
+                self._say(f"copied: {text}")
             case "image":
                 with self._telling("cannot save an image"):
                     name = time.strftime("screen-%Y%m%d-%H%M%S.svg")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import pdb
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,8 +17,8 @@ from hookflow.service.runs import ScalarRow
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
-END = "rerun_end"
-"""The name of the hook that ends a rerun."""
+END, BATCH, DEBUGGER = "rerun_end", "rerun_batch", "rerun_debugger"
+"""The names of the hooks that end a rerun, save the batch of an iteration, and stop before one."""
 
 MEASURED = ("samples_per_s", "tokens_per_s", "mfu", "memory/*")
 """The numbers that a clock or the machine has made, and not the training."""
@@ -43,6 +45,54 @@ class End(Hook):
     def after_train_iter(self, run: Run) -> None:
         if run.iter >= self.at:
             run.stop("the rerun is done", this_process=True)
+
+
+@dataclass(eq=False)
+class SaveBatch(Hook):
+    """Saves the batch of iteration `at` by `torch.save`: of several batches that it accumulates, a list."""
+
+    phase = "last"
+    ranks = "zero"
+
+    at: int
+    file: str
+
+    def __post_init__(self) -> None:
+        self.batches: list[Any] = []
+
+    def before_train_iter(self, run: Run, batch: Any) -> None:
+        if run.iter == self.at - 1 and not any(batch is each for each in self.batches):
+            self.batches.append(batch)
+
+    after_forward = before_train_iter  # of each batch that an iteration accumulates
+
+    def after_train_iter(self, run: Run) -> None:
+        self._save()
+
+    def on_exception(self, run: Run) -> None:
+        self._save()  # it may be this batch that has raised
+
+    def _save(self) -> None:
+        import torch
+
+        if self.batches:
+            torch.save(self.batches if self.batches[1:] else self.batches[0], self.file)
+            self.batches = []
+
+
+@dataclass(eq=False)
+class Debugger(Hook):
+    """Stops in Python's debugger before iteration `at`, with `run` and `batch` at hand."""
+
+    phase = "last"
+
+    at: int
+
+    def before_train_iter(self, run: Run, batch: Any) -> None:
+        if run.iter == self.at - 1:
+            debugger = pdb.Pdb(stdin=sys.__stdin__, stdout=sys.__stdout__)
+            debugger.message(f"before iteration {self.at}; `run` and `batch` are at hand, `c` goes on")
+            debugger.set_trace()
 
 
 @dataclass(frozen=True, slots=True)

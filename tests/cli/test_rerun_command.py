@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+import hookflow as api
+from hookflow.errors import UserError
 from hookflow.events import run_lock
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.runner.process.signals import handlers_put_back
 from tests.cli.conftest import HEAD
-from tests.conftest import TESTS, hookflow_here, run_here
+from tests.conftest import TESTS, hookflow, hookflow_here, run_here
+from tests.monitor.test_terminal import Terminal
 
 HOOKS = """
 import time
@@ -45,6 +50,8 @@ args = {{ window = 2 }}
 use = "csv"
 """
 DATA = f'data.train={{use="{TESTS}/loaders.py:Numbers", loader={{batch_size=8, workers=2}}}}'
+
+RANKS = DATA.replace("workers=2", "workers=0")
 
 
 @pytest.fixture
@@ -99,3 +106,49 @@ def test_a_run_that_failed_is_looked_into(folder: Path) -> None:
     assert "to the bit" in shown
     assert "grad_norm" in shown
     assert "has done" in rerun(run.id, "--at", "99", code=2)
+
+
+def test_the_batch_is_saved_and_keys_are_set(folder: Path) -> None:
+    run = trained(DATA, "run.accumulate=2", "run.max_epochs=2")
+    shown = rerun(run.id, "--at", "4", "--for", "2", "--save-batch", "batch.pt", "--set", "run.detect_anomaly=true")
+    assert "to the bit" in shown
+    first, second = torch.load("batch.pt", weights_only=True)
+    assert first[0].shape[1:] == second[0].shape[1:] == (4,) and first[1].dtype == torch.int64
+    rerun(run.id, "--at", "4", "--for", "1", "--save-batch", "again.pt")
+    assert torch.equal(first[0], torch.load("again.pt", weights_only=True)[0][0])
+    assert "run.detect_anomalies" in rerun(run.id, "--at", "4", "--set", "run.detect_anomalies=true", code=2)
+
+
+def test_several_ranks_are_done_again_by_as_many(folder: Path) -> None:
+    done = hookflow("run", "p.toml", "--nproc", "2", "--set", RANKS, "--set", RANKS.replace("train", "val"), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    run = all_runs(Path("runs"))[0]
+    shown = rerun(run.id, "--at", "4", "--for", "2", "--with", "./probe.py:Probe")
+    assert re.search(r"[1-9]\d* numbers of \d names \(.*loss.*\): every one is as recorded, to the bit", shown)
+    assert "probe/twice" in shown
+    assert "--pdb needs a terminal" in rerun(run.id, "--at", "4", "--pdb", code=2)
+    early = rerun(run.id, "--at", "1", "--for", "2")
+    assert "from the beginning" in early and "to the bit" in early
+
+
+def test_the_debugger_stops_before_the_iteration(folder: Path) -> None:
+    run = trained()
+    terminal = Terminal(
+        sys.executable, "-m", "hookflow", "rerun", run.id, "--at", "8", "--for", "1", "--pdb", cwd=folder
+    )
+    terminal.wait_for("before iteration 8")
+    terminal.press("p run.iter, type(batch).__name__\n")
+    terminal.wait_for("(7, 'tuple')")
+    terminal.press("c\n")
+    assert terminal.finish() == 0
+    terminal.wait_for("to the bit")
+
+
+def test_python_gets_the_differences_and_the_numbers_of_what_watched(folder: Path) -> None:
+    run = trained('hooks.clock={use="./probe.py:clock", points=["after_train_iter"]}')
+    again = api.load_run(run.path).rerun(at=8, iters=2, with_=["./probe.py:Probe"], overrides={"run.seed": 0})
+    assert [(each.iter, each.name) for each in again.unlike] == [(9, "clock")]
+    assert {8, 9} <= again.more["probe/twice"].keys() and again.compared > 4
+    assert again.run.scalars("loss")["iter"][-1] >= 9
+    with pytest.raises(UserError, match="has done 15 iterations"):
+        api.load_run(run.path).rerun(at=99)

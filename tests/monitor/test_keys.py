@@ -187,6 +187,13 @@ def test_the_help_defines_every_key_and_scrolls(scene: At) -> None:
     assert "h ← →" not in replayed and "from the hooks to the points" in replayed
 
 
+def test_the_iteration_at_the_cursor_can_be_done_again(scene: At) -> None:
+    at = scene()
+    at.view.open("metrics")
+    pressed(at, "left")
+    assert press("R", at) == f"copy text hookflow rerun {at.known_as} --at {at.view.metrics.at} --with grad_norm"
+
+
 def test_a_key_without_an_action_says_so(scene: At) -> None:
     at = scene()
     for key, shown in {"Z": "Z", "f9": "f9", "shift+down": "shift+down", "circumflex_accent": "^"}.items():

@@ -201,7 +201,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_cause(trained: Trained,
     assert ("The diagnosis raised" in text) == (kind == "once")
     assert torch.load(run_dir.path / "nonfinite-batch-it3.pt", weights_only=True)
     (error,) = records(run_dir, "error")
-    assert "test_" not in str(error["traceback"]) and "NonFiniteLossError" in str(error["traceback"])
+    assert "--at 3 --with grad_norm" in text, "how to look into it"
+    assert "in test_" not in str(error["traceback"]) and "NonFiniteLossError" in str(error["traceback"])
     assert "told" in messages(run_dir), "hooks are told of the loss"
     state = read(CheckpointStore(run_dir.checkpoints).names()["mine"])
     assert state["position"]["iter"] == 1 and all(tensor.isfinite().all() for tensor in state["model"].values())

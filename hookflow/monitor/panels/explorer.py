@@ -254,6 +254,12 @@ def _read(steps: int, scene: Scene) -> Notice | None:
     return None
 
 
+def _rerun(scene: Scene) -> str | Notice:
+    if not Board(scene).ends:
+        return Notice("there are no values to read off")
+    return f"copy text hookflow rerun {scene.known_as} --at {scene.view.metrics.at or scene.state.it} --with grad_norm"
+
+
 def _zoom(step: int, scene: Scene) -> Notice | None:
     choices, (first, last) = scene.view.metrics, Board(scene).its
     if step > 0 and last - first <= NEAREST:
@@ -303,6 +309,7 @@ EXPLORER = Page(
         Action("row-after", "]", "to the metric before, and to the next", partial(_move, step=1)),
         Action("smooth", "s", "smooth the line of the training, more, and not at all", _smooth),
         Action("axis", "x", "axis in iterations, epochs or seconds", _turn_unit),
+        Action("rerun", "R", "copy the command that does the iteration at the cursor again", _rerun),
         Action("filter-metrics", "/", "show the metrics whose names match globs or parts", _filter),
     ),
     hints=lambda scene: [

@@ -60,10 +60,13 @@ Place = tuple[int, int, int]
 class Losses:
     """The losses of a training: each is checked as soon as the host has it, on CUDA an iteration or so later.
 
-    `explain` returns the rest of the message for the batch of the loss, or for None where that batch is gone.
+    `explain` returns the rest of the message for the batch of the loss, or for None where that batch is gone, and for
+    its iteration.
     """
 
-    def __init__(self, device: torch.device, state: RunState, explain: Callable[[Any], str] = lambda batch: "") -> None:
+    def __init__(
+        self, device: torch.device, state: RunState, explain: Callable[[Any, int], str] = lambda batch, it: ""
+    ) -> None:
         self._state = state
         self._explain = explain
         self._sent: AsyncScalarCopy[Place] = AsyncScalarCopy()
@@ -91,7 +94,7 @@ class Losses:
         number = "NaN" if value != value else "infinite"
         it, ep, index = (done + 1 for done in place)
         where = f"iteration {it} (epoch {ep}, batch {index})"
-        return NonFiniteLossError(f"the loss is {number} in {where}. {self._explain(batch)}".rstrip())
+        return NonFiniteLossError(f"the loss is {number} in {where}. {self._explain(batch, it)}".rstrip())
 
 
 def advice(precision: str, *, clips: bool, saved: bool) -> str:

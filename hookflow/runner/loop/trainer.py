@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from hookflow.events.now import Shared
-from hookflow.events.rundir import RunDir
+from hookflow.events.rundir import RunDir, run_argument
 from hookflow.graph.plan import Plan
 from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.builtin.gradients import GradClip
@@ -270,12 +270,15 @@ class Trainer:
             where = self._parts.place(f"{key_of('model', name)}.weights")
             load_changes(self._parts.models[name], state, offered.get(state_key("model", name), {}), where)
 
-    def _explain_loss(self, batch: Any) -> str:
+    def _explain_loss(self, batch: Any, it: int) -> str:
         parts = self._parts
         step = in_precision(parts.task.step, parts.device, parts.precision, parts.section.compile)
         clips = any(isinstance(hook, GradClip) for hook in parts.hooks.values())
         ways = advice(parts.precision, clips=clips, saved=bool(self._store.all()))
-        return " ".join([*diagnose(parts, self.state, self.run, step, batch), ways])
+        again = (
+            f"To look into it: hookflow rerun {run_argument(RunDir(self._context.folder))} --at {it} --with grad_norm"
+        )
+        return " ".join([*diagnose(parts, self.state, self.run, step, batch), ways, again])
 
     def _beside(self, plan: Plan) -> Beside | None:
         """Return the threads of the offloaded hooks; None where no hook is."""

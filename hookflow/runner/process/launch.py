@@ -109,6 +109,7 @@ def start(
     max_restarts: int = 0,
     standby: Standby | None = None,
     environment: Mapping[str, str] | None = None,
+    notifies: bool = True,
 ) -> subprocess.Popen[bytes]:
     """Start the training in a session of its own; its output goes to the run's `output.log`.
 
@@ -133,7 +134,8 @@ def start(
                 holding = f"--locks={','.join(map(str, locks))}"
                 arguments = (str(run_dir.path), holding, *options)
                 child = _python(module, *arguments, output=output, descriptors=locks, environment=environment)
-        start_notifying(run_dir, child.pid, began)
+        if notifies:
+            start_notifying(run_dir, child.pid, began)
         return child
     finally:
         release(locks)  # the child's copies hold the lock now
