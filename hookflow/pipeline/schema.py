@@ -17,6 +17,7 @@ from hookflow.pipeline.values import (
     AmountField,
     ArgList,
     Args,
+    BudgetField,
     Condition,
     Device,
     FolderName,
@@ -126,6 +127,8 @@ class RunSection(Section):
     """How many steps in a row of one optimizer `on_nan = "skip"` leaves out before the run ends with an error."""
     inference_mode: bool = False
     """Whether `evaluate` and `predict` run in PyTorch's inference mode; training cannot use the tensors they return."""
+    budget: BudgetField | None = Field(default=None, examples=["5%"])
+    """The budget of all hooks together, as `budget` of a hook."""
     detect_anomaly: bool = False
     """Whether autograd's anomaly mode names the forward operation whose gradient is NaN; it slows training down."""
     channels_last: bool = False
@@ -623,6 +626,8 @@ class HookNode(Firing, _Node):
     """Whether it is a default hook, as recorded pipelines say: it gives way to another hook of its class."""
     on_error: Literal["raise", "disable", "ignore"] = "raise"
     """The reaction to an error inside the hook: end the run, switch the hook off, or nothing but be recorded."""
+    budget: BudgetField | None = Field(default=None, examples=["1%", "0.2ms"])
+    """How much of the iterations' time it may take before a warning: a share, or a time per iteration."""
     offload: bool | Literal["auto"] = False
     """Whether it fires in a thread of its own, on copies of what it reads; "auto": where nothing stands in the way."""
     queue: int = Field(default=2, ge=1)

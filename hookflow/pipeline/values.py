@@ -113,6 +113,41 @@ def _matching(pattern: str, message: str) -> tuple[AfterValidator, WithJsonSchem
     return AfterValidator(check), WithJsonSchema({"type": "string", "pattern": pattern})
 
 
+BUDGET = r"(?=.*[1-9])(\d+(?:\.\d+)?) ?(%|us|µs|ms)"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A budget of hooks: a share of the iterations' time, or a time per iteration in ns."""
+
+    written: str
+    share: float = 0.0
+    each: float = 0.0
+
+    @classmethod
+    def parse(cls, written: str) -> Budget:
+        match = re.fullmatch(BUDGET, written)
+        assert match is not None, "validated by the schema"
+        value = float(match[1])
+        return cls(written, share=value / 100) if match[2] == "%" else cls(written, each=value * NS[match[2]])
+
+    def ns(self, iters: int, ns: int) -> float:
+        """Return what it allows of so many iterations, which took `ns` together."""
+        return self.share * ns + self.each * iters
+
+    def __str__(self) -> str:
+        return self.written
+
+
+NS = {"us": 1e3, "µs": 1e3, "ms": 1e6}
+
+BudgetField = Annotated[
+    str,
+    *_matching(BUDGET, '"{}" is no budget; write "1%" of the iterations\' time, or "0.2ms" of each'),
+]
+"""A budget as written: "1%", "0.2ms"."""
+
+
 def _without_dates(args: Any) -> Any:
     """Refuse dates and times, which TOML knows and JSON does not: the plan is written as JSON."""
     for key, value in walk(args):

@@ -22,6 +22,7 @@ from hookflow.events.rundir import RunDir, of_rank
 from hookflow.graph.plan import OnError
 from hookflow.runner.distributed.failures import explain_timeout, is_peer_lost, is_timeout
 from hookflow.runner.distributed.rendezvous import ALONE, Ranks
+from hookflow.runner.logging.budgets import Budgets
 from hookflow.runner.logging.capture import Capture
 from hookflow.runner.logging.timing import Books
 from hookflow.runner.process.state import RunState
@@ -88,6 +89,8 @@ class Recorder:
         self._progress: RunState | None = None
         self._books: Books | None = None
         self._captures: list[Capture] = []
+        self.budgets: Budgets | None = None
+        """The budgets of hooks; None where the pipeline has none."""
         self._samples = 0
         self._hooks_due = 0.0
         self._cost = 0
@@ -286,6 +289,8 @@ class Recorder:
         )
         if beside := books.beside():
             frame["beside"] = beside
+        if self.budgets:
+            self.budgets.take(frame)
         return frame
 
     def _write_trace(self, capture: Capture) -> None:

@@ -38,6 +38,7 @@ from hookflow.runner.distributed.consensus import Alone, AnyConsensus, Consensus
 from hookflow.runner.distributed.parallel import class_of
 from hookflow.runner.distributed.process_group import process_group
 from hookflow.runner.distributed.rendezvous import Ranks
+from hookflow.runner.logging.budgets import Budgets
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.writers import writing
 from hookflow.runner.loop.trainer import Trainer
@@ -111,6 +112,7 @@ def execute(
                 hint = f" ({' '.join(problem.hint.split())})" if problem.hint else ""
                 say(f"{place}{problem.message}{hint}", "warn")
             trainer = Trainer(parts, plan, run_dir, store, recorder, signals, consensus)
+            recorder.budgets = Budgets.of(loaded.pipeline, plan, say) if ranks.first else None
 
             def record_files() -> None:
                 adopt(run_dir)
