@@ -1,0 +1,84 @@
+"""Examples of a training batch mixed with one another: mixup and cutmix."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from hookflow.errors import Problem, UserError
+from hookflow.hooks.base import Hook, Slots
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hookflow.hooks.run import Run
+
+
+@dataclass(eq=False)
+class Mixup(Hook):
+    """Replaces each training batch by weighted means of pairs of its examples, with targets mixed alike.
+
+    The weight λ is drawn from Beta(alpha, alpha), one for the batch. A batch is a pair of inputs, (examples, …), and of
+    classes, (examples,), or shares of classes, (examples, classes). The new targets are such shares, which
+    `torch.nn.functional.cross_entropy` takes. Evaluations see the examples as they are. Source: Zhang et al., "mixup:
+    Beyond Empirical Risk Minimization" (2018).
+    """
+
+    reads: ClassVar[Slots] = {"before_train_iter": ("batch",)}
+    writes: ClassVar[Slots] = {"before_train_iter": ("batch", "rng")}
+
+    classes: Annotated[int, Field(ge=2, examples=[10], description="the number of classes")]
+    alpha: Annotated[float, Field(gt=0, description="both parameters of the Beta distribution of λ")] = 0.2
+    probability: Annotated[float, Field(ge=0, le=1, description="the share of batches that are mixed")] = 1.0
+
+    def before_train_iter(self, run: Run, batch: Any) -> None:
+        import torch
+
+        if len(batch) != 2 or not all(isinstance(part, torch.Tensor) for part in batch):
+            message = f'hook "{self.name}" mixes batches of inputs and classes, and this is a {type(batch).__name__}'
+            raise UserError(Problem(message, hint="mix in the collate function of the loader"))
+        inputs, targets = batch
+        if self.probability < 1 and random.random() >= self.probability:  # noqa: S311  # nothing secret is made
+            return
+        share = random.betavariate(self.alpha, self.alpha)
+        others = torch.randperm(len(inputs)).to(inputs.device)
+        mixed, share = self.mix(inputs, inputs[others], share)
+        if not targets.is_floating_point():
+            hard = mixed.new_zeros(len(targets), self.classes)  # one_hot would wait for the device
+            targets = hard.scatter_(1, targets[:, None], 1.0)
+        run.replace_batch((mixed, share * targets + (1 - share) * targets[others]))
+
+    def mix(self, inputs: Tensor, others: Tensor, share: float) -> tuple[Tensor, float]:
+        """Return examples mixed with others, and the share of the first in them."""
+        return share * inputs + (1 - share) * others, share
+
+
+@dataclass(eq=False)
+class CutMix(Mixup):
+    """Replaces a box in the examples of each training batch by the box of another example, with targets mixed alike.
+
+    The box has the shape of the image and the share 1 − λ of its area; where it leaves the image, λ is what remains. It
+    lies in the dimensions behind (examples, channels); of inputs of two dimensions, in the second one. Batches and
+    targets are those of `mixup`. Source: Yun et al., "CutMix" (2019).
+    """
+
+    phase = "late"  # behind mixup, where both are there
+
+    alpha: Annotated[float, Field(gt=0, description="both parameters of the Beta distribution of λ")] = 1.0
+
+    def mix(self, inputs: Tensor, others: Tensor, share: float) -> tuple[Tensor, float]:
+        sizes = inputs.shape[2 if inputs.ndim > 2 else 1 :]
+        half = sqrt(1 - share) / 2
+        box, kept = [slice(None)] * (inputs.ndim - len(sizes)), 1.0
+        for size in sizes:
+            centre = random.randrange(size)  # noqa: S311  # nothing secret is made
+            low, high = max(centre - int(size * half), 0), min(centre + int(size * half), size)
+            box.append(slice(low, high))
+            kept *= (high - low) / size
+        mixed = inputs.clone()
+        mixed[tuple(box)] = others[tuple(box)]
+        return mixed, 1 - kept
