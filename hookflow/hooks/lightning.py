@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import Parameter, Signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,6 +21,7 @@ import tomli
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.base import Hook
+from hookflow.hooks.foreign import as_method, has_base
 from hookflow.hooks.mmengine import Checkpoint as MMEngineCheckpoint
 from hookflow.hooks.mmengine import numbers_of
 from hookflow.pipeline.registry import missing_package
@@ -90,9 +90,7 @@ INSTEAD: Mapping[str, str] = {
 
 def is_lightning(kind: object) -> bool:
     """Say whether something is a callback class of Lightning, without importing Lightning."""
-    if not issubclass(type(kind), type):  # past what an object says of its class, which may raise
-        return False
-    return any(map(_is_base, type.__getattribute__(kind, "__mro__")[1:]))
+    return has_base(kind, _is_base)
 
 
 def _is_base(kind: type) -> bool:
@@ -150,10 +148,7 @@ def _method(point: str) -> Callable[..., None]:
     def method(self: LightningHook, run: Run, *offered: Any) -> None:
         self.call(point, Trainer.of(run), dict(zip(names, offered, strict=True)))
 
-    parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", "run", *names)]
-    method.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    method.__name__ = method.__qualname__ = point
-    return method
+    return as_method(method, point, names)
 
 
 class LightningHook(Hook):

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from functools import cached_property
-from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -23,6 +22,7 @@ from hookflow.events.records import Level
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import EdgeSpec, Node, Nodes, Phase
 from hookflow.hooks.base import Hook
+from hookflow.hooks.foreign import as_method, has_base
 from hookflow.pipeline.registry import missing_package
 
 if TYPE_CHECKING:
@@ -72,9 +72,7 @@ INSTEAD: Mapping[str, str] = {
 
 def is_mmengine(kind: object) -> bool:
     """Say whether something is a hook class of MMEngine, without importing MMEngine."""
-    if not issubclass(type(kind), type):  # past what an object says of its class, which may raise
-        return False
-    return any(map(_is_base, type.__getattribute__(kind, "__mro__")[1:]))
+    return has_base(kind, _is_base)
 
 
 def _is_base(kind: type) -> bool:
@@ -149,15 +147,10 @@ LOOP = {"before_train_epoch": "before_train", "after_train_epoch": "after_train"
 
 
 def _method(stage: str) -> Callable[..., None]:
-    names = [*STAGES[stage].values()]
-
     def method(self: MMEngineHook, run: Run, *offered: Any) -> None:
         self.call(stage, Runner.of(run), dict(zip(STAGES[stage], offered, strict=True)))
 
-    parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", "run", *names)]
-    method.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    method.__name__ = method.__qualname__ = stage
-    return method
+    return as_method(method, stage, [*STAGES[stage].values()])
 
 
 class MMEngineHook(Hook):

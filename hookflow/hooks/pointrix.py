@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from inspect import Parameter, Signature
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -20,6 +19,7 @@ import tomli
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.base import Hook
+from hookflow.hooks.foreign import as_method
 from hookflow.hooks.mmengine import numbers, numbers_of
 from hookflow.pipeline.registry import missing_package
 
@@ -88,10 +88,7 @@ def _method(point: str, name: str) -> Callable[..., None]:
         call = getattr(self.hook, name)
         call(*() if name == "exception" else (trainner, *offered) if names == ("checkpoint",) else (trainner,))
 
-    parameters = [Parameter(each, Parameter.POSITIONAL_OR_KEYWORD) for each in ("self", "run", *names)]
-    method.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    method.__name__ = method.__qualname__ = point
-    return method
+    return as_method(method, point, names)
 
 
 class PointrixHook(Hook):
