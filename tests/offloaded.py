@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -67,3 +68,14 @@ class Slow(Hook):
 def follows(run: Any) -> None:
     """Log how far the slow hook is."""
     run.log("slow_is_at", float(Slow.done))
+
+
+class Hangs:
+    """Waits until a file is there."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = Path(mark)
+
+    def after_train_iter(self, run: Any) -> None:
+        while not self.mark.exists():
+            time.sleep(0.01)

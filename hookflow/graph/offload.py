@@ -57,6 +57,7 @@ class Wish:
     offload: Offload
     queue: int
     when_full: WhenFull
+    timeout: float
     where: Where
     obstacle: str = ""
 
@@ -73,12 +74,15 @@ def with_offloading(plan: Plan, wishes: Mapping[str, Wish]) -> tuple[Plan, list[
         wish = wishes[hook.name]
         obstacle = next(obstacles(plan, hook.name), wish.obstacle) if wish.offload else ""
         if wish.offload and not obstacle:
-            hook = replace(hook, queue=wish.queue, when_full=wish.when_full)
+            hook = replace(hook, queue=wish.queue, when_full=wish.when_full, timeout=wish.timeout)
         elif wish.offload == "auto":
             message = f'hook "{hook.name}" (offload = "auto") fires in the training thread: {obstacle}'
             notes.append(Problem(message, wish.where))
         elif obstacle:
             problems.append(Problem(f'hook "{hook.name}" cannot be offloaded: {obstacle}', wish.where))
+        elif wish.timeout and not wish.offload:
+            message = f'hook "{hook.name}" has a timeout, which is for a hook with offload = true'
+            problems.append(Problem(message, wish.where))
         hooks.append(hook)
     return replace(plan, hooks=tuple(hooks), notes=(*plan.notes, *notes)), problems
 

@@ -141,6 +141,8 @@ class PlannedHook:
     """Firings that may wait for the thread of an offloaded hook; 0: it fires in the training thread."""
     when_full: WhenFull = "wait"
     """What a firing does that finds the queue full."""
+    timeout: float = 0.0
+    """Seconds until a firing of an offloaded hook is given up; 0: none is."""
 
     @property
     def written_args(self) -> str:

@@ -28,6 +28,7 @@ from hookflow.hooks.table import HookTable
 from hookflow.hooks.uses import Source, in_words, source_of, undeclared_calls, uses
 from hookflow.pipeline.load import Loaded, uncollected
 from hookflow.pipeline.schema import HookNode
+from hookflow.pipeline.values import seconds
 from hookflow.user_code import explained, is_ctrl_c, is_ours
 
 Find = Callable[[str, Path, Where | None], Callable[..., Any]]
@@ -114,7 +115,8 @@ def _wish(table: HookTable, node: Node, sources: Mapping[str, Source | None]) ->
     """Return the keys of a hook's table about its thread, and what in its source stands in the way."""
     keys, where = table.table, table.places.of(f"hooks.{table.name}.offload")
     obstacle = next(_obstacles(table, node, sources), "") if keys.offload else ""
-    return Wish(keys.offload, keys.queue, keys.when_full, where, obstacle)
+    timeout = seconds(keys.timeout) if keys.timeout else 0.0
+    return Wish(keys.offload, keys.queue, keys.when_full, timeout, where, obstacle)
 
 
 def _obstacles(table: HookTable, node: Node, sources: Mapping[str, Source | None]) -> Iterator[str]:

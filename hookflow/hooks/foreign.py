@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from inspect import Parameter, Signature
+from inspect import Parameter
 from types import FunctionType
 from typing import Any
 
@@ -33,21 +33,6 @@ ORDERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 """The arguments of PyTorch's hooks in the order in which it gives them, by point."""
 
 ALIASES = {"input": "args"}
-
-
-def has_base(kind: object, is_base: Callable[[type], bool]) -> bool:
-    """Say whether something is a class derived from one of a framework, which is not imported for that."""
-    if not issubclass(type(kind), type):  # past what an object says of its class, which may raise
-        return False
-    return any(map(is_base, type.__getattribute__(kind, "__mro__")[1:]))
-
-
-def as_method(call: Callable[..., None], point: str, offers: Sequence[str]) -> Callable[..., None]:
-    """Return a function of a hook, the run and what a point offers, with the name and the signature of a method."""
-    parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", "run", *offers)]
-    call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    call.__name__ = call.__qualname__ = point
-    return call
 
 
 def in_pytorch_s_order(

@@ -21,9 +21,8 @@ import tomli
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.base import Hook
-from hookflow.hooks.foreign import as_method, has_base
 from hookflow.hooks.mmengine import Checkpoint as MMEngineCheckpoint
-from hookflow.hooks.mmengine import numbers_of
+from hookflow.hooks.mmengine import as_method, has_base, numbers_of
 from hookflow.pipeline.registry import missing_package
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -22,7 +23,6 @@ from hookflow.events.records import Level
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import EdgeSpec, Node, Nodes, Phase
 from hookflow.hooks.base import Hook
-from hookflow.hooks.foreign import as_method, has_base
 from hookflow.pipeline.registry import missing_package
 
 if TYPE_CHECKING:
@@ -68,6 +68,21 @@ INSTEAD: Mapping[str, str] = {
     "NPUProfilerHook": 'use = "profiler"',
 }
 """Hooks of MMEngine's own that need parts of its Runner, with hookflow's that do their work."""
+
+
+def has_base(kind: object, is_base: Callable[[type], bool]) -> bool:
+    """Say whether something is a class derived from one of a framework, which is not imported for that."""
+    if not issubclass(type(kind), type):  # past what an object says of its class, which may raise
+        return False
+    return any(map(is_base, type.__getattribute__(kind, "__mro__")[1:]))
+
+
+def as_method(call: Callable[..., None], point: str, offers: Sequence[str]) -> Callable[..., None]:
+    """Return a function of a hook, the run and what a point offers, with the name and the signature of a method."""
+    parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", "run", *offers)]
+    call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    call.__name__ = call.__qualname__ = point
+    return call
 
 
 def is_mmengine(kind: object) -> bool:

@@ -19,8 +19,7 @@ import tomli
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.base import Hook
-from hookflow.hooks.foreign import as_method
-from hookflow.hooks.mmengine import numbers, numbers_of
+from hookflow.hooks.mmengine import as_method, numbers, numbers_of
 from hookflow.pipeline.registry import missing_package
 
 if TYPE_CHECKING:

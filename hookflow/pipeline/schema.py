@@ -24,6 +24,7 @@ from hookflow.pipeline.values import (
     HookName,
     Limit,
     PartName,
+    SecondsField,
     Use,
     ValEvery,
     WeightsFile,
@@ -634,6 +635,8 @@ class HookNode(Firing, _Node):
     """The firings of an offloaded hook that may wait for its thread."""
     when_full: Literal["wait", "drop", "coalesce"] = "wait"
     """A firing that finds the queue full waits, is dropped, or takes the place of the oldest one there."""
+    timeout: SecondsField | None = Field(default=None, examples=["30s"])
+    """How long a firing of an offloaded hook may take until it is given up, and treated as `on_error` says."""
 
 
 class Pipeline(Section):

@@ -183,6 +183,19 @@ AmountField = Annotated[
 """An amount of training as written: 100, "100it", "2ep", "30s", "10%"."""
 
 
+SecondsField = Annotated[
+    str,
+    _as_written(parse_amount, ("s",)),
+    WithJsonSchema({"type": "string", "pattern": PATTERN, "examples": ["30s", "5m"]}),
+]
+"""An amount of time as written: "30s", "5m"."""
+
+
+def seconds(written: str) -> float:
+    """Return an amount of time in seconds."""
+    return float(parse_amount(written, ("s",)).value)
+
+
 def validation_interval(written: object) -> Amount:
     """Read how often to validate. Raises ValueError, in words for the user."""
     return parse_amount(written, ("", "it", "ep", "s"), parts=True)

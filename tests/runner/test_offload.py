@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,3 +143,24 @@ def test_copies_have_no_graph_and_share_no_memory() -> None:
     assert taken["of"][0].data_ptr() != weight.data_ptr()
     assert taken["of"][1] == ("text", 3, {1, 2})
     assert taken["of"][1][2] is not offered["of"][1][2]  # type: ignore[index]
+
+
+HANGS = 'hooks.hangs={use="./offloaded.py:Hangs", args={mark="%s"}, offload=true, timeout="0.2s", on_error="%s"}'
+
+
+@pytest.mark.parametrize(("on_error", "code"), [("raise", 1), ("disable", 0), ("ignore", 0)])
+def test_a_firing_that_takes_too_long_is_given_up(trained: Trained, tmp_path: Path, on_error: str, code: int) -> None:
+    run_dir = trained(HANGS % (tmp_path / "mark", on_error), code=code)
+    (tmp_path / "mark").touch()  # its thread ends
+    (error,) = records(run_dir, "error")
+    assert (error["hook"], error["type"], error["action"]) == ("hangs", "TimeoutError", on_error)
+    assert "longer than 0.2 s" in str(error["text"])
+    assert "in the firing of iteration 1" in str(error["traceback"])
+    assert ended(run_dir) == (("failed", 1) if code else ("finished", 0))
+
+
+def test_a_timeout_is_for_an_offloaded_hook() -> None:
+    with pytest.raises(UserError, match='hook "clip" has a timeout, which is for a hook with offload = true'):
+        compile_pipeline(parse(TOY.read_text(), TOY, ['hooks.clip.timeout="3s"']))
+    with pytest.raises(UserError, match="must be seconds, not a number"):
+        parse(TOY.read_text(), TOY, ["hooks.clip.timeout=3"])

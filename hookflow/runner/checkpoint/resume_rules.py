@@ -70,7 +70,7 @@ RULES = (
         May.YES,
         "when a hook fires",
     ),
-    Rule("hooks.*.offload, hooks.*.queue, hooks.*.when_full", May.YES, "in which thread a hook fires"),
+    Rule("hooks.*.offload, hooks.*.queue, hooks.*.when_full, hooks.*.timeout", May.YES, "in which thread a hook fires"),
     Rule("run.budget, hooks.*.budget", May.YES, "when a warning comes"),
     Rule("hooks.**, points.**", May.ALLOWED, "which hooks there are, their arguments and order"),
     Rule("run.name", May.NO, "the run's directory is named after it"),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from threading import Condition, Thread
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from typing import Any
 
 import torch
@@ -93,7 +93,10 @@ class Worker:
         self._failed = failed
         self._jobs: deque[Job] = deque()
         self._changed = Condition()
-        self._busy = False
+        self._running: tuple[Job, float] | None = None
+        """The firing that runs, and when it began."""
+        self._given_up = False
+        """Whether that firing has taken longer than the hook's timeout."""
         self._thread: Thread | None = None
         self._stream: torch.cuda.Stream | None = None
         self._times: dict[int, list[int]] = {}  # by binding: firings, ns, longest ns
@@ -101,11 +104,14 @@ class Worker:
     def makes_room(self) -> bool:
         """Wait until there is room for a firing, or make it, as `when_full` says; return whether there is."""
         with self._changed:
-            while len(self._jobs) >= self.hook.queue:
-                if self.hook.when_full == "wait":
+            while len(self._jobs) >= self.hook.queue or self._given_up:
+                if self.hook.when_full == "wait" and not self._given_up:
                     self._changed.wait(HEARS)
+                    self.check_time()
                     continue
                 self.dropped += 1
+                if self._given_up:
+                    return False
                 if self.hook.when_full == "drop":
                     return False
                 self._release(self._jobs.popleft())
@@ -120,13 +126,34 @@ class Worker:
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait until every firing is done."""
+        """Wait until every firing is done, or given up."""
         with self._changed:
-            while self._jobs or self._busy:
+            while (self._jobs or self._running) and not self._given_up:
                 self._changed.wait(HEARS)
+                self.check_time()
+
+    def check_time(self) -> None:
+        """Give up the firing that runs if it has taken too long, and those that wait for it.
+
+        Its thread cannot be ended: until it returns, the hook has no further firings, and its own error is ignored.
+        """
+        with self._changed:
+            if not (self.hook.timeout and self._running) or self._given_up:
+                return
+            job, began = self._running
+            if monotonic() - began > self.hook.timeout:
+                self._given_up = True
+                error = TimeoutError(f"a firing beside the training takes longer than {self.hook.timeout:g} s")
+                self.failures.append((job.binding, job.it, error))
+                self.dropped += len(self._jobs)
+                while self._jobs:
+                    self._release(self._jobs.popleft())
+                self._changed.notify_all()
+                self._failed()
 
     def take(self) -> dict[str, list[int]]:
         """Return by binding [firings, ns, longest ns, waiting now, dropped so far] since the last time."""
+        self.check_time()
         with self._changed:
             times, self._times = self._times, {}
             return {str(id_): [*time, len(self._jobs), self.dropped] for id_, time in times.items()}
@@ -140,20 +167,21 @@ class Worker:
             with self._changed:
                 while not self._jobs:
                     self._changed.wait()
-                job, self._busy = self._jobs.popleft(), True
+                self._running = (job := self._jobs.popleft()), monotonic()
                 self._changed.notify_all()
             began = perf_counter_ns()
             try:
                 self._call(job)
             except BaseException as error:
-                self.failures.append((job.binding, job.it, error))
-                self._failed()
+                if not self._given_up:
+                    self.failures.append((job.binding, job.it, error))
+                    self._failed()
             took = perf_counter_ns() - began
             with self._changed:
                 count, total, longest = self._times.get(job.binding.id, (0, 0, 0))
                 self._times[job.binding.id] = [count + 1, total + took, max(longest, took)]
                 self._release(job)
-                self._busy = False
+                self._running, self._given_up = None, False
                 self._changed.notify_all()
             del job  # the copies are free while it waits for the next
 
