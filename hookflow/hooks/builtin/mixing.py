@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Mixup(Hook):
     """Replaces each training batch by weighted means of pairs of its examples, with targets mixed alike.
 
-    The weight λ is drawn from Beta(alpha, alpha), one for the batch. A batch is a pair of inputs, (examples, …), and of
-    classes, (examples,), or shares of classes, (examples, classes). The new targets are such shares, which
+    The weight lambda is drawn from Beta(alpha, alpha), one for the batch. A batch is a pair of inputs, (examples, …),
+    and of classes, (examples,), or shares of classes, (examples, classes). The new targets are such shares, which
     `torch.nn.functional.cross_entropy` takes. Evaluations see the examples as they are. Source: Zhang et al., "mixup:
     Beyond Empirical Risk Minimization" (2018).
     """
@@ -32,7 +32,7 @@ class Mixup(Hook):
     writes: ClassVar[Slots] = {"before_train_iter": ("batch", "rng")}
 
     classes: Annotated[int, Field(ge=2, examples=[10], description="the number of classes")]
-    alpha: Annotated[float, Field(gt=0, description="both parameters of the Beta distribution of λ")] = 0.2
+    alpha: Annotated[float, Field(gt=0, description="both parameters of the Beta distribution of lambda")] = 0.2
     probability: Annotated[float, Field(ge=0, le=1, description="the share of batches that are mixed")] = 1.0
 
     def before_train_iter(self, run: Run, batch: Any) -> None:
@@ -61,14 +61,14 @@ class Mixup(Hook):
 class CutMix(Mixup):
     """Replaces a box in the examples of each training batch by the box of another example, with targets mixed alike.
 
-    The box has the shape of the image and the share 1 − λ of its area; where it leaves the image, λ is what remains. It
-    lies in the dimensions behind (examples, channels); of inputs of two dimensions, in the second one. Batches and
-    targets are those of `mixup`. Source: Yun et al., "CutMix" (2019).
+    The box has the shape of the image and the share 1 − lambda of its area; where it leaves the image, lambda is the
+    rest. It lies in the dimensions behind (examples, channels); of inputs of two dimensions, in the second one. Batches
+    and targets are those of `mixup`. Source: Yun et al., "CutMix" (2019).
     """
 
     phase = "late"  # behind mixup, where both are there
 
-    alpha: Annotated[float, Field(gt=0, description="both parameters of the Beta distribution of λ")] = 1.0
+    alpha: Annotated[float, Field(gt=0, description="both parameters of the Beta distribution of lambda")] = 1.0
 
     def mix(self, inputs: Tensor, others: Tensor, share: float) -> tuple[Tensor, float]:
         sizes = inputs.shape[2 if inputs.ndim > 2 else 1 :]
