@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 import tomli
 
@@ -168,9 +168,11 @@ class LightningHook(Hook):
         self._initial = numbers_of(vars(self.callback))
         self._epoch_ends = False
         """Whether `on_train_epoch_end` is still to be called."""
+        self._trainer: Trainer | None = None
 
     def call(self, point: str, trainer: Trainer, offered: dict[str, Any]) -> None:
         """Call what Lightning calls at this point of hookflow."""
+        self._trainer = trainer
         trainer.at(point)
         if point == "on_exception":
             trainer.has_raised = True
@@ -285,8 +287,8 @@ class Strategy:
             Path(filepath).unlink(missing_ok=True)
 
 
-TRAINERS: WeakKeyDictionary[Any, Trainer] = WeakKeyDictionary()
-"""The trainer of each run: its callbacks share it."""
+TRAINERS: WeakValueDictionary[int, Trainer] = WeakValueDictionary()
+"""The trainer of each run, by its identity: the callbacks of the run share it, and keep it alive."""
 
 
 class Trainer:
@@ -317,9 +319,8 @@ class Trainer:
     @classmethod
     def of(cls, run: Run) -> Trainer:
         """Return the trainer of a run."""
-        if run not in TRAINERS:
-            TRAINERS[run] = cls(run)
-        return TRAINERS[run]
+        known = TRAINERS.get(id(run))
+        return known if known is not None else TRAINERS.setdefault(id(run), cls(run))
 
     def at(self, point: str) -> None:
         """Take the state of a point."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cached_property
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 import tomli
 
@@ -356,8 +356,8 @@ class Visualizer:
         raise AttributeError(f"hookflow's view of MMEngine's visualizer has no {name}")
 
 
-RUNNERS: WeakKeyDictionary[Any, Runner] = WeakKeyDictionary()
-"""The runner of each run: its hooks share it."""
+RUNNERS: WeakValueDictionary[int, Runner] = WeakValueDictionary()
+"""The runner of each run, by its identity: the hooks of the run share it, and keep it alive."""
 
 
 class Runner:
@@ -381,9 +381,8 @@ class Runner:
     @classmethod
     def of(cls, run: Run) -> Runner:
         """Return the runner of a run."""
-        if run not in RUNNERS:
-            RUNNERS[run] = cls(run)
-        return RUNNERS[run]
+        known = RUNNERS.get(id(run))
+        return known if known is not None else RUNNERS.setdefault(id(run), cls(run))
 
     @property
     def by_iterations(self) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 import tomli
 
@@ -82,7 +82,7 @@ def _method(point: str, name: str) -> Callable[..., None]:
     names = POINTS[point]
 
     def method(self: PointrixHook, run: Run, *offered: Any) -> None:
-        trainner = Trainner.of(run)
+        self.trainner = trainner = Trainner.of(run)
         trainner.take(point, dict(zip(names, offered, strict=True)))
         call = getattr(self.hook, name)
         call(*() if name == "exception" else (trainner, *offered) if names == ("checkpoint",) else (trainner,))
@@ -97,6 +97,7 @@ class PointrixHook(Hook):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.hook = self.kind(*args, **kwargs)
+        self.trainner: Trainner | None = None
 
     def state_dict(self) -> dict[str, Any]:
         return numbers_of(vars(self.hook))
@@ -133,8 +134,8 @@ class Writer:
         self._run.log_text(name, f"{config_dict}")
 
 
-TRAINNERS: WeakKeyDictionary[Any, Trainner] = WeakKeyDictionary()
-"""The trainer of each run: its hooks share it."""
+TRAINNERS: WeakValueDictionary[int, Trainner] = WeakValueDictionary()
+"""The trainer of each run, by its identity: the hooks of the run share it, and keep it alive."""
 
 
 class Trainner:
@@ -152,9 +153,8 @@ class Trainner:
     @classmethod
     def of(cls, run: Run) -> Trainner:
         """Return the trainer of a run."""
-        if run not in TRAINNERS:
-            TRAINNERS[run] = cls(run)
-        return TRAINNERS[run]
+        known = TRAINNERS.get(id(run))
+        return known if known is not None else TRAINNERS.setdefault(id(run), cls(run))
 
     def take(self, point: str, offered: Mapping[str, Any]) -> None:
         """Take the state of a point: the numbers of a step are losses, those of a validation batch metrics."""
