@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PDB = "Stop in Python's debugger before iteration N."
 BATCH_FILE = "Save the batch of iteration N there, by torch.save."
+TRACE = "Record the K iterations as a timeline, for `hookflow export --format perfetto`."
 WITH = "A hook that watches, too: one of hookflow's by its name, or ./file.py:Name. Repeatable."
 WRITES_FILES = ("export", "predict")
 """Built-in hooks that write files at the end of a run: a rerun has none of them."""
@@ -46,6 +47,7 @@ def rerun(
     without: Without = None,
     set_: Overrides = None,
     save_batch: Annotated[Path | None, typer.Option("--save-batch", metavar="FILE", help=BATCH_FILE)] = None,
+    trace: Annotated[bool, typer.Option("--trace", help=TRACE)] = False,
     debug: Annotated[bool, typer.Option("--pdb", help=PDB)] = False,
     format_: FormatOption = "text",
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
@@ -74,6 +76,7 @@ def rerun(
     begin = parent.it if parent else 0
     world = _world(parent, records)
     hooks = [*_tools(at, save_batch, debug=debug, world=world)]
+    hooks += _tracer(at, for_) if trace else ()
     target = _target(run_dir, parent, end, with_ or (), tuple(without or ()), [*hooks, *(set_ or ())])
     again = _trained(target, parent, world)
     own = event_log(again.events).read_all()
@@ -94,6 +97,8 @@ def rerun(
         )
         if falls_short:
             echo(f"  it has ended early: the run has done {counted(done, 'iteration')}")
+        if trace:
+            echo(f"the trace, for ui.perfetto.dev: hookflow export {again.path} --format perfetto --out trace.json")
         echo(f"the rerun is in {again.path}: hookflow show {again.path}")
     raise typer.Exit(int(bool(result.unlike) or falls_short))
 
@@ -119,6 +124,17 @@ def _tools(at: int, batch: Path | None, *, debug: bool, world: int) -> Iterator[
         if world > 1 or not sys.stdin.isatty():
             raise UserError(Problem("--pdb needs a terminal, and a run of one process", Where("--pdb")))
         yield f'hooks.{service.DEBUGGER}={{ use = "{service.__name__}:Debugger", args = {{ at = {at} }} }}'
+
+
+def _tracer(at: int, iters: int) -> Iterator[str]:
+    """Yield an override with the hook that traces; it keeps the stamps of all iterations until the last is over."""
+    from hookflow.events.commands import MOST_TRACED
+    from hookflow.service import rerun as service
+
+    if iters > MOST_TRACED:
+        raise UserError(Problem(f"--trace records at most {MOST_TRACED:,} iterations", Where("--for")))
+    args = f"{{ at = {at}, iters = {iters} }}"
+    yield f'hooks.{service.TRACER}={{ use = "{service.__name__}:Tracer", args = {args} }}'
 
 
 def _before(run_dir: RunDir, at: int) -> Parent | None:

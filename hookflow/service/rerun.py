@@ -6,6 +6,7 @@ import math
 import pdb
 import struct
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -17,8 +18,8 @@ from hookflow.service.runs import ScalarRow
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
-END, BATCH, DEBUGGER = "rerun_end", "rerun_batch", "rerun_debugger"
-"""The names of the hooks that end a rerun, save the batch of an iteration, and stop before one."""
+END, BATCH, DEBUGGER, TRACER = "rerun_end", "rerun_batch", "rerun_debugger", "rerun_tracer"
+"""The names of the hooks that end a rerun, save the batch of an iteration, stop before one, and trace some."""
 
 MEASURED = ("samples_per_s", "tokens_per_s", "mfu", "memory/*")
 """The numbers that a clock or the machine has made, and not the training."""
@@ -93,6 +94,29 @@ class Debugger(Hook):
             debugger = pdb.Pdb(stdin=sys.__stdin__, stdout=sys.__stdout__)
             debugger.message(f"before iteration {self.at}; `run` and `batch` are at hand, `c` goes on")
             debugger.set_trace()
+
+
+@dataclass(eq=False)
+class Tracer(Hook):
+    """Records `iters` iterations from `at` on as a timeline, as the command `trace` does."""
+
+    phase = "last"
+
+    at: int
+    iters: int
+
+    def before_train(self, run: Run) -> None:
+        self._trace(run, self.iters)
+
+    def after_train_iter(self, run: Run) -> None:
+        self._trace(run, self.iters + 1)  # with the rest of the iteration before
+
+    def _trace(self, run: Any, iters: int) -> None:
+        from hookflow.runner.logging.capture import Capture
+
+        if run.iter == self.at - 1:
+            first = self.at + self.iters - iters
+            run._log.trace(Capture(run._engine.plan, first, iters, time.perf_counter(), run.rank))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import sys
 from pathlib import Path
@@ -29,6 +30,10 @@ class Probe:
 def clock(run):
     if run.iter == 9:
         run.log("clock", time.time())
+
+def spike(run, batch):
+    if run.iter == 37:
+        batch[0].mul_(50)
 
 def fails(run):
     if run.iter == 9:
@@ -91,6 +96,42 @@ def test_every_number_is_the_recorded_one(folder: Path, overrides: tuple[str, ..
     assert (data["begin"], data["end"], data["unlike"], data["more"]) == (0, 3, [], {})
 
 
+SPIKE = 'hooks.spike={use="./probe.py:spike", points=["before_train_iter"], writes=["batch"]}'
+PIPELINES = {
+    "plain": (SPIKE,),
+    "a stream, accumulated": (DATA, "run.accumulate=2", SPIKE),
+    "frozen for a while": ('hooks.frozen={use="freeze", args={params=["body.*"], begin="10it", end="30it"}}', SPIKE),
+    "half precision": ('run.precision="bf16"', 'optimizer={use="torch.optim:AdamW"}', SPIKE),
+}
+
+
+def numbers_of_reruns(run: RunDir) -> int:
+    """Do four random iterations of a run of 60 again, and the spike; return how many numbers were compared."""
+    compared = 0
+    for at in (38, *random.choices(range(2, 60), k=4)):
+        data = json.loads(rerun(run.id, "--at", str(at), "--for", "2", "--with", "grad_norm", "--format", "json"))
+        assert data["unlike"] == [], at
+        assert str(at) in data["more"]["grad_norm/total"]
+        compared += data["compared"]
+    return compared
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("overrides", PIPELINES.values(), ids=PIPELINES)
+def test_random_iterations_are_done_again(folder: Path, overrides: tuple[str, ...]) -> None:
+    run = trained("run.max_epochs=100", "run.max_iters=60", *overrides)
+    assert numbers_of_reruns(run) >= 10
+
+
+@pytest.mark.long
+def test_random_iterations_of_ranks_are_done_again(folder: Path) -> None:
+    overrides = ("run.max_epochs=100", "run.max_iters=60", RANKS, RANKS.replace("train", "val"), SPIKE)
+    options = [word for override in overrides for word in ("--set", override)]
+    done = hookflow("run", "p.toml", "--nproc", "2", *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert numbers_of_reruns(all_runs(Path("runs"))[0]) >= 10
+
+
 def test_the_first_difference_is_named(folder: Path) -> None:
     run = trained('hooks.clock={use="./probe.py:clock", points=["after_train_iter"]}')
     shown = rerun(run.id, "--at", "7", code=1)
@@ -119,13 +160,28 @@ def test_the_batch_is_saved_and_keys_are_set(folder: Path) -> None:
     assert "run.detect_anomalies" in rerun(run.id, "--at", "4", "--set", "run.detect_anomalies=true", code=2)
 
 
+@pytest.mark.parametrize(("at", "first"), [("8", 7), ("6", 6), ("1", 1)], ids=["midway", "at its begin", "the first"])
+def test_iterations_are_traced(folder: Path, at: str, first: int) -> None:
+    run = trained()
+    shown = rerun(run.id, "--at", at, "--for", "3", "--trace")
+    assert "to the bit" in shown
+    (command,) = re.findall(r"hookflow (export .*)", shown)
+    assert hookflow_here(*command.split(), cwd=folder).returncode == 0
+    events = json.loads(Path("trace.json").read_text())["traceEvents"]
+    assert {event["args"]["iteration"] for event in events[1:]} == {*range(first, int(at) + 3)}
+    whole = [event["args"]["iteration"] for event in events if event["name"] == "iteration"]
+    assert whole == [*range(first, int(at) + 3)]
+    assert "at most 1,000 iterations" in rerun(run.id, "--at", at, "--for", "1001", "--trace", code=2)
+
+
 def test_several_ranks_are_done_again_by_as_many(folder: Path) -> None:
     done = hookflow("run", "p.toml", "--nproc", "2", "--set", RANKS, "--set", RANKS.replace("train", "val"), cwd=folder)
     assert done.returncode == 0, done.stderr
     run = all_runs(Path("runs"))[0]
-    shown = rerun(run.id, "--at", "4", "--for", "2", "--with", "./probe.py:Probe")
+    shown = rerun(run.id, "--at", "4", "--for", "2", "--with", "./probe.py:Probe", "--trace")
     assert re.search(r"[1-9]\d* numbers of \d names \(.*loss.*\): every one is as recorded, to the bit", shown)
     assert "probe/twice" in shown
+    assert len([*Path(shown.split("hookflow show ")[-1].strip()).glob("traces/*.json")]) == 2
     assert "--pdb needs a terminal" in rerun(run.id, "--at", "4", "--pdb", code=2)
     early = rerun(run.id, "--at", "1", "--for", "2")
     assert "from the beginning" in early and "to the bit" in early
