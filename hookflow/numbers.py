@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -115,13 +116,22 @@ def clock(t: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(t))
 
 
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
 def size(count: float) -> str:
     """Return bytes with a unit."""
-    for unit in ("B", "kB", "MB", "GB"):
+    for unit in UNITS[:-1]:
         if count < 999.5:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def parse_size(text: str) -> int:
+    """Return how many bytes a text such as "2 GB" means; 0 where it is no size."""
+    match = re.fullmatch(rf"([0-9]{{1,6}}(?:\.[0-9]+)?) ?({'|'.join(UNITS)})", text)
+    return int(float(match[1]) * 1000 ** UNITS.index(match[2])) if match else 0
 
 
 def many(count: float) -> str:

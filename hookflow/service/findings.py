@@ -5,16 +5,19 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import Problem
+from hookflow.events.rundir import all_runs
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.plan import Plan
 from hookflow.graph.render.text import edges_that_gave_way
 from hookflow.graph.why import Ambiguity, Pair, Reason, ambiguities, meeting_points, neighbours, pair_of, ways_to_state
-from hookflow.numbers import counted
+from hookflow.numbers import counted, parse_size, size
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import Pipeline
 
@@ -180,6 +183,30 @@ class Findings:
         hint = f"state which is right. {'; '.join(ways_to_state(first, then))}"
         return Problem(message, self.loaded.places.of(f"hooks.{then}"), hint)
 
+    def _trails(self) -> Iterator[str]:
+        """Yield what the trail of each `checkpoint` may take: bytes, and seconds by the newest run that has saved."""
+        section = self.loaded.pipeline.run
+        for name, hook in self.loaded.pipeline.hooks.items():
+            trail = hook.args.get("trail") if hook.use == "checkpoint" and isinstance(hook.args, Mapping) else None
+            if not trail or not hook.enabled:
+                continue
+            from hookflow.runner.checkpoint.manifest import DamagedError, list_checkpoints, read_manifest
+
+            text = f"older checkpoints of {name} take {trail} on the disk at most"
+            runs = (run for run in all_runs(Path(section.dir)) if run.path.parent.name == section.name)
+            with suppress(DamagedError, StopIteration):
+                newest = next(path for run in runs for path in list_checkpoints(run.checkpoints))
+                manifest = read_manifest(newest)
+                held = sum(file["bytes"] for file in manifest["files"].values()) or 1
+                times = [self.forecasts[each.id].times for each in self.plan.bindings if each.hook == name]
+                saves = sum(filter(None, times))
+                ms = manifest.get("ms", 0.0)  # of the training, which waits for the copy and not for the disk
+                waits = f"; {counted(saves, 'save')} take about {saves * ms / 1e3:.2g} s" * bool(saves)
+                text += (
+                    f": room for {parse_size(trail) // held} like the last one, of {size(held)} and {ms:.1f} ms{waits}"
+                )
+            yield text
+
     def _details(self) -> Iterator[tuple[str, str]]:
         touching = ((f"{a.first.hook} and {a.then.hook} touch {', '.join(a.slots)},", a.point) for a in self.alarms)
         yield from _first_few("ambiguous", _at_points(touching), more=len(self.alarms) == COUNTED)
@@ -195,6 +222,7 @@ class Findings:
             if str(binding.trigger) and binding.half != "exit"
         ]
         yield from _first_few("fires", firings)
+        yield from _first_few("trail", self._trails())
 
 
 def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:

@@ -174,6 +174,32 @@ def test_iterations_are_traced(folder: Path, at: str, first: int) -> None:
     assert "at most 1,000 iterations" in rerun(run.id, "--at", at, "--for", "1001", "--trace", code=2)
 
 
+def test_a_trail_leaves_a_checkpoint_near_every_iteration(folder: Path) -> None:
+    """What it costs is part of `check`; the run writes no more than that, and a rerun begins nearer."""
+    saves = 'points=["after_train_iter"]'
+    trail = f'hooks.checkpoint={{use="checkpoint", args={{keep=1, trail="300 kB"}}, {saves}}}'
+    checked = ("check", "p.toml", "--set", trail)
+    Path("p.toml").write_text(FILE.replace("max_epochs = 3", "max_iters = 60"))
+    assert (
+        "older checkpoints of checkpoint take 300 kB on the disk at most\n"
+        in hookflow_here(*checked, cwd=folder).stdout
+    )
+    run = trained(trail)
+    *trail_paths, last = sorted(run.checkpoints.glob("it*"))
+    assert last.name == "it00000060"
+    assert 2 < len(trail_paths) < 12
+    assert sum(file.stat().st_size for path in trail_paths for file in path.iterdir()) <= 300_000
+    data = json.loads(rerun(run.id, "--at", "30", "--for", "2", "--format", "json"))
+    assert data["unlike"] == [] and data["begin"] >= 8
+    shown = " ".join(hookflow_here(*checked, cwd=folder).stdout.split())
+    assert re.search(
+        r"at most: room for 8 like the last one, of \d+\.\d kB and \d+\.\d ms; 60 saves take about [\d.e-]+ s", shown
+    )
+    for wrong in ('trail="2 gigabytes"', 'trail="2"', 'trail="2 GB", keep="all"'):
+        refused = hookflow_here("check", "p.toml", "--set", trail.replace('keep=1, trail="300 kB"', wrong), cwd=folder)
+        assert refused.returncode == 2 and re.search("such as|one of the two", refused.stderr)
+
+
 def test_several_ranks_are_done_again_by_as_many(folder: Path) -> None:
     done = hookflow("run", "p.toml", "--nproc", "2", "--set", RANKS, "--set", RANKS.replace("train", "val"), cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ import shutil
 import sys
 import threading
 from collections import OrderedDict, deque
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -66,6 +67,23 @@ def test_damaged_ones_make_room_and_do_not_count(store: CheckpointStore) -> None
     again.prune(keep=2)
     assert again.all() == [three, two]
     assert not one.exists()
+
+
+def test_a_trail_is_thinned_out_within_its_bytes(store: CheckpointStore) -> None:
+    """Gaps grow with the age, and what is damaged does not count."""
+    bytes_of_all = 8 * sum(file.stat().st_size + 8 for file in save(store, 1, "best").iterdir())
+    for it in range(2, 131):
+        save(store, it, "last")
+        if it == 40:
+            (store.all()[1] / "model.pt").write_bytes(b"")
+        store.prune(keep=2, trail=bytes_of_all)
+    its = [int(path.name[2:]) for path in store.all()]
+    assert its[:3] == [130, 129, 128] and its[-1] == 1 and 9 <= len(its) <= 11
+    gaps = [newer - older for newer, older in pairwise(its)]
+    assert all(gap <= 4 * (131 - newer) for gap, newer in zip(gaps[:-1], its, strict=False)), its
+    assert gaps[:-1] == sorted(gaps[:-1]) and its[-2] < 90, its
+    store.prune(keep=2)
+    assert [int(path.name[2:]) for path in store.all()] == [130, 129, 1]
 
 
 def test_checkpoints_none_of_which_is_whole_are_no_reason_to_begin_anew(store: CheckpointStore) -> None:

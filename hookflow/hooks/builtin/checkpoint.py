@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import make_out_dir
@@ -21,6 +21,7 @@ from hookflow.hooks.builtin.metrics import latest
 from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.hooks.tensors import evaluating, first_tensor, is_sharded
 from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
+from hookflow.numbers import parse_size
 from hookflow.pipeline.registry import missing_package
 
 if TYPE_CHECKING:
@@ -38,6 +39,15 @@ def _kept(written: object) -> object:
     raise ValueError('must be a number of checkpoints above zero, or "all"')
 
 
+TRAIL = 'bytes that older checkpoints may take beside those that stay anyway, such as "2 GB"'
+
+
+def _trail(written: str | None) -> str | None:
+    if written is None or parse_size(written):
+        return written
+    raise ValueError('must be a size such as "500 MB" or "2 GB"')
+
+
 @dataclass(eq=False)
 class Checkpoint(Hook):
     """Saves `last` after each epoch (or iteration, where it is bound to that), and the best by validation metrics.
@@ -51,6 +61,9 @@ class Checkpoint(Hook):
     With `from`, as `from = "3ep"`, it begins then: what comes earlier is not saved, and is no best. With `out_dir` the
     checkpoints are in `<out_dir>/<run.name>/<id>/`, and `checkpoints` in the run directory is a link to that: what
     looks for them there finds them.
+
+    With `trail`, as `trail = "2 GB"`, older checkpoints stay beside the newest, in so many bytes, thinned out: their
+    distances grow in powers of two. `hookflow rerun` goes to any iteration from the one before it.
 
     With `restore_best` the models, and averages such as `ema`, have the weights of the best checkpoint by the first
     metric once the training has ended. The checkpoint `last` is saved before, and nothing is saved after that.
@@ -85,8 +98,11 @@ class Checkpoint(Hook):
         bool, Field(description="whether the models get the best weights at the end of the training, before a test")
     ] = False
 
+    trail: Annotated[str | None, AfterValidator(_trail), Field(description=TRAIL)] = None
+
     def __post_init__(self) -> None:
         self.keeps_checkpoints_in = self.out_dir
+        self.trail_bytes = parse_size(self.trail or "")
         self.modes = _modes(self.monitor, self.mode)
         self.best: dict[str, list[tuple[float, int]]] = {metric: [] for metric in self.modes}
         """For each metric the best values with the iterations that had them, the best first."""
@@ -109,6 +125,8 @@ class Checkpoint(Hook):
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
         if not _modes(args.get("monitor"), args.get("mode")) and args.get("restore_best"):
             raise ValueError("restore_best needs monitor, the metric that says which are best")
+        if args.get("trail") and args.get("keep") == "all":
+            raise ValueError('keep = "all" leaves nothing for a trail: leave one of the two out')
 
     def after_train_epoch(self, run: Run) -> None:
         run.save_checkpoint("last", keep=self.newest)

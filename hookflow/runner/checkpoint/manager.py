@@ -181,9 +181,10 @@ class CheckpointManager:
         self._state, self._engine, self._requests = context.state, context.engine, context.requests
         self._consensus, self._ranks, self._log = context.consensus, context.consensus.ranks, context.log
         self._unsaved: Unsaved | None = unsaved
-        keeps = (hook.newest for hook in context.parts.hooks.values() if isinstance(hook, Checkpoint))
-        self._keep = max(keeps, default=None)
+        saving = [hook for hook in context.parts.hooks.values() if isinstance(hook, Checkpoint)]
+        self._keep = max((hook.newest for hook in saving), default=None)
         """How many of the newest checkpoints stay, beside those with a name; None keeps all."""
+        self._trail = max((hook.trail_bytes for hook in saving), default=0)
         self._flushed: tuple[int, int] | None = None
         self._saving: Saving | None = None
         self._warned: set[str] = set()
@@ -360,7 +361,7 @@ class CheckpointManager:
         try:
             # and on the disk, before the checkpoint is
             size, self._flushed = sync_run(RunDir(self._context.folder), self._flushed)
-            saving.facts = {**saving.facts, "log": size}
+            saving.facts = {**saving.facts, "log": size, "ms": round(saving.ms, 3)}
             if weight := weight or next(self.snapshot.nonfinite_weights(saving.state), None):
                 if self._context.parts.section.on_nan != "ignore":
                     saved = self._store.save_apart(saving.state, saving.facts, NONFINITE, shards)
@@ -372,7 +373,7 @@ class CheckpointManager:
                 self._warn_once('the weights are not finite, and run.on_nan = "ignore" saves them')
             saved = self._store.save(saving.state, saving.names, saving.facts, moved, shards)
             if self._keep is not None:
-                self._store.prune(self._keep)
+                self._store.prune(self._keep, self._trail)
         except FileNotFoundError:
             if self._context.folder.exists():
                 raise

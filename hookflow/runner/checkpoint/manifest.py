@@ -59,6 +59,7 @@ class Manifest(TypedDict):
     names: dict[str, str]
     saved: float
     log: int
+    ms: float
     exception: str
 
 
@@ -78,6 +79,11 @@ def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
         return []
     result = {path: match for path in paths if (match := _NAME.fullmatch(path.name))}
     return sorted(result, key=lambda path: [int(part or 0) for part in result[path].groups()], reverse=True)
+
+
+def iteration_of(path: Path) -> int:
+    """Return the iteration of a checkpoint, by the name of its directory."""
+    return int(path.name[2:].partition(".")[0])
 
 
 def links(folder: Path) -> dict[str, Path]:

@@ -13,7 +13,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, count, islice
@@ -39,6 +39,7 @@ from hookflow.runner.checkpoint.manifest import (
     File,
     damage,
     damage_of,
+    iteration_of,
     links,
     list_checkpoints,
     read_manifest,
@@ -149,7 +150,7 @@ class CheckpointStore:
     def _standing(self, moved: Mapping[str, int]) -> dict[str, str]:
         if not moved:
             return {}
-        of = {int(path.name[2:].partition(".")[0]): path.name for path in reversed(self.all())}
+        of = {iteration_of(path): path.name for path in reversed(self.all())}
         return {name: of[it] for name, it in moved.items() if it in of}
 
     def save_apart(
@@ -210,8 +211,11 @@ class CheckpointStore:
         for later in every[: every.index(path)] if forget else ():
             self._remove(later)
 
-    def prune(self, keep: int) -> None:
-        """Remove all but the latest, the `keep` newest that are whole, and those with a name."""
+    def prune(self, keep: int, trail: int = 0) -> None:
+        """Remove all but the latest, the `keep` newest that are whole, those with a name, and a trail of so many bytes.
+
+        The trail is what `thinned` leaves of the others.
+        """
         every = self.all()
 
         def is_whole(path: Path) -> bool:
@@ -220,6 +224,7 @@ class CheckpointStore:
             return path in self._whole
 
         spared = {self._latest, *islice(filter(is_whole, every), keep), *self.names().values()}
+        spared |= thinned(every, spared, trail) if trail else set()
         for path in every:
             if path not in spared:
                 self._remove(path)
@@ -310,6 +315,33 @@ class CheckpointStore:
         gone = path.with_name(f".{path.name}.gone")
         path.rename(gone)  # first, for then it is no checkpoint any more, not even half of one
         shutil.rmtree(gone)
+
+
+def thinned(every: Sequence[Path], spared: Collection[Path | None], budget: int) -> set[Path]:
+    """Return which checkpoints stay in so many bytes, beside those spared; of `every` the newest is the first.
+
+    The next to go is the one that leaves the smallest gap for its age. So gaps grow with the age, in powers of two.
+    """
+    its = {path: iteration_of(path) for path in every}
+    trail = {
+        path: sum(file.lstat().st_size for file in path.iterdir())
+        for path in every
+        if path not in spared and not damage(path, thorough=False)
+    }
+    standing = [path for path in every if path in spared or path in trail]
+    now = its[every[0]]
+
+    def gap(path: Path) -> float:
+        k = standing.index(path)
+        newer = its[standing[k - 1]] if k else now
+        older = its[standing[k + 1]] if k + 1 < len(standing) else 0  # a rerun may start at the beginning
+        return (newer - older) / max(now - older, 1)
+
+    while sum(trail.values()) > budget:
+        gone = min(trail, key=gap)
+        standing.remove(gone)
+        del trail[gone]
+    return set(trail)
 
 
 def read(path: Path) -> dict[str, Any]:
