@@ -57,7 +57,7 @@ def test_a_clock_that_is_set_while_a_run_trains(
         state.apply(record)  # type: ignore[arg-type]
     assert state.end is not None
     assert state.frames == len(records(run, "frame"))
-    assert 0 <= state.elapsed <= state.end["seconds"], "it took no hour"
+    assert 0 <= state.elapsed < 600, "it took no hour"
     assert not any(" 1:0" in entry.text for entry in state.journal.since(0))
 
 
