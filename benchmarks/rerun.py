@@ -47,6 +47,11 @@ use = "{HERE}:Stream"
 loader = {{ batch_size = 32, workers = 2, batches = 200 }}
 [hooks.ema]
 use = "ema"
+[hooks.spike]
+use = "{HERE}:spike"
+args = {{ at = SPIKE }}
+points = ["before_train_iter"]
+writes = ["batch"]
 [hooks.log]
 use = "log"
 every = 1
@@ -79,6 +84,12 @@ def step(run: Any, batch: Any) -> dict[str, torch.Tensor]:
     return {"loss": functional.cross_entropy(run.model(batch[0]), batch[1])}
 
 
+def spike(run: Any, batch: Any, at: int) -> None:
+    """Let the loss of iteration `at` jump."""
+    if run.iter == at - 1:
+        batch[0].mul_(50)
+
+
 def hookflow(*arguments: str, cwd: Path) -> str:
     done = subprocess.run([sys.executable, "-m", "hookflow", *arguments], cwd=cwd, capture_output=True, text=True)
     if done.returncode:
@@ -99,19 +110,25 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "p.toml").write_text(PIPELINE.replace("ITERS", str(asked.iters)))
+        chosen = random.Random(0)
+        jumps = chosen.randrange(2, asked.iters - 10)
+        (folder / "p.toml").write_text(PIPELINE.replace("ITERS", str(asked.iters)).replace("SPIKE", str(jumps)))
         hookflow("run", "p.toml", "--ui", "none", cwd=folder)
         (events,) = folder.glob("runs/rerun/*/events.jsonl")
         recorded = statistics.median(milliseconds(events, 100))
         times, numbers = [], 0
-        chosen = random.Random(0)
-        for _ in range(asked.reruns):
-            at = chosen.randrange(2, asked.iters - 10)
-            printed = hookflow("rerun", "rerun", "--at", str(at), "--for", "10", "--format", "json", cwd=folder)
+        ats = [jumps, *(chosen.randrange(2, asked.iters - 10) for _ in range(asked.reruns - 1))]
+        for at in ats:
+            watched = ("--with", "grad_norm") if at == jumps else ()
+            words = ("rerun", "rerun", "--at", str(at), "--for", "10", *watched)
+            printed = hookflow(*words, "--format", "json", cwd=folder)
             result = json.loads(printed)
             numbers += result["compared"]
             if result["unlike"]:
                 raise SystemExit(f"iteration {at}: {result['unlike'][0]} differs")
+            if watched:
+                first, then = (result["more"]["grad_norm/total"][str(at + k)] for k in (0, 1))
+                print(f"the spike, iteration {at}: its gradients have a norm of {first:.1f}, the next ones {then:.1f}")
             times += milliseconds(Path(result["rerun"]) / "events.jsonl", result["begin"] + 20)
         print(f"{asked.reruns} reruns of random iterations: {numbers:,} numbers, every one as recorded, to the bit")
         again = statistics.median(times)

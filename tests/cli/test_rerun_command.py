@@ -35,6 +35,10 @@ def spike(run, batch):
     if run.iter == 37:
         batch[0].mul_(50)
 
+def overflows(run, batch):
+    if run.iter == 8:
+        batch[0].fill_(float("inf"))
+
 def fails(run):
     if run.iter == 9:
         raise ValueError("on purpose")
@@ -147,6 +151,15 @@ def test_a_run_that_failed_is_looked_into(folder: Path) -> None:
     assert "to the bit" in shown
     assert "grad_norm" in shown
     assert "has done" in rerun(run.id, "--at", "99", code=2)
+
+
+def test_a_loss_that_is_not_finite_names_a_command_that_works(folder: Path) -> None:
+    overflows = 'hooks.overflows={use="./probe.py:overflows", points=["before_train_iter"], writes=["batch"]}'
+    done = run_here("p.toml", "--set", overflows, cwd=folder)
+    assert done.returncode == 1
+    (command,) = {*re.findall(r"hookflow rerun (.* --with grad_norm)", done.stderr)}
+    assert "--at 9" in command
+    assert "to the bit" in rerun(*command.split(), "--set", "run.detect_anomaly=true")
 
 
 def test_the_batch_is_saved_and_keys_are_set(folder: Path) -> None:
