@@ -41,6 +41,14 @@ class Counts(Net):
         self.calls = state["calls"]
 
 
+class Pooled(Net):
+    """A net that takes images of any size, and points."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        images = inputs.view(-1, 1, 2, 2) if inputs.ndim == 2 else inputs
+        return super().forward(nn.functional.adaptive_avg_pool2d(images, 2).flatten(1))
+
+
 class Tied(nn.Module):
     """A net whose first and last layer share their weights."""
 
@@ -111,6 +119,14 @@ class Points:
         for k in range(start, len(self)):
             chosen = order[k * self.batch_size : (k + 1) * self.batch_size]
             yield self.inputs[chosen], self.target[chosen]
+
+
+class Squares(Points):
+    """The points as images of two pixels each way."""
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        points = super().epoch(epoch, start)
+        return ((inputs.view(-1, 1, 2, 2), target) for inputs, target in points)
 
 
 def endless(mark: str) -> Points:

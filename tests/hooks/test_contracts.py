@@ -67,6 +67,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "precise_bn": {"batches": 2},
     "predict": {"outputs": ["logits"]},
     "profiler": {"wait": 1, "warmup": 1, "active": 2},
+    "resize": {"scales": [[0, 0.5], ["2ep", 1.0]]},
     "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
     "spike_guard": {"window": 8, "sigmas": 0.5, "patience": 100, "rollback": True},
     "swa": {"begin": "1ep", "every": "2it"},
@@ -90,7 +91,10 @@ TOUCHES_NOTHING = {"empty_cache", "env_info", "memory", "profiler"}
 INSTEAD_OF = {"scheduler": "schedule"}
 """The hook of the toy pipeline whose place another one takes: beside it, it would be a mistake."""
 
-NEEDS = {"images": ['task.use="./own_tasks.py:paints"']}
+NEEDS = {
+    "images": ['task.use="./own_tasks.py:paints"'],
+    "resize": ['model.use="./toy.py:Pooled"', 'data.train.use="./toy.py:Squares"'],
+}
 """What a hook needs of the pipeline, as overrides."""
 
 NEED_NOT_SURVIVE = {

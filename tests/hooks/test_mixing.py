@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
-from hookflow.hooks.builtin.mixing import CutMix, Mixup
+from hookflow.hooks.builtin.mixing import CutMix, Mixup, Resize
 from tests.conftest import Trained
+from tests.hooks.stand_ins import StandIn
 
 
 class Replaced:
@@ -81,3 +82,22 @@ def test_a_batch_of_another_form_is_refused(trained: Trained) -> None:
 def test_a_resumed_run_mixes_the_same_examples(resumes_alike: Any, more: tuple[str, ...]) -> None:
     mixes = ('hooks.mix={use="mixup", args={classes=3}}', 'hooks.cut={use="cutmix", args={classes=3}, after=["mix"]}')
     resumes_alike(*mixes, *more, point="after_train_iter", at=4 if more else 7)
+
+
+@pytest.mark.parametrize(("done", "sides"), [(0, (4, 6)), (8, (6, 8)), (16, (8, 12)), (19, (8, 12))])
+def test_images_grow_with_the_run_and_are_interpolated_as_pytorch_does(done: int, sides: tuple[int, int]) -> None:
+    hook, images, targets = Resize(multiple=2), torch.randn(3, 2, 8, 12), torch.arange(3)
+    run: Any = StandIn(iter=done, replaced=None)
+    run.replace_batch = lambda batch: setattr(run, "replaced", batch)
+    hook.before_train(run)
+    hook.before_train_iter(run, (images, targets))
+    if sides == (8, 12):
+        assert run.replaced is None
+        return
+    new, same = run.replaced
+    expected = torch.nn.functional.interpolate(images, sides, mode="bilinear", antialias=True)
+    assert torch.equal(new, expected)
+    assert same is targets
+    hook.name = "grow"
+    with pytest.raises(UserError, match='hook "grow" resizes'):
+        hook.before_train_iter(run, (targets, targets))

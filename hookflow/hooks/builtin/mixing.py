@@ -1,4 +1,4 @@
-"""Examples of a training batch mixed with one another: mixup and cutmix."""
+"""Changed training batches: examples mixed with one another (mixup, cutmix), and images that grow (resize)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.builtin.schedules import Curve, Scales, at_iterations, value_at
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,3 +83,44 @@ class CutMix(Mixup):
         mixed = inputs.clone()
         mixed[tuple(box)] = others[tuple(box)]
         return mixed, 1 - kept
+
+
+@dataclass(eq=False)
+class Resize(Hook):
+    """Resizes the images of each training batch by a factor that grows over the run: progressive resizing.
+
+    Small images at first make iterations cheap; the network must accept any size, as with global pooling. The factor
+    depends on the iteration alone, so a resume needs no state. Images are the first part of a batch, (examples,
+    channels, …). They are interpolated bilinearly, with antialiasing; volumes and series linearly, without.
+    Evaluations see the images as they are. Source: Howard's fast.ai courses, and Tan and Le, "EfficientNetV2" (2021).
+    """
+
+    phase = "early"  # what mixes images then mixes small ones
+    reads: ClassVar[Slots] = {"before_train_iter": ("batch",)}
+    writes: ClassVar[Slots] = {"before_train_iter": ("batch",)}
+
+    scales: Annotated[Scales, Field(description="factors of the sides, each at its place")] = ((0, 0.5), ("80%", 1.0))
+    shape: Annotated[Curve, Field(description="the way from one factor to the next")] = "linear"
+    multiple: Annotated[int, Field(ge=1, description="of which number each side is a multiple")] = 1
+
+    def before_train(self, run: Run) -> None:
+        self.places = at_iterations("scales", self.scales, run)
+
+    def before_train_iter(self, run: Run, batch: Any) -> None:
+        import torch
+
+        images = batch[0] if isinstance(batch, tuple | list) else None
+        if not isinstance(images, torch.Tensor) or images.ndim not in MODES:
+            message = f'hook "{self.name}" resizes (images, …) of shape (examples, channels, …), and there are none'
+            raise UserError(Problem(message, hint="resize in the dataset, which knows the epoch by set_epoch"))
+        scale = value_at(run.iter, self.places, self.shape)
+        sizes = [max(round(side * scale / self.multiple), 1) * self.multiple for side in images.shape[2:]]
+        if sizes == [*images.shape[2:]]:
+            return
+        smooth = images.ndim == 4
+        new = torch.nn.functional.interpolate(images, sizes, mode=MODES[images.ndim], antialias=smooth)
+        run.replace_batch((new, *batch[1:]))
+
+
+MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
+"""How inputs of so many dimensions are interpolated."""

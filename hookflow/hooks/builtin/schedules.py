@@ -136,6 +136,10 @@ Values = Annotated[list[tuple[Progress, Annotated[float, Field(ge=0)]]], Field(m
 """The value of a setting at a fraction of the run: [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]."""
 
 
+Scales = Annotated[Sequence[tuple[Progress, Annotated[float, Field(gt=0)]]], Field(min_length=1)]
+"""Positive factors with their places, in the same form."""
+
+
 @dataclass(eq=False)
 class ParamSchedule(Hook):
     """Schedules momentum and weight decay: interpolates between values at iterations, epochs or shares of the run.
