@@ -40,6 +40,7 @@ BUILT_IN: dict[str, str] = {
     "precise_bn": "hookflow.hooks.builtin.batch_norm:PreciseBN",
     "predict": "hookflow.hooks.builtin.predict:Predict",
     "profiler": "hookflow.hooks.builtin.profiler:Profiler",
+    "prune": "hookflow.hooks.builtin.prune:Prune",
     "resize": "hookflow.hooks.builtin.mixing:Resize",
     "scheduler": "hookflow.hooks.builtin.scheduler:Scheduler",
     "spike_guard": "hookflow.hooks.builtin.spike_guard:SpikeGuard",

@@ -67,6 +67,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "precise_bn": {"batches": 2},
     "predict": {"outputs": ["logits"]},
     "profiler": {"wait": 1, "warmup": 1, "active": 2},
+    "prune": {"params": ["*.weight"], "end": "8it", "every": 4},
     "resize": {"scales": [[0, 0.5], ["2ep", 1.0]]},
     "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
     "spike_guard": {"window": 8, "sigmas": 0.5, "patience": 100, "rollback": True},
