@@ -30,13 +30,14 @@ SOON = {
 }
 """Arguments with which hooks do early in a run what they do."""
 
-TOGETHER = tuple(name for name in SAMPLES if name not in ("scheduler", "lr_finder", "images"))
+TOGETHER = tuple(name for name in SAMPLES if name not in ("scheduler", "lr_finder", "images", "resize"))
 """The hooks that can be in one pipeline; the others are each tested beside a few."""
 
 OTHERS = (
     ("scheduler", "param_schedule", "grad_clip", "lr_monitor"),
     ("lr_finder", "ema", "log", "grad_norm"),
     ("images", "confusion_matrix", "throughput"),
+    ("resize", "mixup", "log"),
 )
 
 UNSEEN: dict[str, Slots] = {
@@ -59,6 +60,8 @@ def observed(hooks: Sequence[str], folder: Path) -> tuple[Plan, Observed]:
     tables["run"] |= {"default_hooks": False, "threads": 1, "test": True, "dir": str(folder)}
     if "images" in hooks:
         tables["task"] = {"use": "./own_tasks.py:paints"}
+    if "resize" in hooks:
+        tables["model"], tables["data"]["train"] = {"use": "./toy.py:Pooled"}, {"use": "./toy.py:Squares"}
     loaded = load(tables)
     plan = valid_plan(loaded, TOY.parent)
     return plan, observe(loaded, plan, TOY.parent, lambda *said: None)
