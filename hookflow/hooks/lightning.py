@@ -78,7 +78,7 @@ INSTEAD: Mapping[str, str] = {
     "StochasticWeightAveraging": 'use = "swa"',
     "LearningRateFinder": 'use = "lr_finder"',
     "BatchSizeFinder": "set loader.batch_size",
-    "ModelPruning": "call torch.nn.utils.prune in a hook of yours",
+    "ModelPruning": 'use = "prune"',
     "BasePredictionWriter": 'use = "predict"',
     **dict.fromkeys(("BaseFinetuning", "BackboneFinetuning"), 'use = "freeze"'),
     **dict.fromkeys(("ModelSummary", "RichModelSummary"), "hookflow run FILE --dry-run shows the table of layers"),
