@@ -348,3 +348,21 @@ class Struck(Clouds):
                 write_whole(self.mark, str(os.getpid()))
             os.kill(os.getpid(), self.number)
         return super().__getitem__(index)
+
+
+BEGUN: list[int] = []
+
+
+def begins(worker: int, offset: int = 0) -> None:
+    """Remember the number of the worker, for `Begun`."""
+    BEGUN.append(worker + offset)
+
+
+class Begun:
+    """Examples that say which worker has fetched them."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((4,), float(BEGUN[0])), index % 3

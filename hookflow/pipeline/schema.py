@@ -287,7 +287,7 @@ Named = NameOr[Use, Component]
 """A component of which the name alone may be written, where it takes no arguments: "./file.py:Name"."""
 
 
-NAMED_BY_LOADER = ("collate", "sampler", "augment")
+NAMED_BY_LOADER = ("collate", "sampler", "augment", "worker_init_fn")
 """The keys of a `loader` that name a component."""
 
 
@@ -306,6 +306,8 @@ class LoaderSection(Section):
     """How workers are started; left out: "forkserver", or "fork" for data that cannot be pickled."""
     prefetch_factor: int | None = Field(default=None, ge=1, examples=[4])
     """Batches that each worker fetches ahead; PyTorch's 2 if left out."""
+    worker_init_fn: Named | None = None
+    """A function that each worker calls with its number before its first batch, as PyTorch's."""
     collate: Named | None = None
     """The function that collates a list of examples; PyTorch's own stacks them."""
     sampler: Named | None = None
@@ -321,6 +323,8 @@ class LoaderSection(Section):
     def _fetched_by_workers(self) -> Self:
         if self.prefetch_factor is not None and not self.workers:
             raise ValueError("prefetch_factor is of workers, and workers is 0")
+        if self.worker_init_fn is not None and not self.workers:
+            raise ValueError("worker_init_fn is of workers, and workers is 0")
         return self
 
     def named(self) -> dict[str, Component]:

@@ -9,14 +9,16 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hookflow.errors import UserError
 from hookflow.runner.data import workers
 from hookflow.runner.data.workers import WorkerError, explaining_worker_errors
 from tests.conftest import TOY, NewRun, Train, Trained, hookflow_here, messages, reason, records
 from tests.processes import Training
-from tests.runner.same import assert_same_end
+from tests.runner.same import assert_same_end, logged
 from tests.runner.test_resume import EVERY_3, strikes
 
 
@@ -66,6 +68,21 @@ def test_workers_are_gone_when_the_run_is_stopped_in_mid_epoch(
     resumes_alike(over("Clouds", workers=2), over("Clouds", "val", workers=1), point="after_backward", at=7)
     assert not multiprocessing.active_children()
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_worker_begins_as_the_pipeline_says(trained: Trained, method: str) -> None:
+    hook = f'hooks.seen={{use="{__file__}:Seen"}}'
+    begins = {"worker_init_fn": "./loaders.py:begins", "multiprocessing_context": method}
+    run_dir = trained(over("Begun", workers=2, **begins), hook, "run.max_epochs=1")
+    assert [*logged(run_dir, "worker").values()] == [0.0, 1.0, 0.0, 1.0, 0.0]
+    with pytest.raises(UserError, match="worker_init_fn is of workers, and workers is 0"):
+        trained(over("Begun", worker_init_fn="./loaders.py:begins"))
+
+
+class Seen:
+    def after_train_iter(self, run: Any, batch: Any) -> None:
+        run.log("worker", float(batch[0][0, 0]))
 
 
 def test_an_error_in_a_data_set_is_shown_whole(trained: Trained) -> None:

@@ -21,7 +21,12 @@ from hookflow.runner.data.base import DataContext
 from hookflow.runner.data.batch_sampler import BatchSampler, CustomBatchSampler
 from hookflow.runner.numerics.random_state import RNGStream, batch_seed
 
-CALLED_WITH = {"collate": ("a list of examples",), "sampler": ("the dataset",), "augment": ("a batch", "a generator")}
+CALLED_WITH = {
+    "collate": ("a list of examples",),
+    "sampler": ("the dataset",),
+    "augment": ("a batch", "a generator"),
+    "worker_init_fn": ("the number of the worker",),
+}
 """The arguments of each named part."""
 
 
@@ -35,6 +40,7 @@ class LoaderParts:
     collate: Callable[[list[Any]], Any] = default_collate
     sampler: Callable[[Any], Any] | None = None
     augment: Callable[[Any, torch.Generator], Any] | None = None
+    worker_init_fn: Callable[[int], Any] | None = None
     shuffle: bool = False
 
     @property

@@ -148,7 +148,7 @@ def loader_options(fetches: Shipped, name: str, parts: LoaderParts) -> dict[str,
         "num_workers": workers,
         "prefetch_factor": parts.section.prefetch_factor,
         "pin_memory": parts.context.device.type == "cuda",
-        "worker_init_fn": begin_worker,
+        "worker_init_fn": Begin(parts.worker_init_fn) if parts.worker_init_fn else begin_worker,
         "multiprocessing_context": _start_method(fetches, name, parts),
         "generator": torch.Generator(),  # PyTorch draws seeds of workers from it, not from the training's
     }
@@ -294,6 +294,17 @@ def begin_worker(worker: int) -> None:
         os.close(pipe)
         server._forkserver_alive_fd = None
     mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
+
+
+class Begin(Shipped):
+    """Begins a worker, and calls the user's function with its number."""
+
+    def __init__(self, then: Callable[[int], Any]) -> None:
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        begin_worker(worker)
+        self._then(worker)
 
 
 def let_be_killed(batches: Any) -> None:
