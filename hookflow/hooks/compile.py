@@ -122,9 +122,9 @@ def _wish(table: HookTable, node: Node, sources: Mapping[str, Source | None]) ->
 def _obstacles(table: HookTable, node: Node, sources: Mapping[str, Source | None]) -> Iterator[str]:
     if is_adapted(table.hook):
         yield "it is a hook of MMEngine, whose runner shows all of the run"
-    if isinstance(table.hook, type) and issubclass(table.hook, PointrixHook):
+    if is_adapted(table.hook, PointrixHook):
         yield "it is a hook of Pointrix, whose trainer shows all of the run"
-    if isinstance(table.hook, type) and issubclass(table.hook, LightningHook):
+    if is_adapted(table.hook, LightningHook):
         yield "it is a callback of Lightning, whose trainer shows all of the run"
     if getattr(table.hook, "watches", None):
         yield "it takes in the numbers of every iteration in the training thread"

@@ -139,9 +139,9 @@ def with_priorities(nodes: Nodes, hooks: Mapping[str, Any]) -> dict[str, Node]:
     return result
 
 
-def is_adapted(hook: object) -> bool:
-    """Say whether a class is what `adapted` has made."""
-    return isinstance(hook, type) and issubclass(hook, MMEngineHook)
+def is_adapted(hook: object, base: type | None = None) -> bool:
+    """Say whether a class is what `adapted` has made; with the `base` of another framework, what that one's has."""
+    return issubclass(type(hook), type) and issubclass(hook, base or MMEngineHook)  # type: ignore[arg-type]
 
 
 def _stages(kind: type) -> Iterator[str]:
