@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
-from types import SimpleNamespace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
-import tomli
-
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.events.rundir import RunDir
-from hookflow.hooks.base import Hook
-from hookflow.hooks.mmengine import Checkpoint as MMEngineCheckpoint
+from hookflow.graph.slots import root
+from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.lightning_trainer import Checkpoint, Groups, Trainer
 from hookflow.hooks.mmengine import as_method, has_base, numbers_of
+from hookflow.hooks.tensors import is_sharded
 from hookflow.pipeline.registry import missing_package
 
 if TYPE_CHECKING:
-    import torch
-
     from hookflow.hooks.run import Run
 
 PREFIX = "lightning:"
@@ -74,8 +69,6 @@ EPOCH_END = "on_train_epoch_end"
 ENDS_EPOCH = ("after_train_epoch", "after_val", "before_train_epoch", "after_train")
 
 INSTEAD: Mapping[str, str] = {
-    "GradientAccumulationScheduler": 'use = "accumulation_schedule"',
-    "StochasticWeightAveraging": 'use = "swa"',
     "LearningRateFinder": 'use = "lr_finder"',
     "BatchSizeFinder": "set loader.batch_size",
     "ModelPruning": 'use = "prune"',
@@ -121,9 +114,15 @@ def adapted(kind: type, where: Where | None) -> type[Hook]:
     if "on_before_zero_grad" in _own(kind):
         hint = "gradients are cleared before the forward pass: on_train_batch_end is the last method before that"
         raise UserError(Problem(f"{kind.__name__}.on_before_zero_grad has no point here", where, hint))
-    methods = {point: _method(point) for point in _points(kind)}
+    base = next((hook for name, hook in SPECIAL.items() if _derives(kind, name)), LightningHook)
+    methods = {point: _method(point) for point in (*_points(kind), *base.needs)}
     facts = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__signature__": inspect.signature(kind)}
-    return type(kind.__name__, (LightningHook,), {**facts, "kind": kind, **methods})
+    return type(kind.__name__, (base,), {**facts, "kind": kind, **methods})
+
+
+def _derives(kind: type, name: str) -> bool:
+    """Say whether a class is one of Lightning's own callbacks by its name, or derived from it."""
+    return any(base.__name__ == name and base.__module__.startswith(PACKAGES) for base in kind.__mro__)
 
 
 def _own(kind: type) -> set[str]:
@@ -145,7 +144,7 @@ def _method(point: str) -> Callable[..., None]:
     _, names = CALLS[point]
 
     def method(self: LightningHook, run: Run, *offered: Any) -> None:
-        self.call(point, Trainer.of(run), dict(zip(names, offered, strict=True)))
+        self.call(point, trainer_of(run), dict(zip(names, offered, strict=True)))
 
     return as_method(method, point, names)
 
@@ -158,6 +157,8 @@ class LightningHook(Hook):
     """
 
     kind: ClassVar[type]
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Points beside those that the callback has methods for."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         from hookflow.hooks.arguments import with_functions  # loads pydantic, which `hookflow --help` does without
@@ -193,7 +194,7 @@ class LightningHook(Hook):
 
     def _end_epoch(self, trainer: Trainer) -> None:
         if self._epoch_ends:
-            self._epoch_ends = False
+            self._epoch_ends, trainer.epoch_is_over = False, True
             trainer.at("after_train_epoch")
             self.callback.on_train_epoch_end(trainer, trainer.lightning_module)
 
@@ -228,269 +229,155 @@ def _same(value: Any, other: Any) -> bool:
     return type(value) is type(other) and bool((value == other) if not hasattr(value, "equal") else value.equal(other))
 
 
-class Checkpoint(MMEngineCheckpoint):
-    """The state of a checkpoint by Lightning's keys; others are kept beside them."""
+class AccumulationHook(LightningHook):
+    """A GradientAccumulationScheduler: an iteration takes one batch, and the last one of a group takes the step.
 
-    KEYS: ClassVar[Mapping[str, str]] = {"state_dict": "model"}
-    SECTION = "lightning"
+    As there, each loss counts one part of the group's batches, an incomplete group at the end of an epoch included.
+    """
 
-    def __getitem__(self, key: str) -> Any:
-        if key in ("epoch", "global_step"):
-            return self._meta["epoch" if key == "epoch" else "iter"]
-        return super().__getitem__(key)
+    writes: ClassVar[Slots] = {"before_backward": ("control",)}
+    needs = ("before_train", "before_backward", "after_train_iter")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*map(_by_epoch, args), **{name: _by_epoch(value) for name, value in kwargs.items()})
+        self.groups = Groups()
+
+    def call(self, point: str, trainer: Trainer, offered: dict[str, Any]) -> None:
+        groups, run = self.groups, trainer.run
+        match point:
+            case "before_train":
+                self._check(run)
+                batches, groups.batches = groups.batches, 1  # the callback refuses what a resumed run has
+                super().call(point, trainer, offered)
+                groups.batches = batches
+                return
+            case "before_backward":
+                groups.take(run)
+            case "after_train_iter" if groups.left and run.step_skipped:  # another hook has had the gradients dropped
+                groups.left = 0
+        super().call(point, trainer, offered)
+
+    def _check(self, run: Run) -> None:
+        name = type(self.callback).__name__
+        if getattr(run.task, "steps_itself", False):
+            raise UserError(Problem(f"{name} sets when the optimizer steps, and this task steps it itself"))
+        if run.iters_per_epoch != len(run.data["train"]):
+            message = f"{name} and run.accumulate both set on how many batches the optimizer steps"
+            raise UserError(Problem(message, hint="keep one of them"))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "groups": dict(vars(self.groups))}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        vars(self.groups).update(state["groups"])
 
 
-class Logger:
-    """Logs into the run."""
-
-    group_separator = "/"
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self.save_dir = self.log_dir = self.root_dir = str(run.dir)
-        self.name, self.version = "", run.dir.name
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        for name, value in metrics.items():
-            self._run.log(name, value)
-
-    def after_save_checkpoint(self, checkpoint_callback: Any) -> None: ...
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"hookflow's view of Lightning's logger has no {name}")
+def _by_epoch(value: Any) -> Any:
+    """Return a table with whole numbers as keys, which TOML cannot write; anything else as it is."""
+    whole = isinstance(value, Mapping) and all(str(key).isdigit() for key in value)
+    return {int(key): item for key, item in value.items()} if whole else value
 
 
-class Strategy:
-    """What processes do together."""
+class WeightAveragingHook(LightningHook):
+    """A StochasticWeightAveraging, whose schedule of the learning rates steps after each epoch.
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self.root_device = run.device
+    Where the network has batch norms, it measures their statistics of the averaged weights in one more pass over the
+    training data, without gradients. The points of the training and the validation do not fire for that pass.
+    """
 
-    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:  # noqa: A002  # as in Lightning
-        total = int(self._run.sum(float(decision)))
-        return total == self._run.world if all else total > 0
+    reads: ClassVar[Slots] = {"before_train_epoch": ("model",)}
+    writes: ClassVar[Slots] = {
+        **dict.fromkeys(("before_train", "before_train_epoch", "after_train_epoch"), ("lr", "optimizer")),
+        "after_train": ("model",),
+    }
+    needs = ("before_train", "after_train")
 
-    def broadcast(self, obj: Any, src: int = 0) -> Any:
-        import torch.distributed as dist
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._resumes = False
+        """Whether the schedule of a resumed run is still to be built."""
 
-        objects = [obj]
-        if self._run.world > 1:
-            dist.broadcast_object_list(objects, src)
-        return objects[0]
+    def call(self, point: str, trainer: Trainer, offered: dict[str, Any]) -> None:
+        match point:
+            case "before_run":
+                self._check(trainer.run)
+            case "after_train_epoch":
+                for config in trainer.lr_scheduler_configs:
+                    config.scheduler.step()
+            case "after_train":
+                self._end_epoch(trainer)
+                trainer.epoch_is_over = False
+                if trainer.run.epoch == trainer.run.max_epochs == trainer.max_epochs - 1:
+                    self._measure_norms(trainer)
+        super().call(point, trainer, offered)
+        if point == "before_train" and self._resumes:
+            self._build_schedule(trainer)
+        if point == "after_train":
+            trainer.run.save_checkpoint("last")  # what the last epoch has saved are other weights
 
-    def barrier(self, name: str | None = None) -> None:
-        self._run.sum(0.0)
+    def _check(self, run: Run) -> None:
+        name = type(self.callback).__name__
+        if other := next((name for name, hook in run.hooks.items() if hook is not self and _sets_rates(hook)), None):
+            message = f'{name} sets the learning rates from one epoch on, and so does the hook "{other}"'
+            hint = 'use = "swa", and torch.optim.swa_utils:SWALR at the end of the chain of `scheduler`'
+            raise UserError(Problem(message, hint=hint))
+        if any(map(is_sharded, run.model.parameters())):
+            raise UserError(Problem(f"{name} does not support sharded models", hint='use = "swa"'))
 
-    def remove_checkpoint(self, filepath: str) -> None:
-        if self._run.rank == 0:
-            Path(filepath).unlink(missing_ok=True)
+    def _build_schedule(self, trainer: Trainer) -> None:
+        """Build the schedule of a resumed run, and leave the learning rates as the checkpoint has them."""
+        self._resumes = False
+        groups = trainer.optimizers[0].param_groups
+        kept = [{name: value for name, value in group.items() if name != "params"} for group in groups]
+        trainer.more_epochs = min(self.callback.swa_end - trainer.current_epoch, 0)  # it builds none after the last
+        self.callback.on_train_epoch_start(trainer, trainer.lightning_module)
+        trainer.more_epochs = 0
+        for group, values in zip(groups, kept, strict=True):
+            group.update(values)
 
+    def _measure_norms(self, trainer: Trainer) -> None:
+        import torch
+
+        run, module = trainer.run, trainer.lightning_module
+        self.callback.on_train_epoch_start(trainer, module)
+        devices = [run.device] if run.device.type == "cuda" else []
+        with torch.no_grad(), torch.random.fork_rng(devices):  # a run that is resumed here measures the same again
+            for batch in run.data["train"].epoch(run.epoch):
+                run.evaluate(batch)
+        self.callback.on_train_epoch_end(trainer, module)
+        trainer.more_epochs = 1
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()  # the callback derives its private numbers from the rest, and from the trainer
+        return {**state, "numbers": {name: it for name, it in state["numbers"].items() if not name.startswith("_")}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._resumes = state["state"]["scheduler_state"] is not None
+
+
+def _sets_rates(hook: Any) -> bool:
+    writes = getattr(hook, "writes", ())
+    return any(root(slot) == "lr" for slot in (chain(*writes.values()) if isinstance(writes, Mapping) else writes))
+
+
+SPECIAL: Mapping[str, type[LightningHook]] = {
+    "GradientAccumulationScheduler": AccumulationHook,
+    "StochasticWeightAveraging": WeightAveragingHook,
+}
+"""Callbacks of Lightning that steer its loops, with the hooks that do so here."""
 
 TRAINERS: WeakValueDictionary[int, Trainer] = WeakValueDictionary()
 """The trainer of each run, by its identity: the callbacks of the run share it, and keep it alive."""
 
 
-class Trainer:
-    """A run as Lightning's Trainer shows it to callbacks."""
-
-    sanity_checking = fast_dev_run = False
-    log_every_n_steps = 50
-    accumulate_grad_batches = 1
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.epoch_is_over = False
-        """Whether the epoch is counted, and Lightning would not yet have."""
-        self.loaded: Any = None
-        self._stops = self.has_raised = False
-        self._point = "before_run"
-        self._metrics: dict[str, torch.Tensor] = {}
-        self.callbacks = [hook.callback for hook in run.hooks.values() if isinstance(hook, LightningHook)]
-        self.default_root_dir = self.log_dir = str(run.dir)
-        self.world_size, self.num_devices, self.num_nodes = run.world, run.world, 1
-        self.global_rank = self.local_rank = run.rank
-        self.is_global_zero = run.rank == 0
-        self.loggers, self.strategy = [Logger(run)], Strategy(run)
-        self.logger = self.loggers[0]
-        self.lr_scheduler_configs: list[Any] = []
-        self.ckpt_path = self.datamodule = None
-
-    @classmethod
-    def of(cls, run: Run) -> Trainer:
-        """Return the trainer of a run."""
-        known = TRAINERS.get(id(run))
-        return known if known is not None else TRAINERS.setdefault(id(run), cls(run))
-
-    def at(self, point: str) -> None:
-        """Take the state of a point."""
-        self._point = point
-
-    @property
-    def _stage(self) -> str:
-        return next((name for key, name in STAGES.items() if f"_{key}" in self._point), "train")
-
-    @property
-    def state(self) -> Any:
-        states = import_module(f"{self.package}.trainer.states")
-        fn = states.TrainerFn.TESTING if self._stage == "test" else states.TrainerFn.FITTING
-        return SimpleNamespace(fn=fn, stage=states.RunningStage(self._stage))
-
-    training = property(lambda self: self._stage == "train")
-    validating = property(lambda self: self._stage == "validate")
-    testing = property(lambda self: self._stage == "test")
-
-    @cached_property
-    def package(self) -> str:
-        """The package that the callbacks come from: both may be installed."""
-        bases = (base.__module__ for callback in self.callbacks for base in type(callback).__mro__ if _is_base(base))
-        return next((package for package in PACKAGES if next(bases, "").startswith(package)), PACKAGES[0])
-
-    @cached_property
-    def lightning_module(self) -> Any:
-        return _module(import_module(self.package).LightningModule, self)
-
-    model = property(lambda self: self.lightning_module)
-
-    def load(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Load weights as Lightning has by the time of `on_load_checkpoint`; return the model's, which may change."""
-        self.run.model.load_state_dict(state)
-        return self.run.model.state_dict()
-
-    @property
-    def current_epoch(self) -> int:
-        return self.run.epoch - self.epoch_is_over
-
-    @property
-    def global_step(self) -> int:
-        return self.run.iter
-
-    max_epochs = property(lambda self: self.run.max_epochs)
-    max_steps = property(lambda self: self.run.max_iters)
-    num_training_batches = property(lambda self: self.run.iters_per_epoch)
-    optimizers = property(lambda self: [*self.run.optimizers.values()])
-    train_dataloader = property(lambda self: self.run.data["train"].loader)
-    val_dataloaders = property(lambda self: self.run.data["val"].loader)
-    enable_validation = property(lambda self: "val" in self.run.data)
-
-    @property
-    def num_val_batches(self) -> list[int]:
-        return [len(self.run.data["val"])] if self.enable_validation else []
-
-    @property
-    def should_stop(self) -> bool:
-        return self._stops
-
-    @should_stop.setter
-    def should_stop(self, stop: bool) -> None:
-        if stop and not self._stops:
-            self.run.stop("a callback of Lightning has set trainer.should_stop")
-        self._stops = self._stops or stop
-
-    @property
-    def callback_metrics(self) -> dict[str, torch.Tensor]:
-        """The metrics of the latest validation, as `accuracy` and as `val_accuracy`, and what callbacks have added."""
-        import torch
-
-        for name, value in self.run.metrics.items():
-            self._metrics[name] = self._metrics[f"val_{name}"] = torch.as_tensor(value)
-        return self._metrics
-
-    @cached_property
-    def _intervals(self) -> tuple[int | None, float]:
-        """The epochs between validations, and the share of an epoch or the iterations; see `run.val_every`."""
-        run = tomli.loads(RunDir(self.run.dir).pipeline.read_text("utf-8"))["run"]
-        every = f"{run.get('val_every', 1)}"
-        number = float(every.rstrip("epitms") or 1)
-        if every[-1:].isdigit() or every.endswith("ep"):
-            return (int(number), 1.0) if number >= 1 else (1, number)
-        return None, number
-
-    check_val_every_n_epoch = property(lambda self: self._intervals[0])
-    val_check_interval = property(lambda self: self._intervals[1])
-
-    @property
-    def _logger_connector(self) -> Any:
-        due = (self.run.iter + (self._point != "after_train_iter")) % self.log_every_n_steps == 0
-        due = due or not self.training or self.should_stop
-        return SimpleNamespace(should_update_logs=due, log_metrics=self.logger.log_metrics)
-
-    @property
-    def fit_loop(self) -> Any:
-        run = self.run
-        progress = SimpleNamespace(is_last_batch=run.batch_idx + 1 == run.iters_per_epoch)
-        loop = SimpleNamespace(
-            _batches_that_stepped=run.iter,
-            batch_progress=progress,
-            val_loop=SimpleNamespace(_has_run=bool(run.metrics)),
-        )
-        return SimpleNamespace(epoch_loop=loop, total_batch_idx=run.iter - 1, _should_accumulate=lambda: False)
-
-    @property
-    def _evaluation_loop(self) -> Any:
-        total = SimpleNamespace(ready=self.run.batch_idx + 1)
-        return SimpleNamespace(batch_progress=SimpleNamespace(total=total))
-
-    @cached_property
-    def accelerator(self) -> Any:
-        accelerators = import_module(f"{self.package}.accelerators")
-        names = {"cuda": "CUDAAccelerator", "mps": "MPSAccelerator"}
-        return getattr(accelerators, names.get(self.run.device.type, "CPUAccelerator"))()
-
-    @cached_property
-    def precision_plugin(self) -> Any:
-        return import_module(f"{self.package}.plugins.precision").Precision()
-
-    def save_checkpoint(self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None) -> None:
-        """Write a file with the keys of Lightning's checkpoints, in the training thread; of several ranks the first."""
-        import torch
-
-        module = self.lightning_module
-        content: dict[str, Any] = {"epoch": self.current_epoch, "global_step": self.global_step}
-        content |= {"pytorch-lightning_version": import_module(self.package).__version__}
-        content |= {"state_dict": module.state_dict(), "loops": {}}
-        if not weights_only:
-            content["callbacks"] = {each.state_key: each.state_dict() for each in self.callbacks}
-            content |= {"optimizer_states": [each.state_dict() for each in self.optimizers], "lr_schedulers": []}
-        for callback in self.callbacks:
-            callback.on_save_checkpoint(self, module, content)
-        if self.is_global_zero:
-            Path(filepath).parent.mkdir(parents=True, exist_ok=True)
-            torch.save(content, filepath)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"hookflow's view of Lightning's Trainer has no {name}")
-
-
-STAGES: Mapping[str, str] = {"train": "train", "val": "validate", "test": "test"}
-"""What Lightning calls the stages, by what is in the names of points."""
-
-
-def _module(base: type, trainer: Trainer) -> Any:
-    """Return a LightningModule that shares parameters, buffers and modules with the run's model, under their names."""
-    model, run = trainer.run.model, trainer.run
-    inner = getattr(model, "module", model) if type(model).__name__ == "DistributedDataParallel" else model
-
-    def log(self: Any, name: str, value: Any, *_: Any, **__: Any) -> None:
-        run.log(name, value)
-
-    def log_dict(self: Any, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
-        for name, value in values.items():
-            run.log(name, value)
-
-    def missing(self: Any, name: str) -> Any:
-        try:
-            return base.__getattr__(self, name)  # type: ignore[attr-defined]
-        except AttributeError:
-            return getattr(inner, name)
-
-    methods = {"log": log, "log_dict": log_dict, "forward": lambda self, *args, **kwargs: inner(*args, **kwargs)}
-    methods |= {"optimizers": lambda self, *_, **__: run.optimizer, "__getattr__": missing}
-    kind = type("Module", (base,), methods)
-    module: Any = kind()
-    for shared in ("_parameters", "_buffers", "_modules"):
-        module.__dict__[shared] = inner.__dict__[shared]
-    module._device = run.device
-    module.training = inner.training
-    module._trainer = trainer
-    return module
+def trainer_of(run: Run) -> Trainer:
+    """Return the trainer of a run."""
+    if (known := TRAINERS.get(id(run))) is not None:
+        return known
+    hooks = [hook for hook in run.hooks.values() if isinstance(hook, LightningHook)]
+    bases = [base.__module__ for hook in hooks for base in hook.kind.__mro__ if _is_base(base)]
+    package = next(package for package in PACKAGES if bases[0].startswith(package))  # both may be installed
+    groups = next((hook.groups for hook in hooks if isinstance(hook, AccumulationHook)), None)
+    return TRAINERS.setdefault(id(run), Trainer(run, package, [hook.callback for hook in hooks], groups))

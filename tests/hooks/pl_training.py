@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,14 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from pytorch_lightning import Callback, LightningModule
     from pytorch_lightning import Trainer as Theirs
-    from pytorch_lightning.callbacks import EarlyStopping, EMAWeightAveraging
+    from pytorch_lightning.callbacks import (
+        EarlyStopping,
+        EMAWeightAveraging,
+        GradientAccumulationScheduler,
+        StochasticWeightAveraging,
+    )
 
-__all__ = ["EMAWeightAveraging", "EarlyStopping"]
+__all__ = ["EMAWeightAveraging", "EarlyStopping", "GradientAccumulationScheduler", "StochasticWeightAveraging"]
 
 PIPELINE = """
 [run]
@@ -51,6 +57,11 @@ def loader(examples: int) -> DataLoader[Any]:
     return DataLoader(data, batch_size=4)  # type: ignore[arg-type]
 
 
+def norms() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
+
+
 class Task:
     def step(self, run: Any, batch: Any) -> dict[str, Any]:
         return {"loss": functional.cross_entropy(run.model(batch[0]), batch[1])}
@@ -61,9 +72,9 @@ class Task:
 class Module(LightningModule):
     """The same for Lightning."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[], torch.nn.Module] = net) -> None:
         super().__init__()
-        self.net = net()
+        self.net = make()
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         return {"loss": functional.cross_entropy(self.net(batch[0]), batch[1])}
@@ -79,16 +90,18 @@ class Module(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
 
-def train_theirs(folder: Path, epochs: int, *callbacks: Any) -> Any:
-    """Train and test by Lightning's Trainer; return the weights and the trainer."""
+def train_theirs(
+    folder: Path, epochs: int, *callbacks: Any, make: Callable[[], torch.nn.Module] = net, examples: int = 12
+) -> Any:
+    """Train and test by Lightning's Trainer; return the weights."""
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     kept = {"enable_checkpointing": any(type(each).__name__ == "ModelCheckpoint" for each in callbacks)}
     trainer = Theirs(
         max_epochs=epochs, accelerator="cpu", callbacks=[*callbacks], default_root_dir=folder, num_sanity_val_steps=0,
         **quiet, **kept,
     )  # fmt: skip
-    module = Module()
-    trainer.fit(module, loader(12), loader(8))
+    module = Module(make)
+    trainer.fit(module, loader(examples), loader(8))
     trainer.test(module, loader(8), verbose=False)
     return {name.removeprefix("net."): value for name, value in module.state_dict().items()}
 
@@ -121,6 +134,13 @@ class Stops(Callback):
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         trainer.should_stop = trainer.global_step == 4
+
+
+class Sets(Callback):
+    """Set what a scheduler of accumulation alone may set."""
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        trainer.accumulate_grad_batches = 2
 
 
 class Asks(Callback):

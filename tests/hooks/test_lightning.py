@@ -72,6 +72,68 @@ def test_the_average_is_lightning_s_to_the_bit(here: Any, tmp_path: Path) -> Non
     assert measured[0] != plain[0], "validated with the average"
 
 
+@pytest.mark.parametrize("examples", [16, 20], ids=["whole groups", "an incomplete group"])
+def test_gradients_accumulate_as_in_lightning_to_the_bit(here: Any, tmp_path: Path, examples: int) -> None:
+    from tests.hooks.pl_training import SEEN, GradientAccumulationScheduler, Recorder, train_theirs
+
+    SEEN.clear()
+    scheduler = GradientAccumulationScheduler(scheduling={1: 2, 3: 4})
+    theirs = train_theirs(tmp_path / "theirs", 5, scheduler, Recorder(), examples=examples)
+    expected = [*SEEN]
+    SEEN.clear()
+    run_dir = here(
+        'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={1=2, 3=4}}}',
+        'hooks.recorder={use="tests.hooks.pl_training:Recorder"}',
+        'hooks.checkpoint={use="checkpoint"}',
+        f"data.train.args.examples={examples}",
+        epochs=5,
+    )
+    assert expected == SEEN
+    state: Any = final_state(run_dir)
+    assert all(torch.equal(state["model"][name], value) for name, value in theirs.items())
+
+
+@pytest.mark.parametrize("make", ["net", "norms"])
+@pytest.mark.parametrize("strategy", ["cos", "linear"])
+def test_stochastic_averages_are_lightning_s_to_the_bit(here: Any, tmp_path: Path, make: str, strategy: str) -> None:
+    from tests.hooks import pl_training
+    from tests.hooks.pl_training import StochasticWeightAveraging, train_theirs
+
+    args = {"swa_lrs": 0.05, "swa_epoch_start": 0.5, "annealing_epochs": 2, "annealing_strategy": strategy}
+    theirs = train_theirs(tmp_path / "theirs", 4, StochasticWeightAveraging(**args), make=getattr(pl_training, make))  # type: ignore[arg-type]
+    run_dir = here(
+        f"hooks.average={{use='lightning:StochasticWeightAveraging', args={json.dumps(args).replace(': ', '=')}}}",
+        'hooks.checkpoint={use="checkpoint"}',
+        f"model.use='tests.hooks.pl_training:{make}'",
+        epochs=4,
+    )
+    state: Any = final_state(run_dir)
+    assert all(torch.equal(state["model"][name], value) for name, value in theirs.items())
+
+
+@pytest.mark.parametrize(("point", "at"), [("after_train_iter", 7), ("after_train_epoch", 8), ("after_val", 12)])
+def test_groups_and_averages_are_resumed_to_the_bit(resumes_alike: Any, point: str, at: int) -> None:
+    hooks = (
+        'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={0=3}}}',
+        'hooks.average={use="lightning:StochasticWeightAveraging", args={swa_lrs=0.05, swa_epoch_start=1}}',
+        "hooks.ema.enabled=false",
+        "hooks.schedule.enabled=false",
+    )
+    resumes_alike(*hooks, point=point, at=at)
+
+
+def test_what_they_would_contradict_is_refused(here: Any) -> None:
+    average = 'hooks.average={use="lightning:StochasticWeightAveraging", args={swa_lrs=0.05}}'
+    rates = 'hooks.rates={use="lr_schedule", args={warmup=2}}'
+    assert 'StochasticWeightAveraging sets the learning rates from one epoch on, and so does the hook "rates"' in (
+        reason(here(average, rates, code=2))
+    )
+    groups = 'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={1=2}}}'
+    assert "both set on how many batches the optimizer steps" in reason(here(groups, "run.accumulate=2", code=2))
+    sets = 'hooks.sets={use="tests.hooks.pl_training:Sets"}'
+    assert "only a GradientAccumulationScheduler sets trainer.accumulate_grad_batches" in reason(here(sets, code=2))
+
+
 def test_what_callbacks_have_is_resumed_to_the_bit(resumes_alike: Any, tmp_path: Path) -> None:
     hooks = (
         'hooks.average={use="lightning:EMAWeightAveraging", args={decay=0.9, update_starting_at_epoch=1}}',
@@ -148,7 +210,7 @@ def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> 
     ("use", "message", "hint"),
     [
         ("lightning:EarlyStoping", 'Lightning has no callback "EarlyStoping"', 'did you mean "EarlyStopping"?'),
-        ("lightning:StochasticWeightAveraging", "StochasticWeightAveraging needs Lightning's Trainer", 'use = "swa"'),
+        ("lightning:BatchSizeFinder", "BatchSizeFinder needs Lightning's Trainer", "set loader.batch_size"),
         ("tests.hooks.pl_training:Clears", "Clears.on_before_zero_grad has no point here", "gradients are cleared"),
     ],
 )

@@ -59,6 +59,8 @@ class Requests:
     """The next iteration adds to the gradients of this one, which takes no step."""
     accumulates: int = 0
     """The batches of the group that the next loss is of; 0 where no hook accumulates gradients."""
+    by_examples: bool = True
+    """Whether that loss counts by its examples, or as one part of the batches."""
     saves: dict[str, int | None] = field(default_factory=dict)
     """The names to save by; with an iteration, the name of a checkpoint that exists."""
     keep: int | None = None
@@ -123,9 +125,10 @@ class Requests:
         self.check("skip_step", BEFORE_THE_STEP)
         self.skips_step = True
 
-    def accumulate(self, batches: int, *, step: bool) -> None:
+    def accumulate(self, batches: int, *, step: bool, by_examples: bool = True) -> None:
+        """Take the batch into a group of so many: its loss counts by its examples there, or as much as any other."""
         self.check("accumulate", BEFORE_THE_GRADIENTS)
-        self.accumulates, self.keeps_gradients = batches, not step
+        self.accumulates, self.by_examples, self.keeps_gradients = batches, by_examples, not step
 
     def skip_batch(self) -> None:
         self.check("skip_batch", WITH_A_BATCH)

@@ -110,8 +110,8 @@ class Update:
         self._engine.fire("after_forward", *offered)
         self._engine.fire("before_backward", *offered)
         self.clear(names)
-        if self._requests.accumulates:
-            weight *= self.group.weight(self._requests.accumulates)
+        if batches := self._requests.accumulates:
+            weight *= self.group.weight(batches) if self._requests.by_examples else 1 / batches
             self._requests.accumulates = 0
         loss = outputs["loss"]
         if self.losses:

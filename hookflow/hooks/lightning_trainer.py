@@ -1,0 +1,336 @@
+"""Views of a run as Lightning's callbacks know them: the Trainer with its loops, its module, loggers and checkpoints.
+
+Source: `lightning.pytorch.trainer` and `lightning.pytorch.loops`, version 2.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import tomli
+
+from hookflow.errors import Problem, UserError
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.mmengine import Checkpoint as MMEngineCheckpoint
+
+if TYPE_CHECKING:
+    import torch
+
+    from hookflow.hooks.run import Run
+
+
+class Checkpoint(MMEngineCheckpoint):
+    """The state of a checkpoint by Lightning's keys; others are kept beside them."""
+
+    KEYS: ClassVar[Mapping[str, str]] = {"state_dict": "model"}
+    SECTION = "lightning"
+
+    def __getitem__(self, key: str) -> Any:
+        if key in ("epoch", "global_step"):
+            return self._meta["epoch" if key == "epoch" else "iter"]
+        return super().__getitem__(key)
+
+
+class Logger:
+    """Logs into the run."""
+
+    group_separator = "/"
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.save_dir = self.log_dir = self.root_dir = str(run.dir)
+        self.name, self.version = "", run.dir.name
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        for name, value in metrics.items():
+            self._run.log(name, value)
+
+    def after_save_checkpoint(self, checkpoint_callback: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"hookflow's view of Lightning's logger has no {name}")
+
+
+class Strategy:
+    """What processes do together."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.root_device = run.device
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:  # noqa: A002  # as in Lightning
+        total = int(self._run.sum(float(decision)))
+        return total == self._run.world if all else total > 0
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        import torch.distributed as dist
+
+        objects = [obj]
+        if self._run.world > 1:
+            dist.broadcast_object_list(objects, src)
+        return objects[0]
+
+    def barrier(self, name: str | None = None) -> None:
+        self._run.sum(0.0)
+
+    def remove_checkpoint(self, filepath: str) -> None:
+        if self._run.rank == 0:
+            Path(filepath).unlink(missing_ok=True)
+
+
+class FitLoop:
+    """The loop of the training: what callbacks read of its progress, and what they set of its length."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer, run = trainer, trainer.run
+        self.max_epochs = -1 if run.max_epochs is None else run.max_epochs
+        self.max_batches = run.iters_per_epoch
+        self._skip_backward = False
+
+    @property
+    def epoch_loop(self) -> Any:
+        run = self._trainer.run
+        return SimpleNamespace(
+            _batches_that_stepped=self._trainer.global_step,
+            batch_progress=SimpleNamespace(is_last_batch=run.batch_idx + 1 == run.iters_per_epoch),
+            val_loop=SimpleNamespace(_has_run=bool(run.metrics)),
+        )
+
+    @property
+    def total_batch_idx(self) -> int:
+        return self._trainer.run.iter - 1
+
+    def _should_accumulate(self) -> bool:
+        groups = self._trainer.groups
+        return groups is not None and groups.left > 0
+
+
+class Groups:
+    """The batches of which a step takes the gradients, where a callback sets their number."""
+
+    def __init__(self) -> None:
+        self.batches = 1
+        """The batches of a group."""
+        self.left = 0
+        """Those that the current group still takes."""
+        self.without_step = 0
+        """The iterations that have taken no step, the current one included."""
+        self.latest = -1
+        """The iterations that were done before the latest of these."""
+
+    def take(self, run: Any) -> None:
+        """Take a batch into the group, which ends with its epoch and the run; of its loss count 1 / `batches`."""
+        if self.left == 0:
+            self.left = max(min(self.batches, run.iters_per_epoch - run.batch_idx, run.max_iters - run.iter), 1)
+        self.left -= 1
+        run.accumulate(self.batches, step=self.left == 0, by_examples=False)
+        if self.left:
+            self.without_step += 1
+            self.latest = run.iter
+
+    def steps(self, iterations: int) -> int:
+        """Return the optimizer steps in so many iterations."""
+        return iterations - self.without_step + (iterations == self.latest)
+
+
+class Trainer:
+    """A run as Lightning's Trainer shows it to callbacks, of which `package` is the package."""
+
+    sanity_checking = fast_dev_run = False
+    log_every_n_steps = 50
+
+    def __init__(self, run: Run, package: str, callbacks: Sequence[Any], groups: Groups | None) -> None:
+        self.run, self.package, self.callbacks, self.groups = run, package, [*callbacks], groups
+        self.epoch_is_over = False
+        """Whether the epoch is counted, and Lightning would not yet have."""
+        self.more_epochs = 0
+        """Passes over the training data after the run's epochs, which callbacks have asked for."""
+        self.loaded: Any = None
+        self._stops = self.has_raised = False
+        self._point = "before_run"
+        self._metrics: dict[str, torch.Tensor] = {}
+        self.default_root_dir = self.log_dir = str(run.dir)
+        self.world_size, self.num_devices, self.num_nodes = run.world, run.world, 1
+        self.global_rank = self.local_rank = run.rank
+        self.is_global_zero = run.rank == 0
+        self.loggers, self.strategy = [Logger(run)], Strategy(run)
+        self.logger = self.loggers[0]
+        self.lr_scheduler_configs: list[Any] = []
+        self.ckpt_path = self.datamodule = None
+
+    def at(self, point: str) -> None:
+        """Take the state of a point."""
+        self._point = point
+
+    @property
+    def _stage(self) -> str:
+        return next((name for key, name in STAGES.items() if f"_{key}" in self._point), "train")
+
+    @property
+    def state(self) -> Any:
+        states = import_module(f"{self.package}.trainer.states")
+        fn = states.TrainerFn.TESTING if self._stage == "test" else states.TrainerFn.FITTING
+        return SimpleNamespace(fn=fn, stage=states.RunningStage(self._stage))
+
+    training = property(lambda self: self._stage == "train")
+    validating = property(lambda self: self._stage == "validate")
+    testing = property(lambda self: self._stage == "test")
+
+    @cached_property
+    def lightning_module(self) -> Any:
+        return _module(import_module(self.package).LightningModule, self)
+
+    model = property(lambda self: self.lightning_module)
+
+    def load(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Load weights as Lightning has by the time of `on_load_checkpoint`; return the model's, which may change."""
+        self.run.model.load_state_dict(state)
+        return self.run.model.state_dict()
+
+    @property
+    def current_epoch(self) -> int:
+        return self.run.epoch - self.epoch_is_over + self.more_epochs
+
+    @property
+    def global_step(self) -> int:
+        return self.groups.steps(self.run.iter) if self.groups else self.run.iter
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        return self.groups.batches if self.groups else 1
+
+    @accumulate_grad_batches.setter
+    def accumulate_grad_batches(self, batches: int) -> None:
+        if self.groups:
+            self.groups.batches = batches
+        elif batches != 1 and not self.fit_loop._skip_backward:  # where nothing steps
+            message = "only a GradientAccumulationScheduler sets trainer.accumulate_grad_batches"
+            raise UserError(Problem(message, hint='use = "accumulation_schedule", or run.accumulate'))
+
+    @cached_property
+    def fit_loop(self) -> FitLoop:
+        return FitLoop(self)
+
+    max_epochs = property(lambda self: self.fit_loop.max_epochs)
+    max_steps = property(lambda self: self.run.max_iters)
+    num_training_batches = property(lambda self: self.run.iters_per_epoch)
+    optimizers = property(lambda self: [*self.run.optimizers.values()])
+    train_dataloader = property(lambda self: self.run.data["train"].loader)
+    val_dataloaders = property(lambda self: self.run.data["val"].loader)
+    enable_validation = property(lambda self: "val" in self.run.data)
+
+    @property
+    def num_val_batches(self) -> list[int]:
+        return [len(self.run.data["val"])] if self.enable_validation else []
+
+    @property
+    def should_stop(self) -> bool:
+        return self._stops
+
+    @should_stop.setter
+    def should_stop(self, stop: bool) -> None:
+        if stop and not self._stops:
+            self.run.stop("a callback of Lightning has set trainer.should_stop")
+        self._stops = self._stops or stop
+
+    @property
+    def callback_metrics(self) -> dict[str, torch.Tensor]:
+        """The metrics of the latest validation, as `accuracy` and as `val_accuracy`, and what callbacks have added."""
+        import torch
+
+        for name, value in self.run.metrics.items():
+            self._metrics[name] = self._metrics[f"val_{name}"] = torch.as_tensor(value)
+        return self._metrics
+
+    @cached_property
+    def _intervals(self) -> tuple[int | None, float]:
+        """The epochs between validations, and the share of an epoch or the iterations; see `run.val_every`."""
+        run = tomli.loads(RunDir(self.run.dir).pipeline.read_text("utf-8"))["run"]
+        every = f"{run.get('val_every', 1)}"
+        number = float(every.rstrip("epitms") or 1)
+        if every[-1:].isdigit() or every.endswith("ep"):
+            return (int(number), 1.0) if number >= 1 else (1, number)
+        return None, number
+
+    check_val_every_n_epoch = property(lambda self: self._intervals[0])
+    val_check_interval = property(lambda self: self._intervals[1])
+
+    @property
+    def _logger_connector(self) -> Any:
+        due = (self.run.iter + (self._point != "after_train_iter")) % self.log_every_n_steps == 0
+        due = due or not self.training or self.should_stop
+        return SimpleNamespace(should_update_logs=due, log_metrics=self.logger.log_metrics)
+
+    @property
+    def _evaluation_loop(self) -> Any:
+        total = SimpleNamespace(ready=self.run.batch_idx + 1)
+        return SimpleNamespace(batch_progress=SimpleNamespace(total=total))
+
+    @cached_property
+    def accelerator(self) -> Any:
+        accelerators = import_module(f"{self.package}.accelerators")
+        names = {"cuda": "CUDAAccelerator", "mps": "MPSAccelerator"}
+        return getattr(accelerators, names.get(self.run.device.type, "CPUAccelerator"))()
+
+    @cached_property
+    def precision_plugin(self) -> Any:
+        return import_module(f"{self.package}.plugins.precision").Precision()
+
+    def save_checkpoint(self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None) -> None:
+        """Write a file with the keys of Lightning's checkpoints, in the training thread; of several ranks the first."""
+        import torch
+
+        module = self.lightning_module
+        content: dict[str, Any] = {"epoch": self.current_epoch, "global_step": self.global_step}
+        content |= {"pytorch-lightning_version": import_module(self.package).__version__}
+        content |= {"state_dict": module.state_dict(), "loops": {}}
+        if not weights_only:
+            content["callbacks"] = {each.state_key: each.state_dict() for each in self.callbacks}
+            content |= {"optimizer_states": [each.state_dict() for each in self.optimizers], "lr_schedulers": []}
+        for callback in self.callbacks:
+            callback.on_save_checkpoint(self, module, content)
+        if self.is_global_zero:
+            Path(filepath).parent.mkdir(parents=True, exist_ok=True)
+            torch.save(content, filepath)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"hookflow's view of Lightning's Trainer has no {name}")
+
+
+STAGES: Mapping[str, str] = {"train": "train", "val": "validate", "test": "test"}
+"""What Lightning calls the stages, by what is in the names of points."""
+
+
+def _module(base: type, trainer: Trainer) -> Any:
+    """Return a LightningModule that shares parameters, buffers and modules with the run's model, under their names."""
+    model, run = trainer.run.model, trainer.run
+    inner = getattr(model, "module", model) if type(model).__name__ == "DistributedDataParallel" else model
+
+    def log(self: Any, name: str, value: Any, *_: Any, **__: Any) -> None:
+        run.log(name, value)
+
+    def log_dict(self: Any, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
+        for name, value in values.items():
+            run.log(name, value)
+
+    def missing(self: Any, name: str) -> Any:
+        try:
+            return base.__getattr__(self, name)  # type: ignore[attr-defined]
+        except AttributeError:
+            return getattr(inner, name)
+
+    methods = {"log": log, "log_dict": log_dict, "forward": lambda self, *args, **kwargs: inner(*args, **kwargs)}
+    methods |= {"optimizers": lambda self, *_, **__: run.optimizer, "__getattr__": missing}
+    kind = type("Module", (base,), methods)
+    module: Any = kind()
+    for shared in ("_parameters", "_buffers", "_modules"):
+        module.__dict__[shared] = inner.__dict__[shared]
+    module._device = run.device
+    module.training = inner.training
+    module._trainer = trainer
+    return module
