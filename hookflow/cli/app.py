@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from hookflow.cli.check import check
 from hookflow.cli.compare import compare
-from hookflow.cli.control import ctl, now, stop
+from hookflow.cli.control import ctl, now, stop, watch
 from hookflow.cli.evaluate import predict, test, val
 from hookflow.cli.explain import explain
 from hookflow.cli.export import export
@@ -32,7 +32,6 @@ from hookflow.cli.runs import rm, runs, tag
 from hookflow.cli.show import show
 from hookflow.cli.stored import checkpoints
 from hookflow.cli.sweep import sweep
-from hookflow.cli.watch import watch
 from hookflow.cli.why import why
 from hookflow.errors import Problem, UserError, Where
 from hookflow.substitutes import substitute_on

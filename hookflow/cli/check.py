@@ -8,8 +8,19 @@ from typing import Annotated
 
 import typer
 
-from hookflow.cli.options import FormatOption, NoImport, Only, Overrides, PipelineFile, Shuffle, Without
-from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn_of
+from hookflow.cli.output import (
+    FormatOption,
+    NoImport,
+    Only,
+    Overrides,
+    PipelineFile,
+    Shuffle,
+    Without,
+    echo,
+    echo_json,
+    exits_after_traceback,
+    warn_of,
+)
 from hookflow.errors import Problem, UserError
 
 

@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import Format, FormatOption, Overrides, RunsFolder
-from hookflow.cli.output import columns, echo, echo_json, exits_after_traceback, warn_of
+from hookflow.cli.output import (
+    Format,
+    FormatOption,
+    Overrides,
+    RunsFolder,
+    columns,
+    echo,
+    echo_json,
+    exits_after_traceback,
+    warn_of,
+)
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.numbers import counted, number
 

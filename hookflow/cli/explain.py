@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import NoImport, PipelineArgument, RunsFolder
-from hookflow.cli.output import columns, echo, echo_json
+from hookflow.cli.output import NoImport, PipelineArgument, RunsFolder, columns, echo, echo_json
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.graph.points import POINTS
 from hookflow.hooks.registry import BUILT_IN, HOOKS

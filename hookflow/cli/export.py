@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tomli
 import typer
 
-from hookflow.cli.options import RunArgument, RunsFolder
-from hookflow.cli.output import echo, write_file
+from hookflow.cli.output import RunArgument, RunsFolder, echo, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import counted, strict_json
 from hookflow.text import print_error

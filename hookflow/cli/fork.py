@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import Only, Overrides, Shuffle, UIOption, Without
+from hookflow.cli.output import Only, Overrides, Shuffle, UIOption, Without
 from hookflow.cli.resume import Changes, as_recorded
 from hookflow.cli.run import Detach, InProcess, MaxRestarts, Nproc, RunsDir, Start, Test
 from hookflow.errors import Problem, UserError

@@ -14,8 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import NoImport, Only, Overrides, PipelineOrRun, RunsFolder, Shuffle, Without
-from hookflow.cli.output import as_json, echo, write_file
+from hookflow.cli.output import (
+    NoImport,
+    Only,
+    Overrides,
+    PipelineOrRun,
+    RunsFolder,
+    Shuffle,
+    Without,
+    as_json,
+    echo,
+    write_file,
+)
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.graph.plan import Edge, Plan
 from hookflow.numbers import counted, duration, percent
@@ -87,8 +97,7 @@ def graph(
     have what each hook took.
     """
     from hookflow.graph.render.exchange import as_dot, as_mermaid
-    from hookflow.graph.render.html import as_html
-    from hookflow.graph.render.svg import as_svg
+    from hookflow.graph.render.svg import as_html, as_svg
     from hookflow.graph.render.text import as_text
     from hookflow.service.pipelines import open_target, warn_unknown
 

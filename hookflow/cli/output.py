@@ -1,4 +1,4 @@
-"""Printing of the command line, with control characters escaped."""
+"""Output of the command line, with control characters escaped, and the options that commands share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import typer
 
+from hookflow.cli import complete
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import strict_json
 from hookflow.text import print_error, printable
@@ -99,3 +100,53 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "", width: int | None =
         first, *rest = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
         lines += [f"{head}{first}".rstrip(), *(" " * len(head) + line for line in rest)]
     return lines
+
+
+SELECTION = "Which hooks, in what order"
+"""The panel of `--help` for what changes a pipeline from outside."""
+
+
+Format = Literal["text", "json"]
+"""How a command shows what it has found."""
+
+UI = Literal["auto", "tui", "plain", "json", "none"]
+"""How a run is shown."""
+
+_ui = "How to show it; auto: the dashboard on a terminal, else plain lines. plain has progress bars on a terminal."
+UIOption = Annotated[UI, typer.Option(help=_ui)]
+
+
+def _hooks_option(sentence: str) -> Any:
+    return typer.Option(metavar="HOOK", help=sentence, rich_help_panel=SELECTION, autocompletion=complete.hooks)
+
+
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]
+PipelineFile = Annotated[Path, typer.Argument(help="A pipeline file.", metavar="FILE", show_default=False)]
+_overrides = "Override a key, e.g. run.seed=1. Repeatable."
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_overrides, autocompletion=complete.keys)
+]
+Without = Annotated[list[str] | None, _hooks_option("Switch a hook off. Repeatable.")]
+Only = Annotated[list[str] | None, _hooks_option("Switch every other hook off. Repeatable.")]
+_shuffle = "Use another order that the edges and phases allow, to find a missing edge."
+Shuffle = Annotated[int | None, typer.Option(metavar="SEED", help=_shuffle, rich_help_panel=SELECTION)]
+_file_or_run = typer.Argument(
+    metavar="FILE|RUN",
+    help="A pipeline file, or a run (its id, name or folder).",
+    show_default=False,
+    autocompletion=complete.files_and_runs,
+)
+PipelineOrRun = Annotated[str, _file_or_run]
+PipelineArgument = Annotated[str | None, _file_or_run]
+_no_import = "Read the hooks' source and run none of it: for a file that you do not trust."
+NoImport = Annotated[bool, typer.Option("--no-import", help=_no_import)]
+RunArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="A path, an id, a part of one, a name, or latest; the newest run if left out.",
+        show_default=False,
+        autocompletion=complete.runs,
+    ),
+]
+RunsFolder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder of runs.")]

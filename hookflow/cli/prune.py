@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import RunsFolder
-from hookflow.cli.output import columns, echo
+from hookflow.cli.output import RunsFolder, columns, echo
 from hookflow.cli.runs import FILTER
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import counted, size

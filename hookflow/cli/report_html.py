@@ -1,6 +1,6 @@
 """Reports as one page of HTML: they need no network, and a script only to show values below the pointer.
 
-The report of a run is drawn here; `hookflow.cli.compare_html` draws that of several with the same parts.
+The report of a run is drawn here; `hookflow.cli.compare` draws that of several with the same parts.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import FormatOption, Overrides, RunsFolder, Without
-from hookflow.cli.output import columns, echo, echo_json
+from hookflow.cli.output import FormatOption, Overrides, RunsFolder, Without, columns, echo, echo_json
 from hookflow.cli.resume import Changes, as_recorded
 from hookflow.errors import Problem, UserError, Where, first_few
 from hookflow.numbers import counted, number

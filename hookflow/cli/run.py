@@ -16,8 +16,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from hookflow.cli.options import UI, Only, Overrides, PipelineArgument, Shuffle, UIOption, Without
-from hookflow.cli.output import columns, echo, exits_after_traceback, has_terminal, warn_of
+from hookflow.cli.output import (
+    UI,
+    Only,
+    Overrides,
+    PipelineArgument,
+    Shuffle,
+    UIOption,
+    Without,
+    columns,
+    echo,
+    exits_after_traceback,
+    has_terminal,
+    warn_of,
+)
 from hookflow.cli.resume import Changes, resumed
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.run_lock import exit_code

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import RunsFolder
-from hookflow.cli.output import columns, echo, echo_json
+from hookflow.cli.output import RunsFolder, columns, echo, echo_json
 from hookflow.errors import Problem, UserError, Where, first_few
 from hookflow.numbers import counted, number
 from hookflow.text import fit

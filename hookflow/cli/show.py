@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookflow.cli.options import FormatOption, RunArgument, RunsFolder
-from hookflow.cli.output import columns, echo, echo_json
+from hookflow.cli.output import FormatOption, RunArgument, RunsFolder, columns, echo, echo_json
 from hookflow.numbers import clock, counted, ms, number, percent, size, span
 
 if TYPE_CHECKING:

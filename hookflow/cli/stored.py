@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hookflow.cli.options import FormatOption, RunArgument, RunsFolder
-from hookflow.cli.output import columns, echo, echo_json
+from hookflow.cli.output import FormatOption, RunArgument, RunsFolder, columns, echo, echo_json
 from hookflow.numbers import age, number, size
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import NoImport, Only, Overrides, PipelineArgument, RunsFolder, Shuffle, Without
-from hookflow.cli.output import columns, echo
+from hookflow.cli.output import NoImport, Only, Overrides, PipelineArgument, RunsFolder, Shuffle, Without, columns, echo
 from hookflow.errors import Problem, UserError, nearest_or_all
 
 if TYPE_CHECKING:

@@ -54,9 +54,8 @@ from hookflow.monitor.prompt import insert
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.settings import Preferences
 from hookflow.monitor.state import RunState
-from hookflow.monitor.style import row, use
+from hookflow.monitor.style import THEMES, ThemeName, row, use
 from hookflow.monitor.terminal import CLICKS, NO_MOUSE, announcement, clipboard, exit_on_hang_up
-from hookflow.monitor.themes import THEMES, ThemeName
 from hookflow.monitor.trace import Traced, read_trace
 from hookflow.monitor.view import Line, Notice, Scene, View
 from hookflow.numbers import plural

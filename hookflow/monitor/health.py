@@ -10,11 +10,10 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from hookflow.events import now
-from hookflow.events.now import NOWHERE
+from hookflow.events.now import NOWHERE, stack
 from hookflow.events.records import PHASES, Error
 from hookflow.events.run_lock import started_at
 from hookflow.events.rundir import Life, RunDir, run_argument, short
-from hookflow.events.stack import stack
 from hookflow.graph.plan import Binding, Plan
 from hookflow.monitor.durations import WINDOW
 from hookflow.monitor.ranks import named, spent

@@ -10,7 +10,6 @@ from itertools import chain, zip_longest
 from textual.keys import key_to_character
 
 from hookflow.events.commands import COMMANDS as COMMANDS_OF_RUN
-from hookflow.monitor import palette
 from hookflow.monitor.panels.compare import COMPARE
 from hookflow.monitor.panels.events import EVENT, EVENTS
 from hookflow.monitor.panels.explorer import EXPLORER
@@ -26,7 +25,7 @@ from hookflow.monitor.panels.runs import OF_A_RUN, RUNS
 from hookflow.monitor.panels.system import SYSTEM
 from hookflow.monitor.panels.timeline import ACTIONS as OF_TIMELINE
 from hookflow.monitor.panels.waterfall import TRACE
-from hookflow.monitor.prompt import edit
+from hookflow.monitor.prompt import Offer, ask, edit, settable
 from hookflow.monitor.view import (
     Action,
     KeyMap,
@@ -181,7 +180,7 @@ def _switch(scene: Scene) -> str | Notice:
 
 def _set(scene: Scene) -> str | Notice:
     """Let an argument be typed, which the hook that the cursor is on declares settable, or another hook."""
-    names = palette.settable(scene)
+    names = settable(scene)
     if not names:
         return Notice("no hook of this run declares an argument settable")
 
@@ -365,7 +364,7 @@ def _rows(scene: Scene, page: str, actions: Iterable[Action]) -> list[tuple[str,
 def _palette(scene: Scene) -> None:
     modes = ("", "replay" if scene.replay else "live", *("ranks",) * scene.several)
     actions = [*(action for action in ACTIONS if action.only in modes), *current(scene).actions]
-    palette.ask(scene, [palette.Offer(each, " ".join(keys_of(scene, each.name))) for each in actions], do)
+    ask(scene, [Offer(each, " ".join(keys_of(scene, each.name))) for each in actions], do)
 
 
 def do(action: Action, scene: Scene) -> str | Notice:

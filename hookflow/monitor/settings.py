@@ -16,7 +16,7 @@ from textual.keys import Keys
 from hookflow.errors import Problem, UserError, nearest, nearest_or_all
 from hookflow.events.rundir import short, user_folder, write_whole
 from hookflow.monitor.keys import ACTIONS, EVERY, OF_PAGES
-from hookflow.monitor.themes import ThemeName
+from hookflow.monitor.style import ThemeName
 from hookflow.monitor.view import Arrangement, KeyMap
 from hookflow.pipeline.layers import read, tables
 from hookflow.pipeline.problems import key_of, wrong_value

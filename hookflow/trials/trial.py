@@ -34,8 +34,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded
 from hookflow.runner.builder.build import build
 from hookflow.runner.data.base import split_of
-from hookflow.runner.data.limited import Repeated
-from hookflow.runner.data.source import close
+from hookflow.runner.data.source import Repeated, close
 from hookflow.runner.loop.run import Run
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.numerics.memory import explain_oom

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hookflow.runner.data.batch_sampler import BatchSharding
+from hookflow.runner.data.loader_parts import BatchSharding
 
 SPLITS = {"train": 1024, "val": 256, "test": 256}
 """Points of each split."""

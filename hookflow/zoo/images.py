@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hookflow.runner.data.batch_sampler import BatchSharding
+from hookflow.runner.data.loader_parts import BatchSharding
 
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from hookflow.errors import Problem, UserError
 from hookflow.pipeline.registry import missing_package
-from hookflow.runner.data.batch_sampler import BatchSharding
+from hookflow.runner.data.loader_parts import BatchSharding
 
 
 def landscape(height: int, width: int) -> Tensor:

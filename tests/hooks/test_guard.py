@@ -15,9 +15,8 @@ import torch
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.builtin.checkpoint import Checkpoint
-from hookflow.hooks.builtin.lr_finder import LRFinder, steepest, swept
-from hookflow.hooks.builtin.spike_guard import SpikeGuard, is_spike
-from hookflow.hooks.builtin.stops import EarlyStop
+from hookflow.hooks.builtin.schedules import LRFinder, steepest, swept
+from hookflow.hooks.builtin.stops import EarlyStop, SpikeGuard, is_spike
 from hookflow.runner.checkpoint.store import read
 from tests.conftest import NewRun, Train, Trained, messages, records
 from tests.hooks.stand_ins import StandIn

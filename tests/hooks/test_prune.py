@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 from hookflow.errors import UserError
-from hookflow.hooks.builtin.prune import Prune
+from hookflow.hooks.builtin.freeze import Prune
 from hookflow.runner.checkpoint.store import read
 from tests.conftest import Trained
 from tests.hooks.stand_ins import StandIn

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hookflow.errors import UserError
-from hookflow.hooks.builtin import images, log, metrics
+from hookflow.hooks.builtin import log, metrics, statistics
 from hookflow.hooks.builtin.gradients import GradNorm
 from hookflow.hooks.builtin.log import LRMonitor, Throughput
 from hookflow.hooks.builtin.memory import MIB, memory
@@ -214,15 +214,15 @@ class TestConfusion:
 class TestImages:
     def test_the_first_tensor_of_images_is_taken_and_each_goes_from_black_to_white(self) -> None:
         photos, masks, other = torch.rand(5, 3, 4, 6), torch.rand(5, 4, 6), torch.rand(5, 7)
-        assert images.first_images((other, photos, masks)) is photos
-        assert images.first_images({"x": other, "masks": masks}).shape == (5, 1, 4, 6)  # type: ignore[union-attr]
-        assert images.first_images((other, [1, 2])) is None
-        result = images.rescaled(torch.stack([torch.linspace(-3, 5, 12).reshape(3, 2, 2), torch.ones(3, 2, 2)]))
+        assert statistics.first_images((other, photos, masks)) is photos
+        assert statistics.first_images({"x": other, "masks": masks}).shape == (5, 1, 4, 6)  # type: ignore[union-attr]
+        assert statistics.first_images((other, [1, 2])) is None
+        result = statistics.rescaled(torch.stack([torch.linspace(-3, 5, 12).reshape(3, 2, 2), torch.ones(3, 2, 2)]))
         assert (result[0].min(), result[0].max(), result[1].max()) == (0, 1, 0)
 
     def test_a_grid_has_every_image_in_its_place(self) -> None:
         shown = torch.arange(1.0, 4)[:, None, None, None].expand(3, 1, 2, 2)
-        assert images.grid(shown, 2)[0].tolist() == [
+        assert statistics.grid(shown, 2)[0].tolist() == [
             [1, 1, 0, 2, 2],
             [1, 1, 0, 2, 2],
             [0, 0, 0, 0, 0],

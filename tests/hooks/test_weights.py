@@ -13,8 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.graph.why import ambiguities
-from hookflow.hooks.builtin.averaging import EMA, SWA, Average
-from hookflow.hooks.builtin.batch_norm import PreciseBN
+from hookflow.hooks.builtin.averaging import EMA, SWA, Average, PreciseBN
 from hookflow.hooks.builtin.freeze import Freeze, frozen_norms, frozen_parameters
 from hookflow.hooks.builtin.memory import ActivationCheckpoint, outermost
 from hookflow.hooks.compile import compile_pipeline

@@ -148,7 +148,7 @@ def test_a_bad_log_of_a_rank_hides_nothing(tmp_path: Path, bad: str, capsys: pyt
 def test_naming_the_commands_loads_neither_the_screen_nor_torch_and_the_screen_no_torch() -> None:
     code = """
 import sys
-import hookflow.cli.watch, hookflow.cli.runs, hookflow.service.runs, hookflow.monitor
+import hookflow.cli.control, hookflow.cli.runs, hookflow.service.runs, hookflow.monitor
 early = {"torch", "textual", "networkx", "pynvml"} & set(sys.modules)
 import hookflow.monitor.app
 print(early | {"torch", "networkx", "hookflow.runner"} & set(sys.modules))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.cli.watch import _several_train
+from hookflow.cli.control import _several_train
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp, Outcome
 from hookflow.monitor.compare import Side

@@ -17,8 +17,7 @@ from textual.strip import Strip
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.layout import screen, visible
-from hookflow.monitor.style import STYLES, use
-from hookflow.monitor.themes import THEMES, ThemeName
+from hookflow.monitor.style import STYLES, THEMES, ThemeName, use
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At
 from tests.monitor.test_keys import visit

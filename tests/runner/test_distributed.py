@@ -18,7 +18,7 @@ from hookflow.errors import UserError, Where
 from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import DistributedSection
-from hookflow.runner.data.batch_sampler import BatchSharding
+from hookflow.runner.data.loader_parts import BatchSharding
 from hookflow.runner.distributed.consensus import Alone
 from hookflow.runner.distributed.parallel import (
     OWN,

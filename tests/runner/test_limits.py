@@ -12,7 +12,7 @@ import torch
 from hookflow.errors import UserError
 from hookflow.pipeline.values import limited_batches
 from hookflow.runner.data.base import data_info
-from hookflow.runner.data.limited import Limited, Repeated
+from hookflow.runner.data.source import Limited, Repeated
 from tests.conftest import TOY, NewRun, Trained, hookflow, hookflow_here, messages, records
 
 

@@ -22,9 +22,8 @@ from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import LoaderSection
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.runner.data.base import DataContext, prefetch
-from hookflow.runner.data.batch_sampler import BatchSampler
 from hookflow.runner.data.loader import Loader, OnDevice, may_draw
-from hookflow.runner.data.loader_parts import loader_parts
+from hookflow.runner.data.loader_parts import BatchSampler, loader_parts
 from hookflow.runner.data.source import Source, as_source, close
 from hookflow.runner.numerics import random_state as random_state_module
 from hookflow.runner.numerics.random_state import generator_states, random_state, seed_everything

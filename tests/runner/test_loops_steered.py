@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from hookflow.runner.loop import val_schedule
+from hookflow.runner.loop import evaluation
 from tests.conftest import TRACER, NewRun, Train, Trained, messages, reason, records
 from tests.golden_files import check_golden
 from tests.toy import Net
@@ -150,7 +150,7 @@ def test_a_part_of_an_epoch_that_ends_with_it_is_validated_after_it(trained: Tra
 
 
 def test_time_counts_from_the_latest_validation(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hookflow.runner.loop.val_schedule.Timer", Clock)
+    monkeypatch.setattr("hookflow.runner.loop.evaluation.Timer", Clock)
     run_dir = trained("run.val_every='10m'", f'hooks.hours={{use="{__file__}:Hours"}}', "run.max_epochs=2")
     assert [record["it"] for record in records(run_dir, "metrics")] == [2, 4, 6, 8, 10]
     assert {clock.seconds for clock in Clock.started} == {600.0}
@@ -176,7 +176,7 @@ class Clock:
 class Hours:
     def after_backward(self, run: Any) -> None:
         if run.iter % 2:
-            val_schedule.Timer.started[-1].call()  # type: ignore[attr-defined]  # this file is loaded twice
+            evaluation.Timer.started[-1].call()  # type: ignore[attr-defined]  # this file is loaded twice
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_each_set_has_its_metrics_and_its_interval(trained: Trained, tmp_path: P
 
 def test_time_is_up_for_a_set_alone(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clock rings in the second and in the fourth iteration."""
-    monkeypatch.setattr("hookflow.runner.loop.val_schedule.Timer", Clock)
+    monkeypatch.setattr("hookflow.runner.loop.evaluation.Timer", Clock)
     hours = 'hooks.hours={use="tests.runner.test_loops_steered:Hours"}'
     by_time = SETS.replace('val_every = "2ep"', 'val_every = "10m"')
     run_dir = trained(*MONITORS, hours, "run.max_epochs=1", swap=(ONE, by_time))

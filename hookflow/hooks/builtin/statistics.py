@@ -1,16 +1,18 @@
-"""Statistics of parameters (`param_stats`) and of activations (`activation_stats`)."""
+"""Statistics of parameters (`param_stats`) and of activations (`activation_stats`), and `images` of a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.globs import matching, named_parameters, require_matches
-from hookflow.hooks.tensors import first_tensor, full
+from hookflow.hooks.tensors import first_tensor, full, output
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -86,3 +88,81 @@ def statistics(values: Tensor, of: Collection[str]) -> dict[str, Tensor]:
         "zeros": lambda tensor: (tensor == 0).to(tensor.dtype).mean(),
     }
     return {stat: compute[stat](wide) for stat in of}
+
+
+@dataclass(eq=False)
+class Images(Hook):
+    """Logs a grid of images from the first batch of each validation, `val/images`, with targets and predictions.
+
+    Bound to `after_train_iter` (give it `every`), it logs those of the training batch, `train/images`, without a
+    caption, for which the training would have to wait. Shown are the inputs, the first tensor of the batch that is one
+    of images: (N, channels, height, width) with 1, 3 or 4 channels, or (N, height, width). With `output` that output of
+    the task is shown in their place, e.g. what the model has painted, and names the image: `val/painted`. The caption
+    has the `target` and the greatest of the `logits` of each, where the outputs have them.
+    """
+
+    settable = ("count", "rescale")
+    points = ("after_val_iter",)
+    ranks = "zero"
+    reads: ClassVar[Slots] = ("batch", "outputs")
+
+    count: Annotated[int, Field(ge=1, description="how many images at most")] = 16
+    columns: Annotated[int, Field(ge=1, description="images in a row")] = 8
+    output: Annotated[str | None, Field(description="the output to show; the inputs if left out")] = None
+    rescale: Annotated[bool, Field(description="scale floating-point images to 0…1, each by its own range")] = True
+
+    def after_val_iter(self, run: Run, batch: Any, batch_idx: int, outputs: dict[str, Any]) -> None:
+        if batch_idx == 0:
+            run.log_image(f"val/{self.output or 'images'}", self._grid(batch, outputs), caption(outputs, self.count))
+
+    def after_train_iter(self, run: Run, batch: Any, outputs: dict[str, Any]) -> None:
+        run.log_image(f"train/{self.output or 'images'}", self._grid(batch, outputs))
+
+    def _grid(self, batch: Any, outputs: Mapping[str, Any]) -> Tensor:
+        result = first_images(batch if self.output is None else output(outputs, self.output, "images"))
+        if result is None:
+            where = "the batch has" if self.output is None else f'the output "{self.output}" is'
+            message = f"{where} no tensor of images, (N, channels, height, width) or (N, height, width)"
+            raise UserError(Problem(message, hint="output = … names an output of the task that is"))
+        shown = result[: self.count].detach()
+        return grid(rescaled(shown) if self.rescale and shown.is_floating_point() else shown, self.columns)
+
+
+def first_images(batch: Any) -> Tensor | None:
+    """Return the first tensor of a batch that is one of images, as (N, channels, height, width)."""
+    from torch import Tensor
+    from torch.utils._pytree import tree_leaves
+
+    tensors = (leaf if leaf.ndim != 3 else leaf[:, None] for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
+    return next((leaf for leaf in tensors if leaf.ndim == 4 and leaf.shape[1] in (1, 3, 4)), None)
+
+
+def rescaled(images: Tensor) -> Tensor:
+    """Return images (N, channels, height, width) of which each goes from 0 to 1; one of a single value is 0."""
+    low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
+    return (images - low) / (high - low).clamp(min=1e-12)
+
+
+def grid(images: Tensor, columns: int) -> Tensor:
+    """Return images (N, channels, height, width) side by side, in rows of `columns`: (channels, height, width).
+
+    Between them is a line of a pixel, and what the last row lacks is left black.
+    """
+    count, channels, height, width = images.shape
+    columns = min(columns, count)
+    rows = ceil(count / columns)
+    sheet = images.new_zeros(channels, rows * (height + 1) - 1, columns * (width + 1) - 1)
+    for k, image in enumerate(images):
+        top, left = k // columns * (height + 1), k % columns * (width + 1)
+        sheet[:, top : top + height, left : left + width] = image
+    return sheet
+
+
+def caption(outputs: Mapping[str, Any], count: int) -> str:
+    """Return the targets and predictions of the first examples as a line, if there are any; waits for the device."""
+    facts = {}
+    if getattr(outputs.get("target"), "ndim", 0) == 1:
+        facts["target"] = outputs["target"][:count].tolist()
+    if getattr(outputs.get("logits"), "ndim", 0) == 2:
+        facts["predicted"] = outputs["logits"][:count].argmax(dim=1).tolist()
+    return "; ".join(f"{name} {' '.join(map(str, values))}" for name, values in facts.items())

@@ -26,9 +26,8 @@ from hookflow.runner.builder.components import OFFERED_TO_DATA, Maker, Parts, fi
 from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups, shares
 from hookflow.runner.checkpoint.initial_weights import load_weights
 from hookflow.runner.data.base import DataContext
-from hookflow.runner.data.limited import limit
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
-from hookflow.runner.data.source import as_source
+from hookflow.runner.data.source import as_source, limit
 from hookflow.runner.dispatch.torch_hooks import wrong_parameters
 from hookflow.runner.distributed.parallel import choose_strategy, unmatched_units
 from hookflow.runner.distributed.process_group import device_of

@@ -18,7 +18,7 @@ from hookflow.pipeline.registry import missing_extra, registry_of
 from hookflow.pipeline.schema import Component, Interval, RunSection
 from hookflow.pipeline.use import refer
 from hookflow.runner.builder.selectors import Picked
-from hookflow.runner.data.limited import Limited
+from hookflow.runner.data.source import Limited
 from hookflow.runner.distributed.parallel import Strategy
 from hookflow.runner.distributed.rendezvous import Ranks
 from hookflow.writers.base import Writer

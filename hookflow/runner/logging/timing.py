@@ -190,7 +190,7 @@ class Cell:
 
 
 def bins_of(ns: Array) -> Array:
-    """Return the bin of each duration: `hookflow.events.percentiles.bin_of` for many at once."""
+    """Return the bin of each duration: `hookflow.events.columns.bin_of` for many at once."""
     exponent = np.maximum(np.frexp(ns.astype(np.float64))[1] - 3, 0)
     bins: Array = (exponent << 2) + (ns >> exponent)
     return bins

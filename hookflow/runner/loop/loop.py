@@ -16,11 +16,10 @@ from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, T
 from hookflow.runner.logging.timing import COMMANDS
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.control import CHANGES, Control
-from hookflow.runner.loop.evaluation import Evaluation
+from hookflow.runner.loop.evaluation import Evaluation, ValSchedule
 from hookflow.runner.loop.iteration import Iterate, too_few
 from hookflow.runner.loop.sanity import sanity_check
 from hookflow.runner.loop.update import Update
-from hookflow.runner.loop.val_schedule import ValSchedule
 from hookflow.runner.process.signals import Signals, Stop, WorkerHangs
 
 GRAVITY = ("finished", "stopped", "interrupted", "failed")

@@ -20,7 +20,7 @@ from hookflow.graph.slots import root
 from hookflow.pipeline.condition import METRICS, parse_condition
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.base import in_set, sets_of
-from hookflow.runner.data.limited import Limited
+from hookflow.runner.data.source import Limited
 from hookflow.runner.logging.recorder import SANITY
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.evaluation import Evaluation

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.errors import UserError
+from hookflow.events.now import DUMP
 from hookflow.events.records import Level
 from hookflow.events.run_lock import inherit
 from hookflow.events.rundir import RunDir, short
-from hookflow.events.stack import DUMP
 from hookflow.runner.distributed.failures import agree_on_failure, explain_loss, is_peer_lost, is_timeout
 from hookflow.runner.distributed.rendezvous import of_environment
 from hookflow.runner.logging.recorder import Recorder

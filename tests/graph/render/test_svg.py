@@ -14,8 +14,7 @@ from hypothesis import given
 from rich.cells import cell_len
 
 from hookflow.graph.plan import Plan
-from hookflow.graph.render.html import as_html
-from hookflow.graph.render.svg import MARGIN, NAME_CELL, NOTE_CELL, TITLE_CELL, Picture, as_svg
+from hookflow.graph.render.svg import MARGIN, NAME_CELL, NOTE_CELL, TITLE_CELL, Picture, as_html, as_svg
 from hookflow.graph.render.text import marks, place_of, slots
 from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, plan, plans, wide
