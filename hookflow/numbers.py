@@ -51,6 +51,11 @@ def _finite(value: Any, instead: Callable[[float], str | None]) -> Any:
     return value
 
 
+def frequency(every: int) -> str:
+    """Return how often a hook fires of the times that it is due."""
+    return f"fires 1 of {every:,} times that it is due" if every > 1 else "fires whenever it is due"
+
+
 def ms(ns: float) -> str:
     """Return a duration in milliseconds, in five characters at most; beyond 100 s in seconds, with their unit."""
     value = ns / 1e6

@@ -79,7 +79,7 @@ def photograph(thing: Any, seen: set[int] | None = None) -> Any:
         *getattr(thing, "__dict__", {}),
         *(slot for base in kind.__mro__ for slot in getattr(base, "__slots__", ())),
     ]
-    kept = [name for name in names if f"{kind.__name__}.{name}" not in DERIVED]
+    kept = [name for name in names if not any(f"{each.__name__}.{name}" in DERIVED for each in kind.__mro__)]
     return {"": kind.__name__} | {name: photograph(getattr(thing, name, None), seen) for name in kept}
 
 

@@ -191,12 +191,14 @@ def _name_for(use: str, taken: set[str]) -> str:
 
 
 def _quiet(pipeline: Pipeline) -> Iterator[str]:
-    """Yield the overrides by which a rerun writes nothing but its own folder."""
+    """Yield the overrides by which a rerun writes nothing but its own folder, and skips no firing for its cost."""
     from hookflow.pipeline.source_map import as_toml
 
     if pipeline.writers:
         yield "writers={}"
     for name, hook in pipeline.hooks.items():
+        if hook.over_budget != "warn":
+            yield f'hooks.{name}.over_budget="warn"'
         if hook.use == "checkpoint" and isinstance(hook.args, Mapping) and "out_dir" in hook.args:
             yield f"hooks.{name}.args={as_toml({key: arg for key, arg in hook.args.items() if key != 'out_dir'})}"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookflow.cli.output import FormatOption, RunArgument, RunsFolder, columns, echo, echo_json
-from hookflow.numbers import clock, counted, ms, number, percent, size, span
+from hookflow.numbers import clock, counted, frequency, ms, number, percent, size, span
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -107,6 +107,7 @@ class Page:
             "pipeline": facts.get("source"),
             "overrides": facts.get("overrides", []),
             "attempts": attempts,
+            "throttled": [*state.throttled.values()],
             "commands": [{key: change[key] for key in ("it", "cmd", "args", "t")} for change in state.changes],
             "warnings": troubles["warn"],
             "errors": troubles["error"],
@@ -123,7 +124,12 @@ class Page:
         yield from _facts([*self._result(), *self.setting()])
         warned, failed = self._troubles("warn"), self._troubles("error")
         changed = ((f"{each['it']:,}", " ".join([each["cmd"], *each["args"]])) for each in self.state.changes)
+        throttled = (
+            (f"{each['it']:,}", f"{hook} {frequency(each['every'])}: {each['why']}")
+            for hook, each in self.state.throttled.items()
+        )
         parts = {"attempts": self.attempts(), "changed by commands, by iteration": changed}
+        parts |= {"throttled now, since iteration": throttled}
         parts |= {"warnings, by iteration": warned, "errors, by iteration": failed}
         for title, facts in parts.items():
             if lines := [*_facts(facts, "  ")]:

@@ -278,6 +278,18 @@ class Acknowledged(Stamp):
     """Why it was refused, or what came of it; may be empty."""
 
 
+class Throttle(Stamp):
+    """A hook over its budget fires less often from here on, or more often again; also after a resume."""
+
+    k: Literal["throttle"]
+    hook: str
+    """The hook."""
+    every: Annotated[int, range(1, 1 << 16)]
+    """It fires at every so many times that it is due; at 1 whenever it is."""
+    why: str
+    """The time that it has taken, or where it was so already."""
+
+
 HOOKFLOW = "hookflow"
 """The source of what the runner says itself."""
 
@@ -354,6 +366,7 @@ Record = (
     | Histogram
     | Trace
     | Acknowledged
+    | Throttle
     | Message
     | Error
     | End

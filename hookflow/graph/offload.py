@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -104,7 +104,12 @@ def obstacles(plan: Plan, hook: str) -> Iterator[str]:
         for slot in binding.writes:
             if root(slot) in OWNED:
                 yield f"it writes {slot} at {binding.point}"
-    written = {slot for binding in mine for slot in binding.writes}
+    yield from read_by_others(plan, hook, mine)
+
+
+def read_by_others(plan: Plan, hook: str, bindings: Sequence[Binding]) -> Iterator[str]:
+    """Yield who reads what a hook writes in these of its bindings."""
+    written = {slot for binding in bindings for slot in binding.writes}
     for other in plan.bindings:
         parts = Parts((*written, *other.reads))
         if other.hook != hook and (shared := parts.of(written) & parts.of(other.reads)):

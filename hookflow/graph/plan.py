@@ -143,6 +143,8 @@ class PlannedHook:
     """What a firing does that finds the queue full."""
     timeout: float = 0.0
     """Seconds until a firing of an offloaded hook is given up; 0: none is."""
+    throttle: str = ""
+    """The budget that it keeps by firing less often; empty where it fires whenever it is due."""
 
     @property
     def written_args(self) -> str:

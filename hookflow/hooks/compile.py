@@ -16,6 +16,7 @@ from hookflow.graph.order import Places, compile_plan
 from hookflow.graph.plan import EdgeSpec, Node, Nodes, Plan
 from hookflow.graph.points import POINTS, Point, Points
 from hookflow.graph.slots import doubts, root
+from hookflow.graph.throttle import Limit, with_throttling
 from hookflow.hooks.base import Hook
 from hookflow.hooks.dataflow import undeclared_slots, with_scalars
 from hookflow.hooks.inspect import Inspection
@@ -95,7 +96,9 @@ def compile_pipeline(
         plan = compile_plan(loaded.pipeline.run.name, ordered, disabled, points, shuffle, wanted)
         wishes = {name: _wish(table, nodes[name], sources[name]) for name, table in tables.items()}
         plan, cannot_be = with_offloading(plan, wishes)
-        problems += cannot_be
+        limits = {name: _limit(table) for name, table in tables.items() if table.table.over_budget == "throttle"}
+        plan, must_fire = with_throttling(plan, limits, nodes)
+        problems += [*cannot_be, *must_fire]
     except UserError as error:
         problems += error.problems
     if problems:
@@ -119,13 +122,25 @@ def _wish(table: HookTable, node: Node, sources: Mapping[str, Source | None]) ->
     return Wish(keys.offload, keys.queue, keys.when_full, timeout, where, obstacle)
 
 
-def _obstacles(table: HookTable, node: Node, sources: Mapping[str, Source | None]) -> Iterator[str]:
+def _limit(table: HookTable) -> Limit:
+    """Return the budget that the table of a hook has it keep."""
+    where = table.places.of(f"hooks.{table.name}.over_budget")
+    stateful = getattr(table.hook, "state_dict", Hook.state_dict) is not Hook.state_dict
+    return Limit(table.table.budget or "", where, stateful, next(_shown_all(table), ""))
+
+
+def _shown_all(table: HookTable) -> Iterator[str]:
+    """Yield of which framework a hook is, if its own runner shows it all of the run."""
     if is_adapted(table.hook):
         yield "it is a hook of MMEngine, whose runner shows all of the run"
     if is_adapted(table.hook, PointrixHook):
         yield "it is a hook of Pointrix, whose trainer shows all of the run"
     if is_adapted(table.hook, LightningHook):
         yield "it is a callback of Lightning, whose trainer shows all of the run"
+
+
+def _obstacles(table: HookTable, node: Node, sources: Mapping[str, Source | None]) -> Iterator[str]:
+    yield from _shown_all(table)
     if getattr(table.hook, "watches", None):
         yield "it takes in the numbers of every iteration in the training thread"
     for bound in node.bound:

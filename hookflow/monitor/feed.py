@@ -29,7 +29,10 @@ from hookflow.monitor.snapshots import STRIDE, Snapshot, Snapshots, packed, unpa
 from hookflow.monitor.state import RunState
 from hookflow.numbers import span
 
-_KINDS = (b"scalars", b"metrics", b"epoch", b"checkpoint", b"image", b"text", b"histogram", b"trace", b"ack")
+_KINDS = (
+    *(b"scalars", b"metrics", b"epoch", b"checkpoint", b"image", b"text", b"histogram", b"trace", b"ack"),
+    b"throttle",
+)
 SHARED = tuple(b'{"k":"%s"' % kind for kind in _KINDS)
 """How lines begin that other ranks write too, and that are shown of rank 0 alone."""
 

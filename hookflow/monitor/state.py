@@ -20,7 +20,7 @@ from hookflow.monitor.history import Histories
 from hookflow.monitor.journal import BECAME, Entry, Gallery, Journal, Kind, Logged, brief
 from hookflow.monitor.ranks import NO_PLAN, NO_RUN, Rank, Ranks
 from hookflow.monitor.series import Best, MetricHistory, Progress, Series, in_order
-from hookflow.numbers import many, number, one_line, plural, size, span
+from hookflow.numbers import frequency, many, number, one_line, plural, size, span
 
 SET_BACK = 5.0
 """Seconds that a frame must be older than what came before to mean that the clock was set back."""
@@ -81,6 +81,7 @@ class RunState:
         self.checkpoints: list[records.Checkpoint] = []  # the last 1,000
         self.traces: list[records.Trace] = []
         self.changes: list[records.Acknowledged] = []  # the commands that have changed the training, as far as it is
+        self.throttled: dict[str, records.Throttle] = {}  # the hooks that skip firings, and since when
         self.disabled: dict[str, int] = {}  # the hooks that are switched off, with the iterations done then
         self.requests: dict[str, Request] = {}
         self.attempts: list[Attempt] = []
@@ -258,6 +259,7 @@ class RunState:
         self.metrics.forget_after(self.it)
         self.histories.again(self.it)
         self.disabled = {hook: it for hook, it in self.disabled.items() if it <= self.it}
+        self.throttled = {}  # what the checkpoint has follows
         self.changes = [change for change in self.changes if change["it"] <= self.it]
         self._ends = {ep: it for ep, it in self._ends.items() if it <= self.it}
         self._before = self.progress("time").at(self.it)
@@ -347,6 +349,13 @@ class RunState:
         return next(
             (each for each in reversed(self.changes) if each["args"][:1] and each["args"][0].startswith(key)), None
         )
+
+    def _on_throttle(self, record: records.Throttle) -> None:
+        before = self.throttled.pop(record["hook"], None)
+        if record["every"] > 1:
+            self.throttled[record["hook"]] = record
+        kind: Kind = "warn" if record["every"] > (before["every"] if before else 1) else "info"
+        self._note(record, kind, record["hook"], f"{frequency(record['every'])}: {record['why']}")
 
     def _on_trace(self, record: records.Trace) -> None:
         self.traces = [*self.traces[-99:], record]

@@ -633,6 +633,8 @@ class HookNode(Firing, _Node):
     """The reaction to an error inside the hook: end the run, switch the hook off, or nothing but be recorded."""
     budget: BudgetField | None = Field(default=None, examples=["1%", "0.2ms"])
     """How much of the iterations' time it may take before a warning: a share, or a time per iteration."""
+    over_budget: Literal["warn", "throttle"] = "warn"
+    """The consequence of taking more: a warning, or it skips firings until it is within its budget."""
     offload: bool | Literal["auto"] = False
     """Whether it fires in a thread of its own, on copies of what it reads; "auto": where nothing stands in the way."""
     queue: int = Field(default=2, ge=1)
@@ -641,6 +643,13 @@ class HookNode(Firing, _Node):
     """A firing that finds the queue full waits, is dropped, or takes the place of the oldest one there."""
     timeout: SecondsField | None = Field(default=None, examples=["30s"])
     """How long a firing of an offloaded hook may take until it is given up, and treated as `on_error` says."""
+
+    @field_validator("over_budget")
+    @classmethod
+    def _over_a_budget(cls, value: str, info: ValidationInfo) -> str:
+        if not info.data.get("budget"):
+            raise ValueError('there is no budget that the hook could be over; write budget = "1%"')
+        return value
 
 
 class Pipeline(Section):

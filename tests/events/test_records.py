@@ -56,6 +56,7 @@ def put_one_of_each(recorder: Recorder) -> None:
     put("histogram", it=2, ep=0, name="weights", edges=[0.0, 0.5, 1.0], counts=[3, 4], hook="stats")
     put("trace", it=2, ep=0, path="traces/it00000001.json", first=1, iters=3)
     put("ack", id="0", cmd="trace", args=["3"], sent=0.0, ok=True, note="")
+    put("throttle", hook="slow", every=4, why="3 % of the iterations")
     put("message", level="info", source="hookflow", text="hello")
     recorder.failure(ValueError("no"), hook="bad", point="after_train", action="ignore")
     put("end", status="finished", exit=0, reason="", seconds=1.0)

@@ -243,6 +243,21 @@ def test_a_hooks_page_tells_flows_what_gave_way_and_a_phase_that_an_edge_has_mov
     assert re.search(r"after +schedule +flow: lr", text)
 
 
+def test_a_throttled_hook_is_marked_and_its_page_says_how_often_it_fires(scene: At) -> None:
+    shown, point = scene(), "after_train_iter"
+    hooks = tuple(replace(h, throttle="1%") if h.name == "log" else h for h in shown.plan.hooks)
+    shown.plan, shown.view.point, shown.view.hook = replace(shown.plan, hooks=hooks), point, 4
+    assert "▾" not in drawn(shown, 120, 40)
+    change = {"hook": "log", "every": 4, "why": "it took 2 % of the iterations"}
+    shown.state.apply({"k": "throttle", "t": shown.state.now, "it": 300, "ep": 3, **change})
+    text = drawn(shown, 120, 40)
+    assert re.search(r"log .*▾", text)
+    assert "fires 1 of 4 times" in text
+    shown.view.page = "hook"
+    wanted = "fires 1 of 4 times that it is due, since iteration 300; its budget is 1%"
+    assert wanted in " ".join(drawn(shown, 120, 40).replace("│", " ").split())
+
+
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_the_page_of_a_checkpoint(scene: At, width: int, height: int) -> None:
     shown = scene()

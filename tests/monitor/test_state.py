@@ -234,6 +234,25 @@ def test_a_command_waits_until_the_run_answers_it() -> None:
     assert state.pending == []
 
 
+def test_a_throttled_hook_is_noted_and_a_new_attempt_has_what_its_checkpoint_has() -> None:
+    state = folded(records(3.0))
+
+    def throttle(every: int, it: int = 80) -> tuple[str, str]:
+        change = {"hook": "slow", "every": every, "why": "it took long"}
+        state.apply({"k": "throttle", "t": BEGAN + 4, "it": it, "ep": 0, **change})
+        entry = list(state.journal)[-1]
+        return entry.kind, entry.text
+
+    assert throttle(8) == ("warn", "fires 1 of 8 times that it is due: it took long")
+    assert throttle(4, 90)[0] == "info"
+    assert {hook: each["it"] for hook, each in state.throttled.items()} == {"slow": 90}
+    state.apply({**records(3.0)[0], "resumed_from": "it00000080", "it": 80})
+    assert not state.throttled
+    throttle(4)
+    assert throttle(1) == ("info", "fires whenever it is due: it took long")
+    assert not state.throttled
+
+
 def test_the_time_left_counts_what_validation_takes() -> None:
     state = folded(records(20.0))
     pace, left = Pace.of(state), state.total_iters - state.it

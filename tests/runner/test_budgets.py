@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
 import pytest
 
+from hookflow.cli.show import Page
 from hookflow.errors import UserError
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
+from hookflow.runner.dispatch.throttle import Throttles
 from hookflow.runner.logging import budgets
-from hookflow.runner.logging.budgets import WARM_UP, WINDOW, Budgets
-from tests.conftest import TOY, Trained, messages
+from hookflow.runner.logging.budgets import RAREST, WARM_UP, WINDOW, Budgets
+from hookflow.runner.process.state import RunState
+from tests.conftest import TOY, NewRun, Train, Trained, messages, records, strikes
+from tests.runner.same import final_state, logged
 
 
-def made(*overrides: str) -> tuple[Any, list[str]]:
-    """Return the budgets of a pipeline, and the list of their warnings."""
+def made(*overrides: str) -> tuple[Any, list[str], Throttles]:
+    """Return a function that takes a frame, the list of warnings, and how often throttled hooks fire."""
     loaded, warned = parse(TOY.read_text(), TOY, overrides), []
     plan = compile_pipeline(loaded)
-    taken = Budgets.of(loaded.pipeline, plan, lambda text, level: warned.append(text))
+    throttles = Throttles(plan, RunState(), lambda kind, **change: None)
+    taken = Budgets.of(loaded.pipeline, plan, lambda text, level: warned.append(text), throttles)
     ids = {f"{each.hook}@{each.point}": each.id for each in plan.bindings}
 
-    def take(it: int, elapsed: float, iters: int, ms: float, **hooks: float) -> None:
-        fired = {f"{ids[name]}": [iters, int(each * 1e6), 0, 0, [0]] for name, each in hooks.items()}
+    def take(it: int, elapsed: float, iters: int, ms: float, **hooks: float | tuple[int, float, float]) -> None:
+        taken_by = {name: each if isinstance(each, tuple) else (iters, each, 0.0) for name, each in hooks.items()}
+        fired = {
+            f"{ids[name]}": [count, int(total * 1e6), int(longest * 1e6), 0, [0]]
+            for name, (count, total, longest) in taken_by.items()
+        }
         frame = {"it": it, "elapsed": elapsed, "iters": [iters, int(ms * 1e6), 0, 0, [0]], "hooks": fired}
         assert taken is not None
         taken.take(frame)  # type: ignore[arg-type]
+        for change in throttles.take():  # the safe point
+            throttles.make(change)
 
-    return take, warned
+    return take, warned, throttles
 
 
 CLIP = "clip@before_optimizer_step"
@@ -36,7 +48,7 @@ ACCURACY = "accuracy@after_val_iter"
 
 
 def test_a_share_is_held_over_the_window_and_warned_of_once() -> None:
-    take, warned = made('hooks.clip.budget="1%"')
+    take, warned, _ = made('hooks.clip.budget="1%"')
     take(WARM_UP, 1.0, WARM_UP, 100.0, **{CLIP: 90.0})
     take(WARM_UP + 10, 2.0, 10, 100.0, **{CLIP: 0.9})
     assert not warned, "the first iterations do not count"
@@ -53,7 +65,7 @@ def test_a_share_is_held_over_the_window_and_warned_of_once() -> None:
 
 
 def test_a_time_counts_by_iteration_and_all_hooks_may_have_a_budget() -> None:
-    take, warned = made('run.budget="0.5ms"', 'hooks.accuracy.budget="200us"')
+    take, warned, _ = made('run.budget="0.5ms"', 'hooks.accuracy.budget="200us"')
     take(WARM_UP, 1.0, WARM_UP, 100.0)
     take(WARM_UP + 10, 2.0, 10, 100.0, **{CLIP: 3.0, ACCURACY: 1.9})
     assert not warned
@@ -79,3 +91,124 @@ def test_a_run_warns(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_no_budget_is_refused(written: str) -> None:
     with pytest.raises(UserError, match=f'"{written}" is no budget; write "1%"'):
         parse(TOY.read_text(), TOY, [f'hooks.clip.budget="{written}"'])
+
+
+SLOW = f'hooks.slow={{use="{__file__}:Slow", budget="1%", over_budget="throttle"}}'
+LOGS = "slow@after_train_iter"
+
+
+def frames(take: Any, throttles: Throttles, seconds: int, each: float, since: float = 0.0) -> list[int]:
+    """Take a frame each second, of 100 iterations in 1,000 ms; `each` is a firing's ms. Return the frequencies."""
+    seen = [throttles.every["slow"]]
+    for second in range(seconds):
+        fired = 100 // throttles.every["slow"]
+        take(WARM_UP + second, since + second, 100, 1000.0, **{LOGS: (fired, fired * each, each)})
+        if throttles.every["slow"] != seen[-1]:
+            seen.append(throttles.every["slow"])
+    return seen
+
+
+def test_a_throttled_hook_fires_as_seldom_as_its_budget_needs_and_more_often_once_that_is_calm() -> None:
+    take, warned, throttles = made(SLOW)
+    take(WARM_UP, 0.0, WARM_UP, 1000.0)
+    assert frames(take, throttles, 100, 0.2) == [1, 2], "2 % at each firing: half of them are within 1 %"
+    assert frames(take, throttles, 100, 0.1, 100) == [2], "0.5 %: at twice as many it would be no calm 1 %"
+    assert frames(take, throttles, 100, 0.03, 200) == [2, 1], "0.15 %, and 0.3 % at each"
+    assert frames(take, throttles, 20, 0.9, 300) == [1, 2, 16], "9 %: what was calm before counts in the first step"
+    assert frames(take, throttles, 250, 0.03, 320) == [16, 8, 4, 2, 1], "twice as often each minute, as it fires"
+    assert not warned
+
+
+def test_one_long_firing_changes_nothing_and_what_cannot_be_helped_is_warned_of() -> None:
+    take, warned, throttles = made(SLOW)
+    take(WARM_UP, 0.0, WARM_UP, 1000.0)
+    for second in range(9):
+        take(WARM_UP, second, 100, 1000.0, **{LOGS: (1, 500.0 if second == 4 else 1.0, 500.0)})
+    assert throttles.every == {"slow": 1}
+    for second in range(20):
+        take(WARM_UP, 9 + second, 1, 10.0, **{LOGS: (3, 60_000.0, 20_000.0)})
+    assert throttles.every == {"slow": RAREST}
+    assert [text.partition(":")[0] for text in warned] == ['hook "slow"']
+
+
+COUNTS = f'hooks.slow={{use="{__file__}:Counts", budget="1%", over_budget="throttle"}}'
+
+
+class Counts:
+    reads, writes = (), ()
+
+    def after_train_iter(self, run: Any) -> None:
+        time.sleep(0.02)
+        run.log("seen", run.iter)
+
+
+def fires(run_dir: Any) -> list[object]:
+    return sorted(logged(run_dir, "seen"))  # type: ignore[type-var]
+
+
+@pytest.fixture
+def asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let rank 0 ask for 1 of 4 firings as soon as it has measured at all."""
+    from hookflow.runner.dispatch.throttle import Change
+
+    def take(self: Any, frame: Any) -> None:
+        if frame["it"] and self._throttles.every["slow"] == 1:
+            self._throttles.ask(Change("slow", 4, "it took too long"))
+
+    monkeypatch.setattr(Budgets, "take", take)
+
+
+@pytest.mark.usefixtures("asked_at_once")
+def test_it_skips_firings_from_a_safe_point_on_and_also_after_a_resume(
+    new_run: NewRun, train_here: Train, tmp_path: Any
+) -> None:
+    run_dir = new_run(COUNTS, "run.max_epochs=20", *strikes(tmp_path, 15, ("after_train_iter", 80)))
+    assert train_here(run_dir) == 143
+    (began,) = records(run_dir, "throttle")
+    since = int(began["it"])  # type: ignore[call-overload]
+    assert (began["hook"], began["every"]) == ("slow", 4)
+    assert fires(run_dir) == [it for it in range(1, 81) if it <= since or it % 4 == 0]
+    state = final_state(run_dir)
+    assert state["throttles"] == {"slow": 4}
+    assert train_here(run_dir, resume=True) == 0
+    assert fires(run_dir) == [it for it in range(1, 101) if it <= since or it % 4 == 0]
+    assert [(each["it"], each["every"]) for each in records(run_dir, "throttle")] == [(since, 4), (80, 4)]
+    page = "\n".join(Page.of(run_dir).lines())
+    assert re.search(
+        r"throttled now, since iteration\n +80 +slow fires 1 of 4 times that it is due: as the checkpoint", page
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "obstacle"),
+    [
+        (('hooks.clip.budget="1%"', 'hooks.clip.over_budget="throttle"'), "it writes grads at before_optimizer_step"),
+        (('hooks.schedule.budget="1%"', 'hooks.schedule.over_budget="throttle"'), "it writes lr at before_train_iter"),
+        (('hooks.ema.budget="1%"', 'hooks.ema.over_budget="throttle"'), "it writes model at before_val"),
+        (('hooks.checkpoint.budget="1%"', 'hooks.checkpoint.over_budget="throttle"'), "at no point of an iteration"),
+        ((COUNTS, 'hooks.log.when="seen > 1"'), '"log" reads scalars.seen'),
+        ((COUNTS, 'hooks.log.requires=["slow"]'), '"log" requires it'),
+    ],
+)
+def test_what_must_fire_is_refused(overrides: tuple[str, ...], obstacle: str) -> None:
+    with pytest.raises(UserError) as refused:
+        compile_pipeline(parse(TOY.read_text(), TOY, overrides))
+    (problem,) = refused.value.problems
+    assert "cannot fire less often: " in problem.message
+    assert obstacle in problem.message
+    assert problem.where is not None
+
+
+def test_who_comes_after_it_and_what_it_saves_is_named() -> None:
+    keys = ('hooks.throughput.budget="1%"', 'hooks.throughput.over_budget="throttle"')
+    plan = compile_pipeline(parse(TOY.read_text(), TOY, keys))
+    assert plan.hook("throughput").throttle == "1%"
+    assert any('"log" comes after "throughput"' in problem.message for problem in plan.warnings)
+    assert not any("saves a state" in problem.message for problem in plan.notes)
+    plan = compile_pipeline(parse(TOY.read_text(), TOY, ('hooks.log.budget="1%"', 'hooks.log.over_budget="throttle"')))
+    assert any('"log" saves a state' in problem.message for problem in plan.notes)
+
+
+def test_over_budget_is_for_a_hook_with_a_budget() -> None:
+    with pytest.raises(UserError, match=r"hooks\.clip\.over_budget: there is no budget that the hook could be over"):
+        parse(TOY.read_text(), TOY, ['hooks.clip.over_budget="throttle"'])

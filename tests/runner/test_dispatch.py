@@ -212,7 +212,7 @@ def walk(said: list[dict[str, Any]], *, generates: bool) -> dict[str, Any]:
     engine = Engine(
         plan,
         {name: Recording(name, hook, state, notes).method for name, hook in zip(names, said, strict=True)},
-        make_triggers(plan, state, lambda binding: lambda: True),
+        make_triggers(plan, state, lambda binding: lambda: True, {}),
         state,
         Dispatcher(plan, books, here, report),
     )

@@ -41,8 +41,15 @@ INSIDE = (
     'hooks.halves={use="./module_watchers.py:halves", points=["forward"], modules=["body.0"], stages=["train", "val"]}',
 )
 
+THROTTLED = (
+    'hooks.thin={use="./watchers.py:slow", points=["after_train_iter"], budget="1%", over_budget="throttle"}',
+    'hooks.thinned={use="./module_watchers.py:halves", points=["forward"], modules=["head"], every=2, budget="1%", '
+    'over_budget="throttle"}',
+)
+
 SETUPS = {
     "epochs": [OFTEN, FAILS, *TRIGGERS],
+    "throttled": [OFTEN, *THROTTLED],
     "iterations": [OFTEN, "run.val_every=4", *TRIGGERS],
     "accumulated": [OFTEN, "run.max_epochs=5", "run.accumulate=2"],
     "float16": [OFTEN, 'run.precision="fp16"'],

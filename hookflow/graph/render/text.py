@@ -20,6 +20,7 @@ from rich.cells import cell_len
 from hookflow.graph.edges import between, rows_before
 from hookflow.graph.offload import is_beside
 from hookflow.graph.plan import PHASES, Binding, Edge, EdgeKind, Plan
+from hookflow.graph.throttle import is_thinned
 from hookflow.graph.why import rows_of
 from hookflow.numbers import counted
 from hookflow.text import printable, wrapped, wrapped_phrases
@@ -57,6 +58,7 @@ def marks(plan: Plan, binding: Binding) -> list[str]:
         "always called" if binding.always_call else "",
         "rank 0 alone" if hook.ranks == "zero" else "",
         "offloaded" if is_beside(plan, binding) else "",
+        f"throttled to {hook.throttle}" if is_thinned(plan, binding) else "",
         "default" if hook.default else "",
         *(f"off since iteration {it:,}" for name, it in plan.off if name == binding.hook),
     )

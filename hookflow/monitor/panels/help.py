@@ -47,7 +47,7 @@ SIGNS = (
     ("✓ ■ ✗", "finished, stopped, failed"),
     ("· ◇ ◆ ◉ ▲ ✗", "events: note, validation, checkpoint, command answered, warning, error"),
     ("▣ ¶ ▟", "logged to be looked at: image, text, histogram"),
-    ("▲ ✗ ⊘", "hooks: 1.5x as long as before, and 1 % of the iterations; has failed; is switched off"),
+    ("▲ ✗ ⊘ ▾", "hooks: 1.5x as long as before, and 1 % of the iterations; failed; is off; skips firings for its cost"),
     ("┌ │ └ ▶", "the hook at ▶ waits for the hooks whose lanes reach it; ├ ┼ join, │ only passes"),
 )
 

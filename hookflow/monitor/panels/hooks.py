@@ -12,6 +12,7 @@ from hookflow.events.percentiles import bounds
 from hookflow.events.records import PHASES
 from hookflow.graph.plan import Binding, PlannedHook
 from hookflow.graph.render.text import gutter
+from hookflow.graph.throttle import is_thinned
 from hookflow.graph.why import rows_of
 from hookflow.monitor.charts import ticks
 from hookflow.monitor.costs import COSTS
@@ -20,7 +21,7 @@ from hookflow.monitor.health import bottleneck, verdict
 from hookflow.monitor.panels.events import traceback
 from hookflow.monitor.style import SPARKS, Part, boxed, cells, definition, row, scrolled, spread, window
 from hookflow.monitor.view import Page, Scene
-from hookflow.numbers import many, ms, percent, plural, rough
+from hookflow.numbers import frequency, many, ms, percent, plural, rough
 from hookflow.text import fit
 
 HEAT, THRESHOLDS = " ░▒▓█", (0.001, 0.01, 0.1)
@@ -145,6 +146,8 @@ def mark(scene: Scene, binding: Binding) -> Part:
         return ("⊘", "error")
     if (binding.hook, binding.point) in state.errors:
         return ("✗", "error")
+    if binding.hook in state.throttled and is_thinned(scene.plan, binding):
+        return ("▾", "warn")
     return ("▲", "warn") if timing.slower and scene.share(binding) >= COSTS else ""
 
 
@@ -253,6 +256,7 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
         "arguments": hook.written_args or "none",
         **({"set": ", ".join(changes)} if (changes := _changes(scene, hook)) else {}),
         "fires": (f"{binding.trigger}" or "always") + (", on rank 0 alone" if hook.ranks == "zero" else ""),
+        **_throttled(scene, binding),
         "method": f"{binding.method or hook.use}({', '.join(binding.takes)}){half}",
         "phase": binding.phase + (f"   (an edge moves it from {hook.phase})" if moved else ""),
         "reads": ", ".join(binding.reads) or "nothing declared",
@@ -264,6 +268,15 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
         **({"beside": f"{beside}"} if (beside := scene.state.first.beside.get(binding.id)) else {}),
     }
     return [line for name, value in facts.items() for line in definition(width, f" {name}", value, 11)]
+
+
+def _throttled(scene: Scene, binding: Binding) -> dict[str, str]:
+    """Return how often a throttled binding fires now."""
+    hook, since = scene.plan.hook(binding.hook), scene.state.throttled.get(binding.hook)
+    if not is_thinned(scene.plan, binding):
+        return {}
+    now = f", since iteration {since['it']}" if since else ""
+    return {"throttled": f"{frequency(since['every'] if since else 1)}{now}; its budget is {hook.throttle}"}
 
 
 def _changes(scene: Scene, hook: PlannedHook) -> list[str]:

@@ -71,7 +71,7 @@ RULES = (
         "when a hook fires",
     ),
     Rule("hooks.*.offload, hooks.*.queue, hooks.*.when_full, hooks.*.timeout", May.YES, "in which thread a hook fires"),
-    Rule("run.budget, hooks.*.budget", May.YES, "when a warning comes"),
+    Rule("run.budget, hooks.*.budget, hooks.*.over_budget", May.YES, "when a warning comes, or a firing is skipped"),
     Rule("hooks.**, points.**", May.ALLOWED, "which hooks there are, their arguments and order"),
     Rule("run.name", May.NO, "the run's directory is named after it"),
     Rule("model.**", May.NO, "a resumed run has the model of its checkpoint"),

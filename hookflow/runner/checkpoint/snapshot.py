@@ -63,6 +63,7 @@ class Snapshot:
             "settings": self.context.settings.state_dict(),
             "module_hooks": self.context.module_hooks.state_dict(),
             "scalars": self.context.scalars.state_dict(),
+            "throttles": self.context.throttles.state_dict(),
             "hooks": {
                 name: hook.state_dict() for name, hook in self.parts.hooks.items() if hasattr(hook, "state_dict")
             },
@@ -106,6 +107,7 @@ class Snapshot:
         self.context.scalars.load_state_dict(state["scalars"])
         self._restore_hooks(state["hooks"])
         self._restore_task(state.get("task", {}))
+        self.context.throttles.load_state_dict(state.get("throttles", {}))
         for id_, trigger in self.context.triggers.items():
             if self._key(id_) in state["triggers"]:
                 trigger.load_state_dict(state["triggers"][self._key(id_)])

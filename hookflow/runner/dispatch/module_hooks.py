@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import Stage
 from hookflow.graph.plan import Binding
+from hookflow.graph.throttle import is_thinned
 from hookflow.runner.builder.selectors import Picked
 from hookflow.runner.dispatch.dispatcher import Firing
 from hookflow.runner.dispatch.engine import Engine
@@ -154,7 +155,7 @@ class ModuleHooks:
         for point in (point.name for point in self._engine.plan.points if point.kind == "module"):
             stacks: dict[nn.Module, Stack] = {}
             for firing in self._engine.firings(point):
-                idling = Idling(firing, stays=compiled) if _idles(firing.binding) else None
+                idling = Idling(firing, stays=compiled) if self._idles(firing.binding) else None
                 for name, module in self._picked[firing.binding.id].items():
                     stack = stacks.setdefault(module, Stack(module, point))
                     made = Registration(firing, name, module, stack, self._call, compiled)
@@ -172,7 +173,7 @@ class ModuleHooks:
 
     def settled(self, step: Step) -> Step:
         """Return a function that settles which bindings are due before each step; `step` itself if none ever idles."""
-        if not any(map(_idles, self._bindings)):
+        if not any(map(self._idles, self._bindings)):
             return step
         idling, state = self._idling, self._state
 
@@ -221,6 +222,9 @@ class ModuleHooks:
         finally:
             self._current = before
 
+    def _idles(self, binding: Binding) -> bool:
+        return bool(str(binding.trigger) or binding.stages) or is_thinned(self._engine.plan, binding)
+
     def _remove(self, hook: str) -> None:
         for each in self._registrations:
             if each.firing.binding.hook == hook:
@@ -262,7 +266,3 @@ class Idling:
 
     def load_state_dict(self, state: Sequence[int]) -> None:
         self._asked, self._answer = state[0], bool(state[1])
-
-
-def _idles(binding: Binding) -> bool:
-    return bool(str(binding.trigger) or binding.stages)

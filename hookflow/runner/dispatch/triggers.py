@@ -17,6 +17,7 @@ from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.schedule import Counter, Measure, Schedule, Totals
+from hookflow.graph.throttle import is_thinned
 from hookflow.hooks.builtin.means import sum_dtype
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
 from hookflow.runner.distributed.parallel import Strategy
@@ -120,16 +121,41 @@ class Trigger:
         return every.multiple(self._count(every.counter) - ahead)
 
 
-def make_triggers(plan: Plan, run: RunState, condition: Callable[[Binding], Holds]) -> dict[int, Trigger]:
+class Thinned(Trigger):
+    """The trigger of a throttled hook: it fires at each so many times that it is due, as `every` has it by hook."""
+
+    def __init__(self, binding: Binding, point: Point, run: RunState, holds: Holds | None, every: Mapping[str, int]):
+        super().__init__(binding, point, run, holds)
+        self._hook, self._every, self._due_times = binding.hook, every, 0
+
+    def __call__(self) -> bool:
+        if not super().__call__():
+            return False
+        self._due_times += 1
+        return self._due_times % self._every[self._hook] == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "due_times": self._due_times}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._due_times = state.get("due_times", 0)
+
+
+def make_triggers(
+    plan: Plan, run: RunState, condition: Callable[[Binding], Holds], every: Mapping[str, int]
+) -> dict[int, Trigger]:
     """Return the trigger of each binding that has one, by its id; `condition` compiles a `when`.
 
-    The second half of an `around_X` has none: what was entered is left.
+    The second half of an `around_X` has none: what was entered is left. `every` says how often throttled hooks fire.
     """
-    result = {}
+    result: dict[int, Trigger] = {}
     for binding in plan.bindings:
-        if binding.half != "exit" and str(binding.trigger):
-            holds = condition(binding) if binding.trigger.when else None
-            result[binding.id] = Trigger(binding, plan.points[binding.point], run, holds)
+        point, holds = plan.points[binding.point], condition(binding) if binding.trigger.when else None
+        if is_thinned(plan, binding):
+            result[binding.id] = Thinned(binding, point, run, holds, every)
+        elif binding.half != "exit" and str(binding.trigger):
+            result[binding.id] = Trigger(binding, point, run, holds)
     return result
 
 

@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from hookflow.runner.distributed.rendezvous import Ranks
 
-BITS = STOP, END_EPOCH, SAVE, TELL, OBEY, VALIDATE = tuple(1 << bit for bit in range(6))
+BITS = STOP, END_EPOCH, SAVE, TELL, OBEY, VALIDATE, THROTTLE = tuple(1 << bit for bit in range(7))
 """The wishes at a safe point; several are added up."""
 
 OVERHEAD = 0.002

@@ -1,15 +1,21 @@
-"""Budgets of hooks: their time is held against a share of the iterations', by the thread that flushes the log."""
+"""Budgets of hooks: their time is held against a share of the iterations', by the thread that flushes the log.
+
+A hook that is over its budget is warned of, or throttled.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import ceil, log2
 from typing import TYPE_CHECKING
 
 from hookflow.events.records import Frame
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.throttle import is_thinned
 from hookflow.numbers import duration, percent
+from hookflow.runner.dispatch.throttle import Change, Throttles
 
 if TYPE_CHECKING:
     from hookflow.pipeline.schema import Pipeline
@@ -21,6 +27,10 @@ WARM_UP = 50
 """Iterations that do not count: the first ones load and compile."""
 CALM = 0.8
 """The share of a budget below which a hook that was over it counts as within it again."""
+FIRINGS = 3
+"""The firings by which a throttled hook is judged at least."""
+RAREST = 1024
+"""A throttled hook fires at least at each so many times that it is due."""
 EVERY = ""
 """The budget of all hooks together goes by this name."""
 
@@ -35,17 +45,48 @@ class _Sample:
     by_binding: Mapping[int, int]
 
 
-class Budgets:
-    """Warns when a hook, or all together, take more than their budget over the last WINDOW seconds."""
+@dataclass(slots=True)
+class _Trial:
+    """The costs of a throttled hook since `began`, all at one frequency."""
 
-    def __init__(self, plan: Plan, limits: Mapping[str, Budget], say: Callable[..., None]) -> None:
-        self._plan, self._limits, self._say = plan, limits, say
+    began: float
+    iters: int = 0
+    ns: int = 0
+    firings: dict[int, list[int]] = field(default_factory=dict)
+    """By binding: how many, their ns, and the longest."""
+
+    def add(self, frame: Frame) -> None:
+        self.iters, self.ns = self.iters + int(frame["iters"][0]), self.ns + int(frame["iters"][1])
+        for id_, (count, total, longest) in self.firings.items():
+            new, more, highest, *_ = frame["hooks"].get(str(id_), (0, 0, 0))
+            self.firings[id_] = [count + int(new), total + int(more), max(longest, int(highest))]
+
+    @property
+    def used(self) -> int:
+        """The ns of the firings but the longest: the first one loads, and n of them have n - 1 times between them."""
+        return sum(total - longest for _, total, longest in self.firings.values())
+
+
+class Budgets:
+    """Warns when a hook, or all together, take more than their budget over the last WINDOW seconds.
+
+    A hook that keeps its budget by firing less often is judged by FIRINGS at least, all at one frequency. Over the
+    budget it fires as seldom as needed, in powers of two. It fires twice as often again where that would take less than
+    CALM of the budget, as a whole WINDOW has it.
+    """
+
+    def __init__(
+        self, plan: Plan, limits: Mapping[str, Budget], say: Callable[..., None], throttles: Throttles
+    ) -> None:
+        self._plan, self._limits, self._say, self._throttles = plan, limits, say, throttles
+        self._trials: dict[str, _Trial] = {}
+        self._thinned = {each.id for each in plan.bindings if is_thinned(plan, each)}
         self._samples: deque[_Sample] = deque()
         self._over: set[str] = set()
         self._warm = False
 
     @classmethod
-    def of(cls, pipeline: Pipeline, plan: Plan, say: Callable[..., None]) -> Budgets | None:
+    def of(cls, pipeline: Pipeline, plan: Plan, say: Callable[..., None], throttles: Throttles) -> Budgets | None:
         """Return the budgets of a pipeline; None where it has none."""
         from hookflow.pipeline.values import Budget
 
@@ -53,10 +94,10 @@ class Budgets:
         limits = {name: limit for name, limit in limits.items() if any(hook.name == name for hook in plan.hooks)}
         if pipeline.run.budget:
             limits[EVERY] = Budget.parse(pipeline.run.budget)
-        return cls(plan, limits, say) if limits else None
+        return cls(plan, limits, say, throttles) if limits else None
 
     def take(self, frame: Frame) -> None:
-        """Take in a frame, and warn of each budget that is exceeded now and was not before."""
+        """Take in a frame, warn of each budget that is exceeded now and was not before, and judge throttled hooks."""
         if not self._warm:
             self._warm = frame["it"] >= WARM_UP
             return
@@ -68,6 +109,31 @@ class Budgets:
             return
         for text in self._exceeded():
             self._say(text, "warn")
+        for hook in self._throttles.every:
+            self._judge(hook, frame)
+
+    def _judge(self, hook: str, frame: Frame) -> None:
+        """Ask for another frequency of a throttled hook where it is over its budget, or far below."""
+        now, every, budget = frame["elapsed"], self._throttles.every[hook], self._limits[hook]
+        trial = self._trials.get(hook)
+        if trial is None or any(change.hook == hook for change in self._throttles.asked):
+            mine = [each.id for each in self._plan.bindings if each.hook == hook and each.id in self._thinned]
+            self._trials[hook] = _Trial(now, firings={id_: [0, 0, 0] for id_ in mine})
+            return
+        trial.add(frame)
+        if not trial.ns or max(count for count, *_ in trial.firings.values()) < FIRINGS:
+            return
+        used, new = trial.used / budget.ns(trial.iters, trial.ns), every
+        if used > 1:
+            new = min(2 ** ceil(log2(used * every)), RAREST)
+        elif now - trial.began < WINDOW:
+            return
+        elif every > 1 and 2 * used < CALM:
+            new = every // 2
+        del self._trials[hook]
+        if new != every:
+            share = f"{percent(trial.used / trial.ns)} % of the iterations, {duration(trial.used / trial.iters)} each"
+            self._throttles.ask(Change(hook, new, f"it took {share}, and the budget is {budget}"))
 
     def _exceeded(self) -> Iterator[str]:
         iters, ns = sum(each.iters for each in self._samples), sum(each.ns for each in self._samples)
@@ -75,7 +141,8 @@ class Budgets:
         for each in self._samples:
             spent.update(each.by_binding)
         for name, budget in self._limits.items() if ns and spent else ():
-            own = Counter({b.id: spent[b.id] for b in self._plan.bindings if name in (EVERY, b.hook)})
+            bindings = [b.id for b in self._plan.bindings if name == EVERY or (b.hook == name and not self._skips(b))]
+            own = Counter({id_: spent[id_] for id_ in bindings})
             used = own.total() / budget.ns(iters, ns)
             if used > 1 and name not in self._over:
                 costliest = self._plan.bindings[own.most_common(1)[0][0]]
@@ -86,3 +153,7 @@ class Budgets:
                 self._over.add(name)
             elif used < CALM:
                 self._over.discard(name)
+
+    def _skips(self, binding: Binding) -> bool:
+        """Return whether a binding skips firings for its cost: it is warned of where it can skip no more."""
+        return binding.id in self._thinned and self._throttles.every[binding.hook] < RAREST

@@ -17,6 +17,7 @@ from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.dispatch.dispatcher import Dispatcher, Firing, Here
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.dispatch.module_hooks import ModuleHooks
+from hookflow.runner.dispatch.throttle import Throttles
 from hookflow.runner.dispatch.triggers import Scalars, make_triggers
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.logging.media import Media
@@ -112,7 +113,8 @@ class Context:
         looked_up = [getattr(hook, "looks_up", ()) for hook in parts.hooks.values()]
         monitored = [name for names in looked_up if isinstance(names, tuple) for name in names]
         self.scalars = Scalars(plan, state, parts.strategy, parts.device, ranks.rank, monitored)
-        self.triggers = make_triggers(plan, state, self.scalars.condition)
+        self.throttles = Throttles(plan, state, log.put)
+        self.triggers = make_triggers(plan, state, self.scalars.condition, self.throttles.every)
         dispatcher = Dispatcher(plan, Books(len(plan.bindings), self.timeline), Here(self.shared), self._report_failure)
         self.engine = engine = Engine(plan, parts.hooks, self.triggers, state, dispatcher, ranks.rank)
         self.settings = Settings(plan, parts.hooks)

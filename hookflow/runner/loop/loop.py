@@ -12,7 +12,7 @@ from typing import Any
 from hookflow.events.records import CommandRecord
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.data.base import sets_of
-from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL, VALIDATE
+from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL, THROTTLE, VALIDATE
 from hookflow.runner.logging.timing import COMMANDS
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.control import CHANGES, Control
@@ -76,6 +76,9 @@ class SafePoint:
             requests.end_epoch()
         if agreed & VALIDATE:
             self._grant_validations()
+        if agreed & THROTTLE:
+            for change in self.consensus.broadcast_object(self.context.throttles.take()):
+                self.context.throttles.make(change)
         if agreed & TELL:
             self.checkpoints.report()
         if saves:
@@ -123,6 +126,8 @@ class SafePoint:
             wishes |= SAVE
         if requests.validates and not self.state.epoch_is_over:
             wishes |= VALIDATE
+        if self.context.throttles.asked:
+            wishes |= THROTTLE
         if self.checkpoints.has_written:
             wishes |= TELL
         return wishes | END_EPOCH if requests.epoch_end_reason is not None else wishes

@@ -81,6 +81,7 @@ class Trainer:
         media = Media(run_dir.path, state, recorder.put, recorder.say, rank)
         self._context = Context(parts, plan, run_dir.path, state, consensus, recorder, media, shared)
         self._engine = engine = self._context.engine
+        self.throttles = self._context.throttles
         section, guard, losses = parts.section, None, None
         if parts.precision == "fp16" or section.on_nan == "skip":
             guard = StepGuard(parts, plan, state, log=lambda name, value: self.run.log(name, value), say=recorder.say)

@@ -112,7 +112,8 @@ def execute(
                 hint = f" ({' '.join(problem.hint.split())})" if problem.hint else ""
                 say(f"{place}{problem.message}{hint}", "warn")
             trainer = Trainer(parts, plan, run_dir, store, recorder, signals, consensus)
-            recorder.budgets = Budgets.of(loaded.pipeline, plan, say) if ranks.first else None
+            if ranks.first:
+                recorder.budgets = Budgets.of(loaded.pipeline, plan, say, trainer.throttles)
 
             def record_files() -> None:
                 adopt(run_dir)
