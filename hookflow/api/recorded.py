@@ -24,8 +24,10 @@ from hookflow.monitor.selection import html_table, select
 from hookflow.monitor.summary import read_overview
 from hookflow.pipeline.source_map import as_toml
 from hookflow.runner.checkpoint.manifest import (
+    WEIGHTS,
     DamagedError,
     damage,
+    iteration_of,
     list_checkpoints,
     names_by_checkpoint,
     read_manifest,
@@ -156,7 +158,8 @@ class RecordedRun:
         folder = self._run_dir.checkpoints
         names = names_by_checkpoint(folder)
         result = []
-        for path in list_checkpoints(folder):
+        weights = list_checkpoints(folder, WEIGHTS)
+        for path in sorted((*list_checkpoints(folder), *weights), key=iteration_of, reverse=True):
             try:
                 manifest = read_manifest(path)
             except DamagedError:

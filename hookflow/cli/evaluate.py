@@ -82,7 +82,7 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
     Raises UserError when there is no such checkpoint.
     """
     from hookflow.events.rundir import RunDir
-    from hookflow.runner.checkpoint.manifest import RUN, links, list_checkpoints, newest_good
+    from hookflow.runner.checkpoint.manifest import RUN, WEIGHTS, links, list_checkpoints, newest_good
     from hookflow.service.runs import find_run, has_checkpoint
 
     if named and (Path(named) / "manifest.json").is_file():
@@ -97,7 +97,8 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
     run_dir = find_run(run or None, root, having=has_checkpoint)
     every = list_checkpoints(run_dir.checkpoints)
     if colon:
-        there = {**{path.name: path for path in every}, **links(run_dir.checkpoints)}
+        by_name = {path.name: path for path in (*every, *list_checkpoints(run_dir.checkpoints, WEIGHTS))}
+        there = {**by_name, **links(run_dir.checkpoints)}
         if name not in there:
             hint = nearest_or_all(name, there)
             raise UserError(Problem(f'the run {run_dir.id} has no checkpoint "{name}"', Where("CHECKPOINT"), hint))

@@ -107,16 +107,15 @@ def _chosen(
 
 def _cut(run: RunDir, begun_with: set[str] | None, every: bool) -> Cut:
     """Return what is deleted of a run; forks of it have `begun_with` these checkpoints, None where there are none."""
-    from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE, list_checkpoints, names_by_checkpoint
+    from hookflow.runner.checkpoint.manifest import list_apart, list_checkpoints, names_by_checkpoint
 
     saved = list_checkpoints(run.checkpoints)
     named = names_by_checkpoint(run.checkpoints)
     stay = {path for path in saved if path.name in (begun_with or ())}
     if not every or begun_with:
         stay |= {*saved[:1]}
-    after_errors = [path for prefix in (EXCEPTION, NONFINITE) for path in list_checkpoints(run.checkpoints, prefix)]
     if every:
-        saved += after_errors
+        saved += list_apart(run.checkpoints)
     else:
         stay |= {path for path in saved if path in named}
     gone = [path for path in saved if path not in stay]

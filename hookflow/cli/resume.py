@@ -63,6 +63,9 @@ def resumed(
 
     file = Path(target) if target and target.endswith(".toml") else None
     hooks: Collection[str] | None = None
+    if target and (":" in target or (Path(target) / "manifest.json").is_file()):
+        message = f"{target} is a checkpoint, and a resumed run goes on from its newest whole one"
+        raise UserError(Problem(message, hint=f"a new run begins with it: hookflow fork {target}"))
     if file is None:
         run_dir = find_run(target, changes.dir or Path("runs"), having=has_begun, or_file=True)
     else:

@@ -36,7 +36,7 @@ def checkpoints(
     """
     from hookflow.events.rundir import short
     from hookflow.monitor.summary import read_overview
-    from hookflow.runner.checkpoint.manifest import EXCEPTION
+    from hookflow.runner.checkpoint.manifest import list_unfinished
     from hookflow.service.runs import find_run, has_checkpoint
 
     run_dir = find_run(run, dir, having=has_checkpoint)
@@ -49,22 +49,21 @@ def checkpoints(
         echo("\n".join(columns([HEADS, *(_row(item, state, whole) for item in result)])))
     else:
         echo(f"no checkpoints in {short(folder)}")
-    if format_ == "text" and (unfinished := [*folder.glob(f".{EXCEPTION}*"), *folder.glob(".it*")]):
+    if format_ == "text" and (unfinished := list_unfinished(folder)):
         echo(f"{len(unfinished)} more not finished: being written now, or cleared away when the run goes on")
     raise typer.Exit(1 if any(item["damage"] for item in result) else 0)
 
 
 def saved(run: RunDir, *, verify: bool = False) -> list[dict[str, Any]]:
-    """Return the facts of each checkpoint of a run, the newest first, those after an error at the end.
+    """Return the facts of each checkpoint of a run, the newest first, those that no run resumes from at the end.
 
     Facts that a damaged manifest lacks are None.
     """
     from hookflow.events.rundir import short
     from hookflow.runner.checkpoint.manifest import (
-        EXCEPTION,
-        NONFINITE,
         DamagedError,
         damage,
+        list_apart,
         list_checkpoints,
         names_by_checkpoint,
         read_manifest,
@@ -72,7 +71,7 @@ def saved(run: RunDir, *, verify: bool = False) -> list[dict[str, Any]]:
 
     names = names_by_checkpoint(run.checkpoints)
     result = []
-    for path in (path for prefix in ("", EXCEPTION, NONFINITE) for path in list_checkpoints(run.checkpoints, prefix)):
+    for path in (*list_checkpoints(run.checkpoints), *list_apart(run.checkpoints)):
         try:
             manifest = read_manifest(path)
         except DamagedError:

@@ -22,6 +22,11 @@ def state_key(section: str, name: str) -> str:
     return section if name == section else f"{section}_{name}"
 
 
+def lacks_optimizers(state: Mapping[str, Any]) -> bool:
+    """Say whether a state has been saved without that of the optimizers."""
+    return not any(key.startswith("optimizer") for key in state)
+
+
 def read_tensors(path: Path, *, file: IO[bytes] | None = None, mmap: bool = False) -> Any:
     """Return the contents of a file of `torch.save` without running code; with `mmap`, tensors stay in the file.
 

@@ -6,7 +6,7 @@ import hashlib
 import math
 import sys
 from bisect import bisect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +68,9 @@ class Checkpoint(Hook):
     With `restore_best` the models, and averages such as `ema`, have the weights of the best checkpoint by the first
     metric once the training has ended. The checkpoint `last` is saved before, and nothing is saved after that.
 
+    With `weights_only` the best hold the weights alone, as `weights-it…`: they take less of the disk, can be evaluated,
+    loaded and forked, and no run resumes from them. `last` and the newest stay whole.
+
     The hook requests a save, and the runner makes it at the next safe point, after all hooks: so no
     hook's state is saved half a step late, and no average is ever caught swapped in.
     """
@@ -98,6 +101,10 @@ class Checkpoint(Hook):
         bool, Field(description="whether the models get the best weights at the end of the training, before a test")
     ] = False
 
+    weights_only: Annotated[
+        bool, Field(description="whether the best are saved without the state of the optimizers")
+    ] = False
+
     trail: Annotated[str | None, AfterValidator(_trail), Field(description=TRAIL)] = None
 
     def __post_init__(self) -> None:
@@ -125,6 +132,8 @@ class Checkpoint(Hook):
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
         if not _modes(args.get("monitor"), args.get("mode")) and args.get("restore_best"):
             raise ValueError("restore_best needs monitor, the metric that says which are best")
+        if not _modes(args.get("monitor"), args.get("mode")) and args.get("weights_only"):
+            raise ValueError("weights_only is for the best: it needs monitor, the metric that says which are best")
         if args.get("trail") and args.get("keep") == "all":
             raise ValueError('keep = "all" leaves nothing for a trail: leave one of the two out')
 
@@ -157,6 +166,11 @@ class Checkpoint(Hook):
     def best_by(self, metric: str) -> str:
         """Return the name of the best checkpoint by a metric."""
         return "best" if len(self.modes) == 1 else f"best-{metric.replace('/', '_')}"
+
+    def best_names(self) -> Iterator[str]:
+        """Yield every name that this hook gives to the best."""
+        for first in map(self.best_by, self.modes):
+            yield from (first, *(f"{first}-{k}" for k in range(2, self.top + 1)))
 
     def on_exception(self, run: Run) -> None:
         run.save_checkpoint("exception")

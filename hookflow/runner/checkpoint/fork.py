@@ -24,7 +24,7 @@ from hookflow.graph.plan import Plan
 from hookflow.graph.slots import root
 from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.builtin.scheduler import Scheduler
-from hookflow.hooks.checkpoint_files import state_key
+from hookflow.hooks.checkpoint_files import lacks_optimizers, state_key
 from hookflow.pipeline.load import key_of, trained_by
 from hookflow.pipeline.schema import OptimizerSection, Pipeline
 from hookflow.runner.builder.components import Parts
@@ -65,6 +65,7 @@ class Fork:
         """Return what the fork takes over. Raises UserError where the parameters are others than the parent's."""
         self._check_models(state)
         state = self._at_its_place(dict(state))
+        self._rates_changed |= lacks_optimizers(state)
         self._replayed = self._schedules_to_replay(state["position"]["iter"])
         state["hooks"] = dict(self._hook_states(state["hooks"]))
         for name, optimizer in self.parts.optimizers.items():
@@ -201,6 +202,9 @@ class Fork:
         entry, then = state_key("optimizer", name), self.then[0].optimizers.get(name)
         if then is None:
             self.say(f'the optimizer "{name}" is new: it starts without a state', "warn")
+            return {entry: optimizer.state_dict()}
+        if entry not in state:
+            self.say(f'{self.parent} has no state of the optimizer "{name}": it starts without one', "warn")
             return {entry: optimizer.state_dict()}
         saved, now, place = state[entry], self.now[0].optimizers[name], self.parts.place(key_of("optimizer", name))
         if _division(self.then[0]) != _division(self.now[0]):

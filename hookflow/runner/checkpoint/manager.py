@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from hookflow.errors import Problem, UserError
 from hookflow.events.records import shortened
 from hookflow.events.rundir import RunDir, sync_run
 from hookflow.hooks.builtin.checkpoint import Checkpoint
@@ -184,12 +185,16 @@ class CheckpointManager:
         saving = [hook for hook in context.parts.hooks.values() if isinstance(hook, Checkpoint)]
         self._keep = max((hook.newest for hook in saving), default=None)
         """How many of the newest checkpoints stay, beside those with a name; None keeps all."""
+        store.weights_alone = frozenset(name for hook in saving if hook.weights_only for name in hook.best_names())
         self._trail = max((hook.trail_bytes for hook in saving), default=0)
         self._flushed: tuple[int, int] | None = None
         self._saving: Saving | None = None
         self._warned: set[str] = set()
         given_away = any("checkpoint" in binding.takes for binding in context.plan.at("after_save_checkpoint"))
         self._mesh = context.parts.strategy.host_mesh
+        if self._mesh is not None and store.weights_alone:
+            message = "weights_only takes whole weights, and these are sharded across the ranks"
+            raise UserError(Problem(message, hint="leave it out: the hook `export` writes the weights of the best"))
         self._copy = HostCopy(self._mesh, reuse=not given_away)
         writes = self._ranks.first or self._mesh is not None
         self._prepares = self._state.attention = writes and self._copy.reuse and self._keep is not None

@@ -28,9 +28,11 @@ MANIFEST = "manifest.json"
 TRAINING = "training.pt"
 RUN = ".run"
 """The link to their run of checkpoints that are kept elsewhere."""
-EXCEPTION, NONFINITE = "exception-", "nonfinite-"
-"""Begin the names of checkpoints that no run resumes from: saved after an error, with weights that are not finite."""
-_NAME = re.compile(rf"(?:{EXCEPTION}|{NONFINITE})?it(\d+)(?:\.(\d+))?")
+EXCEPTION, NONFINITE, WEIGHTS = "exception-", "nonfinite-", "weights-"
+APART = (EXCEPTION, NONFINITE, WEIGHTS)
+"""Begin the names of checkpoints that no run resumes from: saved after an error, with weights that are not finite, and
+without the state of the optimizers."""
+_NAME = re.compile(rf"(?:{'|'.join(APART)})?it(\d+)(?:\.(\d+))?")
 SEAL = "sealed"
 """The last key of a manifest: the checksum of its text, where this key itself is `UNSEALED`."""
 UNSEALED = "0" * 64
@@ -46,7 +48,7 @@ class File(TypedDict):
 
 
 class Manifest(TypedDict):
-    """The validated fields of a manifest; only one that was saved after an error has `exception`, and no names."""
+    """The validated fields of a manifest; those of `APART` have no names."""
 
     version: int
     hookflow: str
@@ -67,11 +69,16 @@ class DamagedError(Exception):
     """A checkpoint is not what was written; the text says in which way."""
 
 
+def directory_name(it: int, prefix: str = "") -> str:
+    """Return the name of a checkpoint's directory by its iteration, with a prefix of `APART` or none."""
+    return f"{prefix}it{it:08d}"
+
+
 def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
     """Return the directories of all checkpoints below `folder`, the one that is furthest in the run first.
 
-    With `EXCEPTION` or `NONFINITE` as the prefix, those that no run resumes from. Raises OSError where the folder
-    exists and cannot be read.
+    They are those that a run can resume from; with a prefix of `APART`, those of that kind. Raises OSError where the
+    folder exists and cannot be read.
     """
     try:
         paths = [path for path in folder.iterdir() if path.name.startswith(f"{prefix}it")]
@@ -81,9 +88,25 @@ def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
     return sorted(result, key=lambda path: [int(part or 0) for part in result[path].groups()], reverse=True)
 
 
+def list_apart(folder: Path) -> list[Path]:
+    """Return the directories of all checkpoints that no run resumes from."""
+    return [path for prefix in APART for path in list_checkpoints(folder, prefix)]
+
+
+def list_unfinished(folder: Path) -> list[Path]:
+    """Return the directories that are being written or removed, or that a killed process has left so."""
+    return [path for prefix in ("", *APART) for path in folder.glob(f".{prefix}it*")]
+
+
 def iteration_of(path: Path) -> int:
     """Return the iteration of a checkpoint, by the name of its directory."""
-    return int(path.name[2:].partition(".")[0])
+    match = _NAME.fullmatch(path.name)
+    return int(match[1]) if match else 0
+
+
+def holds_weights_alone(path: Path) -> bool:
+    """Say whether a checkpoint lacks the state of the optimizers, so that no run resumes from it."""
+    return path.name.startswith(WEIGHTS)
 
 
 def links(folder: Path) -> dict[str, Path]:
@@ -128,7 +151,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{MANIFEST} is not what was written")
     files, names = manifest["files"], manifest.get("names", {})
     whole = TRAINING in files and all(entry.keys() >= File.__annotations__.keys() for entry in files.values())
-    placed = manifest.keys() >= {"it", "ep"} and ("names" in manifest or path.name.startswith((EXCEPTION, NONFINITE)))
+    placed = manifest.keys() >= {"it", "ep"} and ("names" in manifest or path.name.startswith(APART))
     if not whole or not placed or not all(map(_is_plain, (*(files.keys() - {METADATA}), *names, *names.values()))):
         raise DamagedError(f"{MANIFEST} is no manifest")
     return dict(manifest)

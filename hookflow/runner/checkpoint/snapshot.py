@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hookflow.errors import Problem, UserError, first_few
-from hookflow.hooks.checkpoint_files import state_key
+from hookflow.hooks.checkpoint_files import lacks_optimizers, state_key
 from hookflow.hooks.tensors import local
 from hookflow.runner.data.base import split_of
 from hookflow.runner.distributed.parallel import load_model, load_optimizer, local_state
@@ -130,7 +130,7 @@ class Snapshot:
         try:
             for name, model in self.parts.models.items():
                 load_model(model, state[state_key("model", name)])
-            for name, optimizer in self.parts.optimizers.items():
+            for name, optimizer in self.parts.optimizers.items() if not lacks_optimizers(state) else ():
                 load_optimizer(optimizer, state[state_key("optimizer", name)])
         except KeyError as error:
             message = f"the checkpoint does not fit this pipeline: it has no {error.args[0]}"

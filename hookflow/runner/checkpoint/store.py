@@ -29,19 +29,21 @@ from hookflow.events.run_lock import started_at
 from hookflow.events.rundir import fsync, make_out_dir, short
 from hookflow.hooks.checkpoint_files import METADATA, read_tensors
 from hookflow.runner.checkpoint.manifest import (
-    EXCEPTION,
     MANIFEST,
-    NONFINITE,
     RUN,
     TRAINING,
     VERSION,
+    WEIGHTS,
     DamagedError,
     File,
     damage,
     damage_of,
+    directory_name,
+    holds_weights_alone,
     iteration_of,
     links,
     list_checkpoints,
+    list_unfinished,
     read_manifest,
     seal,
 )
@@ -69,6 +71,8 @@ class CheckpointStore:
 
     def __init__(self, folder: Path, texts: Mapping[str, str] = NOTHING) -> None:
         self.folder, self._texts = folder, texts
+        self.weights_alone: frozenset[str] = frozenset()
+        """The names of checkpoints that are saved without the state of the optimizers."""
         self._latest: Path | None = None
         self._whole: set[Path] = set()
         self._loaded: set[type] = set()
@@ -113,7 +117,7 @@ class CheckpointStore:
 
     def clear_leftovers(self) -> list[Path]:
         """Remove what a killed process has left half written or half removed; return what a living one writes."""
-        result = [path for prefix in ("", EXCEPTION, NONFINITE) for path in self.folder.glob(f".{prefix}it*")]
+        result = list_unfinished(self.folder)
         living = [path for path in result if _is_being_written(path)]
         for path in result:
             if path not in living:
@@ -131,12 +135,16 @@ class CheckpointStore:
         """Write a checkpoint with these `names`; `facts["it"]` names its directory, which the `shards` become part of.
 
         `moved` gives names to existing checkpoints, by their iteration. Entries of `state` called "model…" become files
-        of their own. Raises OSError when it cannot be written; existing checkpoints are not affected.
+        of their own. Names of `weights_alone` go to a checkpoint beside it, without the state of the optimizers.
+        Raises OSError when it cannot be written; existing checkpoints are not affected.
         """
-        final = self._free(f"it{facts['it']:08d}")
-        standing = self.all()
+        final = self._free(directory_name(facts["it"]))
+        standing = [*self.all(), *list_checkpoints(self.folder, WEIGHTS)]
         there = {name: path.name for name, path in self.names().items() if path in standing}
         named = there | self._standing(moved) | dict.fromkeys(names, final.name)
+        if alone := self.weights_alone.intersection(names):
+            weights = self._free(directory_name(facts["it"], WEIGHTS))
+            named |= dict.fromkeys(alone, self._write(weights, without_optimizers(state), facts).path.name)
         saved = self._write(final, state, {**facts, "names": named}, shards)
         self._link({name: target for name, target in named.items() if there.get(name) != target})
         self._latest = final
@@ -150,15 +158,18 @@ class CheckpointStore:
     def _standing(self, moved: Mapping[str, int]) -> dict[str, str]:
         if not moved:
             return {}
-        of = {iteration_of(path): path.name for path in reversed(self.all())}
-        return {name: of[it] for name, it in moved.items() if it in of}
+        every = [*reversed(self.all()), *reversed(list_checkpoints(self.folder, WEIGHTS))]
+        of = {(holds_weights_alone(path), iteration_of(path)): path.name for path in every}
+        wanted = {name: (name in self.weights_alone, it) for name, it in moved.items()}
+        standing = {name: of.get((alone, it)) or of.get((not alone, it)) for name, (alone, it) in wanted.items()}
+        return {name: path for name, path in standing.items() if path}  # a resumed run may save the best another way
 
     def save_apart(
         self, state: Mapping[str, Any], facts: Mapping[str, Any], prefix: str, shards: Shards | None = None
     ) -> Saved:
         """Write a state that no run resumes from, under a name with a prefix; it replaces an older one."""
         older = list_checkpoints(self.folder, prefix)
-        saved = self._write(self._free(f"{prefix}it{facts['it']:08d}"), state, facts, shards)
+        saved = self._write(self._free(directory_name(facts["it"], prefix)), state, facts, shards)
         fsync(self.folder)
         for path in older:
             self._remove(path)
@@ -210,6 +221,8 @@ class CheckpointStore:
         every = self.all()
         for later in every[: every.index(path)] if forget else ():
             self._remove(later)
+        if forget:
+            self._remove_unnamed()
 
     def prune(self, keep: int, trail: int = 0) -> None:
         """Remove all but the latest, the `keep` newest that are whole, those with a name, and a trail of so many bytes.
@@ -228,10 +241,18 @@ class CheckpointStore:
         for path in every:
             if path not in spared:
                 self._remove(path)
+        self._remove_unnamed()
+
+    def _remove_unnamed(self) -> None:
+        """Remove the checkpoints of weights alone that have no name any more."""
+        named = self.names().values()
+        for path in list_checkpoints(self.folder, WEIGHTS):
+            if path not in named:
+                self._remove(path)
 
     def aside(self, it: int) -> Path:
         """Return the directory in which ranks write the shards of a checkpoint until it is whole."""
-        return self.folder / f".it{it:08d}.{os.getpid()}"
+        return self.folder / f".{directory_name(it)}.{os.getpid()}"
 
     def write_shards(self, aside: Path, state: Mapping[str, Any], group: dist.ProcessGroup) -> dict[str, File]:
         """Write the shards of this rank, as all ranks of the group must, and return its files."""
@@ -315,6 +336,12 @@ class CheckpointStore:
         gone = path.with_name(f".{path.name}.gone")
         path.rename(gone)  # first, for then it is no checkpoint any more, not even half of one
         shutil.rmtree(gone)
+
+
+def without_optimizers(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state without what only further steps need: the optimizers', and gradients that no step has used."""
+    kept = {key: value for key, value in state.items() if not key.startswith("optimizer")}
+    return {**kept, "gradients": {}, "group": [0, 0]}
 
 
 def thinned(every: Sequence[Path], spared: Collection[Path | None], budget: int) -> set[Path]:

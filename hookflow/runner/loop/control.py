@@ -11,7 +11,7 @@ from hookflow.errors import UserError, nearest_or_all
 from hookflow.events.commands import TRACED, split_setting, wrong
 from hookflow.events.records import CommandRecord
 from hookflow.runner.checkpoint.manager import CheckpointManager
-from hookflow.runner.checkpoint.manifest import damage
+from hookflow.runner.checkpoint.manifest import damage, holds_weights_alone
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.base import sets_of
 from hookflow.runner.dispatch.dispatcher import Off
@@ -139,6 +139,8 @@ class Control:
             return "there is no checkpoint yet"
         if (path := (paths | self.store.names()).get(name or next(iter(paths)))) is None:
             return f"there is no checkpoint {name}; {nearest_or_all(name, [*self.store.names(), *paths])}"
+        if holds_weights_alone(path):
+            return f"checkpoint {path.name} has no state of the optimizers, so a run cannot go back to it: fork it"
         wrong_with = damage(path)
         return f"checkpoint {path.name} cannot be used ({wrong_with})" if wrong_with else path
 
