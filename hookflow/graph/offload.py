@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hookflow.errors import Problem, Where
 from hookflow.graph.plan import Binding, Plan, PlannedHook, WhenFull
@@ -48,6 +48,30 @@ def awaited(plan: Plan, binding: Binding) -> list[str]:
         return []
     before = [edge.first for edge in plan.edges_at(binding.point) if edge.then_id == binding.id and edge.kind != "flow"]
     return [hook for hook in dict.fromkeys([*before, binding.hook]) if plan.hook(hook).queue]
+
+
+SETTLED = ("before_val", "before_save_checkpoint", "after_run")
+"""Points before which the run waits for every offloaded hook."""
+
+
+class Thread(NamedTuple):
+    """The rows beside which a hook may be at work in its thread. If it `joins`, the last one waits for it."""
+
+    first: int
+    last: int
+    joins: bool
+    hook: str
+
+
+def threads(plan: Plan, rows: Sequence[Binding]) -> Iterator[Thread]:
+    """Yield for each offloaded hook the rows from its first firing to the one, after its last, that waits for it."""
+    for hook in (hook.name for hook in plan.hooks if hook.queue):
+        fires = [k for k, binding in enumerate(rows) if binding.hook == hook and is_beside(plan, binding)]
+        if fires:
+            after = range(fires[-1] + 1, len(rows))
+            waits = (k for k in after if hook in awaited(plan, rows[k]) or rows[k].point in SETTLED)
+            last = next(waits, None)
+            yield Thread(fires[0], len(rows) - 1 if last is None else last, last is not None, hook)
 
 
 @dataclass(frozen=True, slots=True)

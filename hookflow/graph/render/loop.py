@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from hookflow.graph.offload import threads
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.render.text import gutter, rails
 from hookflow.graph.why import rows_of
@@ -49,7 +50,7 @@ class Row:
     """A round, a phase, or a point with the binding that fires there; `within` are the rounds around it.
 
     `first`: the row names its point, which rows below share. A point to which nothing is bound has no binding. `lanes`
-    are the edges to others of the point, `rail` the arounds that pass.
+    are the edges to others of the point, `rail` the arounds and the threads of offloaded hooks that pass.
     """
 
     kind: Literal["round", "phase", "point"]
@@ -70,7 +71,8 @@ def rows(plan: Plan, *, idle: bool = False, only: Collection[int] | None = None,
     drawn: list[Row] = []
     within: list[str] = []
     empty: list[str] = []  # rounds that are not shown until there is something in them
-    beside = dict(zip((each.id for each in _bound(plan)), rails([*_bound(plan)], limit=4), strict=True))
+    every = [*_bound(plan)]
+    beside = dict(zip((each.id for each in every), rails(every, 4, threads(plan, every)), strict=True))
     for point in plan.points:
         if (over := CLOSES.get(point.name)) in within:
             within.remove(over)

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from html import escape as escape_html
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rich.cells import cell_len
 
 from hookflow.errors import Problem
+from hookflow.graph.offload import threads
 from hookflow.graph.plan import Binding, Edge, EdgeKind, Plan
 from hookflow.graph.points import Kind
 from hookflow.graph.render.text import (
@@ -121,6 +122,16 @@ class Row:
         return self.y + self.box_height * (place + 1) / (len(self.ins) + len(self.outs) + 1)
 
 
+class Rail(NamedTuple):
+    """A line on the right, from row to row: that of an around, or of the thread of an offloaded hook."""
+
+    first: int
+    last: int
+    title: str
+    is_thread: bool = False
+    joins: bool = True
+
+
 class Picture:
     """Where everything stands: the rows of each point, the arrows with their tracks, the rails of the arounds."""
 
@@ -145,10 +156,13 @@ class Picture:
             row.notes = [*filter(None, [times.get(row.binding.id)]), *wrapped_phrases(notes, NOTE_CELLS)]
         self._place_columns(plan)
         self._place_rows(plan, top)
-        arounds = pairs(every)
-        lanes = zip(arounds, columns(arounds), strict=True)
-        self.rails = [(every[enter], every[exit_], lane) for (enter, exit_), lane in lanes]
-        self.right = self.rails_x + (max((lane for *_, lane in self.rails), default=-1) + 2) * TRACK
+        rails = [Rail(first, last, f"{every[first].hook}: {every[first].method}") for first, last in pairs(every)]
+        beside = "at work beside the training until the run waits for it"
+        rails += [Rail(*each[:2], f"{each.hook}: {beside}", True, each.joins) for each in threads(plan, every)]
+        rails.sort()
+        self.every = every
+        self.rails = [*zip(rails, columns(rail[:2] for rail in rails), strict=True)]
+        self.right = self.rails_x + (max((track for _, track in self.rails), default=-1) + 2) * TRACK
         self._ends = {net: every[spans[net][1]].id for net in self.edges}
 
     def _place_columns(self, plan: Plan) -> None:
@@ -222,8 +236,8 @@ class _Drawing:
         yield _text(MARGIN, MARGIN + 14, self.title, "title")
         for point in picture.points:
             yield from self._point(point.name)
-        for enter, exit_, lane in picture.rails:
-            yield self._rail(enter, exit_, picture.rails_x + (lane + 1) * TRACK)
+        for rail, track in picture.rails:
+            yield self._rail(rail, picture.rails_x + (track + 1) * TRACK)
         yield from self._legend(picture.bottom + 2 * PAD)
         yield "</svg>"
 
@@ -273,11 +287,13 @@ class _Drawing:
             yield f'<circle class="knot" cx="{_n(x)}" cy="{_n(y)}" r="2.2"/>'
         yield "</g>"
 
-    def _rail(self, enter: Binding, exit_: Binding, x: float) -> str:
-        top, bottom = (self.picture.rows[binding.id].y + BOX / 2 for binding in (enter, exit_))
-        title = f"<title>{escape(f'{enter.hook}: {enter.method}')}</title>"
-        path = f'<path class="rail" d="M{_n(x - 6)} {_n(top)}H{_n(x)}V{_n(bottom)}H{_n(x - 6)}"/>'
-        return f'<g class="around" data-hook="{escape(enter.hook)}">\n{title}\n{path}\n</g>'
+    def _rail(self, rail: Rail, x: float) -> str:
+        ends = [self.picture.every[row] for row in rail[:2]]
+        top, bottom = (self.picture.rows[binding.id].y + BOX / 2 for binding in ends)
+        look, back = ' style="stroke-width: 3"' * rail.is_thread, f"H{_n(x - 6)}" if rail.joins else ""
+        path = f'<path class="rail"{look} d="M{_n(x - 6)} {_n(top)}H{_n(x)}V{_n(bottom)}{back}"/>'
+        title = f"<title>{escape(rail.title)}</title>"
+        return f'<g class="around" data-hook="{escape(ends[0].hook)}">\n{title}\n{path}\n</g>'
 
     def _explanations(self) -> Iterator[tuple[EdgeKind | Literal["halves", ""], str]]:
         """Yield what stands below the picture, with the sign that it explains: then, which edges gave way."""
@@ -286,6 +302,8 @@ class _Drawing:
         yield from ((kind, text) for kind, text in KINDS.items() if kind in kinds)
         if any(binding.half != "whole" for binding in self.plan.bindings):
             yield "halves", "enters an around, leaves it: the lines on the right join the two"
+        if any(rail.is_thread for rail, _ in self.picture.rails):
+            yield "", "thick lines on the right: beside the training, until the run waits for the hook"
         width = int((self.width - 2 * MARGIN) / NOTE_CELL) - 2
         yield from (("", line) for sentence in edges_that_gave_way(self.plan) for line in wrapped(sentence, width))
 

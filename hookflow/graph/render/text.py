@@ -18,7 +18,7 @@ from types import MappingProxyType
 from rich.cells import cell_len
 
 from hookflow.graph.edges import between, rows_before
-from hookflow.graph.offload import is_beside
+from hookflow.graph.offload import Thread, awaited, is_beside, threads
 from hookflow.graph.plan import PHASES, Binding, Edge, EdgeKind, Plan
 from hookflow.graph.throttle import is_thinned
 from hookflow.graph.why import rows_of
@@ -57,7 +57,10 @@ def marks(plan: Plan, binding: Binding) -> list[str]:
         "prepended" if binding.prepend else "",
         "always called" if binding.always_call else "",
         "rank 0 alone" if hook.ranks == "zero" else "",
-        "offloaded" if is_beside(plan, binding) else "",
+        f"offloaded (queue {hook.queue}, {hook.when_full})" if is_beside(plan, binding) else "",
+        f"waits for {', '.join(others)}"
+        if (others := [each for each in awaited(plan, binding) if each != hook.name])
+        else "",
         f"throttled to {hook.throttle}" if is_thinned(plan, binding) else "",
         "default" if hook.default else "",
         *(f"off since iteration {it:,}" for name, it in plan.off if name == binding.hook),
@@ -149,14 +152,19 @@ def columns(spans: Iterable[tuple[int, int]]) -> list[int]:
     return result
 
 
-def rails(bindings: Sequence[Binding], limit: int) -> list[str]:
-    """Return one text a binding, all equally wide. Pairs beyond `limit` at a time have no rail."""
-    spans = pairs(bindings)
-    placed = [(span, column) for span, column in zip(spans, columns(spans), strict=True) if column < limit]
+def rails(bindings: Sequence[Binding], limit: int, beside: Iterable[Thread] = ()) -> list[str]:
+    """Return one text a binding, all equally wide: of arounds, and heavier of threads that are `beside` the training.
+
+    Those beyond `limit` at a time have no rail.
+    """
+    arounds = [(enter, exit_, "╭│╰") for enter, exit_ in pairs(bindings)]
+    spans = sorted([*arounds, *((each.first, each.last, "┏┃┗" if each.joins else "┏┃┃") for each in beside)])
+    at = columns((first, last) for first, last, _ in spans)
+    placed = [(span, column) for span, column in zip(spans, at, strict=True) if column < limit]
     rows = [[" "] * max((column + 1 for _, column in placed), default=0) for _ in bindings]
-    for (enter, exit_), column in placed:
-        for row in range(enter, exit_ + 1):
-            rows[row][column] = "╭" if row == enter else "╰" if row == exit_ else "│"
+    for (first, last, signs), column in placed:
+        for row in range(first, last + 1):
+            rows[row][column] = signs[0 if row == first else 2 if row == last else 1]
     return ["".join(row) for row in rows]
 
 
@@ -203,7 +211,7 @@ def _knotted(knots: dict[int, str], width: int, joins: bool) -> str:
 
 
 _GUTTER_GOES_ON = str.maketrans({**dict.fromkeys("┌┬├┼", "│"), **dict.fromkeys("└┴─▶", " ")})
-_RAILS_GO_ON = str.maketrans({"╭": "│", "╰": " "})
+_RAILS_GO_ON = str.maketrans({"╭": "│", "╰": " ", "┏": "┃", "┗": " "})
 """The parts of a row that continue on the line below."""
 
 TIMES = f"{'fired':>9} {'p50   ':>8} {'%it':>5}"
@@ -241,7 +249,9 @@ class _Drawing:
             point: gutter(len(plan.at(point)), rows_of(plan, point), limit=width // 10) for point in self.labels
         }
         rows = [binding for point in self.labels for binding in plan.at(point)]
-        self.rails = dict(zip((binding.id for binding in rows), rails(rows, _MOST_RAILS), strict=True))
+        self.threads = [*threads(plan, rows)]
+        drawn = rails(rows, _MOST_RAILS, self.threads)
+        self.rails = dict(zip((binding.id for binding in rows), drawn, strict=True))
         self.waits = waits(plan.edges)
         self.gutter_width = max((len(row) for drawn in self.gutters.values() for row in drawn), default=0)
         self.name_width = min(max((len(binding.hook) for binding in rows), default=0), width // 3)
@@ -277,7 +287,9 @@ class _Drawing:
                 beside = ""
 
     def notes(self) -> Iterator[str]:
-        """Yield below the drawing which weaker edges are not kept."""
+        """Yield below the drawing what threads are, and which weaker edges are not kept."""
+        if self.threads:
+            yield from ("", "┏ ┃ ┗ beside the training: from its first firing until the run waits for it")
         for sentence in edges_that_gave_way(self.plan):
             first, *rest = wrapped(sentence, self.width - 2)
             yield from ("", first, *(f"  {line}" for line in rest))

@@ -126,7 +126,8 @@ def check(drawn: Plan) -> None:
     for (net, _, one), (other_net, _, other) in combinations(arrows, 2):
         if net != other_net:
             assert not any(along(a, b) for a in pairwise(one) for b in pairwise(other)), "two run along one line"
-    spans = [(lane, image.rows[enter.id].y, image.rows[exit_.id].y) for enter, exit_, lane in image.rails]
+    ys = [image.rows[binding.id].y for binding in image.every]
+    spans = [(lane, ys[rail.first], ys[rail.last]) for rail, lane in image.rails]
     for (lane, top, bottom), (other_lane, other_top, other_bottom) in combinations(spans, 2):
         assert lane != other_lane or bottom < other_top or other_bottom < top
 

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from hookflow.cli.graph import part_of
 from hookflow.graph.plan import Binding, Half, Plan, Trigger
+from hookflow.graph.render.loop import rows
+from hookflow.graph.render.svg import as_svg
 from hookflow.graph.render.text import as_text, gutter, marks, place_of, rails
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from tests.conftest import TOY
 from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, RICH, node, plan, plans
 
@@ -138,6 +143,41 @@ def test_a_rail_joins_the_halves_of_an_around_in_the_first_free_column(
         for k, name in enumerate(firings.split())
     ]
     assert rails(bindings, limit) == drawn
+
+
+OFFLOADED = """
+  after_backward             watches     ┏  offloaded (queue 2, wait)
+  before_optimizer_step      clip        ┃
+  after_optimizer_step       ema         ┃
+after_train_iter        ┌─── throughput  ┃
+                        │ ┌─ slow        ┃┏ offloaded (queue 2, wait)
+                        │ └▶ follows     ┃┗ waits for slow, after slow (--set)
+                        └──▶ log         ┃  late, every 2,
+                                         ┃  after throughput (toy.toml:44)
+"""
+
+
+def offloaded() -> Plan:
+    follows = '{use="./offloaded.py:follows", points=["after_train_iter"], after=["slow"]}'
+    hooks = [f'hooks.{name.lower()}={{use="./offloaded.py:{name}", offload=true}}' for name in ("Watches", "Slow")]
+    return compile_pipeline(parse(TOY.read_text(), TOY, [*hooks, f"hooks.follows={follows}"]))
+
+
+def test_the_thread_of_an_offloaded_hook_is_drawn_until_the_run_waits_for_it() -> None:
+    points = re.findall("(?:before|after)_(?:train_|backward|optimizer_)[a-z]*", OFFLOADED)
+    drawn = as_text(part_of(offloaded(), points))
+    assert OFFLOADED in drawn
+    assert "┏ ┃ ┗ beside the training" in drawn
+    whole = offloaded()
+    joined = next(row for row in rows(whole) if row.name == "before_val" and row.binding)
+    assert joined.rail.startswith("┗"), "a validation waits for what has been fired"
+
+
+def test_a_picture_has_a_thick_line_for_each_thread() -> None:
+    picture = as_svg(offloaded())
+    assert picture.count('style="stroke-width: 3"') == 2
+    assert "thick lines on the right" in picture
+    assert "slow: at work beside the training until the run waits for it" in picture
 
 
 class TestParts:
