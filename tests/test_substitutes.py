@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from hookflow import substitutes
+from hookflow import text
 from hookflow.monitor.layout import screen, visible
-from hookflow.substitutes import ASCII, SUBSTITUTES, is_plain, substitute, substitute_on
+from hookflow.text import ASCII, SUBSTITUTES, is_plain, substitute, substitute_on
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At, scene  # noqa: F401  # a fixture
 
-PACKAGE = Path(substitutes.__file__).parent
+PACKAGE = Path(text.__file__).parent
 WIDER = {"≥", "≤", "±"}
 
 
@@ -28,7 +28,7 @@ def test_every_character_that_the_package_prints_has_a_substitute() -> None:
 
 
 def test_a_substitute_is_as_wide_as_its_character() -> None:
-    every = [*SUBSTITUTES, *map(chr, substitutes.BRAILLE)]
+    every = [*SUBSTITUTES, *map(chr, text.BRAILLE)]
     assert all(substitute(each).isascii() for each in every)
     assert {each for each in every if len(substitute(each)) != cell_len(each)} == WIDER
 

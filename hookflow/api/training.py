@@ -37,8 +37,7 @@ from hookflow.runner.distributed.rendezvous import started_by_torchrun
 from hookflow.runner.process.launch import claim, finish_notifying, hand_on_signals, new_run, start, start_notifying
 from hookflow.runner.process.signals import handlers_put_back
 from hookflow.service.runs import failure_report
-from hookflow.substitutes import substitute_on
-from hookflow.text import printable
+from hookflow.text import printable, substitute_on
 
 UI = Literal["auto", "plain", "json", "none"]
 

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from hookflow.cli.check import check
+from hookflow.cli.checkpoints import checkpoints, prune
 from hookflow.cli.compare import compare
 from hookflow.cli.control import ctl, now, stop, watch
 from hookflow.cli.evaluate import predict, test, val
@@ -25,17 +26,14 @@ from hookflow.cli.fork import fork
 from hookflow.cli.graph import graph
 from hookflow.cli.new import new
 from hookflow.cli.output import echo, echo_error
-from hookflow.cli.prune import prune
 from hookflow.cli.rerun import rerun
 from hookflow.cli.run import run
 from hookflow.cli.runs import rm, runs, tag
 from hookflow.cli.show import show
-from hookflow.cli.stored import checkpoints
 from hookflow.cli.sweep import sweep
 from hookflow.cli.why import why
 from hookflow.errors import Problem, UserError, Where
-from hookflow.substitutes import substitute_on
-from hookflow.text import drop_unprinted, print_error, printable
+from hookflow.text import drop_unprinted, print_error, printable, substitute_on
 from hookflow.version import __version__
 
 

@@ -52,7 +52,7 @@ def compare(
 
     Example: `hookflow compare A B --format html > compared.html`
     """
-    from hookflow.graph.difference import difference
+    from hookflow.graph.plan import difference
     from hookflow.monitor.compare import LETTERS, Side
     from hookflow.service.pipelines import open_target
 

@@ -11,7 +11,7 @@ from hookflow.cli.difference_text import brief, difference_lines, with_deltas, w
 from hookflow.cli.report import CHARTS, FEWEST, MOST, POINTS, lines_of, points
 from hookflow.cli.report_html import curves, escaped, page, pre, scrolled, table
 from hookflow.cli.show import at_time
-from hookflow.graph.difference import Difference
+from hookflow.graph.plan import Difference
 from hookflow.monitor.compare import LETTERS, WHOLE, Side, changed_keys, metrics_of, times, unequal
 from hookflow.monitor.health import judge
 from hookflow.monitor.series import Series, in_order

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from hookflow.graph.difference import Change, Difference
+from hookflow.graph.plan import Change, Difference
 from hookflow.pipeline.source_map import as_toml
 from hookflow.service.pipelines import Target
 

@@ -62,7 +62,7 @@ def forked(named: str, file: Path | None, changes: Changes) -> RunDir:
     from hookflow.cli.difference_text import difference_lines
     from hookflow.cli.evaluate import find_checkpoint
     from hookflow.events.rundir import Parent
-    from hookflow.graph.difference import difference
+    from hookflow.graph.plan import difference
     from hookflow.runner.checkpoint.manifest import damage, read_manifest
     from hookflow.runner.checkpoint.resume_rules import recorded
     from hookflow.runner.process.launch import new_run

@@ -96,9 +96,8 @@ def graph(
     For a run, draw the plan recorded at its start, with the hooks that have been switched off since; text, svg and html
     have what each hook took.
     """
-    from hookflow.graph.render.exchange import as_dot, as_mermaid
     from hookflow.graph.render.svg import as_html, as_svg
-    from hookflow.graph.render.text import as_text
+    from hookflow.graph.render.text import as_dot, as_mermaid, as_text
     from hookflow.service.pipelines import open_target, warn_unknown
 
     chosen = format_ or (BY_SUFFIX.get(out.suffix.lower()) if out else "text")

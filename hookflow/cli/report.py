@@ -12,8 +12,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.render.loop import rows
 from hookflow.monitor.compare import env_info
 from hookflow.monitor.costs import cost
+from hookflow.monitor.durations import usual
 from hookflow.monitor.health import Pace, end_reason
-from hookflow.monitor.history import usual
 from hookflow.monitor.journal import Entry
 from hookflow.monitor.series import Series, in_order
 from hookflow.monitor.state import RunState

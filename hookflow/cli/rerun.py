@@ -159,7 +159,7 @@ def _target(
     changes: Iterable[str],
 ) -> Target:
     """Return the recorded pipeline without what writes elsewhere, with the hooks that watch, an end, and `changes`."""
-    from hookflow.pipeline.check_imports import missing_objects
+    from hookflow.pipeline.load import missing_objects
     from hookflow.runner.checkpoint.resume_rules import recorded
     from hookflow.service.rerun import END, End
 

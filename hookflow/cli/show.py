@@ -62,7 +62,7 @@ class Page:
     @classmethod
     def of(cls, run: RunDir) -> Page:
         """Read the logs of a run to their present end."""
-        from hookflow.cli.stored import saved
+        from hookflow.cli.checkpoints import saved
         from hookflow.monitor.feed import Live
         from hookflow.monitor.health import judge
         from hookflow.monitor.ranks import NO_PLAN

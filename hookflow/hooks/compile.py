@@ -18,7 +18,6 @@ from hookflow.graph.points import POINTS, Point, Points
 from hookflow.graph.slots import doubts, root
 from hookflow.graph.throttle import Limit, with_throttling
 from hookflow.hooks.base import Hook
-from hookflow.hooks.dataflow import undeclared_slots, with_scalars
 from hookflow.hooks.inspect import Inspection
 from hookflow.hooks.lightning import LightningHook
 from hookflow.hooks.mmengine import is_adapted, with_priorities
@@ -26,7 +25,7 @@ from hookflow.hooks.pointrix import PointrixHook
 from hookflow.hooks.registry import find_hook, find_without_import
 from hookflow.hooks.run import Run
 from hookflow.hooks.table import HookTable
-from hookflow.hooks.uses import Source, in_words, source_of, undeclared_calls, uses
+from hookflow.hooks.uses import Source, in_words, source_of, undeclared_calls, undeclared_slots, uses, with_scalars
 from hookflow.pipeline.load import Loaded, uncollected
 from hookflow.pipeline.schema import HookNode
 from hookflow.pipeline.values import seconds

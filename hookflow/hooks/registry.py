@@ -39,7 +39,7 @@ BUILT_IN: dict[str, str] = {
     "param_stats": "hookflow.hooks.builtin.statistics:ParamStats",
     "precise_bn": "hookflow.hooks.builtin.averaging:PreciseBN",
     "predict": "hookflow.hooks.builtin.predict:Predict",
-    "profiler": "hookflow.hooks.builtin.profiler:Profiler",
+    "profiler": "hookflow.hooks.builtin.log:Profiler",
     "prune": "hookflow.hooks.builtin.freeze:Prune",
     "resize": "hookflow.hooks.builtin.mixing:Resize",
     "scheduler": "hookflow.hooks.builtin.scheduler:Scheduler",
@@ -86,7 +86,7 @@ def find_without_import(use: str, base: Path, where: Where | None) -> Callable[.
 
     Raises UserError when the file or the module of `use` does not exist, or defines no such name.
     """
-    from hookflow.pipeline.check_imports import missing  # loads pydantic, which `hookflow --help` does without
+    from hookflow.pipeline.load import missing  # loads pydantic, which `hookflow --help` does without
 
     if use.startswith((*THEIRS,)):
         return NotImported

@@ -11,8 +11,7 @@ import tomli
 
 from hookflow.events.reading import read_object, read_regular
 from hookflow.events.rundir import RunDir
-from hookflow.graph.difference import Difference, difference
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Difference, Plan, difference
 from hookflow.monitor.feed import Live
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.series import in_order

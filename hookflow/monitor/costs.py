@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.render.loop import Row
-from hookflow.monitor.durations import WINDOW
+from hookflow.monitor.durations import ITERATION, WINDOW, usual
 from hookflow.monitor.health import Pace
-from hookflow.monitor.history import ITERATION, usual
 from hookflow.monitor.state import RunState
 
 COSTS = 0.01

@@ -1,16 +1,21 @@
-"""The durations of firings and iterations: totals, percentiles, trends, of the attempt and of its last minute."""
+"""The durations of firings and iterations: of the last minute, of the whole run, and of traced iterations."""
 
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 from hookflow.events.percentiles import add_packed, bin_of, percentile
-from hookflow.events.records import PHASES
+from hookflow.events.reading import read_object, read_regular
+from hookflow.events.records import PHASES, Frame
+from hookflow.graph.plan import Binding, Plan
 from hookflow.numbers import ms, rough
 
 WINDOW = 60
@@ -220,3 +225,178 @@ class Minute(Booked):
     def percentile(self, share: float) -> float:
         """Return the duration in ns that `share` of the iterations stayed below."""
         return percentile(self._bins, share)
+
+
+ITERATION = "iteration"
+"""The name of the history of whole iterations, beside those of `PHASES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Firings of some neighbouring iterations, and their ns; a part of one where a frame had more than it shows."""
+
+    count: float
+    total: float
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+
+class History:
+    """Buckets of equally many iterations; when there would be more than LIMIT of them, two neighbours become one."""
+
+    LIMIT = 512
+
+    def __init__(self, it: int = 0) -> None:
+        self._it = it  # where the newest entry ends, and the next one begins
+        self._stride = 1  # iterations of a bucket
+        self._counts, self._totals = array("d"), array("d")
+
+    def add(self, it: int, count: int, total: int) -> None:
+        """Add what has fired since the last entry, up to iteration `it`, and its ns; without a firing nothing."""
+        if count <= 0:
+            return
+        while it // self._stride >= self.LIMIT:
+            self._merge()
+        last = it // self._stride
+        first = max(min((self._it + 1) // self._stride, last), 0)
+        share = last - first + 1
+        if count < share:  # it has not fired in each of them
+            first, share = last, 1
+        self._it = it
+        if (missing := last + 1 - len(self._counts)) > 0:
+            self._counts.extend([0.0] * missing)
+            self._totals.extend([0.0] * missing)
+        for at in range(first, last + 1):
+            self._counts[at] += count / share
+            self._totals[at] += total / share
+
+    def _merge(self) -> None:
+        self._stride *= 2
+        for column in (self._counts, self._totals):
+            column.extend([0.0] * (len(column) % 2))
+        self._counts = array("d", map(sum, zip(self._counts[::2], self._counts[1::2], strict=True)))
+        self._totals = array("d", map(sum, zip(self._totals[::2], self._totals[1::2], strict=True)))
+
+    def forget_after(self, it: int) -> None:
+        """Drop what lies beyond an iteration: a resumed run walks that stretch again."""
+        self._it = min(self._it, it)
+        for column in (self._counts, self._totals):
+            del column[it // self._stride + 1 :]
+
+    def stretches(self, first: float, last: float, count: int) -> list[Stretch | None]:
+        """Return `count` equal parts of the iterations from `first` to `last`; None where nothing has fired."""
+        edges = [int((first + (last - first) * k / count) // self._stride) for k in range(count + 1)]
+        result: list[Stretch | None] = []
+        for at, to in pairwise(edges):
+            fired = sum(self._counts[at : max(to, at + 1)])
+            result.append(Stretch(fired, sum(self._totals[at : max(to, at + 1)])) if fired else None)
+        return result
+
+
+def usual(stretches: Iterable[Stretch | None]) -> float:
+    """Return the median of the means, in which spikes weigh nothing; 0.0 where nothing has fired."""
+    return median([each.mean for each in stretches if each] or [0.0])
+
+
+class Histories:
+    """The histories of rank 0, over all attempts of the run: a binding is known again by its hook, point and method."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, History] = {}
+        self._by_id: dict[str, History] = {}  # those of this attempt, by the ids in its frames
+        self._begin = 0
+
+    def again(self, it: int) -> None:
+        """Begin another attempt after iteration `it`."""
+        self._by_id, self._begin = {}, it
+        for history in self._of.values():
+            history.forget_after(it)
+
+    def frame(self, record: Frame, plan: Plan) -> None:
+        count, total, *_ = record["iters"]
+        for phase, ns in ((ITERATION, total), *((phase, record["phases"].get(phase, 0)) for phase in PHASES)):
+            self._named(phase).add(record["it"], count, ns)
+        for binding, (fired, ns, *_) in record["hooks"].items():
+            if binding not in self._by_id:
+                known = int(binding) < len(plan.bindings)
+                self._by_id[binding] = self._named(_key(plan.bindings[int(binding)]) if known else binding)
+            self._by_id[binding].add(record["it"], fired, ns)
+
+    def _named(self, key: str) -> History:
+        if key not in self._of:
+            self._of[key] = History(self._begin)
+        return self._of[key]
+
+    def of(self, of: Binding | str) -> History:
+        """Return the history of a binding, of a phase or of whole iterations; an empty one where there is none."""
+        return self._of.get(of if isinstance(of, str) else _key(of)) or History()
+
+
+def _key(binding: Binding) -> str:
+    return f"{binding.hook} {binding.point} {binding.method} {binding.half}"
+
+
+ROUNDING = 0.01
+"""Microseconds by which a span may seem to begin before the one ahead of it has ended."""
+
+
+@dataclass(slots=True)
+class Row:
+    """The spans of one name at one place within the same span.
+
+    `kind` is the name of a phase, "hook" or "outside". `parts` has begin and duration of each, in microseconds from the
+    begin of the iteration.
+    """
+
+    name: str
+    kind: str
+    depth: int
+    parts: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def total(self) -> float:
+        return sum(duration for _, duration in self.parts)
+
+
+@dataclass(slots=True)
+class Traced:
+    """A traced iteration, how many microseconds it took, and its spans in the order in which they began."""
+
+    it: int
+    micros: float
+    rows: Sequence[Row]
+
+
+def read_trace(path: Path) -> list[Traced] | str:
+    """Return the iterations of a trace, or why there are none: a file may hold anything."""
+    try:
+        events = read_object(read_regular(path))["traceEvents"]
+        spans = [(event["args"]["iteration"], float(event["ts"]), event) for event in events if event["ph"] == "X"]
+        whole = {it: (ts, float(event["dur"])) for it, ts, event in spans if event["name"] == "iteration"}
+        mine: dict[int, list[dict[str, Any]]] = {it: [] for it in whole}
+        for it, _, event in sorted(spans, key=lambda span: (span[1], -span[2]["dur"])):
+            if it in whole and event["name"] != "iteration":
+                mine[it].append(event)
+        return [Traced(int(it), whole[it][1], _rows(mine[it], whole[it][0])) for it in sorted(whole)]
+    except OSError as error:
+        return f"{path.name} cannot be read: {error.strerror}"
+    except (KeyError, TypeError, ValueError):
+        return f"{path.name} is no trace of hookflow"
+
+
+def _rows(events: list[dict[str, Any]], start: float) -> list[Row]:
+    rows: dict[tuple[str, ...], Row] = {}
+    around: list[tuple[float, tuple[str, ...]]] = []  # the spans that are open: end, and key
+    for event in events:
+        begin, duration = float(event["ts"]) - start, float(event["dur"])
+        while around and around[-1][0] <= begin + ROUNDING:
+            around.pop()
+        name, place = str(event["name"]), str(event["cat"])
+        kind = {"phase": name if name in PHASES else "other", "outside": "outside"}.get(place, "hook")
+        label = f"{name} @ {place}" if kind == "hook" else name
+        key = (*(around[-1][1] if around else ()), label)
+        rows.setdefault(key, Row(label, kind, len(around))).parts.append((begin, duration))
+        around.append((begin + duration, key))
+    return list(rows.values())

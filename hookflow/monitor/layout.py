@@ -8,7 +8,7 @@ from textual.strip import Strip
 
 from hookflow.monitor import prompt
 from hookflow.monitor.keys import PANELS, current
-from hookflow.monitor.panels.events import events
+from hookflow.monitor.panels.events import events, timeline
 from hookflow.monitor.panels.events import lines as event_lines
 from hookflow.monitor.panels.frame import footer, over, progress, title
 from hookflow.monitor.panels.graph import below, graph, needed
@@ -18,7 +18,6 @@ from hookflow.monitor.panels.now import above
 from hookflow.monitor.panels.ranks import line as ranks_line
 from hookflow.monitor.panels.ranks import panel as ranks
 from hookflow.monitor.panels.system import system
-from hookflow.monitor.panels.timeline import timeline
 from hookflow.monitor.pointer import marked
 from hookflow.monitor.style import beside, boxed, filled, row
 from hookflow.monitor.view import Scene, charts

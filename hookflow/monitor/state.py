@@ -16,7 +16,7 @@ from hookflow.events.columns import series
 from hookflow.events.records import KINDS, LATE, VERSION
 from hookflow.graph.plan import Plan
 from hookflow.metric_mode import Mode, mode_by_name
-from hookflow.monitor.history import Histories
+from hookflow.monitor.durations import Histories
 from hookflow.monitor.journal import BECAME, Entry, Gallery, Journal, Kind, Logged, brief
 from hookflow.monitor.ranks import NO_PLAN, NO_RUN, Rank, Ranks
 from hookflow.monitor.series import Best, MetricHistory, Progress, Series, in_order

@@ -109,10 +109,10 @@ WRITERS = Registry(
     "writer",
     "hookflow.writers",
     {
-        "csv": "hookflow.writers.csv_file:CSVWriter",
-        "mlflow": "hookflow.writers.mlflow:MLflowWriter",
-        "tensorboard": "hookflow.writers.tensorboard:TensorBoardWriter",
-        "wandb": "hookflow.writers.wandb:WandbWriter",
+        "csv": "hookflow.writers.builtin:CSVWriter",
+        "mlflow": "hookflow.writers.builtin:MLflowWriter",
+        "tensorboard": "hookflow.writers.builtin:TensorBoardWriter",
+        "wandb": "hookflow.writers.builtin:WandbWriter",
     },
 )
 COMPONENTS = (MODELS, DATA, TASKS, WRITERS)

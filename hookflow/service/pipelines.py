@@ -93,8 +93,7 @@ def read_pipeline(
     `imports`, by their source alone.
     """
     from hookflow.hooks.compile import compile_pipeline
-    from hookflow.pipeline.check_imports import missing_components
-    from hookflow.pipeline.load import UnsoundError, load
+    from hookflow.pipeline.load import UnsoundError, load, missing_components
 
     try:
         return load(source, overrides, without=without, only=only, recorded=recorded)
@@ -117,8 +116,7 @@ def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = N
     """
     from hookflow.graph.forecast import Length, forecast
     from hookflow.hooks.compile import compile_pipeline
-    from hookflow.pipeline.check_imports import missing_components
-    from hookflow.pipeline.load import wrong_parts
+    from hookflow.pipeline.load import missing_components, wrong_parts
 
     problems = [*missing_components(loaded, base or loaded.source.parent), *wrong_parts(loaded)]
     if loaded.pipeline.notify is not None:

@@ -39,9 +39,10 @@ from hookflow.pipeline.source_map import as_toml, flat, split_key
 from hookflow.runner.distributed.failures import ChildExit
 from hookflow.runner.process.launch import cores, new_run, start
 from hookflow.runner.process.signals import SIGNALS
+from hookflow.service import sweep_trials
 from hookflow.service.pipelines import read_pipeline, valid_plan
 from hookflow.service.runs import failure_report
-from hookflow.service.sweep_trials import State, Trial, drawn, ends_of
+from hookflow.service.sweep_trials import State, Trial, drawn, ends_of, suggest
 from hookflow.text import print_error
 
 PREFIX = "sweep-"
@@ -171,17 +172,13 @@ class Sweep:
             case "random":
                 generator = random.Random(f"{section.seed} {number}")  # noqa: S311  # nothing secret
                 return {key: drawn(values, generator) for key, values in section.random.items()}
-        from hookflow.service.studies import suggest
-
         return suggest(section, self.mode, self.trials(), number)
 
     def is_hopeless(self, trial: Trial) -> bool:
         """Say whether the pruner ends a trial at its latest value."""
         if self.section.pruner is None or not trial.points:
             return False
-        from hookflow.service.studies import is_hopeless
-
-        return is_hopeless(self.section, self.mode, self.trials(), trial)
+        return sweep_trials.is_hopeless(self.section, self.mode, self.trials(), trial)
 
     def best(self, points: Sequence[float]) -> float | None:
         finite = [point for point in points if math.isfinite(point)]

@@ -37,8 +37,7 @@ from hookflow.runner.data.base import split_of
 from hookflow.runner.data.source import Repeated, close
 from hookflow.runner.loop.run import Run
 from hookflow.runner.loop.trainer import Trainer
-from hookflow.runner.numerics.memory import explain_oom
-from hookflow.runner.numerics.precision import torch_settings
+from hookflow.runner.numerics.precision import explain_oom, torch_settings
 from hookflow.runner.numerics.random_state import random_state
 from hookflow.runner.observe.tensors import Fingerprints, Leaves, of_bytes, trained
 from hookflow.runner.process.main import collected_between

@@ -183,7 +183,7 @@ def test_random_values_are_within_their_ranges_and_the_same_each_time(folder: Pa
 
 def test_optuna_learns_from_the_trials_and_prunes() -> None:
     pytest.importorskip("optuna")
-    from hookflow.service.studies import is_hopeless, suggest
+    from hookflow.service.sweep_trials import is_hopeless, suggest
 
     searched = section("optuna", **RANGES).model_copy(update={"pruner": "median"})
 

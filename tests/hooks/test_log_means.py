@@ -11,7 +11,7 @@ import torch
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
-from hookflow.hooks.builtin.means import EpochSums, Window, sum_dtype
+from hookflow.hooks.tensors import EpochSums, Window, sum_dtype
 from hookflow.runner.loop.evaluation import Means
 from tests import own_tasks
 from tests.conftest import TESTS, NewRun, Trained, records

@@ -17,7 +17,7 @@ from hookflow.hooks.builtin.averaging import EMA, SWA, Average, PreciseBN
 from hookflow.hooks.builtin.freeze import Freeze, frozen_norms, frozen_parameters
 from hookflow.hooks.builtin.memory import ActivationCheckpoint, outermost
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.globs import named_parameters
+from hookflow.hooks.tensors import named_parameters
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import read
 from hookflow.zoo.tasks import Classification

@@ -13,7 +13,7 @@ import pytest
 
 from hookflow.monitor.charts import Axis, Curve, Mark, chart, marks_on
 from hookflow.monitor.keys import press
-from hookflow.monitor.panels.explorer import matches
+from hookflow.monitor.panels.metrics import matches
 from hookflow.monitor.series import Bucket, Progress, Series
 from hookflow.monitor.state import RunState
 from hookflow.monitor.view import Notice, Scene

@@ -14,7 +14,7 @@ from hookflow.graph.plan import Edge, Trigger
 from hookflow.graph.points import POINTS, Point
 from hookflow.graph.render.loop import label, rows
 from hookflow.monitor.costs import written
-from hookflow.monitor.history import Histories, History, usual
+from hookflow.monitor.durations import Histories, History, usual
 from hookflow.numbers import duration
 from tests.monitor.conftest import At
 from tests.monitor.fake_run import plan

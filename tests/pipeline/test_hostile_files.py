@@ -13,9 +13,8 @@ import pytest
 from hookflow.errors import UserError
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline import references
-from hookflow.pipeline.check_imports import missing_components
 from hookflow.pipeline.layers import MOST_BYTES
-from hookflow.pipeline.load import load
+from hookflow.pipeline.load import load, missing_components
 from hookflow.runner.process.launch import new_run
 from tests.conftest import TESTS, TOY, circle
 from tests.garbling import seeds

@@ -7,7 +7,7 @@ import torch
 
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import Pipeline
-from hookflow.runner.numerics import memory
+from hookflow.runner.numerics import precision
 from tests.conftest import TESTS, TOY, Train, Trained, reason, records
 
 
@@ -16,7 +16,7 @@ def full(kind: str) -> str:
 
 
 def advice(pipeline: Pipeline, error: BaseException) -> str:
-    return memory.advice(pipeline, error, saved=False)
+    return precision.advice(pipeline, error, saved=False)
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,7 @@ from hookflow.runner.builder.build import build
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.numerics.precision import torch_settings
 from hookflow.runner.observe.observer import Observer
-from hookflow.runner.observe.tensors import Fingerprints, Leaves
-from hookflow.runner.observe.watched import WatchedDict
+from hookflow.runner.observe.tensors import Fingerprints, Leaves, WatchedDict
 from hookflow.service.pipelines import valid_plan
 from hookflow.trials.temporary_run import Observed, in_temporary_run, observe
 from tests.conftest import TOY

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from hookflow.zoo.images import MEAN, STD, Batch, Images, Options, synthetic
+from hookflow.zoo.cifar10 import MEAN, STD, Batch, Images, Options, synthetic
 from tests.conftest import records
 
 CPU = torch.device("cpu")

@@ -14,10 +14,9 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.builtin.means import on_device, sum_dtype
 from hookflow.hooks.builtin.metrics import latest
 from hookflow.hooks.builtin.schedules import Progress, iterations
-from hookflow.hooks.tensors import evaluating, local, shard_like
+from hookflow.hooks.tensors import evaluating, local, on_device, shard_like, sum_dtype
 from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pydantic import Field
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.schedules import Progress, iterations
-from hookflow.hooks.globs import matches, matching, named_parameters, require_matches
+from hookflow.hooks.tensors import matches, matching, named_parameters, require_matches
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.globs import matches, require_matches
+from hookflow.hooks.tensors import matches, require_matches
 
 if TYPE_CHECKING:
     import torch

@@ -18,8 +18,7 @@ from pydantic import BeforeValidator, Field
 
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.builtin.means import loss_over_ranks
-from hookflow.hooks.tensors import local
+from hookflow.hooks.tensors import local, loss_over_ranks
 from hookflow.numbers import number
 from hookflow.pipeline.values import Unit, parse_amount
 

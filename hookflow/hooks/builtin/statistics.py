@@ -11,8 +11,7 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.globs import matching, named_parameters, require_matches
-from hookflow.hooks.tensors import first_tensor, full, output
+from hookflow.hooks.tensors import first_tensor, full, matching, named_parameters, output, require_matches
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

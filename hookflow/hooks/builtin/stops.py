@@ -15,9 +15,8 @@ from pydantic import BeforeValidator, Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.builtin.means import loss_over_ranks
 from hookflow.hooks.builtin.metrics import latest
-from hookflow.hooks.tensors import is_sharded
+from hookflow.hooks.tensors import is_sharded, loss_over_ranks
 from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
 from hookflow.numbers import counted, number
 from hookflow.pipeline.values import parse_amount

@@ -24,8 +24,8 @@ from hookflow.monitor.compare import (
     unequal,
 )
 from hookflow.monitor.costs import cost
+from hookflow.monitor.durations import ITERATION
 from hookflow.monitor.health import GLYPHS, Pace
-from hookflow.monitor.history import ITERATION
 from hookflow.monitor.panels.graph import Column, Table, heights
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, beside, boxed, cells, row, scrolled
 from hookflow.monitor.view import Action, Page, Scene

@@ -19,7 +19,7 @@ from hookflow.graph.render.text import place_of
 from hookflow.graph.why import neighbours
 from hookflow.monitor.charts import LABEL, Axis, Curve, chart
 from hookflow.monitor.costs import COSTS, Cost, cost
-from hookflow.monitor.history import ITERATION, Stretch, usual
+from hookflow.monitor.durations import ITERATION, Stretch, usual
 from hookflow.monitor.panels.hooks import mark
 from hookflow.monitor.style import CONDITION_STYLES, SPARKS, Part, beside, boxed, row, window
 from hookflow.monitor.view import Action, Page, Prompt, Scene

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from hookflow.errors import Locate, Problem, UserError, Where, first_few, nearest, nearest_or_all
 from hookflow.graph.plan import Binding, Plan
-from hookflow.hooks.globs import class_names, named_parameters, no_match
+from hookflow.hooks.tensors import class_names, named_parameters, no_match
 from hookflow.pipeline.schema import TYPE, OptimizerSection, ParamGroup
 
 Picked = Mapping[int, Mapping[str, nn.Module]]

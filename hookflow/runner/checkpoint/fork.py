@@ -19,8 +19,7 @@ from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError, first_few
 from hookflow.events.rundir import Parent
-from hookflow.graph.difference import difference
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Plan, difference
 from hookflow.graph.slots import root
 from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.builtin.scheduler import Scheduler

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.graph.difference import difference
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Plan, difference
 from hookflow.pipeline.load import Loaded, load
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import SourceMap, as_toml

@@ -14,8 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.plan import Binding, Plan
-from hookflow.hooks.globs import matching, named_parameters, no_match
-from hookflow.hooks.tensors import is_sharded
+from hookflow.hooks.tensors import is_sharded, matching, named_parameters, no_match
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.dispatch.dispatcher import Dispatcher, Firing
 from hookflow.runner.dispatch.engine import Engine

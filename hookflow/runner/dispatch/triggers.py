@@ -18,7 +18,7 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.schedule import Counter, Measure, Schedule, Totals
 from hookflow.graph.throttle import is_thinned
-from hookflow.hooks.builtin.means import sum_dtype
+from hookflow.hooks.tensors import sum_dtype
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
 from hookflow.runner.distributed.parallel import Strategy
 from hookflow.runner.loop.task import as_number, scalar

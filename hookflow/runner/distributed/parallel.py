@@ -20,8 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from hookflow.errors import Locate, Problem, UserError
-from hookflow.hooks.builtin.means import on_device
-from hookflow.hooks.tensors import by_dtype, is_sharded, shard_like
+from hookflow.hooks.tensors import by_dtype, is_sharded, on_device, shard_like
 from hookflow.pipeline.schema import TYPE, DistributedSection
 from hookflow.runner.builder.selectors import modules_matching, no_module
 from hookflow.runner.checkpoint.nested import mapped

@@ -14,9 +14,8 @@ from typing import Any, Literal
 import torch
 
 from hookflow.graph.schedule import Measure
-from hookflow.hooks.builtin.means import WeightedSum
 from hookflow.hooks.builtin.predict import Predictions
-from hookflow.hooks.tensors import evaluating
+from hookflow.hooks.tensors import WeightedSum, evaluating
 from hookflow.pipeline.schema import Interval
 from hookflow.runner.data.base import in_set, sets_of, split_of
 from hookflow.runner.logging.timing import VALIDATION

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from hookflow.graph.plan import Plan
-from hookflow.hooks.builtin.means import sum_dtype
-from hookflow.hooks.tensors import by_dtype, local
+from hookflow.hooks.tensors import by_dtype, local, sum_dtype
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.process.state import RunState
 

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from hookflow.errors import Problem, UserError
-from hookflow.hooks.builtin.means import WeightedSum
+from hookflow.hooks.tensors import WeightedSum
 from hookflow.numbers import counted
 from hookflow.runner.logging.timing import DATA, FORWARD
 from hookflow.runner.loop.context import Context

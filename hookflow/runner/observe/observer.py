@@ -23,8 +23,7 @@ from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.base import tensors
 from hookflow.runner.dispatch.dispatcher import Call
 from hookflow.runner.numerics.random_state import random_state
-from hookflow.runner.observe.tensors import Fingerprints, RunTensors, address, held, mark
-from hookflow.runner.observe.watched import Note, WatchedDict, WatchedRun
+from hookflow.runner.observe.tensors import Fingerprints, Note, RunTensors, WatchedDict, WatchedRun, address, held, mark
 
 OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "set_", "resize_",
              "_foreach_copy_", "_foreach_zero_"}  # fmt: skip

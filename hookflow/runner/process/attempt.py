@@ -42,8 +42,7 @@ from hookflow.runner.logging.budgets import Budgets
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.writers import writing
 from hookflow.runner.loop.trainer import Trainer
-from hookflow.runner.numerics.memory import explain_oom
-from hookflow.runner.numerics.precision import describe, torch_settings
+from hookflow.runner.numerics.precision import describe, explain_oom, torch_settings
 from hookflow.runner.process.launch import adopt
 from hookflow.runner.process.signals import Signals, Stop
 from hookflow.runner.process.state import all_iterations

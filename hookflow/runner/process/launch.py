@@ -24,8 +24,7 @@ from hookflow.events.records import VERSION
 from hookflow.events.run_lock import Locks, release, share, try_lock
 from hookflow.events.rundir import Parent, RunDir, short, write_whole
 from hookflow.graph.plan import Plan
-from hookflow.pipeline.check_imports import missing_objects
-from hookflow.pipeline.load import Loaded, dump, load
+from hookflow.pipeline.load import Loaded, dump, load, missing_objects
 from hookflow.runner.process.signals import SIGNALS
 from hookflow.version import __version__
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from hookflow.graph.plan import Plan, Trigger
-from hookflow.graph.render.exchange import as_dot, as_mermaid
+from hookflow.graph.render.text import as_dot, as_mermaid
 from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, plan, plans
 
