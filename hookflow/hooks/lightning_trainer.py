@@ -117,7 +117,7 @@ class Groups:
         self.batches = 1
         """The batches of a group."""
         self.left = 0
-        """Those that the current group still takes."""
+        """The rest of the current group."""
         self.without_step = 0
         """The iterations that have taken no step, the current one included."""
         self.latest = -1

@@ -6,10 +6,11 @@ import hashlib
 import math
 import sys
 from bisect import bisect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
@@ -71,6 +72,10 @@ class Checkpoint(Hook):
     With `weights_only` the best hold the weights alone, as `weights-it…`: they take less of the disk, can be evaluated,
     loaded and forked, and no run resumes from them. `last` and the newest stay whole.
 
+    With `copy_to` a thread copies each checkpoint by its names, to another folder or to a URL that fsspec knows, as
+    `copy_to = "s3://models/{run}/{name}-ep{ep}-{accuracy:.3f}"`. Braces hold `run`, `id`, `name`, `it`, `ep` or a
+    metric of `monitor`. A copy that fails is tried again, with a warning; no older copy is removed.
+
     The hook requests a save, and the runner makes it at the next safe point, after all hooks: so no
     hook's state is saved half a step late, and no average is ever caught swapped in.
     """
@@ -105,6 +110,10 @@ class Checkpoint(Hook):
         bool, Field(description="whether the best are saved without the state of the optimizers")
     ] = False
 
+    copy_to: Annotated[str | None, Field(description="a folder or a URL to copy to, with {run}, {name}, {it}, …")] = (
+        None
+    )
+
     trail: Annotated[str | None, AfterValidator(_trail), Field(description=TRAIL)] = None
 
     def __post_init__(self) -> None:
@@ -134,6 +143,8 @@ class Checkpoint(Hook):
             raise ValueError("restore_best needs monitor, the metric that says which are best")
         if not _modes(args.get("monitor"), args.get("mode")) and args.get("weights_only"):
             raise ValueError("weights_only is for the best: it needs monitor, the metric that says which are best")
+        if args.get("copy_to") is not None:
+            _check_place(args["copy_to"], _modes(args.get("monitor"), args.get("mode")))
         if args.get("trail") and args.get("keep") == "all":
             raise ValueError('keep = "all" leaves nothing for a trail: leave one of the two out')
 
@@ -180,6 +191,35 @@ class Checkpoint(Hook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best |= {metric: best[: self.top] for metric, best in state["best"].items() if metric in self.best}
+
+
+IN_PLACES = ("run", "id", "name", "it", "ep")
+"""The names that the braces of `copy_to` take, beside metrics."""
+
+
+def place_of(template: str, values: Mapping[str, Any]) -> str:
+    """Return a place to copy to; a metric that is not known yet is nan. Raises ValueError for a wrong format."""
+    wanted = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+    return Formatter().vformat(template, (), {**dict.fromkeys(wanted, math.nan), **values})
+
+
+def _check_place(template: str, metrics: Iterable[str]) -> None:
+    """Raise ValueError for what no checkpoint can be copied to, and UserError where a package is missing."""
+    known = dict.fromkeys((*IN_PLACES, *metrics))
+    for _, name, _, _ in Formatter().parse(template):
+        if name is not None and name not in known:
+            raise ValueError(f'copy_to has "{{{name}}}": it takes {", ".join(known)}, and the metrics of monitor')
+    place_of(template, {**dict.fromkeys(IN_PLACES[:3], ""), "it": 0, "ep": 0})
+    protocol, url, _ = template.partition("://")
+    if url:
+        if missing := missing_package("a URL in copy_to", "fsspec", "fsspec"):
+            raise UserError(missing)
+        from fsspec import get_filesystem_class
+
+        try:
+            get_filesystem_class(protocol)
+        except (ImportError, ValueError) as error:
+            raise ValueError(f"copy_to cannot use {protocol}://: {error}") from None
 
 
 def _modes(monitor: str | dict[str, Mode] | None, mode: Mode | None) -> dict[str, Mode]:

@@ -48,7 +48,7 @@ class File(TypedDict):
 
 
 class Manifest(TypedDict):
-    """The validated fields of a manifest; those of `APART` have no names."""
+    """The validated fields of a manifest; those after an error have no names."""
 
     version: int
     hookflow: str
@@ -151,7 +151,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{MANIFEST} is not what was written")
     files, names = manifest["files"], manifest.get("names", {})
     whole = TRAINING in files and all(entry.keys() >= File.__annotations__.keys() for entry in files.values())
-    placed = manifest.keys() >= {"it", "ep"} and ("names" in manifest or path.name.startswith(APART))
+    placed = manifest.keys() >= {"it", "ep"} and ("names" in manifest or path.name.startswith((EXCEPTION, NONFINITE)))
     if not whole or not placed or not all(map(_is_plain, (*(files.keys() - {METADATA}), *names, *names.values()))):
         raise DamagedError(f"{MANIFEST} is no manifest")
     return dict(manifest)

@@ -28,6 +28,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.run_lock import started_at
 from hookflow.events.rundir import fsync, make_out_dir, short
 from hookflow.hooks.checkpoint_files import METADATA, read_tensors
+from hookflow.runner.checkpoint.copies import Copies
 from hookflow.runner.checkpoint.manifest import (
     MANIFEST,
     RUN,
@@ -73,6 +74,7 @@ class CheckpointStore:
         self.folder, self._texts = folder, texts
         self.weights_alone: frozenset[str] = frozenset()
         """The names of checkpoints that are saved without the state of the optimizers."""
+        self.copies: Copies | None = None
         self._latest: Path | None = None
         self._whole: set[Path] = set()
         self._loaded: set[type] = set()
@@ -138,18 +140,28 @@ class CheckpointStore:
         of their own. Names of `weights_alone` go to a checkpoint beside it, without the state of the optimizers.
         Raises OSError when it cannot be written; existing checkpoints are not affected.
         """
+        names = [*names]
         final = self._free(directory_name(facts["it"]))
         standing = [*self.all(), *list_checkpoints(self.folder, WEIGHTS)]
         there = {name: path.name for name, path in self.names().items() if path in standing}
         named = there | self._standing(moved) | dict.fromkeys(names, final.name)
         if alone := self.weights_alone.intersection(names):
             weights = self._free(directory_name(facts["it"], WEIGHTS))
-            named |= dict.fromkeys(alone, self._write(weights, without_optimizers(state), facts).path.name)
+            named |= dict.fromkeys(
+                alone, self._write(weights, without_optimizers(state), {**facts, "names": {}}).path.name
+            )
         saved = self._write(final, state, {**facts, "names": named}, shards)
         self._link({name: target for name, target in named.items() if there.get(name) != target})
         self._latest = final
         self._whole.add(final)
+        if self.copies:
+            self.copies.take({name: self.folder / named[name] for name in names}, facts)
         return saved
+
+    def finish_copies(self) -> None:
+        """Wait until every copy of a checkpoint is made or given up."""
+        if self.copies:
+            self.copies.finish()
 
     def move(self, moved: Mapping[str, int]) -> None:
         """Give names to existing checkpoints, by their iteration."""

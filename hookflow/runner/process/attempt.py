@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -21,6 +21,7 @@ from hookflow.pipeline.layers import in_python
 from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.builder.build import build
 from hookflow.runner.builder.components import Parts
+from hookflow.runner.checkpoint.copies import Copies
 from hookflow.runner.checkpoint.fork import Fork
 from hookflow.runner.checkpoint.manifest import newest_good, read_manifest
 from hookflow.runner.checkpoint.resume_rules import (
@@ -96,7 +97,7 @@ def execute(
             for change in changes_between(before, (loaded.public, plan)):
                 say(f"since {parent}: {change.text}")
         parts = build(loaded, plan, wanted.base(), say, ranks=ranks, fresh=checkpoint is None)
-        kept = partial(_place_checkpoints, store, run_dir, parts.hooks.values())
+        kept = partial(_place_checkpoints, store, run_dir, parts.hooks.values(), say)
         consensus.together(kept if ranks.first else _nothing)
         check_comm_hook(plan, parts.strategy, parts.place)
         manifest = read_manifest(checkpoint) if checkpoint else {"it": 0, "ep": 0}
@@ -137,6 +138,10 @@ def execute(
             train = partial(trainer.train, checkpoint, begin_attempt if resume else _nothing, fork=fork)
             try:
                 stop = explaining_worker_errors(partial(train, test=loaded.pipeline.run.test))
+                store.finish_copies()
+            except Exception:  # not where a signal ends the run at once
+                store.finish_copies()
+                raise
             finally:
                 for source in parts.data.values():
                     close(source)
@@ -181,8 +186,11 @@ def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
     return written if written.public == recorded.public else recorded
 
 
-def _place_checkpoints(store: CheckpointStore, run_dir: RunDir, hooks: Iterable[Any]) -> None:
-    """Keep the checkpoints in the hooks' folder. Raises UserError where they name several."""
+def _place_checkpoints(
+    store: CheckpointStore, run_dir: RunDir, hooks: Collection[Any], say: Callable[..., None]
+) -> None:
+    """Keep the checkpoints in the hooks' folder, and copy them elsewhere. Raises UserError for several folders."""
+    store.copies = Copies.of(hooks, run_dir, say)
     folders = {folder for hook in hooks if (folder := getattr(hook, "keeps_checkpoints_in", None)) is not None}
     if len(folders) > 1:
         message = f"the checkpoints of a run are in one folder, and out_dir says {' and '.join(sorted(folders))}"
