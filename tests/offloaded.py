@@ -79,3 +79,28 @@ class Hangs:
     def after_train_iter(self, run: Any) -> None:
         while not self.mark.exists():
             time.sleep(0.01)
+
+
+class Doubles(Hook):
+    """Count calls beside the training, and in it double the learning rate of the first step."""
+
+    reads = {"after_backward": ("outputs",), "before_optimizer_step": ("lr",)}  # noqa: RUF012
+    writes = {"after_backward": (), "before_optimizer_step": ("lr",)}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def after_backward(self, run: Any, outputs: dict[str, Any]) -> None:
+        time.sleep(0.003)
+        self.calls.append("b")
+        run.log("alone", float(threading.current_thread().name == "hookflow-doubles"))
+
+    def before_optimizer_step(self, run: Any) -> None:
+        self.calls.append("s")
+        if run.iter == 0:
+            for group in run.optimizer.param_groups:
+                group["lr"] *= 2
+
+    def after_run(self, run: Any) -> None:
+        assert "".join(self.calls) == 15 * "bs", "a firing in the training waits for those of its hook before"
+        run.log("alone_at_the_end", float(threading.current_thread().name == "hookflow-doubles"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from hookflow.errors import Problem, Where
-from hookflow.graph.plan import Binding, Plan, PlannedHook, WhenFull
+from hookflow.graph.plan import Binding, Half, Plan, PlannedHook, WhenFull
 from hookflow.graph.slots import SLOTS, Parts, owner_of, root
 
 Offload = bool | Literal["auto"]
@@ -37,14 +37,9 @@ APART = frozenset(
 its firings before."""
 
 
-def is_beside(plan: Plan, binding: Binding) -> bool:
-    """Return whether a binding fires in the thread of its hook."""
-    return plan.hook(binding.hook).queue > 0 and binding.point not in APART
-
-
 def awaited(plan: Plan, binding: Binding) -> list[str]:
     """Return the offloaded hooks that a binding waits for: those that a stated edge puts before it, and its own."""
-    if is_beside(plan, binding):
+    if binding.beside:
         return []
     before = [edge.first for edge in plan.edges_at(binding.point) if edge.then_id == binding.id and edge.kind != "flow"]
     return [hook for hook in dict.fromkeys([*before, binding.hook]) if plan.hook(hook).queue]
@@ -66,7 +61,7 @@ class Thread(NamedTuple):
 def threads(plan: Plan, rows: Sequence[Binding]) -> Iterator[Thread]:
     """Yield for each offloaded hook the rows from its first firing to the one, after its last, that waits for it."""
     for hook in (hook.name for hook in plan.hooks if hook.queue):
-        fires = [k for k, binding in enumerate(rows) if binding.hook == hook and is_beside(plan, binding)]
+        fires = [k for k, binding in enumerate(rows) if binding.hook == hook and binding.beside]
         if fires:
             after = range(fires[-1] + 1, len(rows))
             waits = (k for k in after if hook in awaited(plan, rows[k]) or rows[k].point in SETTLED)
@@ -76,9 +71,13 @@ def threads(plan: Plan, rows: Sequence[Binding]) -> Iterator[Thread]:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The keys of a hook's table about its thread, where they stand, and what in its source is in the way."""
+    """The keys of a hook about its thread, where they stand, and what in its source is in the way.
+
+    `at` are the bindings that are to be offloaded, by point and half.
+    """
 
     offload: Offload
+    at: Collection[tuple[str, Half]]
     queue: int
     when_full: WhenFull
     timeout: float
@@ -94,31 +93,36 @@ def with_offloading(plan: Plan, wishes: Mapping[str, Wish]) -> tuple[Plan, list[
     hooks: list[PlannedHook] = []
     problems: list[Problem] = []
     notes: list[Problem] = []
+    beside: set[int] = set()
     for hook in plan.hooks:
         wish = wishes[hook.name]
-        obstacle = next(obstacles(plan, hook.name), wish.obstacle) if wish.offload else ""
+        mine = [each for each in plan.bindings if each.hook == hook.name and (each.point, each.half) in wish.at]
+        obstacle = next(obstacles(plan, hook.name, mine), wish.obstacle) if wish.offload else ""
         if wish.offload and not obstacle:
             hook = replace(hook, queue=wish.queue, when_full=wish.when_full, timeout=wish.timeout)
+            beside.update(binding.id for binding in mine)
         elif wish.offload == "auto":
             message = f'hook "{hook.name}" (offload = "auto") fires in the training thread: {obstacle}'
             notes.append(Problem(message, wish.where))
         elif obstacle:
             problems.append(Problem(f'hook "{hook.name}" cannot be offloaded: {obstacle}', wish.where))
-        elif wish.timeout and not wish.offload:
+        elif wish.timeout:
             message = f'hook "{hook.name}" has a timeout, which is for a hook with offload = true'
             problems.append(Problem(message, wish.where))
         hooks.append(hook)
-    return replace(plan, hooks=tuple(hooks), notes=(*plan.notes, *notes)), problems
+    bindings = tuple(replace(each, beside=True) if each.id in beside else each for each in plan.bindings)
+    return replace(plan, hooks=tuple(hooks), bindings=bindings, notes=(*plan.notes, *notes)), problems
 
 
-def obstacles(plan: Plan, hook: str) -> Iterator[str]:
-    """Yield what keeps a hook in the training thread."""
-    mine = [binding for binding in plan.bindings if binding.hook == hook and binding.point not in APART]
-    if not mine:
+def obstacles(plan: Plan, hook: str, bindings: Sequence[Binding]) -> Iterator[str]:
+    """Yield what keeps these bindings of a hook in the training thread."""
+    if not bindings:
         yield "it fires at no point of the loop"
-    for binding in mine:
+    for binding in bindings:
         point = plan.points[binding.point]
-        if binding.half != "whole":
+        if binding.point in APART:
+            yield f"at {binding.point}, which comes once or offers the state itself, it fires in the training thread"
+        elif binding.half != "whole":
             yield f"it is half of an around at {binding.point}"
         elif point.kind not in ("standard", "step", "own"):
             yield f"at {binding.point} it is called in the middle of PyTorch's own work"
@@ -128,7 +132,7 @@ def obstacles(plan: Plan, hook: str) -> Iterator[str]:
         for slot in binding.writes:
             if root(slot) in OWNED:
                 yield f"it writes {slot} at {binding.point}"
-    yield from read_by_others(plan, hook, mine)
+    yield from read_by_others(plan, hook, bindings)
 
 
 def read_by_others(plan: Plan, hook: str, bindings: Sequence[Binding]) -> Iterator[str]:

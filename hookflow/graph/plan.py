@@ -66,7 +66,7 @@ class Binding:
     are the arguments its method names, out of those that the point offers, in the method's order. `phase` is the one it
     fires in: the hook's own, unless an edge has moved it into another. `reads` and `writes` are the slots that its
     method touches. `modules` and `parameters` are globs over names, or classes of modules, for a point that fires on
-    such (`Point.picks`).
+    such (`Point.picks`). One that is `beside` the training fires in the thread of its hook.
 
     The others are for module points alone. `stages` is where the binding fires, none meaning in training alone;
     `prepend` puts it before the hooks that the model has registered itself; with `always_call` it fires after an
@@ -88,6 +88,7 @@ class Binding:
     stages: tuple[str, ...] = ()
     prepend: bool = False
     always_call: bool = False
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class PlannedHook:
     settable: tuple[str, ...] = ()
     """The arguments that a command may set while the run goes on."""
     queue: int = 0
-    """Firings that may wait for the thread of an offloaded hook; 0: it fires in the training thread."""
+    """Firings that may wait for the thread of an offloaded hook; 0: it has none."""
     when_full: WhenFull = "wait"
     """What a firing does that finds the queue full."""
     timeout: float = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
@@ -13,7 +13,7 @@ from typing import Any
 from hookflow.errors import Problem, UserError, Where, by_place, nearest
 from hookflow.graph.offload import APART, OFFERED, Wish, with_offloading
 from hookflow.graph.order import Places, compile_plan
-from hookflow.graph.plan import EdgeSpec, Node, Nodes, Plan
+from hookflow.graph.plan import Binding, EdgeSpec, Node, Nodes, Plan
 from hookflow.graph.points import POINTS, Point, Points
 from hookflow.graph.slots import doubts, root
 from hookflow.graph.throttle import Limit, with_throttling
@@ -115,10 +115,15 @@ BELONGS = (frozenset(dir(Run)) | Run.__annotations__.keys()) - OFFERED
 
 def _wish(table: HookTable, node: Node, sources: Mapping[str, Source | None]) -> Wish:
     """Return the keys of a hook's table about its thread, and what in its source stands in the way."""
-    keys, where = table.table, table.places.of(f"hooks.{table.name}.offload")
-    obstacle = next(_obstacles(table, node, sources), "") if keys.offload else ""
-    timeout = seconds(keys.timeout) if keys.timeout else 0.0
-    return Wish(keys.offload, keys.queue, keys.when_full, timeout, where, obstacle)
+    keys, timeout = table.table, seconds(table.table.timeout) if table.table.timeout else 0.0
+    wanted = {at: (offload, key) for at, (offload, key) in table.offloads.items() if offload}
+    spared = {at for at, (_, key) in wanted.items() if key == "offload" and at[0] in APART}
+    offload, key = max(wanted.values(), key=lambda each: each[0] is True, default=(keys.offload, "offload"))
+    at = wanted.keys() - spared
+    where = table.places.of(f"hooks.{table.name}.{key}")
+    bound = [each for each in node.bound if (each.point, each.half) in at]
+    obstacle = next(_obstacles(table, bound, sources), "") if offload else ""
+    return Wish(offload, at, keys.queue, keys.when_full, timeout, where, obstacle)
 
 
 def _limit(table: HookTable) -> Limit:
@@ -138,16 +143,15 @@ def _shown_all(table: HookTable) -> Iterator[str]:
         yield "it is a callback of Lightning, whose trainer shows all of the run"
 
 
-def _obstacles(table: HookTable, node: Node, sources: Mapping[str, Source | None]) -> Iterator[str]:
+def _obstacles(table: HookTable, bound: Sequence[Binding], sources: Mapping[str, Source | None]) -> Iterator[str]:
     yield from _shown_all(table)
     if getattr(table.hook, "watches", None):
         yield "it takes in the numbers of every iteration in the training thread"
-    for bound in node.bound:
-        if bound.point not in APART:
-            copied = {"model", "grads"} & {root(slot) for slot in bound.reads}
-            for use in uses(sources[bound.method], BELONGS if copied else BELONGS | {"model", "models"}):
-                undeclared = ", and does not declare that it reads model" * (use.name in OFFERED)
-                yield f"it uses run.{use.name} ({in_words(use.where)}){undeclared}"
+    for binding in bound:
+        copied = {"model", "grads"} & {root(slot) for slot in binding.reads}
+        for use in uses(sources[binding.method], BELONGS if copied else BELONGS | {"model", "models"}):
+            undeclared = ", and does not declare that it reads model" * (use.name in OFFERED)
+            yield f"it uses run.{use.name} ({in_words(use.where)}){undeclared}"
 
 
 class _Hooks:

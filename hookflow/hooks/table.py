@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.graph.offload import Offload
 from hookflow.graph.plan import PHASES, RANKS, Binding, EdgeKind, EdgeSpec, Half, Node, Phase, PlannedHook, Trigger
 from hookflow.graph.points import Point, Points
 from hookflow.graph.slots import Verb
@@ -81,7 +82,8 @@ def _fill(slot: str, values: Iterable[str | None]) -> str:
 class HookTable:
     """The table of a hook, as it is declared; `problems` is what is wrong with it.
 
-    `prepended` are the points where the hook is prepended, with the place in the file.
+    `prepended` are the points where the hook is prepended, with the place in the file; `offloads` says by point and
+    half whether it is to be offloaded there, and with which key.
     """
 
     def __init__(self, name: str, declaration: HookNode, loaded: Loaded, inspect: Inspect, points: Points) -> None:
@@ -96,6 +98,7 @@ class HookTable:
         self.where = self._place("use")
         self.problems: list[Problem] = []
         self.prepended: dict[str, Where] = {}
+        self.offloads: dict[tuple[str, Half], tuple[Offload, str]] = {}
         self.filled: set[str] = set()  # arguments of a plain function that its points give it
         self.near_after: tuple[EdgeSpec, ...] = ()  # edges that the file states at one of `points`
         self.near_before: tuple[EdgeSpec, ...] = ()
@@ -250,6 +253,7 @@ class HookTable:
             every = None  # a bare number holds at points of batches alone, if there are any
         self.filled.update(method.names)
         at = method.point, method.half
+        self.offloads[at] = self._stated("offload", near, key)
         self.near_after += self._edges(near.after if near else [], f"{key}.after", "file", at)
         self.near_before += self._edges(near.before if near else [], f"{key}.before", "file", at)
         return Binding(

@@ -568,6 +568,8 @@ class BindingSpec(Firing, _At):
     """Hooks that fire earlier at this point; "name?" if it may be missing."""
     before: list[str] = Field(default=[], examples=[["checkpoint?"]])
     """Hooks that fire later at this point; "name?" if it may be missing."""
+    offload: bool | Literal["auto"] | None = None
+    """Whether it fires in the thread of its hook here; as the hook's `offload` says if left out."""
 
 
 PointItem = NameOr[str, BindingSpec]

@@ -164,3 +164,45 @@ def test_a_timeout_is_for_an_offloaded_hook() -> None:
         compile_pipeline(parse(TOY.read_text(), TOY, ['hooks.clip.timeout="3s"']))
     with pytest.raises(UserError, match="must be seconds, not a number"):
         parse(TOY.read_text(), TOY, ["hooks.clip.timeout=3"])
+
+
+DOUBLES = 'hooks.doubles={use="./offloaded.py:Doubles", points=[%s, "after_run"]%s}'
+
+
+def test_a_hook_may_be_offloaded_at_one_of_its_points(trained: Trained) -> None:
+    here = trained(DOUBLES % ('"after_backward", "before_optimizer_step"', ""))
+    beside = trained(DOUBLES % ('{at="after_backward", offload=true}, "before_optimizer_step"', ""))
+    spared = '"after_backward", {at="before_optimizer_step", offload=false}'
+    but_one = trained(DOUBLES % (spared, ", offload=true"))
+    for run_dir in (beside, but_one):
+        assert_same(final_state(here)["model"], final_state(run_dir)["model"])
+        assert {*logged(run_dir, "alone").values()} == {1.0}
+        assert {*logged(run_dir, "alone_at_the_end").values()} == {0.0}
+    assert {*logged(here, "alone").values()} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("keys", "line", "obstacle"),
+    [
+        (
+            'points = ["after_backward", { at = "before_optimizer_step", offload = true }]',
+            3,
+            "it reads lr at before_opt",
+        ),
+        ("offload = true", 3, "it reads lr at before_optimizer_step"),
+        (
+            'offload = "auto"\npoints = ["after_backward",\n  { at = "after_run", offload = true }]',
+            5,
+            "at after_run, which comes",
+        ),
+    ],
+)
+def test_the_point_that_is_in_the_way_is_named(tmp_path: Path, keys: str, line: int, obstacle: str) -> None:
+    text, file = TOY.read_text() + "\n", tmp_path / "toy.toml"
+    use = Path("tests/offloaded.py").absolute()
+    with pytest.raises(UserError) as refused:
+        compile_pipeline(parse(f'{text}[hooks.doubles]\nuse = "{use}:Doubles"\n{keys}\n', file), TOY.parent)
+    (problem,) = refused.value.problems
+    assert obstacle in problem.message
+    assert problem.where is not None
+    assert problem.where.line == text.count("\n") + line

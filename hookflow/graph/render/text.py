@@ -20,7 +20,7 @@ from types import MappingProxyType
 from rich.cells import cell_len
 
 from hookflow.graph.edges import between, rows_before
-from hookflow.graph.offload import Thread, awaited, is_beside, threads
+from hookflow.graph.offload import Thread, awaited, threads
 from hookflow.graph.plan import PHASES, Binding, Edge, EdgeKind, Plan
 from hookflow.graph.throttle import is_thinned
 from hookflow.graph.why import neighbours, rows_of
@@ -59,7 +59,7 @@ def marks(plan: Plan, binding: Binding) -> list[str]:
         "prepended" if binding.prepend else "",
         "always called" if binding.always_call else "",
         "rank 0 alone" if hook.ranks == "zero" else "",
-        f"offloaded (queue {hook.queue}, {hook.when_full})" if is_beside(plan, binding) else "",
+        f"offloaded (queue {hook.queue}, {hook.when_full})" if binding.beside else "",
         f"waits for {', '.join(others)}"
         if (others := [each for each in awaited(plan, binding) if each != hook.name])
         else "",

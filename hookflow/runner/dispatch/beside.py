@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from hookflow.errors import Problem, UserError
-from hookflow.graph.offload import awaited, is_beside
+from hookflow.graph.offload import awaited
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.graph.slots import root
 from hookflow.hooks.tensors import is_sharded
@@ -214,7 +214,7 @@ class Beside:
         }
 
     def _models(self, hook: str, model: nn.Module) -> ModelCopies | None:
-        bound = (binding for binding in self._plan.bindings if binding.hook == hook and is_beside(self._plan, binding))
+        bound = (binding for binding in self._plan.bindings if binding.hook == hook and binding.beside)
         reads = {root(slot) for binding in bound for slot in binding.reads}
         if reads.isdisjoint({"model", "grads"}):
             return None
@@ -228,7 +228,7 @@ class Beside:
 
     def method(self, binding: Binding, method: Callable[..., object]) -> Callable[..., object]:
         """Return what a binding calls: its method in the thread of its hook, or after the hooks that it waits for."""
-        if is_beside(self._plan, binding):
+        if binding.beside:
             return self._offloaded(self._workers[binding.hook], binding, method)
         if before := [self._workers[hook] for hook in awaited(self._plan, binding)]:
             return self._after(before, method)
