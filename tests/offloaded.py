@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from hookflow import Hook
 
@@ -24,7 +25,8 @@ class Watches(Hook):
         time.sleep(self.wait)
         self.seen += 1
         run.log("weights", sum(parameter.detach().double().sum() for parameter in run.model.parameters()))
-        run.log("grads", sum(parameter.grad.double().sum() for parameter in run.model.parameters()))
+        gradients = [parameter.grad for parameter in run.model.parameters() if parameter.grad is not None]
+        run.log("grads", sum(gradient.double().sum() for gradient in gradients))
         run.log("seen_loss", outputs["loss"])
         run.log("inputs", batch[0].double().sum())
         run.log("alone", float(threading.current_thread().name == "hookflow-watches"))
@@ -104,3 +106,27 @@ class Doubles(Hook):
     def after_run(self, run: Any) -> None:
         assert "".join(self.calls) == 15 * "bs", "a firing in the training waits for those of its hook before"
         run.log("alone_at_the_end", float(threading.current_thread().name == "hookflow-doubles"))
+
+
+class Talks(Hook):
+    """Talk to the other ranks, in a method of its own."""
+
+    def after_train_iter(self, run: Any) -> None:
+        self.share(torch.ones(1))
+
+    def share(self, tensor: torch.Tensor) -> None:
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            dist.all_reduce(tensor)
+
+
+def sums(run: Any) -> None:
+    """Log a sum over the ranks, slowly."""
+    time.sleep(0.02)
+    run.log("sums", run.sum(1.0))
+
+
+def gathers(run: Any) -> None:
+    """Gather from the other ranks, by a function that it imports."""
+    from torch.distributed import all_gather_object
+
+    all_gather_object([None] * run.world, run.rank)

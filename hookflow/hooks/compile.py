@@ -25,7 +25,16 @@ from hookflow.hooks.pointrix import PointrixHook
 from hookflow.hooks.registry import find_hook, find_without_import
 from hookflow.hooks.run import Run
 from hookflow.hooks.table import HookTable
-from hookflow.hooks.uses import Source, in_words, source_of, undeclared_calls, undeclared_slots, uses, with_scalars
+from hookflow.hooks.uses import (
+    Source,
+    collectives,
+    in_words,
+    source_of,
+    undeclared_calls,
+    undeclared_slots,
+    uses,
+    with_scalars,
+)
 from hookflow.pipeline.load import Loaded, uncollected
 from hookflow.pipeline.schema import HookNode
 from hookflow.pipeline.values import seconds
@@ -152,6 +161,8 @@ def _obstacles(table: HookTable, bound: Sequence[Binding], sources: Mapping[str,
         for use in uses(sources[binding.method], BELONGS if copied else BELONGS | {"model", "models"}):
             undeclared = ", and does not declare that it reads model" * (use.name in OFFERED)
             yield f"it uses run.{use.name} ({in_words(use.where)}){undeclared}"
+        for name, place in collectives(sources[binding.method]):
+            yield f"it calls torch.distributed.{name} ({in_words(place)}), which belongs to the training thread"
 
 
 class _Hooks:

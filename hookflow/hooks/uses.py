@@ -10,12 +10,13 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, takewhile
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from hookflow.errors import Problem, Where, misspelt
@@ -105,6 +106,54 @@ def keys_read(source: Source | None, argument: str) -> Iterator[tuple[str, Where
                 )
             ) if name == argument:
                 yield key, source.where(node)
+
+
+DISTRIBUTED = "torch.distributed"
+ASKS = ("get_", "is_")
+"""How the names of functions of torch.distributed begin that talk to no other rank."""
+
+
+def collectives(source: Source | None) -> Iterator[tuple[str, Where]]:
+    """Yield the calls of a method, and of its object's methods that it calls, by which ranks talk to one another."""
+    seen, waiting = set[Source](), [source] if source else []
+    while waiting:
+        current = waiting.pop()
+        tree = _tree(current.function)
+        if tree is None or current in seen:
+            continue
+        seen.add(current)
+        names = {**current.function.__globals__, **_imported(tree)}
+        for call in (node for node in _own_nodes(tree) if isinstance(node, ast.Call)):
+            called = _value(call.func, names)
+            name = getattr(called, "__name__", "")
+            if str(getattr(called, "__module__", "")).startswith(DISTRIBUTED) and not name.startswith(ASKS):
+                yield name, current.where(call)
+            elif isinstance(call.func, ast.Attribute) and (helper := _method_of(current.mro, call.func.attr)):
+                waiting.append(helper)
+
+
+def _imported(tree: FunctionTree) -> dict[str, Any]:
+    """Return what a function imports, by name, out of the modules that are loaded already."""
+    result: dict[str, Any] = {}
+    for node in _own_nodes(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                result[alias.asname or alias.name.partition(".")[0]] = sys.modules.get(
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom):
+            module = sys.modules.get(node.module or "")
+            result |= {alias.asname or alias.name: getattr(module, alias.name, None) for alias in node.names}
+    return result
+
+
+def _value(expression: ast.expr, names: Mapping[str, Any]) -> Any:
+    """Return what a name, or an attribute of a module, stands for."""
+    if isinstance(expression, ast.Name):
+        return names.get(expression.id)
+    if isinstance(expression, ast.Attribute) and isinstance(owner := _value(expression.value, names), ModuleType):
+        return getattr(owner, expression.attr, None)
+    return None
 
 
 @cache

@@ -15,11 +15,11 @@ from hookflow.pipeline.load import load
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.dispatch.torch_hooks import check_comm_hook
 from hookflow.runner.distributed.parallel import DDP, FSDP, DDPAtStep
-from tests.conftest import records
+from tests.conftest import reason, records
 from tests.distributed.clouds import Clouds, Normed
 from tests.distributed.conftest import CLOUDS, NewClouds, TrainBoth, assert_alike
 from tests.distributed.several import carry_out, messages_of, printed, records_of
-from tests.runner.same import curve, final_state
+from tests.runner.same import assert_same, curve, final_state
 
 SHORT = ("run.max_epochs=1", "data.train.args.examples=32")
 FSDP_STRATEGY = 'distributed.strategy="fsdp"'
@@ -162,3 +162,43 @@ def test_a_communication_hook_that_returns_no_future(ranks_trained: NewClouds) -
     assert 'hook "comm" must return a torch.futures.Future of the bucket at ddp_comm, not None' in printed(run_dir, 0)
     (error, *_) = records_of(run_dir, "error")
     assert (error["hook"], error["point"]) == ("comm", "ddp_comm")
+
+
+WATCHES = 'hooks.watches={use="../offloaded.py:Watches", args={wait=%s}, %s}'
+
+
+def test_offloaded_hooks_leave_the_weights_as_they_are_to_the_bit(ranks_trained: NewClouds) -> None:
+    none = ranks_trained()
+    here = ranks_trained(WATCHES % (0, "every=1"))
+    beside = ranks_trained(WATCHES % (0.003, "offload=true, queue=3"))
+    for run_dir in (here, beside):
+        assert_same(final_state(none)["model"], final_state(run_dir)["model"])
+    for rank in (0, 1):
+        for name in ("weights", "grads", "seen_loss", "inputs"):
+            numbers = [[scalars_of(run_dir, rank, name)] for run_dir in (here, beside)]
+            assert numbers[0] == numbers[1], f"{name} of rank {rank}"
+        assert {*scalars_of(here, rank, "alone").values()} == {0.0}
+        assert {*scalars_of(beside, rank, "alone").values()} == {1.0}
+
+
+def scalars_of(run_dir: RunDir, rank: int, name: str) -> dict[int, float]:
+    result = {record["it"]: record["v"][name] for record in records_of(run_dir, "scalars", rank) if name in record["v"]}
+    assert result
+    return result
+
+
+def test_an_offloaded_hook_that_reads_a_sharded_network_is_refused(new_clouds: NewClouds) -> None:
+    run_dir = new_clouds(WATCHES % (0, "offload=true"), FSDP_STRATEGY)
+    assert carry_out(run_dir, 2) == [2, 2]
+    assert 'hook "watches" cannot be offloaded: it reads a network that is sharded' in reason(run_dir)
+
+
+def test_all_ranks_skip_the_same_firings_of_a_throttled_hook(ranks_trained: NewClouds) -> None:
+    """It sums over the ranks: a rank that fires alone would wait for the other until the timeout."""
+    sums = 'hooks.sums={use="../offloaded.py:sums", points=["after_train_iter"], budget="1%", over_budget="throttle"}'
+    run_dir = ranks_trained("run.max_epochs=40", sums)
+    first, other = ([(r["it"], r["every"]) for r in records_of(run_dir, "throttle", rank)] for rank in (0, 1))
+    assert first and first == other
+    seen, also = (scalars_of(run_dir, rank, "sums") for rank in (0, 1))
+    assert seen == also
+    assert len(seen) < 240

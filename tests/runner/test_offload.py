@@ -19,6 +19,7 @@ from tests.hook_nodes import node
 from tests.runner.same import assert_same, final_state, logged
 
 WATCHES = 'hooks.watches={use="./offloaded.py:Watches", args={wait=%s}, %s}'
+SUMS = 'hooks.sums={use="./offloaded.py:sums", points=["after_train_iter"], %s}'
 NUMBERS = ("weights", "grads", "seen_loss", "inputs")
 
 
@@ -77,6 +78,17 @@ REFUSED = {
     "writes": ("clip", "hooks.clip.offload=true", "it writes grads at "),
     "saves": ("checkpoint", "hooks.checkpoint.offload=true", "it uses run."),
     "around": ("ema", "hooks.ema.offload=true", "it is half of an around at "),
+    "sums over ranks": ("sums", SUMS % "offload=true", "it uses run.sum (tests/offloaded.py:"),
+    "talks to ranks": (
+        "t",
+        'hooks.t={use="./offloaded.py:Talks", offload=true}',
+        "it calls torch.distributed.all_reduce (",
+    ),
+    "gathers": (
+        "gathers",
+        'hooks.gathers={use="./offloaded.py:gathers", points=["after_train_iter"], offload=true}',
+        "it calls torch.distributed.all_gather_object (tests/offloaded.py:",
+    ),
     "inside": (
         "inside",
         'hooks.inside={use="activation_stats", args={}, modules=["*"], offload=true}',

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.offload import awaited
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.graph.slots import root
@@ -206,8 +206,9 @@ class Beside:
         snapshot: Callable[[str, nn.Module | None], Any],
         failed: Failed,
         attention: Callable[[], None],
+        place: Callable[[str], Where],
     ) -> None:
-        self._plan, self._snapshot, self._failed = plan, snapshot, failed
+        self._plan, self._snapshot, self._failed, self._place = plan, snapshot, failed, place
         self._on_cuda = any(tensor.is_cuda for tensor in _tensors(model))
         self._workers = {
             hook.name: Worker(hook, self._models(hook.name, model), attention) for hook in plan.hooks if hook.queue
@@ -219,12 +220,14 @@ class Beside:
         if reads.isdisjoint({"model", "grads"}):
             return None
         if any(is_sharded(tensor) for tensor in _tensors(model)):
-            raise UserError(Problem(f'hook "{hook}" cannot be offloaded: it reads a network that is sharded'))
+            message = f'hook "{hook}" cannot be offloaded: it reads a network that is sharded'
+            raise UserError(Problem(message, self._place(f"hooks.{hook}.offload")))
         try:
             return ModelCopies(model, grads="grads" in reads)
         except Exception as error:
             message = f'hook "{hook}" cannot be offloaded: the network cannot be copied'
-            raise UserError(Problem(f"{message}: {type(error).__name__}: {error}")) from error
+            where = self._place(f"hooks.{hook}.offload")
+            raise UserError(Problem(f"{message}: {type(error).__name__}: {error}", where)) from error
 
     def method(self, binding: Binding, method: Callable[..., object]) -> Callable[..., object]:
         """Return what a binding calls: its method in the thread of its hook, or after the hooks that it waits for."""

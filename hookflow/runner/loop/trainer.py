@@ -291,7 +291,7 @@ class Trainer:
             return None
         wake = partial(setattr, self.state, "attention", True)
         failed = self._engine.dispatcher.failed
-        beside = Beside(plan, self._parts.model, partial(RunCopy, self.run), failed, wake)
+        beside = Beside(plan, self._parts.model, partial(RunCopy, self.run), failed, wake, self._parts.place)
         self._engine.dispatcher.books.beside = beside.take
         return beside
 
