@@ -203,7 +203,8 @@ ChildExit = Callable[[], int | None]
 
 def follow_json(run: RunDir, out: TextIO, *, child_exit: ChildExit | None = None) -> int:
     """Print each record of the event log, of several ranks that of rank 0, as a line of JSON; see `follow`."""
-    return follow_records(run, Live(run), lambda record: print(encode(record), file=out, flush=True), child_exit)
+    live = Live(run, kept=child_exit is not None and not count_attempts(run))
+    return follow_records(run, live, lambda record: print(encode(record), file=out, flush=True), child_exit)
 
 
 def follow(
