@@ -175,8 +175,10 @@ def _phases(state: RunState) -> Iterator[tuple[str, str, float]]:
     booked = attempt.booked
     whole = sum(booked.values())
     for name, ns in booked.items():
+        device = state.first.device.phase(name)
+        beside = f", {ms(device)} ms on the device" if device else ""
         if ns:
-            yield name, f"{ms(ns / (attempt.sums['iters'] or 1))} ms", round(ns / whole, 4)
+            yield name, f"{ms(ns / (attempt.sums['iters'] or 1))} ms{beside}", round(ns / whole, 4)
 
 
 HEADS = (("every", "<"), ("fired", ">"), ("p50", ">"), ("% of iterations", ">"))

@@ -125,7 +125,27 @@ class Offloaded(TypedDict, total=False):
     and those that were dropped since the start."""
 
 
-class Frame(Stamp, Offloaded):
+class OnDevice(TypedDict):
+    """The time on the stream of an accelerator, of training iterations that were sampled since the frame before."""
+
+    iters: int
+    """How many iterations were sampled."""
+    ns: int
+    """Their nanoseconds on the device."""
+    phases: dict[str, int]
+    """The same by phase."""
+    hooks: dict[BindingId, list[int]]
+    """By binding: [firings, total ns] in these iterations."""
+
+
+class Timed(TypedDict, total=False):
+    """The device time, where a run computes on an accelerator."""
+
+    device: OnDevice
+    """The device time since the frame before."""
+
+
+class Frame(Stamp, Offloaded, Timed):
     """The changes since the previous frame: twice a second at most, whatever the iteration rate."""
 
     k: Literal["frame"]

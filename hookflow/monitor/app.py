@@ -37,7 +37,6 @@ from hookflow.graph.plan import Plan
 from hookflow.monitor import pointer
 from hookflow.monitor.charts import Pixels, half_blocks, read_image
 from hookflow.monitor.compare import Side
-from hookflow.monitor.durations import Traced, read_trace
 from hookflow.monitor.feed import Live, Player, Recording
 from hookflow.monitor.health import ALIVE, Condition, Health, examine, guilty, look_inside, stacks
 from hookflow.monitor.index import Index, Row, forks_that_stay
@@ -57,6 +56,7 @@ from hookflow.monitor.settings import Preferences
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import THEMES, ThemeName, row, use
 from hookflow.monitor.terminal import CLICKS, NO_MOUSE, announcement, clipboard, exit_on_hang_up
+from hookflow.monitor.trace import Traced, read_trace
 from hookflow.monitor.view import Line, Notice, Scene, View
 from hookflow.numbers import plural
 

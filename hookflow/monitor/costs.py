@@ -25,8 +25,9 @@ PARTS = 64
 class Cost:
     """The costs of a row; None, or nothing, is what is not known of it, or makes no sense.
 
-    `ns` is the median of its firings, of a phase the mean. `ratio` is its last minute by its past. `share` is that of
-    the iterations. `recent`: it has fired in the last minute. `slower`: it has become slower, and that costs something.
+    `ns` is the median of its firings, of a phase the mean. `device` is the mean on an accelerator, of the last minute.
+    `ratio` is its last minute by its past. `share` is that of the iterations. `recent`: it has fired in the last
+    minute. `slower`: it has become slower, and that costs something.
     """
 
     every: str = ""
@@ -36,6 +37,7 @@ class Cost:
     share: float | None = None
     recent: bool = False
     slower: bool = False
+    device: float | None = None
 
 
 def since(state: RunState, plan: Plan, binding: Binding) -> float:
@@ -69,7 +71,8 @@ def cost_of(state: RunState, plan: Plan, pace: Pace, binding: Binding, whole: bo
     spent, of = (timing.total, state.iterating) if whole else (timing.spent(begin), pace.whole)
     share = spent / of if inside and of else None
     slower = timing.slower is not None and (share or 0.0) >= COSTS
-    return Cost(every, timing.count, shown.percentile(0.5), ratio, share, lately.count > 0, slower)
+    device = state.first.device.firing(binding.id)
+    return Cost(every, timing.count, shown.percentile(0.5), ratio, share, lately.count > 0, slower, device)
 
 
 def _of_phase(state: RunState, pace: Pace, name: str, whole: bool) -> Cost:
@@ -81,7 +84,9 @@ def _of_phase(state: RunState, pace: Pace, name: str, whole: bool) -> Cost:
     lately = (minute.sums["ns"] if name == ITERATION else minute.booked[name]) / count
     share = 1.0 if name == ITERATION else pace.phases[name]
     done = state.it - state.attempts[-1].begin if name == ITERATION and state.attempts else 0
-    return Cost("", done, before if whole else lately, lately / before, share, True)
+    times = state.first.device
+    device = times.iteration() if name == ITERATION else times.phase(name)
+    return Cost("", done, before if whole else lately, lately / before, share, True, device=device)
 
 
 def written(plan: Plan, binding: Binding) -> str:

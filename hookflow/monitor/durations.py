@@ -1,4 +1,4 @@
-"""The durations of firings and iterations: of the last minute, of the whole run, and of traced iterations."""
+"""The durations of firings and iterations: of the last minute, and over the whole run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 from hookflow.events.percentiles import add_packed, bin_of, percentile
-from hookflow.events.reading import read_object, read_regular
-from hookflow.events.records import PHASES, Frame
+from hookflow.events.records import PHASES, Frame, OnDevice
 from hookflow.graph.plan import Binding, Plan
 from hookflow.numbers import ms, rough
 
@@ -192,6 +190,36 @@ class Booked:
         return phases | {"other": max(self.sums["ns"] - sum(phases.values()), 0)}  # an iteration may be booked in part
 
 
+class DeviceTimes:
+    """The time on an accelerator, of the iterations that were sampled in the WINDOW seconds before the newest frame."""
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[float, OnDevice]] = deque()
+
+    def add(self, t: float, record: OnDevice) -> None:
+        self._frames.append((t, record))
+        while not t - WINDOW < self._frames[0][0] <= t:
+            self._frames.popleft()
+
+    def iteration(self) -> float | None:
+        """Return the mean ns of an iteration; None where none was sampled."""
+        return _mean((record["iters"], record["ns"]) for _, record in self._frames)
+
+    def phase(self, name: str) -> float | None:
+        """Return the mean ns of a phase in an iteration."""
+        return _mean((record["iters"], record["phases"].get(name, 0)) for _, record in self._frames)
+
+    def firing(self, binding: int) -> float | None:
+        """Return the mean ns of a firing of a binding."""
+        entries = (record["hooks"].get(str(binding)) for _, record in self._frames)
+        return _mean((entry[0], entry[1]) for entry in entries if entry)
+
+
+def _mean(entries: Iterable[tuple[int, int]]) -> float | None:
+    counts, sums = zip(*entries, strict=True) if (entries := [*entries]) else ((), ())
+    return sum(sums) / sum(counts) if sum(counts) else None
+
+
 class Minute(Booked):
     """The WINDOW seconds before the newest frame; its sums have `samples` and `cost` (ns of writing frames), too."""
 
@@ -336,67 +364,3 @@ class Histories:
 
 def _key(binding: Binding) -> str:
     return f"{binding.hook} {binding.point} {binding.method} {binding.half}"
-
-
-ROUNDING = 0.01
-"""Microseconds by which a span may seem to begin before the one ahead of it has ended."""
-
-
-@dataclass(slots=True)
-class Row:
-    """The spans of one name at one place within the same span.
-
-    `kind` is the name of a phase, "hook" or "outside". `parts` has begin and duration of each, in microseconds from the
-    begin of the iteration.
-    """
-
-    name: str
-    kind: str
-    depth: int
-    parts: list[tuple[float, float]] = field(default_factory=list)
-
-    @property
-    def total(self) -> float:
-        return sum(duration for _, duration in self.parts)
-
-
-@dataclass(slots=True)
-class Traced:
-    """A traced iteration, how many microseconds it took, and its spans in the order in which they began."""
-
-    it: int
-    micros: float
-    rows: Sequence[Row]
-
-
-def read_trace(path: Path) -> list[Traced] | str:
-    """Return the iterations of a trace, or why there are none: a file may hold anything."""
-    try:
-        events = read_object(read_regular(path))["traceEvents"]
-        spans = [(event["args"]["iteration"], float(event["ts"]), event) for event in events if event["ph"] == "X"]
-        whole = {it: (ts, float(event["dur"])) for it, ts, event in spans if event["name"] == "iteration"}
-        mine: dict[int, list[dict[str, Any]]] = {it: [] for it in whole}
-        for it, _, event in sorted(spans, key=lambda span: (span[1], -span[2]["dur"])):
-            if it in whole and event["name"] != "iteration":
-                mine[it].append(event)
-        return [Traced(int(it), whole[it][1], _rows(mine[it], whole[it][0])) for it in sorted(whole)]
-    except OSError as error:
-        return f"{path.name} cannot be read: {error.strerror}"
-    except (KeyError, TypeError, ValueError):
-        return f"{path.name} is no trace of hookflow"
-
-
-def _rows(events: list[dict[str, Any]], start: float) -> list[Row]:
-    rows: dict[tuple[str, ...], Row] = {}
-    around: list[tuple[float, tuple[str, ...]]] = []  # the spans that are open: end, and key
-    for event in events:
-        begin, duration = float(event["ts"]) - start, float(event["dur"])
-        while around and around[-1][0] <= begin + ROUNDING:
-            around.pop()
-        name, place = str(event["name"]), str(event["cat"])
-        kind = {"phase": name if name in PHASES else "other", "outside": "outside"}.get(place, "hook")
-        label = f"{name} @ {place}" if kind == "hook" else name
-        key = (*(around[-1][1] if around else ()), label)
-        rows.setdefault(key, Row(label, kind, len(around))).parts.append((begin, duration))
-        around.append((begin + duration, key))
-    return list(rows.values())

@@ -18,11 +18,12 @@ from hookflow.monitor.panels.gallery import GALLERY
 from hookflow.monitor.panels.graph import GRAPH, PANEL
 from hookflow.monitor.panels.hooks import HOOK, HOOKS, POINTS
 from hookflow.monitor.panels.metrics import EXPLORER, METRICS
-from hookflow.monitor.panels.now import NOW, TRACE
+from hookflow.monitor.panels.now import NOW
 from hookflow.monitor.panels.output import OUTPUT
 from hookflow.monitor.panels.ranks import RANKS
 from hookflow.monitor.panels.runs import OF_A_RUN, RUNS
 from hookflow.monitor.panels.system import SYSTEM
+from hookflow.monitor.panels.waterfall import TRACE
 from hookflow.monitor.prompt import Offer, ask, edit, settable
 from hookflow.monitor.style import definition, row, scrolled
 from hookflow.monitor.view import (

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 from hookflow.events.records import PHASES, End, Error, Frame, Message, Record, Run
 from hookflow.graph.plan import Binding, Plan
-from hookflow.monitor.durations import WINDOW, Beside, Booked, Minute, Timing
+from hookflow.monitor.durations import WINDOW, Beside, Booked, DeviceTimes, Minute, Timing
 from hookflow.monitor.journal import BECAME, Journal, Kind
 from hookflow.numbers import one_line, rough
 
@@ -37,6 +37,7 @@ class Rank:
         self.attempt = Booked()
         self.bindings: dict[int, Timing] = {}
         self.beside: dict[int, Beside] = {}
+        self.device = DeviceTimes()
         self.meeting = MEETING.get(self.run.get("strategy", ""), MEETING["ddp"])
 
     @property
@@ -69,6 +70,8 @@ class Rank:
             self.trained = t
         for binding, entry in record["hooks"].items():
             self.bindings.setdefault(int(binding), Timing()).add(t, record["it"], entry)
+        if "device" in record:
+            self.device.add(t, record["device"])
         for binding, (count, total, longest, waiting, dropped) in record.get("beside", {}).items():
             self.beside.setdefault(int(binding), Beside()).add(count, total, longest, waiting, dropped)
 

@@ -13,9 +13,9 @@ from hookflow.events.records import PHASES
 from hookflow.graph.plan import Edge, GivenWay
 from hookflow.graph.points import POINTS
 from hookflow.monitor.charts import Axis, ticks
-from hookflow.monitor.durations import Row, Traced
 from hookflow.monitor.health import Health
 from hookflow.monitor.layout import screen, visible
+from hookflow.monitor.trace import Row, Traced
 from hookflow.monitor.view import Scene, View
 from hookflow.numbers import counted, number
 from tests.golden_files import check_golden

@@ -102,3 +102,13 @@ def test_a_compiled_network_trains(new_run: NewRun, train_here: Train, compiled:
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         assert train_here(run_dir) == 0, reason(run_dir)
+
+
+@pytest.mark.parametrize("more", [(), ("run.accumulate=2",)], ids=["plain", "accumulated"])
+def test_phases_and_hooks_have_their_time_on_the_device(trained: Trained, more: tuple[str, ...]) -> None:
+    run_dir = trained(CUDA, ON_DEVICE, *more, "run.max_epochs=20")
+    device = [frame["device"] for frame in records(run_dir, "frame") if "device" in frame]
+    assert sum(each["iters"] for each in device) > 0
+    assert sum(each["phases"]["forward"] for each in device) > 0
+    assert sum(each["ns"] for each in device) >= sum(sum(each["phases"].values()) for each in device) * 0.99
+    assert any(each["hooks"] for each in device)

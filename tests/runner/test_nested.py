@@ -58,7 +58,7 @@ class Bench:
         here = Here()
         self.now = here.ids
         self.now[0] = NOWHERE
-        self.timeline = Timeline()
+        self.timeline = Timeline(timing.perf_counter)
         self.books = Books(len(bindings), self.timeline)
         self.reported: list[tuple[str, str]] = []
         plan = Plan("p", planned, bindings, (), own)

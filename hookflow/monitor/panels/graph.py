@@ -213,17 +213,31 @@ def _chosen(scene: Scene, room: int) -> tuple[list[Column], int]:
         ns = of(each).ns
         return (duration(ns), style(each)) if ns is not None else ""
 
+    def device(each: Row) -> Part:
+        ns = of(each).device
+        return (duration(ns), style(each)) if ns is not None else ""
+
     columns = [
         Column("every", 7, lambda each: (of(each).every, "dim")),
         Column("n", 5, lambda each: (many(of(each).count) if of(each).count else "", "dim")),
         Column("p50   ", 8, p50),
+        *[Column("device", 8, device)] * (scene.state.first.device.iteration() is not None),
         Column("vs past", 7, ratio),
         *[Column("slowest", 9, lambda each: _slowest(scene, each))] * scene.several,
         Column("%it", 5, share),
     ]
     widths = {each.title: each.width for each in columns}
     chosen: set[str] = set()
-    for title in ("p50   ", "%it", "slowest", HISTORY, "vs past", "every", "n"):  # in the order of their worth
+    for title in (
+        "p50   ",
+        "%it",
+        "device",
+        "slowest",
+        HISTORY,
+        "vs past",
+        "every",
+        "n",
+    ):  # in the order of their worth
         if title in (*widths, HISTORY) and (wide := widths.get(title, LEAST)) < room:
             chosen.add(title)
             room -= wide + 1

@@ -189,6 +189,7 @@ class Dispatcher:
         """The thread that hooks are called in: the training's, or autograd's while that computes on a GPU."""
         self._plan = plan
         self.books = books
+        self.clock = books.timeline.clock
         self.here = here
         self._report = report
         self._inner = 0.0
@@ -209,8 +210,8 @@ class Dispatcher:
 
         `everything` is what their point offers, the run first. Hooks may change it.
         """
-        here, put, result = self.here, self.books.firings.put, None
-        began = entered = perf_counter()
+        here, put, clock, result = self.here, self.books.firings.put, self.clock, None
+        began = entered = clock()
         for firing in firings:
             due = all_due or firing.is_due()
             if due:
@@ -220,7 +221,7 @@ class Dispatcher:
                 except BaseException as error:
                     result = None
                     self.failed(firing.binding, error)
-            left = perf_counter()
+            left = clock()
             put(firing.binding.id, entered, left - entered - self._inner, due)
             self._inner = 0.0
             entered = left

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 from hookflow.errors import Problem, UserError, nearest
@@ -51,7 +50,7 @@ def can_be_generated(plan: Plan, point: Point, firings: Sequence[Firing]) -> boo
 def generate(point: Point, firings: Sequence[Firing], dispatcher: Dispatcher, state: RunState) -> Callable[..., None]:
     """Return a function of what the point offers after the run, which calls the firings and books their time."""
     rows, here = Rows(len(firings) + 1), dispatcher.here
-    names: dict[str, Any] = {"_run": dispatcher.run, "_state": state, "_clock": perf_counter}
+    names: dict[str, Any] = {"_run": dispatcher.run, "_state": state, "_clock": dispatcher.clock}
     names |= {"_failed": dispatcher.failed, "_here": here.binding, "_ids": here.ids, "_times": here.times}
     names |= {"_rows": rows, "_pack": rows.pack, "_end": rows.end}
     for firing in firings:

@@ -19,7 +19,10 @@ import numpy as np
 from hookflow.events.records import PHASES
 from hookflow.events.rundir import write_whole
 from hookflow.graph.plan import Plan
-from hookflow.runner.logging.timing import HOOKS, ITERATION, NOBODY, OUTSIDE, Array
+from hookflow.runner.logging.timing import HOOKS, ITERATION, NOBODY, OUTSIDE, Array, on_host_clock
+
+DEVICE = 1
+"""The track of the trace with the times on the device, below that of the training thread."""
 
 
 class Capture:
@@ -37,6 +40,9 @@ class Capture:
         self._marks: list[Array] = []
         self._apart: list[Array] = []
         self._nested: list[Array] = []
+        self._device: list[tuple[Array, Array]] = []
+        self.on_device = False
+        """Whether the device stamps the iterations, too: `add_device` gets those of each."""
 
     def add(self, marks: Array, apart: Sequence[Array], nested: Array) -> None:
         """Take marks of the timeline, and firings: binding, begin, seconds.
@@ -47,8 +53,15 @@ class Capture:
         self._apart += apart
         self._nested.append(nested)
 
+    def add_device(self, host: Array, device: Array) -> None:
+        """Take the stamps of an iteration: see `DeviceBooks.keeps`."""
+        if host[0] >= self._began:
+            self._device.append((host, device))
+
     @property
     def is_whole(self) -> bool:
+        if self.on_device and len(self._device) < self.iters:
+            return False
         return sum(int((marks[:, 1] == ITERATION).sum()) for marks in self._marks) >= self.iters
 
     def write(self, path: Path) -> int:
@@ -61,12 +74,21 @@ class Capture:
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", "pid": self._rank, "tid": 0, "args": {"name": f"rank {self._rank}"}}
         ]
-        for begin, until, name, place in spans:
-            if zero <= begin < end:
-                it = self.first + int(np.searchsorted(starts, begin, "right")) - 1
-                when = {"ts": round((begin - zero) * 1e6, 3), "dur": round((until - begin) * 1e6, 3)}
-                event = {"ph": "X", "name": name, "cat": place, "pid": self._rank, "tid": 0}
-                events.append({**event, **when, "args": {"iteration": it}})
+        inside = [span for span in spans if zero <= span[0] < end]
+        for begin, until, name, place in inside:
+            it = self.first + int(np.searchsorted(starts, begin, "right")) - 1
+            when = {"ts": round((begin - zero) * 1e6, 3), "dur": round((until - begin) * 1e6, 3)}
+            event = {"ph": "X", "name": name, "cat": place, "pid": self._rank, "tid": 0}
+            events.append({**event, **when, "args": {"iteration": it}})
+        if self._device:
+            host, device = on_host_clock(self._device)
+            track = {"pid": self._rank, "tid": DEVICE}
+            events.append({"ph": "M", "name": "thread_name", **track, "args": {"name": "device"}})
+            for event, (begin, until, _, place) in zip(events[1:], inside, strict=False):
+                if place != "outside" and host[0] <= begin <= until <= host[-1]:
+                    first, last = np.interp([begin, until], host, device).tolist()
+                    when = {"ts": round((first - zero) * 1e6, 3), "dur": round((last - first) * 1e6, 3)}
+                    events.append({**event, **track, **when})
         path.parent.mkdir(exist_ok=True)
         lines = ",\n".join(map(json.dumps, events))  # one by one, so that the training gets its turns in between
         began = time.time() - time.perf_counter() + zero

@@ -129,6 +129,9 @@ class Recorder:
         assert self._books is not None
         self._captures.append(capture)
         self._books.keeps.append(capture.add)
+        if device := self._books.device:
+            device.keeps.append(capture.add_device)
+            device.clock.every = capture.on_device = True
 
     def put(self, kind: str, **fields: Any) -> None:
         """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
@@ -264,6 +267,9 @@ class Recorder:
         for capture in [each for each in self._captures if each.is_whole or self._closing.is_set()]:
             self._captures.remove(capture)
             books.keeps.remove(capture.add)
+            if books.device:
+                books.device.keeps.remove(capture.add_device)
+                books.device.clock.every = bool(self._captures)
             self._write_trace(capture)
         before, self._samples = self._samples, books.timeline.samples
         phases, books.phases = books.phases, dict.fromkeys(books.phases, 0)
@@ -287,6 +293,8 @@ class Recorder:
             cost=cost,
             elapsed=round(elapsed, 3),
         )
+        if books.device and (device := books.device.take()):
+            frame["device"] = device
         if beside := books.beside():
             frame["beside"] = beside
         if self.budgets:

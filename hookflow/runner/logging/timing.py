@@ -8,23 +8,29 @@ The training thread writes rows of numbers into preallocated memory (`Rows`), wi
 - spans: when hooks had the training thread, so that their time can be taken out of the phase around them.
 
 `Books` takes them a few times a second. Only that thread writes the sums, so they need no lock either.
+
+A GPU computes after the host has launched the work, so the stamps of the host show launches. In a sampled iteration
+each stamp records an event on the stream of the device, too (`DeviceClock`). The thread that computes the sums asks
+whether the events have passed, and never waits.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from struct import Struct
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hookflow.events.percentiles import BINS, packed
-from hookflow.events.records import PHASES
+from hookflow.events.records import PHASES, OnDevice
 
 Array = np.ndarray[Any, np.dtype[Any]]
+NO_SPANS: Array = np.empty((0, 2))
 
 
 DATA, FORWARD, BACKWARD, OPTIMIZER, HOOKS, OTHER = (float(k) for k in range(len(PHASES)))
@@ -105,7 +111,8 @@ class Timeline:
     """The marks of the training thread. `samples` counts the examples of the iterations done, `excluded_s` the seconds
     outside of iterations."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self.clock = clock
         self.rows = Rows(2, several=5)
         self.samples = 0
         self.excluded_s = 0.0
@@ -115,13 +122,13 @@ class Timeline:
     def mark(self, spent_on: float) -> None:
         """Say what the time since the last mark was spent on."""
         if not self._excluded:
-            self.rows.put(perf_counter(), spent_on)
+            self.rows.put(self.clock(), spent_on)
 
     def iteration(self, data: float, forward: float, backward: float, optimizer: float, samples: int) -> None:
         """Close a plain iteration, whose phases ended at these times, with one call."""
         rows = self.rows
         chunk = rows.chunk
-        now = perf_counter()
+        now = self.clock()
         self._pack_iteration(
             chunk.data, chunk.at, data, DATA, forward, FORWARD, backward, BACKWARD, optimizer, OPTIMIZER, now, ITERATION
         )
@@ -202,7 +209,8 @@ class Books:
     Only the recorder's thread calls `update`.
     """
 
-    def __init__(self, bindings: int, timeline: Timeline) -> None:
+    def __init__(self, bindings: int, timeline: Timeline, device: DeviceBooks | None = None) -> None:
+        self.device = device
         self.cells = [Cell() for _ in range(bindings)]
         self.iterations = Cell()
         self.phases = dict.fromkeys(PHASES, 0)
@@ -217,13 +225,15 @@ class Books:
         """Called with the stamps that are taken, while iterations are traced: see `Capture.add`."""
         self.beside: Callable[[], dict[str, list[int]]] = dict
         """Returns what offloaded bindings have done beside the training, by their ids."""
-        self._waiting: list[Array] = []
+        self._waiting = NO_SPANS  # spans that no mark has closed yet
         self._mark = self._ended = perf_counter()
 
     def update(self) -> None:
         """Take what has been stamped since the last time."""
-        keeps, apart = [*self.keeps], list[Array]()
+        keeps, apart, device = [*self.keeps], list[Array](), self.device
+        sampled = device.closed if device else 0
         marks = self.timeline.rows.take()  # first: a span that belongs to one of them has been put before it
+        spans = [NO_SPANS]
         for bindings, rows in self.points:
             stamps = rows.take()
             if not len(stamps):
@@ -233,11 +243,10 @@ class Books:
                 fired = seconds[:, column] > 0  # a binding that was not due has both stamps alike
                 used = seconds[fired, column]
                 self.cells[binding].add(_nanoseconds(used))
-                if keeps:
+                if keeps or device:
                     apart.append(np.column_stack((np.full(len(used), binding), stamps[fired, column], used)))
-            self._waiting.append(stamps[:, [0, -1]])
-        if len(spans := self.spans.take()):
-            self._waiting.append(spans)
+            spans.append(stamps[:, [0, -1]])
+        spans.append(self.spans.take())
         firings = self.firings.take()
         of, durations, fired = firings[:, 0].astype(np.int64), _nanoseconds(firings[:, 2]), firings[:, 3] > 0
         for binding in np.flatnonzero(np.bincount(of)).tolist():  # np.unique would import numpy.ma
@@ -246,22 +255,21 @@ class Books:
             self.cells[binding].total += int(durations[mine & ~fired].sum())
         for keep in keeps:
             keep(marks, apart, firings[fired, :3])
+        new = np.concatenate(spans)
+        if device:
+            device.update(sampled, marks, new, np.concatenate([firings[fired, :3], *apart]))
+        self._waiting = np.concatenate([self._waiting, new])
         if len(marks):
             self._take_marks(marks)
 
     def _take_marks(self, marks: Array) -> None:
         """Book the time between marks to phases, and take out of each what hooks have had of it."""
-        times, spent_on = marks[:, 0], marks[:, 1].astype(np.int64)
-        sums = np.bincount(spent_on, np.diff(times, prepend=self._mark), int(COMMANDS) + 1)
+        times, spent_on = marks[:, 0], marks[:, 1]
+        later = self._waiting[:, 0] > times[-1]
+        begins, ends = self._waiting[~later].T
+        self._waiting = self._waiting[later]
+        sums = booked(times, spent_on, np.diff(times, prepend=self._mark), begins, ends - begins)
         self._mark = float(times[-1])
-        spans = np.concatenate([np.empty((0, 2)), *self._waiting])
-        place = np.searchsorted(times, spans[:, 0])
-        later = place == len(times)  # these are in time that no mark has closed yet
-        self._waiting = [spans[later]] if later.any() else []
-        hooks = np.bincount(spent_on[place[~later]], (spans[:, 1] - spans[:, 0])[~later], int(COMMANDS) + 1)
-        sums -= hooks
-        sums[int(HOOKS)] += hooks[: int(NOBODY)].sum()
-        sums[int(OTHER)] += sums[int(ITERATION)]
         for phase, seconds in zip(PHASES, sums.tolist(), strict=False):
             self.phases[phase] += max(round(seconds * 1e9), 0)
         bounds = spent_on >= ITERATION
@@ -271,5 +279,205 @@ class Books:
             self._ended = float(times[bounds][-1])
 
 
+def booked(times: Array, spent_on: Array, lasted: Array, begins: Array, took: Array) -> Array:
+    """Return the seconds of each kind of time, float64 (kinds,).
+
+    The time before each mark `lasted` so long. Spans of hooks that begin at `begins` took so long: that is the time of
+    hooks, and not of the phase around them.
+    """
+    kinds, count = spent_on.astype(np.int64), int(COMMANDS) + 1
+    hooks = np.bincount(kinds[np.searchsorted(times, begins)], took, count)
+    sums: Array = np.bincount(kinds, lasted, count) - hooks
+    sums[int(HOOKS)] += hooks[: int(NOBODY)].sum()
+    sums[int(OTHER)] += sums[int(ITERATION)]
+    return sums
+
+
 def _nanoseconds(seconds: Array) -> Array:
     return np.rint(seconds * 1e9).astype(np.int64)
+
+
+APART = 2e-4
+"""Seconds between two sampled iterations for each event of the first, which takes some microseconds to record."""
+
+
+class Event(Protocol):
+    """An event of a device, as `torch.Event` with timing."""
+
+    def record(self) -> None: ...
+    def query(self) -> bool: ...
+    def elapsed_time(self, end: Any, /) -> float: ...
+
+
+Sample = list[tuple[float, Event]]
+"""The stamps of an iteration, in seconds of the host's clock, and the event that each recorded."""
+
+
+class DeviceClock:
+    """Stamps the host's clock, and records an event as well while an iteration is sampled.
+
+    `make` returns a new event; those that have passed are used again.
+    """
+
+    def __init__(self, make: Callable[[], Event]) -> None:
+        self.sampled: deque[Sample] = deque()
+        """Whole iterations, whose events may not have passed."""
+        self.spare: deque[Event] = deque()
+        self.open: Sample | None = None
+        self.every = False
+        """Whether every iteration is sampled: while some are traced."""
+        self._make = make
+        self._last = self._due = 0.0
+
+    def __call__(self) -> float:
+        self._last = now = perf_counter()
+        if self.open is not None:
+            self._record(self.open, now)
+        return now
+
+    def _record(self, sample: Sample, now: float) -> None:
+        event = self.spare.popleft() if self.spare else self._make()
+        event.record()
+        sample.append((now, event))
+
+    def turn(self) -> None:
+        """Begin another iteration at the last stamp."""
+        if self.open is not None:
+            self.sampled.append(self.open)
+            self._due = self._last + APART * len(self.open)
+            self.open = None
+        if self.every or self._last >= self._due:
+            sample: Sample = []
+            self._record(sample, self._last)
+            self.open = sample
+
+    def drop(self) -> None:
+        """Forget the iteration that has begun: what comes is none."""
+        if self.open is not None:
+            self.spare.extend(event for _, event in self.open)
+            self.open = None
+
+
+class DeviceTimeline(Timeline):
+    """A timeline whose clock is that of a device, too."""
+
+    def __init__(self, clock: DeviceClock) -> None:
+        super().__init__(clock)
+        self._device = clock
+
+    def iteration(self, data: float, forward: float, backward: float, optimizer: float, samples: int) -> None:
+        super().iteration(data, forward, backward, optimizer, samples)
+        self._device.turn()
+
+    def end_iteration(self, samples: int) -> None:
+        super().end_iteration(samples)
+        self._device.turn()
+
+    def restart(self, spent_on: float = NOBODY) -> None:
+        self._device.drop()
+        super().restart(spent_on)
+        if not self._excluded:
+            self._device.turn()
+
+    @contextmanager
+    def excluded(self, spent_on: float = NOBODY) -> Iterator[None]:
+        self._device.drop()
+        with super().excluded(spent_on):
+            yield
+
+
+class DeviceBooks:
+    """The device time of phases and bindings in the sampled iterations since the last frame."""
+
+    def __init__(self, clock: DeviceClock) -> None:
+        self.keeps: list[Callable[[Array, Array], None]] = []
+        """Called with the stamps of each sampled iteration, by the host and by the device, in seconds."""
+        self.clock = clock
+        self._marks, self._spans, self._fired = np.empty((0, 2)), np.empty((0, 2)), np.empty((0, 3))
+        self._reset()
+
+    def _reset(self) -> None:
+        self._iters = self._ns = 0
+        self._phases: Counter[str] = Counter()
+        self._hooks: dict[int, list[int]] = {}
+
+    @property
+    def closed(self) -> int:
+        """How many iterations have been sampled whose events may not have passed."""
+        return len(self.clock.sampled)
+
+    def update(self, closed: int, marks: Array, spans: Array, fired: Array) -> None:
+        """Take what the host has stamped: marks, spans of hooks (begin, end), firings (binding, begin, seconds).
+
+        Of the sampled iterations the first `closed` had ended before.
+        """
+        sampled, begun = self.clock.sampled, self.clock.open
+        oldest = sampled[0] if sampled else begun
+        since = oldest[0][0] if oldest else np.inf
+        self._marks = _since(since, self._marks, marks, 0)
+        self._spans = _since(since, self._spans, spans, 0)
+        self._fired = _since(since, self._fired, fired, 1)
+        while closed and sampled[0][-1][1].query():
+            closed -= 1
+            sample = sampled.popleft()
+            self._book(sample)
+            self.clock.spare.extend(event for _, event in sample)
+
+    def _book(self, sample: Sample) -> None:
+        host = np.array([stamp for stamp, _ in sample])
+        gaps = [first.elapsed_time(then) * 1e-3 for (_, first), (_, then) in pairwise(sample)]
+        device = np.cumsum([0.0, *gaps])
+
+        def lasted(begin: Array, end: Array) -> Array:
+            result: Array = np.interp(end, host, device) - np.interp(begin, host, device)
+            return result
+
+        first, last = host[0], host[-1]
+        marks = self._marks[(self._marks[:, 0] > first) & (self._marks[:, 0] <= last)]
+        if not len(marks) or marks[-1, 1] != ITERATION:
+            return
+        spans = self._spans[(self._spans[:, 0] >= first) & (self._spans[:, 0] < last)]
+        fired = self._fired[(self._fired[:, 1] >= first) & (self._fired[:, 1] < last)]
+        times = marks[:, 0]
+        sums = booked(
+            times,
+            marks[:, 1],
+            lasted(np.append(first, times[:-1]), times),
+            spans[:, 0],
+            lasted(spans[:, 0], spans[:, 1]),
+        )
+        self._iters += 1
+        self._ns += round(float(device[-1]) * 1e9)
+        self._phases.update({phase: max(round(s * 1e9), 0) for phase, s in zip(PHASES, sums.tolist(), strict=False)})
+        took = lasted(fired[:, 1], fired[:, 1] + fired[:, 2]) * 1e9
+        for binding, ns in zip(fired[:, 0].astype(int).tolist(), took.round().astype(int).tolist(), strict=True):
+            entry = self._hooks.setdefault(binding, [0, 0])
+            entry[0] += 1
+            entry[1] += ns
+        for keep in self.keeps:
+            keep(host, device)
+
+    def take(self) -> OnDevice | None:
+        """Return the record of what has been booked, and begin anew; None where that is nothing."""
+        if not self._iters:
+            return None
+        hooks = {str(binding): entry for binding, entry in self._hooks.items()}
+        result = OnDevice(iters=self._iters, ns=self._ns, phases=dict(self._phases), hooks=hooks)
+        self._reset()
+        return result
+
+
+def _since(moment: float, kept: Array, more: Array, column: int) -> Array:
+    """Return the rows from a moment on, of which the times are in this column."""
+    return np.concatenate([rows[rows[:, column] >= moment] for rows in (kept, more)])
+
+
+def on_host_clock(stamps: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Return the stamps of traced iterations by the host, and when the device came to each, on the same clock.
+
+    The clocks have no common zero. The device is taken to be as early as can be: no event passes before its record.
+    """
+    host = np.concatenate([host for host, _ in stamps])
+    ends = np.cumsum([0.0, *(device[-1] for _, device in stamps)])
+    device = np.concatenate([device + end for (_, device), end in zip(stamps, ends, strict=False)])
+    return host, device + (host - device).max()

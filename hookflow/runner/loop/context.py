@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from hookflow.errors import UserError, Where
 from hookflow.events.now import Shared
@@ -22,7 +25,7 @@ from hookflow.runner.dispatch.triggers import Scalars, make_triggers
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.logging.timing import Books, Timeline
+from hookflow.runner.logging.timing import Books, DeviceBooks, DeviceClock, DeviceTimeline, Timeline
 from hookflow.runner.loop.requests import SKIPPED, WITH_A_BATCH, Requests
 from hookflow.runner.numerics.precision import in_precision
 from hookflow.runner.process.state import RunState
@@ -109,13 +112,15 @@ class Context:
         state.batches_per_epoch = parts.batches_per_epoch
         state.set_length(section.max_epochs, section.max_iters, parts.iters_per_epoch)
         state.seconds = consensus.seconds
-        self.timeline = Timeline()
+        clock = _device_clock(parts.device)
+        self.timeline = DeviceTimeline(clock) if clock else Timeline()
         looked_up = [getattr(hook, "looks_up", ()) for hook in parts.hooks.values()]
         monitored = [name for names in looked_up if isinstance(names, tuple) for name in names]
         self.scalars = Scalars(plan, state, parts.strategy, parts.device, ranks.rank, monitored)
         self.throttles = Throttles(plan, state, log.put)
         self.triggers = make_triggers(plan, state, self.scalars.condition, self.throttles.every)
-        dispatcher = Dispatcher(plan, Books(len(plan.bindings), self.timeline), Here(self.shared), self._report_failure)
+        books = Books(len(plan.bindings), self.timeline, DeviceBooks(clock) if clock else None)
+        dispatcher = Dispatcher(plan, books, Here(self.shared), self._report_failure)
         self.engine = engine = Engine(plan, parts.hooks, self.triggers, state, dispatcher, ranks.rank)
         self.settings = Settings(plan, parts.hooks)
         self.module_hooks = ModuleHooks(engine, parts.picked, state)
@@ -162,3 +167,13 @@ class Context:
         self.log.failure(error, hook=binding.hook, point=binding.point, action=action)
         if action == "disable":
             self.log.say(f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn")
+
+
+def _device_clock(device: torch.device) -> DeviceClock | None:
+    """Return the clock of an accelerator; None for a device without events that have times."""
+    make = partial(torch.Event, device, enable_timing=True)
+    try:
+        make().record()
+    except RuntimeError:
+        return None
+    return DeviceClock(make)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from time import perf_counter
 from typing import Any
 
 from hookflow.errors import Problem, UserError
@@ -46,7 +45,8 @@ def plain(context: Context, run: Any, update: Update) -> Iterate:
     early = update.clears_before_forward
     watch = update.losses.watch if update.losses else None
     take = context.scalars.take if context.scalars.watched else None
-    size, clock, end = context.sizes["train"].local, perf_counter, context.timeline.iteration
+    size, timeline = context.sizes["train"].local, context.timeline
+    clock, end = timeline.clock, timeline.iteration
     checked, done = False, s.done
 
     def iterate(batches: Iterator[Any]) -> None:
