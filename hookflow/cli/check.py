@@ -16,6 +16,7 @@ from hookflow.cli.output import (
     PipelineFile,
     Shuffle,
     Without,
+    columns,
     echo,
     echo_json,
     exits_after_traceback,
@@ -43,6 +44,10 @@ def check(
             help="Fire every pair of unordered hooks both ways, in short runs, to see whether their order matters.",
         ),
     ] = False,
+    offload: Annotated[
+        bool,
+        typer.Option("--offload", help="Report which hooks may fire beside the training, and what keeps the others."),
+    ] = False,
     format_: FormatOption = "text",
     set_: Overrides = None,
     without: Without = None,
@@ -66,6 +71,9 @@ def check(
     without a difference are no longer reported. It takes about as many short runs as hooks fire at one point: at most
     200, or ten minutes.
 
+    `--offload` lists the hooks: those that are offloaded, those that could be, and for each other one the slot, edge or
+    line of its source that keeps it in the training thread.
+
     Exits with 0 if the pipeline is valid and with 2 if it is not; with `--strict`, with 1 if it has warnings, an
     ambiguous order, or a pair that differs.
     """
@@ -75,7 +83,7 @@ def check(
         raise UserError(Problem("--format json is for editors, and --observe and --commute report in text"))
     if no_import and (observe or commute):
         raise UserError(Problem("--no-import runs nothing, --observe and --commute do"))
-    from hookflow.service.findings import Findings
+    from hookflow.service.findings import Findings, offloading
     from hookflow.service.pipelines import read_pipeline, valid_plan
 
     seen = None
@@ -100,11 +108,14 @@ def check(
             raise
         echo_json({"file": str(pipeline), "valid": False, "problems": error.to_json()})
         raise typer.Exit(2) from None
+    beside = offloading(loaded, plan, imports=not no_import) if offload else {}
     if format_ == "json":
-        echo_json(findings.to_json())
+        echo_json(findings.to_json() | ({"offload": beside} if offload else {}))
     else:
         width = shutil.get_terminal_size().columns
         lines = [*findings.lines(width), *(seen.lines(findings.ambiguous, width, written=write) if seen else ())]
+        if offload:
+            lines += ["", *columns([("hook", "beside the training"), *beside.items()], "  ", width)]
         echo("\n".join(lines))
     if seen and write:
         for line in seen.write():

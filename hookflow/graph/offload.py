@@ -104,6 +104,7 @@ def with_offloading(plan: Plan, wishes: Mapping[str, Wish]) -> tuple[Plan, list[
         elif wish.offload == "auto":
             message = f'hook "{hook.name}" (offload = "auto") fires in the training thread: {obstacle}'
             notes.append(Problem(message, wish.where))
+            hook = replace(hook, obstacle=obstacle)
         elif obstacle:
             problems.append(Problem(f'hook "{hook.name}" cannot be offloaded: {obstacle}', wish.where))
         elif wish.timeout:

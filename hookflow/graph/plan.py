@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from hookflow.errors import Problem, Where
 from hookflow.graph.points import STANDARD, Point, Points
-from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import flat
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+
+    from hookflow.pipeline.schema import Pipeline
 
 
 VERSION = 1
@@ -147,6 +148,8 @@ class PlannedHook:
     """What a firing does that finds the queue full."""
     timeout: float = 0.0
     """Seconds until a firing of an offloaded hook is given up; 0: none is."""
+    obstacle: str = ""
+    """What keeps a hook of `offload = "auto"` in the training thread."""
     throttle: str = ""
     """The budget that it keeps by firing less often; empty where it fires whenever it is due."""
 
@@ -377,7 +380,7 @@ class Difference:
         return any(getattr(self, name) for name in self.__slots__)
 
 
-Tables = Pipeline | Mapping[str, Any]
+Tables: TypeAlias = "Pipeline | Mapping[str, Any]"
 """A pipeline, or the tables that a run has recorded it in."""
 
 
@@ -402,7 +405,7 @@ def difference(old: tuple[Tables, Plan], new: tuple[Tables, Plan]) -> Difference
 
 def _keys(pipeline: Tables, plan: Plan, hooks: set[str]) -> dict[str, Any]:
     """Return every key that is set, dotted; of hooks, those of `hooks` alone."""
-    tree = pipeline.model_dump(by_alias=True) if isinstance(pipeline, Pipeline) else dict(pipeline)
+    tree = dict(pipeline) if isinstance(pipeline, Mapping) else pipeline.model_dump(by_alias=True)
     tree["hooks"] = {name: hook for name, hook in tree.get("hooks", {}).items() if name in hooks}
     return {**dict(flat(tree)), "--shuffle": plan.shuffle}
 

@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,6 +94,20 @@ def _at_points(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
     for text, point in entries:
         points.setdefault(text, {})[point] = None
     yield from (f"{text} at {', '.join(at)}" for text, at in points.items())
+
+
+def offloading(loaded: Loaded, plan: Plan, *, imports: bool = True) -> dict[str, str]:
+    """Return by hook whether it fires beside the training, may do so, or what keeps it in the training thread."""
+    from hookflow.hooks.compile import compile_pipeline
+
+    every = loaded.pipeline.hooks.items()
+    tables = {name: table if table.offload else table.model_copy(update={"offload": "auto"}) for name, table in every}
+    pipeline = loaded.pipeline.model_copy(update={"hooks": tables})
+    tried = compile_pipeline(replace(loaded, pipeline=pipeline), imports=imports)
+    return {
+        hook.name: "offloaded" if hook.queue else tried.hook(hook.name).obstacle or "may be offloaded: offload = true"
+        for hook in plan.hooks
+    }
 
 
 COUNTED = 1000

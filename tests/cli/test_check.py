@@ -72,6 +72,22 @@ def test_a_sound_pipeline_is_summed_up() -> None:
     assert check() == check(options=STRICT) == SUMMARY
 
 
+def test_offload_lists_who_may_fire_beside_the_training_and_what_keeps_the_others() -> None:
+    assert (
+        check("hooks.print.offload=true", options=("--offload",))
+        == f"""{SUMMARY}
+  hook   beside the training
+  clip   it writes grads at before_optimizer_step
+  log    it reads lr at after_train_iter, of which no copy is made
+  print  offloaded
+"""
+    )
+    found = json.loads(check(options=("--offload", *JSON)))["offload"]
+    assert found["print"] == "may be offloaded: offload = true"
+    assert found["clip"].startswith("it writes grads")
+    assert "offload" not in json.loads(check(options=JSON))
+
+
 def test_an_ambiguous_order_is_named_and_is_not_strict() -> None:
     shown = check(CLASH, options=STRICT, code=1)
     assert shown == check(CLASH)
