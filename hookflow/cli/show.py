@@ -226,11 +226,15 @@ class Page:
             timing = state.first.timing(binding.id)
             (inside if plan.points.in_iteration(binding.point) else outside)[binding.hook] += timing.total
             fired[binding.hook] += timing.count
-        rows: list[tuple[str, ...]] = [("hook", "fired", "of iterations", "elsewhere")]
-        for name in sorted(fired, key=lambda name: -inside[name] - outside[name]):
+        device, known = state.first.device, state.first.device.iteration() is not None
+        there = {name: device.share(each.id for each in plan.bindings if each.hook == name) or 0.0 for name in fired}
+        rows: list[tuple[str, ...]] = [("hook", "fired", "of iterations", *["on the device"] * known, "elsewhere")]
+        for name in sorted(fired, key=lambda name: -inside[name] - outside[name] - there[name] * state.iterating):
             if fired[name]:
                 share = f"{percent(inside[name] / state.iterating)} %" if inside[name] and state.iterating else "-"
-                rows.append((name, f"{fired[name]:,}", share, f"{ms(outside[name])} ms" if outside[name] else "-"))
+                beside = [f"{percent(there[name])} %" if there[name] else "-"] * known
+                elsewhere = f"{ms(outside[name])} ms" if outside[name] else "-"
+                rows.append((name, f"{fired[name]:,}", share, *beside, elsewhere))
         return rows
 
     def checkpoints(self) -> list[tuple[str, ...]]:

@@ -209,6 +209,12 @@ class DeviceTimes:
         """Return the mean ns of a phase in an iteration."""
         return _mean((record["iters"], record["phases"].get(name, 0)) for _, record in self._frames)
 
+    def share(self, bindings: Iterable[int]) -> float | None:
+        """Return the share of the iterations that the firings of bindings took."""
+        spent = sum(record["hooks"].get(str(each), (0, 0))[1] for each in bindings for _, record in self._frames)
+        whole = sum(record["ns"] for _, record in self._frames)
+        return spent / whole if whole else None
+
     def firing(self, binding: int) -> float | None:
         """Return the mean ns of a firing of a binding."""
         entries = (record["hooks"].get(str(binding)) for _, record in self._frames)

@@ -47,6 +47,8 @@ def test_phases_and_hooks_have_their_time_on_the_device(
     assert costs["forward"] >= 0.99e9 * batches * FORWARD
     assert costs["launches"] >= 0.99e9 * HOOK
     assert (device.phase("hooks") or 0.0) >= 0.99e9 * batches * HOOK
+    launches = next(each.id for each in live.plan.bindings if each.hook == "launches")
+    assert 0.2 < (device.share([launches]) or 0.0) < 0.9
     assert costs["optimizer"] < costs["iteration"] - launched
 
 
