@@ -31,6 +31,10 @@ def clock(run):
     if run.iter == 9:
         run.log("clock", time.time())
 
+def slow(run):
+    time.sleep(0.02)
+    run.log(f"slow/{run.iter}", run.iter)
+
 def spike(run, batch):
     if run.iter == 37:
         batch[0].mul_(50)
@@ -134,6 +138,16 @@ def test_random_iterations_of_ranks_are_done_again(folder: Path) -> None:
     done = hookflow("run", "p.toml", "--nproc", "2", *options, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert numbers_of_reruns(all_runs(Path("runs"))[0]) >= 10
+
+
+def test_a_rerun_skips_no_firing_for_its_cost(folder: Path) -> None:
+    slow = 'hooks.slow={use="./probe.py:slow", points=["after_train_iter"], budget="1%", over_budget="throttle"}'
+    run = trained(slow, "run.max_epochs=100", "run.max_iters=200")
+    log = [json.loads(line) for line in run.events.read_text().splitlines()]
+    (since, *_) = [record["it"] for record in log if record["k"] == "throttle"]
+    data = json.loads(rerun(run.id, "--at", str(since + 1), "--for", "8", "--format", "json"))
+    assert data["unlike"] == []
+    assert len([name for name in data["more"] if name.startswith("slow/")]) > 1, "those that the run has skipped"
 
 
 def test_the_first_difference_is_named(folder: Path) -> None:
