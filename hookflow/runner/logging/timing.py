@@ -321,7 +321,7 @@ class DeviceClock:
 
     def __init__(self, make: Callable[[], Event]) -> None:
         self.sampled: deque[Sample] = deque()
-        """Whole iterations, whose events may not have passed."""
+        """Whole iterations with events that may not have passed."""
         self.spare: deque[Event] = deque()
         self.open: Sample | None = None
         self.every = False
@@ -409,7 +409,7 @@ class DeviceBooks:
     def update(self, closed: int, marks: Array, spans: Array, fired: Array) -> None:
         """Take what the host has stamped: marks, spans of hooks (begin, end), firings (binding, begin, seconds).
 
-        Of the sampled iterations the first `closed` had ended before.
+        The first `closed` of the sampled iterations had ended before.
         """
         sampled, begun = self.clock.sampled, self.clock.open
         oldest = sampled[0] if sampled else begun
@@ -478,6 +478,6 @@ def on_host_clock(stamps: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     The clocks have no common zero. The device is taken to be as early as can be: no event passes before its record.
     """
     host = np.concatenate([host for host, _ in stamps])
-    ends = np.cumsum([0.0, *(device[-1] for _, device in stamps)])
-    device = np.concatenate([device + end for (_, device), end in zip(stamps, ends, strict=False)])
+    starts = np.cumsum([0.0, *(device[-1] for _, device in stamps)])
+    device = np.concatenate([device + start for (_, device), start in zip(stamps, starts, strict=False)])
     return host, device + (host - device).max()
