@@ -130,3 +130,7 @@ def gathers(run: Any) -> None:
     from torch.distributed import all_gather_object
 
     all_gather_object([None] * run.world, run.rank)
+
+
+def logs_no_text(run: Any) -> None:
+    run.log_text("sample", 3)

@@ -20,9 +20,8 @@ from hookflow.monitor.panels.hooks import HOOK, HOOKS, POINTS
 from hookflow.monitor.panels.metrics import EXPLORER, METRICS
 from hookflow.monitor.panels.now import NOW
 from hookflow.monitor.panels.output import OUTPUT
-from hookflow.monitor.panels.ranks import RANKS
+from hookflow.monitor.panels.ranks import RANKS, SYSTEM
 from hookflow.monitor.panels.runs import OF_A_RUN, RUNS
-from hookflow.monitor.panels.system import SYSTEM
 from hookflow.monitor.panels.waterfall import TRACE
 from hookflow.monitor.prompt import Offer, ask, edit, settable
 from hookflow.monitor.style import definition, row, scrolled

@@ -17,7 +17,7 @@ from hookflow.monitor.panels.metrics import metrics, strips
 from hookflow.monitor.panels.now import above
 from hookflow.monitor.panels.ranks import line as ranks_line
 from hookflow.monitor.panels.ranks import panel as ranks
-from hookflow.monitor.panels.system import system
+from hookflow.monitor.panels.ranks import system
 from hookflow.monitor.pointer import marked
 from hookflow.monitor.style import beside, boxed, filled, row
 from hookflow.monitor.view import Scene, charts

@@ -67,6 +67,12 @@ def test_what_belongs_to_the_training_thread_is_refused(trained: Trained, attrib
     assert message in reason(trained(hook, code=2))
 
 
+def test_what_it_logs_is_checked_as_in_the_training_thread(trained: Trained) -> None:
+    hook = 'hooks.fails={use="./offloaded.py:logs_no_text", points=["after_train_iter"], offload=true}'
+    (error,) = records(trained(hook, code=1), "error")
+    assert 'run.log_text("sample", …) needs a string, not a int (3)' in str(error["traceback"])
+
+
 def test_who_comes_after_it_by_an_edge_waits_for_it(trained: Trained) -> None:
     slow = 'hooks.slow={use="./offloaded.py:Slow", offload=true}'
     follows = 'hooks.follows={use="./offloaded.py:follows", points=["after_train_iter"], after=["slow"]}'

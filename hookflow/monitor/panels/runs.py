@@ -310,13 +310,18 @@ OF_A_RUN = {
 """The questions about the run at the cursor: a title, what yes does, and what stands before the run's path."""
 
 
+def _changeable(scene: Scene) -> Row | Notice:
+    """Return the run at the cursor, or why it cannot be changed."""
+    if scene.readonly and _here(scene):
+        return Notice("opened with --readonly: nothing is changed")
+    return _here(scene) or Notice("there is no run here")
+
+
 def _ask(question: Literal["delete run", "resume run"], scene: Scene) -> Notice | None:
     """Ask about the run at the cursor, if it is over."""
-    here = _here(scene)
-    if here is None:
-        return Notice("there is no run here")
-    if scene.readonly:
-        return Notice("opened with --readonly: nothing is changed")
+    here = _changeable(scene)
+    if isinstance(here, Notice):
+        return here
     if here.values["status"] in ALIVE:
         return Notice("the run goes on: stop it first")
     if question == "delete run" and here.path == _own(scene):
@@ -330,11 +335,9 @@ def _ask(question: Literal["delete run", "resume run"], scene: Scene) -> Notice 
 
 def _note(scene: Scene) -> Notice | None:
     """Let tags and a note be typed for the run at the cursor."""
-    here = _here(scene)
-    if here is None:
-        return Notice("there is no run here")
-    if scene.readonly:
-        return Notice("opened with --readonly: nothing is changed")
+    here = _changeable(scene)
+    if isinstance(here, Notice):
+        return here
 
     def submit(scene: Scene, text: str) -> str | Notice:
         words = text.split()

@@ -17,7 +17,8 @@ from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.records import HOOKFLOW, Level
 from hookflow.hooks.run import Run as Promised
 from hookflow.runner.checkpoint.manifest import LONGEST_NAME, can_go_by
-from hookflow.runner.logging.media import copied, drawn
+from hookflow.runner.logging.media import Media, Place, copied, drawn
+from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.timing import FORWARD
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.requests import NOTHING
@@ -30,7 +31,36 @@ def _of(path: str) -> Any:
     return property(attrgetter(path))
 
 
-class Run:
+class _Reports:
+    """What hooks report beside numbers. `_origin` is who reports, and the iterations and epochs done; None is now."""
+
+    _log: Recorder
+    _media: Media
+
+    def _origin(self) -> tuple[str, Place | None]:
+        raise NotImplementedError
+
+    def log_image(self, name: str, image: Any, caption: str = "") -> None:
+        self._media.image(name, copied(image, f'run.log_image("{name}", …)'), caption, *self._origin())
+
+    def log_figure(self, name: str, figure: Any) -> None:
+        self._media.image(name, drawn(figure, f'run.log_figure("{name}", …)'), "", *self._origin(), figure=True)
+
+    def log_text(self, name: str, text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f'run.log_text("{name}", …) needs a string, not a {type(text).__name__} ({text!r:.40})')
+        self._log.put("text", name=name, text=text, hook=self._origin()[0])
+
+    def log_histogram(self, name: str, values: Any, bins: int = 30) -> None:
+        if bins < 1:
+            raise ValueError(f'run.log_histogram("{name}", …) needs at least one bin, not {bins}')
+        self._media.histogram(name, numbers(values, f'run.log_histogram("{name}", …)'), bins, *self._origin())
+
+    def say(self, text: str, level: Level = "info") -> None:
+        self._log.say(text, level, self._origin()[0])
+
+
+class Run(_Reports):
     """One run. `hookflow.hooks.run.Run` documents the promises to hooks."""
 
     def __init__(self, context: Context, update: Update) -> None:
@@ -123,31 +153,12 @@ class Run:
             finally:
                 self._offers_log = True
 
-    def log_image(self, name: str, image: Any, caption: str = "") -> None:
-        self._media.image(name, copied(image, f'run.log_image("{name}", …)'), caption, self._speaker())
-
-    def log_figure(self, name: str, figure: Any) -> None:
-        self._media.image(name, drawn(figure, f'run.log_figure("{name}", …)'), "", self._speaker(), figure=True)
-
-    def log_text(self, name: str, text: str) -> None:
-        if not isinstance(text, str):
-            raise TypeError(f'run.log_text("{name}", …) needs a string, not a {type(text).__name__} ({text!r:.40})')
-        self._log.put("text", name=name, text=text, hook=self._speaker())
-
-    def log_histogram(self, name: str, values: Any, bins: int = 30) -> None:
-        if bins < 1:
-            raise ValueError(f'run.log_histogram("{name}", …) needs at least one bin, not {bins}')
-        self._media.histogram(name, numbers(values, f'run.log_histogram("{name}", …)'), bins, self._speaker())
-
-    def say(self, text: str, level: Level = "info") -> None:
-        self._log.say(text, level, self._speaker())
-
-    def _speaker(self) -> str:
+    def _origin(self) -> tuple[str, Place | None]:
         """Return who calls: the hook that is being called, else the task; unknown in another thread."""
         if get_ident() != self._engine.dispatcher.thread:
-            return HOOKFLOW
+            return HOOKFLOW, None
         here = self._engine.current
-        return here.hook if here else "task"
+        return here.hook if here else "task", None
 
     def evaluate(self, batch: Any) -> dict[str, Any]:
         evaluate = in_precision(evaluation_of(self.task), self.device, self.precision, self._compiled)
@@ -240,7 +251,7 @@ COPIED = (
 )
 
 
-class RunCopy:
+class RunCopy(_Reports):
     """The run as it was when an offloaded hook fired; `hookflow.hooks.run.Run` documents what is there of it.
 
     `model` is a copy of the network, of a hook that declares that it reads `model` or `grads`. Numbers and images are
@@ -249,6 +260,7 @@ class RunCopy:
 
     def __init__(self, run: Run, hook: str, model: nn.Module | None) -> None:
         self._run, self._hook, self._model = run, hook, model
+        self._log, self._media = run._log, run._media
         for name in COPIED:
             setattr(self, name, getattr(run, name))
         self._place = run.iter, run.epoch
@@ -267,24 +279,10 @@ class RunCopy:
 
     def log(self, name: str, value: float | torch.Tensor) -> None:
         number = scalar(value, f'run.log("{name}", …)')
-        self._run._log.scalar(name, number, event_of_stream(number), self._place)
+        self._log.scalar(name, number, event_of_stream(number), self._place)
 
-    def log_image(self, name: str, image: Any, caption: str = "") -> None:
-        self._run._media.image(name, copied(image, f'run.log_image("{name}", …)'), caption, self._hook, self._place)
-
-    def log_figure(self, name: str, figure: Any) -> None:
-        image = drawn(figure, f'run.log_figure("{name}", …)')
-        self._run._media.image(name, image, "", self._hook, self._place, figure=True)
-
-    def log_histogram(self, name: str, values: Any, bins: int = 30) -> None:
-        counted = numbers(values, f'run.log_histogram("{name}", …)')
-        self._run._media.histogram(name, counted, bins, self._hook, self._place)
-
-    def log_text(self, name: str, text: str) -> None:
-        self._run._log.put("text", name=name, text=text, hook=self._hook)
-
-    def say(self, text: str, level: Level = "info") -> None:
-        self._run._log.say(text, level, self._hook)
+    def _origin(self) -> tuple[str, Place | None]:
+        return self._hook, self._place
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(Run, name) or name in vars(self._run):
