@@ -159,7 +159,8 @@ def headings(columns: Iterable[str]) -> list[str]:
         parts = [column] if column.startswith("best.") else column.split(".")
         endings = (".".join(parts[at:]) for at in range(len(parts) - 1, -1, -1))
         alike = [other for other in columns if other != column]
-        result.append(next(end for end in endings if not any(f".{other}".endswith(f".{end}") for other in alike)))
+        alone = (end for end in endings if not any(f".{other}".endswith(f".{end}") for other in alike))
+        result.append(next(alone, column))
     return result
 
 

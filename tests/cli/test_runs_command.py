@@ -123,6 +123,7 @@ def test_a_page_for_a_notebook_escapes_what_people_write(several: list[RunDir]) 
 def test_headings_are_as_short_as_they_can_be_told_apart() -> None:
     keys = ["optimizer.args.lr", "best.accuracy", "hooks.ema.use", "model.args.width", "task.args.width", "id"]
     assert headings(keys) == ["lr", "best.accuracy", "ema", "model.args.width", "task.args.width", "id"]
+    assert headings(["best.data", "best.best.data"]) == ["best.data", "best.best.data"]
 
 
 def test_tags_and_a_note(several: list[RunDir]) -> None:
