@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import zlib
@@ -13,7 +14,7 @@ import pytest
 
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
-from hookflow.monitor import feed, snapshots
+from hookflow.monitor import feed, plain, snapshots
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.snapshots import HEAD, RUNS, Snapshots
 from tests.monitor.conftest import read
@@ -49,6 +50,16 @@ def test_a_reader_goes_on_from_the_last_snapshot(kept: RunDir) -> None:
     assert again.unread[0] == again.unread[1] - places[-1]
     assert shown(again, kept) == shown(read(kept), kept)
     assert Snapshots(kept.events).places == places
+
+
+@pytest.mark.parametrize("follow", [plain.follow, plain.follow_json])
+def test_lines_keep_snapshots_of_the_run_that_they_start(
+    kept: RunDir, monkeypatch: pytest.MonkeyPatch, follow: Callable[..., int]
+) -> None:
+    file_of(kept).unlink()
+    monkeypatch.setattr(plain, "count_attempts", lambda run: 0)
+    follow(kept, io.StringIO(), child_exit=lambda: 0)
+    assert len(Snapshots(kept.events).places) > 4
 
 
 def test_a_recording_shows_at_every_moment_what_it_shows_without_snapshots(kept: RunDir) -> None:
