@@ -1,25 +1,22 @@
-"""A simulated accelerator: a queue of work with its own clock, whose events are like those of `torch.Event`."""
+"""A simulated accelerator: a queue of work with its own clock, whose events are like those of `torch.Event`.
+
+Work is launched by functions of PyTorch: of whatever module the pipeline names, there may be two in one process.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
-
-from hookflow.runner.logging.timing import DeviceClock
-from tests import toy
+import pytest
+import torch
 
 FORWARD, HOOK = 0.006, 0.003
-"""Seconds of the work that the forward pass, and the hook, launch."""
+"""Seconds of the work that the forward pass, and the hook that clips gradients, launch."""
 
 busy_until = 0.0
 """When the work that is launched will be done, by `time.perf_counter`."""
-
-
-def launch(seconds: float) -> None:
-    global busy_until
-    busy_until = max(busy_until, time.perf_counter()) + seconds
 
 
 class Event:
@@ -33,17 +30,22 @@ class Event:
         return (end.at - self.at) * 1e3
 
 
-def clock(device: object) -> DeviceClock:
-    """Replace the function that makes the clock of a real device."""
-    return DeviceClock(Event)
+def launching(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that launches so much work, too."""
+
+    def launch(*args: Any, **kwargs: Any) -> Any:
+        global busy_until
+        busy_until = max(busy_until, time.perf_counter()) + seconds
+        return function(*args, **kwargs)
+
+    return launch
 
 
-class Net(toy.Net):
-    def forward(self, x: Tensor) -> Tensor:
-        launch(FORWARD)
-        return super().forward(x)
+def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the clock of the device. The network of `toy.py` has two linear layers."""
+    from hookflow.runner.logging.timing import DeviceClock
+    from hookflow.runner.loop import context
 
-
-class Launches:
-    def after_backward(self, run: Any) -> None:
-        launch(HOOK)
+    monkeypatch.setattr(context, "_device_clock", lambda device: DeviceClock(Event))
+    monkeypatch.setattr(torch.nn.Linear, "forward", launching(FORWARD / 2, torch.nn.Linear.forward))
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", launching(HOOK, torch.nn.utils.clip_grad_norm_))

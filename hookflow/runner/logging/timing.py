@@ -230,7 +230,7 @@ class Books:
 
     def update(self) -> None:
         """Take what has been stamped since the last time."""
-        keeps, apart, device = [*self.keeps], list[Array](), self.device
+        apart, device = list[Array](), self.device
         sampled = device.closed if device else 0
         marks = self.timeline.rows.take()  # first: a span that belongs to one of them has been put before it
         spans = [NO_SPANS]
@@ -243,7 +243,7 @@ class Books:
                 fired = seconds[:, column] > 0  # a binding that was not due has both stamps alike
                 used = seconds[fired, column]
                 self.cells[binding].add(_nanoseconds(used))
-                if keeps or device:
+                if self.keeps or device:  # looked up each time: a capture may begin meanwhile
                     apart.append(np.column_stack((np.full(len(used), binding), stamps[fired, column], used)))
             spans.append(stamps[:, [0, -1]])
         spans.append(self.spans.take())
@@ -253,7 +253,7 @@ class Books:
             mine = of == binding
             self.cells[binding].add(durations[mine & fired])
             self.cells[binding].total += int(durations[mine & ~fired].sum())
-        for keep in keeps:
+        for keep in [*self.keeps]:
             keep(marks, apart, firings[fired, :3])
         new = np.concatenate(spans)
         if device:
