@@ -13,8 +13,8 @@ import pytest
 import torch
 
 FORWARD, HOOK = 0.0004, 0.0002
-"""Seconds of the work that the forward pass, and the hook that clips gradients, launch. An iteration of `toy.toml` takes
-longer, so that the device keeps up."""
+"""Seconds of the work that the forward pass, and the hook that clips gradients, launch. An iteration of `toy.toml`
+takes longer, so that the device keeps up."""
 
 busy_until = 0.0
 """When the work that is launched will be done, by `time.perf_counter`."""
