@@ -149,7 +149,7 @@ class PlannedHook:
     timeout: float = 0.0
     """Seconds until a firing of an offloaded hook is given up; 0: none is."""
     obstacle: str = ""
-    """What keeps a hook of `offload = "auto"` in the training thread."""
+    """The reason that keeps a hook of `offload = "auto"` in the training thread."""
     throttle: str = ""
     """The budget that it keeps by firing less often; empty where it fires whenever it is due."""
 

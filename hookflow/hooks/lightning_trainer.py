@@ -57,7 +57,7 @@ class Logger:
 
 
 class Strategy:
-    """What processes do together."""
+    """The collectives of processes that train together."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -303,7 +303,7 @@ class Trainer:
 
 
 STAGES: Mapping[str, str] = {"train": "train", "val": "validate", "test": "test"}
-"""What Lightning calls the stages, by what is in the names of points."""
+"""Lightning's names of the stages, by a part of the names of points."""
 
 
 def _module(base: type, trainer: Trainer) -> Any:

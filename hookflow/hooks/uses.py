@@ -1,4 +1,4 @@
-"""What the source of a hook says, by its syntax tree: calls on the run, and the data flow that follows.
+"""The contents of a hook's source, by its syntax tree: calls on the run, and the data flow that follows.
 
 Only certain calls are found. The run is the parameter `run` of a method at a point. A method of the same object that is
 given it in a call has it too. A function that binds the name to anything else is passed over, and so is a function

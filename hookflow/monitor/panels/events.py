@@ -203,4 +203,4 @@ ACTIONS = (
     Action("epoch-after", "}", NEAR_EPOCH, partial(_to, EPOCH, 1), "replay"),
     Action("iteration", "I", "to an iteration", _ask, "replay"),
 )
-"""Of a replay."""
+"""The actions of a replay."""

@@ -31,6 +31,7 @@ from hookflow.events.records import PHASES, OnDevice
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NO_SPANS: Array = np.empty((0, 2))
+"""No rows: of spans, or of marks."""
 
 
 DATA, FORWARD, BACKWARD, OPTIMIZER, HOOKS, OTHER = (float(k) for k in range(len(PHASES)))
@@ -266,9 +267,9 @@ class Books:
         """Book the time between marks to phases, and take out of each what hooks have had of it."""
         times, spent_on = marks[:, 0], marks[:, 1]
         later = self._waiting[:, 0] > times[-1]
-        begins, ends = self._waiting[~later].T
+        begins, until = self._waiting[~later].T
         self._waiting = self._waiting[later]
-        sums = booked(times, spent_on, np.diff(times, prepend=self._mark), begins, ends - begins)
+        sums = booked(times, spent_on, np.diff(times, prepend=self._mark), begins, until - begins)
         self._mark = float(times[-1])
         for phase, seconds in zip(PHASES, sums.tolist(), strict=False):
             self.phases[phase] += max(round(seconds * 1e9), 0)
@@ -321,7 +322,7 @@ class DeviceClock:
 
     def __init__(self, make: Callable[[], Event]) -> None:
         self.sampled: deque[Sample] = deque()
-        """Whole iterations with events that may not have passed."""
+        """The samples of iterations that are over; their events may not have passed."""
         self.spare: deque[Event] = deque()
         self.open: Sample | None = None
         self.every = False
@@ -393,7 +394,7 @@ class DeviceBooks:
         self.keeps: list[Callable[[Array, Array], None]] = []
         """Called with the stamps of each sampled iteration, by the host and by the device, in seconds."""
         self.clock = clock
-        self._marks, self._spans, self._fired = np.empty((0, 2)), np.empty((0, 2)), np.empty((0, 3))
+        self._marks, self._spans, self._fired = NO_SPANS, NO_SPANS, np.empty((0, 3))
         self._reset()
 
     def _reset(self) -> None:

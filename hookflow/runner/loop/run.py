@@ -32,7 +32,7 @@ def _of(path: str) -> Any:
 
 
 class _Reports:
-    """What hooks report beside numbers. `_origin` is who reports, and the iterations and epochs done; None is now."""
+    """Reports of hooks beside numbers. `_origin` is who reports, and the iterations and epochs done; None is now."""
 
     _log: Recorder
     _media: Media
