@@ -8,6 +8,7 @@ import random
 import threading
 import warnings
 from collections.abc import Iterator
+from itertools import accumulate, chain, cycle, islice, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,48 @@ def beyond(data: Any) -> list[int]:
 
 def in_batches(data: Any) -> list[list[int]]:
     return [[0, 1], [2, 3]]
+
+
+class Buckets:
+    """Batches of 2 to 6 examples, or of `sizes` in turn, in another order and division in each epoch."""
+
+    def __init__(self, data: Any, seed: int, sizes: tuple[int, ...] = (5, 2, 4, 3, 6), merged: int = 1) -> None:
+        self.examples, self.seed, self.sizes, self.merged = len(data), seed, sizes, merged
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(self.examples, generator=torch.Generator().manual_seed(self.seed + self.epoch)).tolist()
+        ends = [*takewhile(lambda end: end < self.examples, accumulate(cycle(self.sizes)))]
+        sizes = [end - begin for begin, end in pairwise([0, *ends, self.examples])]
+        turn, given = self.epoch % len(sizes), iter(order)
+        batches = [[*islice(given, size)] for size in sizes[turn:] + sizes[:turn]]
+        for k in range(0, len(batches), self.merged):
+            yield [*chain.from_iterable(batches[k : k + self.merged])]
+
+
+class Shorter(Buckets):
+    """A batch less in each epoch."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[0, 1]] * (4 - self.epoch))
+
+
+def numbers_of_batches(data: Any) -> list[Any]:
+    return [[0], 1]
+
+
+def an_empty_batch(data: Any) -> list[list[int]]:
+    return [[0], []]
+
+
+def beyond_in_batches(data: Any) -> list[list[int]]:
+    return [[0], [len(data)]]
+
+
+def single_batches(data: Any) -> list[list[int]]:
+    return [[k] for k in range(9)]
 
 
 def share() -> tuple[int, int]:

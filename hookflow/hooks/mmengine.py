@@ -281,7 +281,7 @@ class DataLoader:
 
     def __init__(self, source: Any) -> None:
         self._source = source
-        self.batch_size = source.info["batch_size"]
+        self.batch_size = source.info["batch_size"] or None
         self.dataset = getattr(source, "dataset", source)
 
     def __len__(self) -> int:

@@ -287,15 +287,15 @@ Named = NameOr[Use, Component]
 """A component of which the name alone may be written, where it takes no arguments: "./file.py:Name"."""
 
 
-NAMED_BY_LOADER = ("collate", "sampler", "augment", "worker_init_fn")
+NAMED_BY_LOADER = ("collate", "sampler", "batch_sampler", "augment", "worker_init_fn")
 """The keys of a `loader` that name a component."""
 
 
 class LoaderSection(Section):
     """How a data set's examples become batches."""
 
-    batch_size: int = Field(ge=1)
-    """Examples in a batch; where several processes train together, those of all of them."""
+    batch_size: int | None = Field(default=None, ge=1)
+    """Examples in a batch, of all processes together; required, unless a batch_sampler makes the batches."""
     shuffle: bool | None = None
     """Whether each epoch has an order of its own; left out: in training, and where there is no sampler."""
     drop_last: bool = False
@@ -312,12 +312,23 @@ class LoaderSection(Section):
     """The function that collates a list of examples; PyTorch's own stacks them."""
     sampler: Named | None = None
     """The sampler of the examples of an epoch; called with the data set, it gives their indices, one by one."""
+    batch_sampler: Named | None = None
+    """The sampler of the batches of an epoch; called with the data set, it gives lists of indices, of any lengths."""
     on_device: bool = False
     """Whether the whole data set is collated once and kept on the device, where batches are taken out of it."""
     augment: Named | None = None
     """The augmentation of a batch on the device: called with the batch and a generator there."""
     batches: int | None = Field(default=None, ge=1)
     """Batches of an epoch: fewer than there are, or those of a stream without a length; left out, all of them."""
+
+    @model_validator(mode="after")
+    def _batches_made_once(self) -> Self:
+        if self.batch_sampler is None and self.batch_size is None:
+            raise ValueError("the key batch_size is required, unless a batch_sampler makes the batches")
+        for key in ("batch_size", "shuffle", "sampler", "drop_last"):
+            if self.batch_sampler is not None and getattr(self, key):
+                raise ValueError(f"{key} and a batch_sampler both say which examples a batch has; keep one of them")
+        return self
 
     @model_validator(mode="after")
     def _fetched_by_workers(self) -> Self:

@@ -44,6 +44,28 @@ def test_several_train_as_one(train_both: TrainBoth, overrides: list[str]) -> No
     assert_alike(*train_both(*overrides), "model", "model_ema")
 
 
+def test_ranks_with_whole_batches_train_as_one_with_their_union(
+    new_clouds: NewClouds, train_here: Train, ranks_trained: NewClouds, tmp_path: Path
+) -> None:
+    """Of any sizes; the last batch has too few for all, and is sharded."""
+    alone, together = (
+        [
+            f'data.{split}={{use="./clouds.py:Clouds", args={{examples={count}}}, loader={{batch_sampler={{'
+            f'use="{TESTS}/loaders.py:Buckets", args={{merged={merged}}}}}}}}}'
+            for split, count in (("train", 44), ("val", 20))
+        ]
+        for merged in (2, 1)
+    )
+    stops = f'hooks.stops={{use="./clouds.py:Stops", args={{at=4, mark="{tmp_path / "mark"}"}}}}'
+    one, both = new_clouds(*alone), ranks_trained(*together, stops)
+    assert train_here(one) == 0
+    assert train_here(both, resume=True) == 2
+    text = "a batch_sampler shares out whole batches, and those of 2 ranks are others"
+    assert text in records(both, "refused")[-1]["reason"]
+    assert carry_out(both, 2, resume=True) == [0, 0], printed(both, 0)
+    assert_alike(one, both, "model", "model_ema")
+
+
 @pytest.mark.parametrize(
     ("strategy", "worlds"),
     [("fsdp", (2, 4, 1)), ("fsdp", (1, 2)), ("ddp", (2, 1)), ("ddp", (1, 2))],

@@ -28,6 +28,7 @@ WARM = (
 )
 PLAIN = "hooks.schedule.enabled=false"
 LOADED = 'data.train={use="./loaders.py:dataset", args={examples=40}, loader={batch_size=8, shuffle=true}}'
+BUCKETS = 'data.train={use="./loaders.py:dataset", args={examples=40}, loader={batch_sampler="./loaders.py:Buckets"}}'
 Fork = Callable[..., RunDir]
 
 
@@ -52,6 +53,7 @@ def rates(run_dir: RunDir) -> dict[int, float]:
     [
         pytest.param((), id="a source"),
         pytest.param((LOADED, COSINE, "run.accumulate=2"), id="a dataset, accumulated, scheduled"),
+        pytest.param((BUCKETS,), id="batches of any size"),
         pytest.param(('data.train={use="./loaders.py:Numbers", loader={batch_size=8}}',), id="a stream"),
         pytest.param(('task.use="./own_tasks.py:Remembers"',), id="a task with a state"),
     ],
@@ -154,6 +156,22 @@ def test_a_place_among_other_batches_trains_nothing_less(trained: Trained, fork:
     assert records(child, "end")[-1]["it"] == 9
     over = fork(parent, "it00000005", "data.train.loader.batch_size=16")
     assert records(over, "run")[0]["it"] == 5 and records(over, "end")[-1]["it"] == 9
+
+
+@pytest.mark.parametrize(
+    ("data", "change", "place", "again"),
+    [
+        pytest.param(BUCKETS, LOADED, 8, 3, id="from batches of any size"),
+        pytest.param(LOADED, BUCKETS, 20, 4, id="to batches of any size"),
+    ],
+)
+def test_a_place_is_counted_in_the_sizes_of_a_batch_sampler(
+    trained: Trained, fork: Fork, data: str, change: str, place: int, again: int
+) -> None:
+    """Three batches of 5, 2 and 4, and three of 8."""
+    parent = trained(*KEEPS, data, "run.max_epochs=1")
+    child = fork(parent, "it00000003", change)
+    assert f"the place in the epoch is example {place}: {again} examples are trained again" in messages(child)
 
 
 def test_a_model_of_other_parameters_is_the_users_mistake(trained: Trained, fork: Fork) -> None:

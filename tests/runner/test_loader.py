@@ -7,13 +7,15 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
+from itertools import chain
+from math import ceil
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler
@@ -28,11 +30,12 @@ from hookflow.runner.data.source import Source, as_source, close
 from hookflow.runner.numerics import random_state as random_state_module
 from hookflow.runner.numerics.random_state import generator_states, random_state, seed_everything
 from tests.conftest import TESTS
-from tests.loaders import Images, Numbers, context, dataset, with_sampler
+from tests.loaders import Buckets, Images, Numbers, context, dataset, with_sampler
 from tests.runner.same import assert_same
 
 CPU = torch.device("cpu")
 HERE = Where("test")
+BUCKETS = {"batch_size": None, "batch_sampler": "./loaders.py:Buckets"}
 
 
 def source(
@@ -221,6 +224,24 @@ def test_a_sampler_says_the_order_and_is_told_seed_and_epoch() -> None:
         ({"augment": "./loaders.py:mean"}, "augment is called with a batch and a generator, and", ""),
         ({"on_device": True, "collate": "./loaders.py:names"}, "on_device needs tensors with a row for each of", ""),
         ({"on_device": True, "collate": "./loaders.py:mean"}, "collate makes a tensor of shape (4,)", ""),
+        (
+            BUCKETS | {"batch_sampler": "./loaders.py:numbers_of_batches"},
+            "the batch_sampler gave a int where a list of indices is needed",
+            "`sampler` gives indices",
+        ),
+        (BUCKETS | {"batch_sampler": "./loaders.py:an_empty_batch"}, "gave an empty batch in epoch 0", ""),
+        (BUCKETS | {"batch_sampler": "./loaders.py:beyond_in_batches"}, "the batch_sampler gave the index 24", "to 23"),
+        (
+            BUCKETS | {"batch_sampler": "./loaders.py:Shorter"},
+            "the batch_sampler gave 4 batches in epoch 0, and 3 in epoch 1",
+            "let `batches` be as many as the shortest has",
+        ),
+        (
+            BUCKETS | {"batch_sampler": "./loaders.py:single_batches", "world": 2},
+            "the last batch of epoch 0 cannot be sharded across 2 ranks: each needs an example",
+            "leave it out: batches = 4",
+        ),
+        (BUCKETS | {"batches": 7}, "an epoch of this dataset has 6 batches, and not 7", "leave it out"),
         ({"batch_size": 25, "drop_last": True}, "the dataset yields no batches", "smaller than a batch"),
         ({"batch_size": 2, "world": 3}, "batches of 2 cannot be sharded across 3 ranks", "of all of them together"),
         ({"batch_size": 25, "world": 25}, "24 examples cannot be sharded across 25 ranks", ""),
@@ -239,6 +260,52 @@ def test_a_sampler_that_gives_less_in_a_later_epoch_is_a_mistake() -> None:
     assert len(epoch(of)) == 6
     with pytest.raises(UserError, match="gave 24 indices in epoch 0, and 23 in epoch 1"):
         epoch(of, 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"on_device": True}], ids=str)
+def test_a_batch_sampler_makes_the_batches_of_pytorchs_loader(
+    closing: Callable[[Source], Source], options: dict[str, Any]
+) -> None:
+    data, sampler = dataset(30), Buckets(dataset(30), seed=5)
+    of: Any = closing(source(data, **BUCKETS, **options))
+    assert (len(of), of.info["examples"], of.info["batch_size"]) == (8, 30, 0)
+    assert of.info["note"].startswith("batches of 2 to 6 examples")
+    for number in (1, 0, 2):
+        sampler.set_epoch(number)
+        expected = [tuple(batch) for batch in DataLoader(data, batch_sampler=sampler)]
+        for start in (0, 4):
+            seen = [(tuple(batch), of.batch_size(k)) for k, batch in enumerate(of.epoch(number, start), start)]
+            assert_same([batch for batch, _ in seen], expected[start:])
+            assert [size for _, size in seen] == [len(batch[1]) for batch in expected[start:]]
+        assert [len(indices) for indices in of.indices(number)] == of.global_batch_sizes(number)
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=12), st.integers(2, 4), st.integers(0, 3))
+def test_ranks_have_whole_batches_of_a_batch_sampler(sizes: list[int], world: int, number: int) -> None:
+    sampler, drawn = Buckets(dataset(30), 5, tuple(sizes)), {}
+    for each in (0, 1, number):
+        sampler.set_epoch(each)
+        drawn[each] = [*sampler]
+    batches = min(ceil(len(each) / world) for each in drawn.values())
+    for last in (each[(batches - 1) * world : batches * world] for each in drawn.values()):
+        shared = [len(range(k, world, len(last))) for k in range(len(last))]
+        assume(all(len(batch) >= ranks for batch, ranks in zip(last, shared, strict=True)))
+    named = {"use": "./loaders.py:Buckets", "args": {"sizes": sizes}}
+    section = BUCKETS | {"batch_sampler": named, "batches": batches}
+    ranks: list[Any] = [source(dataset(30), rank=rank, world=world, **section) for rank in range(world)]
+    shares = [[batch.tolist() for batch in of.indices(number)] for of in ranks]
+    for of in ranks:
+        list(of.epoch(number))
+    assert {len(share) for share in shares} == {len(ranks[0])}
+    for index in range(len(ranks[0])):
+        parts, whole = [share[index] for share in shares], drawn[number][index * world : (index + 1) * world]
+        assert all(parts)
+        assert sorted(chain(*parts)) == sorted(chain(*whole))
+        assert parts == whole or len(whole) < world
+        assert all(any({*part} <= {*batch} for batch in whole) for part in parts), "no rank mixes two batches"
+        for of in ranks:
+            assert of.global_batch_size(index) == sum(map(len, parts))
+        assert [of.batch_size(index) for of in ranks] == [len(part) for part in parts]
 
 
 def test_what_gives_batches_needs_no_loader() -> None:

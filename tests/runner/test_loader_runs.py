@@ -19,11 +19,13 @@ from hookflow.runner.data.workers import WorkerError, explaining_worker_errors
 from tests.conftest import TOY, NewRun, Train, Trained, hookflow_here, messages, reason, records
 from tests.processes import Training
 from tests.runner.same import assert_same_end, logged
+from tests.runner.test_batch_size import alike
 from tests.runner.test_resume import EVERY_3, strikes
 
 
 def over(name: str, split: str = "train", **loader: object) -> str:
-    keys = ", ".join(f"{key} = {toml(value)}" for key, value in {"batch_size": 8, **loader}.items())
+    given = {key: value for key, value in {"batch_size": 8, **loader}.items() if value is not None}
+    keys = ", ".join(f"{key} = {toml(value)}" for key, value in given.items())
     return f'data.{split}={{use="./loaders.py:{name}", loader={{{keys}}}}}'
 
 
@@ -35,6 +37,7 @@ DATA = {
     "fetched here": over("Clouds"),
     "by workers": over("Clouds", workers=2),
     "by a sampler": over("Clouds", sampler="./loaders.py:weighted"),
+    "by a batch sampler": over("Clouds", batch_size=None, batch_sampler="./loaders.py:Buckets"),
     "on the device": over("Clouds", on_device=True, augment="./loaders.py:noisy"),
     "a stream": over("Numbers"),
     "a stream by workers": over("Numbers", workers=2, batches=7),
@@ -60,6 +63,21 @@ def test_workers_change_no_bit_of_a_run(new_run: NewRun, train_here: Train) -> N
     assert [train_here(run) for run in runs] == [0, 0]
     assert_same_end(*runs)
     assert any("workers share" in text for text in messages(runs[1])) == (len(os.sched_getaffinity(0)) < 4)
+
+
+def test_batches_of_any_size_count_by_their_examples(trained: Trained) -> None:
+    """In an accumulated step, in the means of a log and in those of a validation: as their union in one batch."""
+    runs = []
+    for merged, accumulate in ((2, 1), (1, 2)):
+        buckets = f'{{use="./loaders.py:Buckets", args={{merged={merged}}}}}'
+        data = (
+            f'data.{split}={{use="./loaders.py:dataset", args.examples={count}, loader.batch_sampler={buckets}}}'
+            for split, count in (("train", 30), ("val", 21))
+        )
+        plain = 'model={use="./distributed/clouds.py:Plain"}'
+        runs.append(trained(*data, plain, f"run.accumulate={accumulate}"))
+    alike(*runs, "val/loss", "accuracy")
+    assert [record["data"]["train"]["batches"] for run in runs for record in records(run, "run")] == [4, 8]
 
 
 def test_workers_are_gone_when_the_run_is_stopped_in_mid_epoch(
@@ -173,7 +191,11 @@ def test_a_connection_error_of_the_user_is_not_explained_and_a_lost_worker_has_n
         (over("Clouds", shuffle=True, sampler="./loaders.py:Every"), "shuffle and a sampler both say the order"),
         (over("Clouds", on_device=True, workers=2), "data on the device are fetched by no workers"),
         (over("Clouds", bach_size=2), "did you mean"),
-        ('data.train={use="./loaders.py:Clouds", loader={shuffle=true}}', 'lacks the key "batch_size"'),
+        ('data.train={use="./loaders.py:Clouds", loader={shuffle=true}}', "the key batch_size is required, unless"),
+        (
+            over("Clouds", batch_sampler="./loaders.py:Buckets"),
+            "batch_size and a batch_sampler both say which examples",
+        ),
     ],
 )
 def test_mistakes_of_the_file_are_told_before_anything_is_made(tmp_path: Path, data: str, said: str) -> None:
@@ -190,6 +212,7 @@ def test_mistakes_of_the_file_are_told_before_anything_is_made(tmp_path: Path, d
         (over("Clouds", collate="./loaders.py:WIDTH"), "collate must be a function or a class"),
         (over("Endless"), "Endless has no length, so it is not known how many batches make an epoch"),
         (over("Numbers", shuffle=True), "shuffle needs a dataset with __getitem__ and __len__"),
+        (over("Numbers", batch_size=None, batch_sampler="./loaders.py:Buckets"), "batch_sampler needs a dataset with"),
         (over("Numbers", on_device=True), "on_device needs a dataset with __getitem__ and __len__"),
         (over("Empty", batches=3), "the stream Empty is empty"),
     ],

@@ -6,11 +6,12 @@ the saved state becomes one that `Snapshot.restore` takes. State that is left ou
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate, islice
 from math import ceil
 from typing import Any
 
@@ -98,24 +99,31 @@ class Fork:
 
     def _at_its_place(self, state: State) -> State:
         """Return the state with the place in the data carried over by examples, and the iterations counted anew."""
-        position, train, accumulate = state["position"], self.parts.data["train"], self.parts.section.accumulate
-        then, now = position["batch_size"], train.info["batch_size"]  # 0 where it is not known
+        position, train, group = state["position"], self.parts.data["train"], self.parts.section.accumulate
+        then, now = position["batch_size"], train.info["batch_size"]  # 0 where it is not known, or varies
+        sizes = (
+            train.global_batch_sizes(position["epoch"])[: len(train)] if hasattr(train, "global_batch_sizes") else []
+        )
         epochs = position["iters_per_epoch"], self.parts.iters_per_epoch
-        if (then, epochs[0], self.then[0].run.accumulate) == (now, epochs[1], accumulate):
+        same = (then, epochs[0], self.then[0].run.accumulate) == (now, epochs[1], group)
+        if same and not sizes and "examples" not in position:
             return self._own_data(state, position["batch_idx"])
-        done, batches, whole = position["batch_idx"], len(train), train.info["examples"]
-        if then and now:
-            examples = done * then
-            done = batches if whole and examples >= whole else min(examples // now, batches)
-            done -= done % accumulate if done < batches else 0
-            if done < batches and (again := examples - done * now) and "next" not in state["data"].get("train", {}):
-                self.say(f"the place in the epoch is example {done * now:,}: {again:,} examples are trained again")
+        done, batches = position["batch_idx"], len(train)
+        examples = position.get("examples", done * then)
+        if (examples or not done) and (sizes or now):
+            ends = [*accumulate(sizes)] or [now * k for k in range(1, batches + 1)]
+            whole = ends[-1] if sizes else train.info["examples"]
+            done = batches if whole and examples >= whole else bisect_right(ends, examples)
+            done -= done % group if done < batches else 0
+            place = ends[done - 1] if done else 0
+            if done < batches and (again := examples - place) and "next" not in state["data"].get("train", {}):
+                self.say(f"the place in the epoch is example {place:,}: {again:,} examples are trained again")
         else:
             done = min(done, batches)
             self.say("the examples of a batch are not known: the place in the epoch is counted in batches", "warn")
         result = {**position, "batch_idx": done}
         if epochs[0] != epochs[1] and self.parts.section.max_iters is None:
-            self._renumber(result, position["epoch"] * epochs[1] + ceil(done / accumulate))
+            self._renumber(result, position["epoch"] * epochs[1] + ceil(done / group))
             triggers = state["triggers"]
             state["triggers"] = {key: each for key, each in triggers.items() if "it" not in (each["every"] or ())}
         state["position"] = result

@@ -56,7 +56,7 @@ class Snapshot:
             "group": self.update.group.state_dict(),
             "step_guard": guard.state_dict() if guard else {},
             "position": state.state_dict()
-            | self._batch_size()
+            | self._examples()
             | {"validation_due": [*(validation_due or state.validation_due)]},
             "requests": self.context.requests.state_dict(),
             "engine": self.context.engine.state_dict(),
@@ -73,10 +73,17 @@ class Snapshot:
             "random": random_state(self.parts.device),
         }
 
-    def _batch_size(self) -> dict[str, int]:
-        """Return the examples of a batch on all ranks, by which a fork finds the place among other batches."""
-        train = self.parts.data.get("train")
-        return {"batch_size": train.info["batch_size"]} if train is not None else {}
+    def _examples(self) -> dict[str, int]:
+        """Return the examples of a batch on all ranks, by which a fork finds the place among other batches.
+
+        Where batches are of several sizes, that is 0, and `examples` are those of the epoch so far.
+        """
+        train, state = self.parts.data.get("train"), self.context.state
+        if train is None:
+            return {}
+        sizes = getattr(train, "global_batch_sizes", None)
+        so_far = {"examples": sum(sizes(state.epoch)[: state.batch_idx])} if sizes and state.batch_idx else {}
+        return {"batch_size": train.info["batch_size"]} | so_far
 
     def nonfinite_weights(self, state: Mapping[str, Any]) -> Iterator[str]:
         """Yield the names of parameters and running statistics in a captured state that are not finite."""
@@ -93,6 +100,10 @@ class Snapshot:
         Raises UserError when the checkpoint is that of another model or optimizer. A fork has the state adapted.
         """
         if (before := 1 + len(state.get("ranks", []))) != self.parts.ranks.world:
+            if adapt is None and hasattr(self.parts.data.get("train"), "global_batch_sizes"):
+                message = f"a batch_sampler shares out whole batches, and those of {before} ranks are others"
+                hint = f"resume it on {before} ranks; hookflow fork carries the place over by examples"
+                raise UserError(Problem(message, self.parts.place("data.train.loader.batch_sampler"), hint))
             self.say(f"saved by {before} ranks, resumed on {self.parts.ranks.world}: not bit-identical", "warn")
         state = local_state(state, self.parts.ranks)
         if adapt is not None:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default
 
 from hookflow.errors import Problem, UserError
 from hookflow.runner.data.base import DataContext, Sized, map_parts, prefetch, tensors
-from hookflow.runner.data.loader_parts import BatchSampler, LoaderParts
+from hookflow.runner.data.loader_parts import BatchSampler, GivenBatches, LoaderParts
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
 from hookflow.runner.numerics.random_state import (
     RNGStream,
@@ -28,7 +28,23 @@ Key = tuple[Sequence[int], Tensor]
 """Key of a batch: the seeds of the generators, none where it draws nothing; and the indices of its examples."""
 
 
-class Loader(Sized):
+class _ByIndex(Sized):
+    """A source out of a map-style dataset, whose `parts` determine the examples of each batch."""
+
+    def __init__(self, data: Any, parts: LoaderParts) -> None:
+        self.dataset, self._parts = data, parts
+        self._sampler = sampler = parts.batches_of(data)
+        self.sampler = sampler.order
+        self.batch_size, self.global_batch_size = sampler.batch_size, sampler.global_batch_size
+        if isinstance(sampler, GivenBatches):
+            self.global_batch_sizes = sampler.global_batch_sizes
+
+    def indices(self, epoch: int) -> list[Tensor]:
+        """Return the indices in the dataset of the examples of each batch on this rank: int64 (batch,)."""
+        return self._sampler.batches(epoch)
+
+
+class Loader(_ByIndex):
     """A source out of a map-style dataset: each batch is a pure function of the run's seed, the epoch and its index.
 
     That holds for the random numbers of the dataset, too: the fetching process seeds the generators of Python, NumPy
@@ -36,15 +52,11 @@ class Loader(Sized):
     """
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:
-        sampler = parts.batch_sampler(data)
-        self.batch_size, self.global_batch_size = sampler.batch_size, sampler.global_batch_size
-        self._parts = parts
+        super().__init__(data, parts)
         self.workers = workers = parts.section.workers
-        self.sampler = sampler.order
         self._draws = may_draw(data) or parts.collate is not default_collate
-        self._keys = _Keys(sampler, parts.context, self._draws)
+        self._keys = _Keys(self._sampler, parts.context, self._draws)
         self._batches: Any = None
-        self.dataset = data
         self._fetches = fetches = _FetchBatch(data, parts.collate)
         self.loader: DataLoader[Any] | None = None
         # without workers and pinned memory PyTorch's loader takes 17 µs a batch for a call
@@ -52,7 +64,7 @@ class Loader(Sized):
             options = loader_options(fetches, type(data).__name__, parts)
             with no_loader_warnings():
                 self.loader = DataLoader(fetches, sampler=self._keys, persistent_workers=workers > 0, **options)
-        self.info = sampler.describe(type(data).__name__, parts.worker_note, synthetic=False)
+        self.info = self._sampler.describe(type(data).__name__, parts.worker_note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         self._keys.epoch, self._keys.start = epoch, start
@@ -65,10 +77,6 @@ class Loader(Sized):
             batches = forked(self._batches, len(self._keys)) if self._draws else self._batches
         yield from self._parts.augmented(prefetch(batches, self._parts.context), epoch, start)
 
-    def indices(self, epoch: int) -> list[Tensor]:
-        """Return the indices in the dataset of the examples of each batch on this rank: int64 (batch,)."""
-        return self._keys.sampler.batches(epoch)
-
     def close(self) -> None:
         if self.loader is not None and self.workers and self._batches is not None:
             end_workers(self._batches, self.info["name"], self._parts.context.say)
@@ -78,7 +86,7 @@ class Loader(Sized):
 class _Keys:
     """The keys of the batches of an epoch from an index on, passed to the fetching processes."""
 
-    def __init__(self, sampler: BatchSampler, context: DataContext, seeded: bool) -> None:
+    def __init__(self, sampler: BatchSampler | GivenBatches, context: DataContext, seeded: bool) -> None:
         self.sampler, self._context, self._seeded = sampler, context, seeded
         self.epoch = self.start = 0
 
@@ -152,7 +160,7 @@ def forked(batches: Iterator[Any], count: int) -> Iterator[Any]:
         yield batch
 
 
-class OnDevice(Sized):
+class OnDevice(_ByIndex):
     """A source out of a map-style dataset that is collated once, as one batch of all its examples, and kept.
 
     Random draws of the dataset are made once; what should differ from epoch to epoch belongs in `augment`. Raises
@@ -160,20 +168,14 @@ class OnDevice(Sized):
     """
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:
-        self._parts, context = parts, parts.context
-        self._sampler = parts.batch_sampler(data)
-        self.dataset, self.sampler, self.loader = data, self._sampler.order, None
-        self.batch_size, self.global_batch_size = self._sampler.batch_size, self._sampler.global_batch_size
+        super().__init__(data, parts)
+        context, self.loader = parts.context, None
         with seeded(derive_seed(context.seed, RNGStream.EXAMPLES)):
             full = parts.collate(examples_of(data, list(range(len(data)))))
         _check_rows(full, len(data), parts)
         self._full = context.to_device(full)
         note = f"{sum(tensor.nbytes for tensor in tensors(self._full)) / 2**20:.1f} MiB on {context.device}"
         self.info = self._sampler.describe(type(data).__name__, note, synthetic=False)
-
-    def indices(self, epoch: int) -> list[Tensor]:
-        """Return the indices in the dataset of the examples of each batch on this rank: int64 (batch,)."""
-        return self._sampler.batches(epoch)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         indices = self._sampler.indices(epoch).to(self._parts.context.device)

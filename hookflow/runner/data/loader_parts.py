@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import accumulate
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,14 @@ from hookflow.runner.numerics.random_state import RNGStream, batch_seed, derive_
 CALLED_WITH = {
     "collate": ("a list of examples",),
     "sampler": ("the dataset",),
+    "batch_sampler": ("the dataset",),
     "augment": ("a batch", "a generator"),
     "worker_init_fn": ("the number of the worker",),
 }
 """The arguments of each named part."""
+
+SAMPLERS = ("sampler", "batch_sampler")
+"""The parts that are made for a dataset, with the run's seed where they take one."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class LoaderParts:
     place: Callable[[str], Where]
     collate: Callable[[list[Any]], Any] = default_collate
     sampler: Callable[[Any], Any] | None = None
+    batch_sampler: Callable[[Any], Any] | None = None
     augment: Callable[[Any, torch.Generator], Any] | None = None
     worker_init_fn: Callable[[int], Any] | None = None
     shuffle: bool = False
@@ -50,9 +57,13 @@ class LoaderParts:
         workers = self.section.workers
         return f"fetched by {workers} worker{'s' * (workers > 1)}" if workers else ""
 
-    def batch_sampler(self, data: Any) -> BatchSampler:
+    def batches_of(self, data: Any) -> BatchSampler | GivenBatches:
         """Return which examples of a map-style dataset each batch takes. Raises UserError when that cannot be."""
         context = self.context
+
+        def drawn(make: Callable[[Any], Any], key: str) -> Drawn:
+            return Drawn(make(data), len(data), context.seed, key, self.place(key))
+
         options: dict[str, Any] = {
             "batch_size": self.section.batch_size,
             "drop_last": self.section.drop_last,
@@ -61,12 +72,15 @@ class LoaderParts:
             "world": context.world,
             "batches": self.section.batches,
         }
-        sampler = (
-            BatchSampler(len(data), shuffle=self.shuffle, **options)
-            if self.sampler is None
-            else CustomBatchSampler(self.sampler(data), len(data), self.place("sampler"), **options)
-        )
-        if sampler.examples < context.world:
+        sampler: BatchSampler | GivenBatches
+        if self.batch_sampler is not None:
+            given, batches = drawn(self.batch_sampler, "batch_sampler"), self.section.batches
+            sampler = GivenBatches(given, batches, rank=context.rank, world=context.world, several=self.shuffle)
+        elif self.sampler is not None:
+            sampler = CustomBatchSampler(drawn(self.sampler, "sampler"), **options)
+        else:
+            sampler = BatchSampler(len(data), shuffle=self.shuffle, **options)
+        if sampler.examples < context.world and self.batch_sampler is None:
             message = f"{sampler.examples} examples cannot be sharded across {context.world} ranks: each needs one"
             raise UserError(Problem(message, self.place("batch_size")))
         if len(sampler) > sampler.available:
@@ -121,7 +135,7 @@ def loader_parts(
             result[name] = _made(name, part, shown[name], make, place, context.seed)
         except UserError as error:
             problems += error.problems
-    if section.batch_size < context.world:
+    if section.batch_size is not None and section.batch_size < context.world:
         ranks = f"{context.world} ranks: each needs an example"
         message = f"batches of {section.batch_size} cannot be sharded across {ranks}"
         problems.append(Problem(message, place("batch_size"), "batch_size counts the examples of all of them together"))
@@ -139,9 +153,9 @@ def _made(
     if not callable(make):
         message = f'{name} must be a function or a class, and "{part.use}" is a {type(make).__name__}'
         raise UserError(Problem(message, where))
-    is_object = isinstance(make, type) and name != "sampler"
+    is_object = isinstance(make, type) and name not in SAMPLERS
     takes = [] if is_object else [p.name for p in parameters_of(make) if p.name not in part.args]
-    filled = {*takes[: len(called_with)], *({"seed"} if name == "sampler" else ())}
+    filled = {*takes[: len(called_with)], *({"seed"} if name in SAMPLERS else ())}
 
     def argument(provided: str) -> Where:
         return place(f"{name}.args.{provided}" if provided else name)
@@ -149,7 +163,7 @@ def _made(
     wrong = wrong_arguments(make, part.args, name, argument, filled, public=public.args)
     if problems := list(wrong):
         raise UserError(problems)
-    offered = {"seed": seed} if name == "sampler" and "seed" in takes else {}
+    offered = {"seed": seed} if name in SAMPLERS and "seed" in takes else {}
     made: Any = make(**part.args) if is_object else partial(make, **{**offered, **part.args})
     try:
         inspect.signature(made).bind(*called_with)
@@ -247,47 +261,168 @@ class BatchSampler(BatchSharding):
         return [self.shard(order, index) for index in range(len(self))]
 
 
-class CustomBatchSampler(BatchSampler):
-    """Batches in the order of the user's sampler, which is run through at the start of each epoch.
+class Drawn:
+    """What the user's sampler gives in an epoch; it is run through at the start of each one.
 
     The global generators are seeded for the epoch meanwhile, so that its order can be reproduced though the sampler
-    has no state. `set_epoch(epoch)` is called if there is one. Raises UserError at `where` when the sampler gives
-    something else than indices of examples, or more or fewer in later epochs.
+    has no state. `set_epoch(epoch)` of the sampler, and of one within it, is called if it is there.
     """
 
-    def __init__(self, sampler: Iterable[Any], data: int, where: Where, *, seed: int, **options: Any) -> None:
-        self._sampler = sampler
-        self._data = data
-        self._where = where
-        self.seed = seed
+    def __init__(self, sampler: Iterable[Any], examples: int, seed: int, key: str, where: Where) -> None:
+        self.sampler = sampler
+        self.key, self.where = key, where
+        self._examples, self._seed = examples, seed
+
+    def epoch(self, epoch: int) -> list[Any]:
+        for owner in (self.sampler, getattr(self.sampler, "sampler", None)):
+            if set_epoch := getattr(owner, "set_epoch", None):
+                set_epoch(epoch)
+        with seeded(derive_seed(self._seed, RNGStream.ORDER, epoch)):
+            return [*self.sampler]
+
+    def index(self, provided: Any) -> int:
+        """Return an index of an example. Raises UserError where it is something else."""
+        try:
+            index: int = provided.__index__()
+        except (AttributeError, TypeError):
+            hint = {
+                "sampler": "a sampler gives one index at a time; batches are made of them here",
+                "batch_sampler": "a batch_sampler gives one list of indices at a time, which is a batch",
+            }
+            message = f"the {self.key} gave a {type(provided).__name__} where an index is needed"
+            raise UserError(Problem(message, self.where, hint[self.key])) from None
+        if not 0 <= index < self._examples:
+            message = f"the {self.key} gave the index {index}, and the dataset has {self._examples} examples"
+            raise UserError(Problem(message, self.where, f"they count from 0 to {self._examples - 1}"))
+        return index
+
+
+class CustomBatchSampler(BatchSampler):
+    """Batches in the order of the user's sampler.
+
+    Raises UserError when the sampler gives something else than indices of examples, or more or fewer in later epochs.
+    """
+
+    def __init__(self, drawn: Drawn, *, seed: int, **options: Any) -> None:
+        self._drawn = drawn
         super().__init__(len(self._sampled(0)), shuffle=False, seed=seed, **options)
 
     @property
     def order(self) -> Any:
-        return self._sampler
+        return self._drawn.sampler
 
     def indices(self, epoch: int) -> Tensor:
         """Return the indices that the sampler gives in the epoch."""
         result = self._sampled(epoch)
         if len(result) != self.examples:
             message = f"the sampler gave {self.examples} indices in epoch 0, and {len(result)} in epoch {epoch}"
-            raise UserError(Problem(message, self._where, "every epoch must have as many"))
+            raise UserError(Problem(message, self._drawn.where, "every epoch must have as many"))
         return result
 
     def _sampled(self, epoch: int) -> Tensor:
-        if set_epoch := getattr(self._sampler, "set_epoch", None):
-            set_epoch(epoch)
-        with seeded(derive_seed(self.seed, RNGStream.ORDER, epoch)):
-            return torch.tensor([self._index(provided) for provided in self._sampler], dtype=torch.int64)
+        indices = [self._drawn.index(provided) for provided in self._drawn.epoch(epoch)]
+        return torch.tensor(indices, dtype=torch.int64)
 
-    def _index(self, provided: Any) -> int:
-        try:
-            index: int = provided.__index__()
-        except (AttributeError, TypeError):
-            message = f"the sampler gave a {type(provided).__name__} where an index is needed"
-            hint = "a sampler gives one index at a time; batches are made of them here"
-            raise UserError(Problem(message, self._where, hint)) from None
-        if not 0 <= index < self._data:
-            message = f"the sampler gave the index {index}, and the dataset has {self._data} examples"
-            raise UserError(Problem(message, self._where, f"they count from 0 to {self._data - 1}"))
-        return index
+
+Shares = list[list[int]]
+"""The indices of the examples of a batch, by rank."""
+
+
+class GivenBatches:
+    """The batches of the user's batch sampler, of any sizes. It has the methods of a `BatchSampler`.
+
+    A batch of the run is a whole one for each rank. Where too few are left for that, the examples of each are sharded
+    across some of the ranks. Raises UserError when that cannot be, when the sampler gives something else than lists of
+    indices, or another number of them in a later epoch; where `batches` make an epoch, there may be more. Epoch 1 is
+    gone through before training, if the epochs of the data are `several`.
+    """
+
+    def __init__(self, drawn: Drawn, batches: int | None, *, rank: int, world: int, several: bool) -> None:
+        self.rank, self.world = rank, world
+        self._drawn, self._taken = drawn, batches
+        given = self._given(0)
+        self.available = ceil(len(given) / world)
+        self._cached = 0, self._shared_out(given, 0)
+        self.examples = sum(self.global_batch_sizes(0))
+        if several and len(self) <= self.available:
+            self._shares(1)
+
+    def __len__(self) -> int:
+        return self.available if self._taken is None else self._taken
+
+    @property
+    def order(self) -> Any:
+        return self._drawn.sampler
+
+    def indices(self, epoch: int) -> Tensor:
+        """Return the indices of this rank's examples, int64 (examples,), and take on the sizes of its batches."""
+        self._sizes = [[len(share) for share in shares] for shares in self._shares(epoch)]
+        self._ends = [*accumulate(sizes[self.rank] for sizes in self._sizes)]
+        return torch.tensor([k for shares in self._shares(epoch) for k in shares[self.rank]], dtype=torch.int64)
+
+    def batch_size(self, index: int) -> int:
+        """Return how many examples this rank has in the batch at `index`."""
+        return self._sizes[index][self.rank]
+
+    def global_batch_size(self, index: int) -> int:
+        """Return how many examples all ranks together have in the batch at `index`."""
+        return sum(self._sizes[index])
+
+    def shard(self, indices: Tensor, index: int) -> Tensor:
+        """Return this rank's part of the batch at `index`, out of the `indices` of the epoch."""
+        return indices[self._ends[index] - self.batch_size(index) : self._ends[index]]
+
+    def batches(self, epoch: int) -> list[Tensor]:
+        """Return the indices of this rank's examples in each batch of the epoch."""
+        return [torch.tensor(shares[self.rank], dtype=torch.int64) for shares in self._shares(epoch)]
+
+    def global_batch_sizes(self, epoch: int) -> list[int]:
+        """Return how many examples all ranks together have in each batch of the epoch."""
+        return [sum(map(len, shares)) for shares in self._shares(epoch)]
+
+    def describe(self, name: str, note: str, *, synthetic: bool) -> DataInfo:
+        """Return the `info` of a source of these batches, whose sizes have no number of their own."""
+        sizes = self.global_batch_sizes(0)
+        here = f"batches of {min(sizes)} to {max(sizes)} examples" if sizes else ""
+        return DataInfo(
+            name=name,
+            examples=self.examples,
+            batches=len(self),
+            batch_size=0,
+            synthetic=synthetic,
+            note="; ".join(filter(None, (here, note))),
+        )
+
+    def _shares(self, epoch: int) -> list[Shares]:
+        """Return the batches of an epoch, each shared out among the ranks."""
+        if self._cached[0] != epoch:
+            self._cached = epoch, self._shared_out(self._given(epoch), epoch)
+        return self._cached[1]
+
+    def _given(self, epoch: int) -> list[list[int]]:
+        drawn, result = self._drawn, []
+        for batch in drawn.epoch(epoch):
+            if not isinstance(batch, Iterable) or isinstance(batch, str):
+                message = f"the batch_sampler gave a {type(batch).__name__} where a list of indices is needed"
+                raise UserError(Problem(message, drawn.where, "it gives one batch at a time; `sampler` gives indices"))
+            result.append([drawn.index(provided) for provided in batch])
+            if not result[-1]:
+                raise UserError(Problem(f"the batch_sampler gave an empty batch in epoch {epoch}", drawn.where))
+        return result
+
+    def _shared_out(self, given: list[list[int]], epoch: int) -> list[Shares]:
+        world, count = self.world, ceil(len(given) / self.world)
+        if count < len(self) <= self.available or (count > len(self) and self._taken is None):
+            each = " for each rank" * (world > 1)
+            message = f"the batch_sampler gave {self.available} batches{each} in epoch 0, and {count} in epoch {epoch}"
+            hint = "every epoch must have as many; or let `batches` be as many as the shortest has"
+            raise UserError(Problem(message, self._drawn.where, hint))
+        result = [given[k : k + world] for k in range(0, len(given), world)][: len(self)]
+        if result and (left := len(last := result[-1])) < world:
+            sharing = [len(range(number, world, left)) for number in range(left)]
+            result[-1] = [last[rank % left][rank // left :: sharing[rank % left]] for rank in range(world)]
+            if not all(result[-1]):
+                some = f"the last {left} batches" if left > 1 else "the last batch"
+                message = f"{some} of epoch {epoch} cannot be sharded across {world} ranks: each needs an example"
+                raise UserError(Problem(message, self._drawn.where, f"leave it out: batches = {count - 1}"))
+        return result

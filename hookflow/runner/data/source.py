@@ -253,7 +253,8 @@ def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., Non
         loader = pipeline.data.train.loader
         made = "as the source gives them"
         if loader is not None:
-            made = f"{'in the order of the sampler' if loader.sampler else 'unshuffled'} and unaugmented"
+            ordered = loader.sampler or loader.batch_sampler
+            made = f"{'in the order of the sampler' if ordered else 'unshuffled'} and unaugmented"
         say(f"run.overfit: trains{validates} on the same {len(same)} of {whole} batches in each epoch, {made}", "warn")
     return result
 
@@ -307,7 +308,7 @@ class Repeated(Limited):
 
     def __getattr__(self, name: str) -> Any:
         """Return the kept sizes of the batches, or what the source has beyond its state, which does not change."""
-        if name in ("state_dict", "load_state_dict", "close"):
+        if name in ("state_dict", "load_state_dict", "close", "global_batch_sizes"):
             raise AttributeError(name)
         if name in self._sizes:
             return self._sizes[name].__getitem__

@@ -40,11 +40,12 @@ class SeededIterable(Shipped, IterableDataset[Any]):
     fewer than `world` examples is left out. A dataset that `shards_itself` gives this rank's examples already.
     """
 
-    def __init__(self, data: Any, parts: LoaderParts, *, shards_itself: bool) -> None:
+    def __init__(self, data: Any, parts: LoaderParts, batch_size: int, *, shards_itself: bool) -> None:
+        """`batch_size` counts the examples of this rank."""
         context = parts.context
         self.data = data
         self.seed = context.seed
-        self.batch_size = parts.section.batch_size // context.world
+        self.batch_size = batch_size
         self.drop_last, self.collate = parts.section.drop_last, parts.collate
         self.rank, self.world = (0, 1) if shards_itself else (context.rank, context.world)
         self.seed_suffix = (context.rank,) if shards_itself and context.rank else ()
@@ -304,25 +305,26 @@ def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stream:
     torchdata is missing, for a key that a stream cannot have, and when the length of an epoch is unknown.
     """
     section, world = parts.section, parts.context.world
+    size = section.batch_size or world  # without one there is a batch_sampler, which is refused
     problems = [
         Problem(f"{key} needs a dataset with __getitem__ and __len__; this one is iterable", parts.place(key))
-        for key in ("shuffle", "sampler", "on_device")
+        for key in ("shuffle", "sampler", "batch_sampler", "on_device")
         if getattr(section, key)
     ]
     if section.batches is None and not hasattr(data, "__len__"):
         message = f"{type(data).__name__} has no length, so it is not known how many batches make an epoch"
         problems.append(Problem(message, parts.place("batch_size"), "say it: loader = { …, batches = 1000 }"))
-    if section.batch_size % world:
-        message = f"batches of {section.batch_size} cannot be sharded evenly across {world} ranks"
-        near = section.batch_size // world * world or world
+    if size % world:
+        message = f"batches of {size} cannot be sharded evenly across {world} ranks"
+        near = size // world * world or world
         problems.append(Problem(message, parts.place("batch_size"), f"take a multiple of {world}, e.g. {near}"))
     if problems:
         raise UserError(problems)
     examples = len(data) if hasattr(data, "__len__") else 0
-    full, rest = divmod(examples if shards_itself else examples // world, section.batch_size // world)
+    full, rest = divmod(examples if shards_itself else examples // world, size // world)
     length = section.batches or full + bool(rest and not section.drop_last)
-    info = data_info(data, examples, length, section.batch_size, parts.worker_note)
-    return Stream(SeededIterable(data, parts, shards_itself=shards_itself), info, parts)
+    info = data_info(data, examples, length, size, parts.worker_note)
+    return Stream(SeededIterable(data, parts, size // world, shards_itself=shards_itself), info, parts)
 
 
 class _InProcess:
