@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from hookflow import Hook
+
+
+def is_apart() -> bool:
+    """Say whether this is the process of a hook."""
+    return sys.argv[0].endswith("hook_process.py")
 
 
 class Watches(Hook):
@@ -29,7 +39,7 @@ class Watches(Hook):
         run.log("grads", sum(gradient.double().sum() for gradient in gradients))
         run.log("seen_loss", outputs["loss"])
         run.log("inputs", batch[0].double().sum())
-        run.log("alone", float(threading.current_thread().name == "hookflow-watches"))
+        run.log("alone", float(threading.current_thread().name == "hookflow-watches" or is_apart()))
         outputs["loss"].fill_(torch.nan)  # these are copies
 
     def state_dict(self) -> dict[str, Any]:
@@ -134,3 +144,48 @@ def gathers(run: Any) -> None:
 
 def logs_no_text(run: Any) -> None:
     run.log_text("sample", 3)
+
+
+class Draws(Hook):
+    """Draw random numbers in a process, keep a sum, and log whatever there is to log."""
+
+    def __init__(self) -> None:
+        self.total, self.ids = torch.zeros(()), list[int]()
+
+    def after_train_iter(self, run: Any) -> None:
+        self.total += torch.rand(()) + random.random() + np.random.rand()
+        self.ids.append(os.getpid())
+        run.log("total", self.total)
+        run.log_image("picture", torch.zeros(3, 2, 2))
+        run.say(f"of iteration {run.iter}")
+
+    def after_train(self) -> None:
+        assert len({*self.ids} - {os.getpid()}) == 1, "it has come home"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.total = state["total"]
+
+
+class Dies(Hook):
+    """End the process of the third firing, and count the firings."""
+
+    fired = 0
+
+    def after_train_iter(self, run: Any) -> None:
+        self.fired += 1
+        run.log("fired", self.fired)
+        if run.iter == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class HoldsLock(Hook):
+    """Hold what no process can be sent."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def after_train_iter(self) -> None:
+        pass

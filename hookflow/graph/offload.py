@@ -10,7 +10,7 @@ from hookflow.errors import Problem, Where
 from hookflow.graph.plan import Binding, Half, Plan, PlannedHook, WhenFull
 from hookflow.graph.slots import SLOTS, Parts, owner_of, root
 
-Offload = bool | Literal["auto"]
+Offload = bool | Literal["auto", "process"]
 
 COPIED = frozenset({"batch", "outputs", "metrics", "model", "grads", "scalars"})
 """Slots that a firing beside the training receives as copies, or needs no copy of."""
@@ -99,7 +99,10 @@ def with_offloading(plan: Plan, wishes: Mapping[str, Wish]) -> tuple[Plan, list[
         mine = [each for each in plan.bindings if each.hook == hook.name and (each.point, each.half) in wish.at]
         obstacle = next(obstacles(plan, hook.name, mine), wish.obstacle) if wish.offload else ""
         if wish.offload and not obstacle:
-            hook = replace(hook, queue=wish.queue, when_full=wish.when_full, timeout=wish.timeout)
+            in_process = wish.offload == "process"
+            hook = replace(
+                hook, queue=wish.queue, when_full=wish.when_full, timeout=wish.timeout, in_process=in_process
+            )
             beside.update(binding.id for binding in mine)
         elif wish.offload == "auto":
             message = f'hook "{hook.name}" (offload = "auto") fires in the training thread: {obstacle}'

@@ -144,6 +144,8 @@ class PlannedHook:
     """The arguments that a command may set while the run goes on."""
     queue: int = 0
     """Firings that may wait for the thread of an offloaded hook; 0: it has none."""
+    in_process: bool = False
+    """Whether that thread has a process fire the hook."""
     when_full: WhenFull = "wait"
     """What a firing does that finds the queue full."""
     timeout: float = 0.0

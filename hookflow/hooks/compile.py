@@ -127,11 +127,14 @@ def _wish(table: HookTable, node: Node, sources: Mapping[str, Source | None]) ->
     keys, timeout = table.table, seconds(table.table.timeout) if table.table.timeout else 0.0
     wanted = {at: (offload, key) for at, (offload, key) in table.offloads.items() if offload}
     spared = {at for at, (_, key) in wanted.items() if key == "offload" and at[0] in APART}
-    offload, key = max(wanted.values(), key=lambda each: each[0] is True, default=(keys.offload, "offload"))
+    strength = ("auto", True, "process").index
+    offload, key = max(wanted.values(), key=lambda each: strength(each[0]), default=(keys.offload, "offload"))
     at = wanted.keys() - spared
     where = table.places.of(f"hooks.{table.name}.{key}")
     bound = [each for each in node.bound if (each.point, each.half) in at]
     obstacle = next(_obstacles(table, bound, sources), "") if offload else ""
+    if {True, "process"} <= {each for each, _ in wanted.values()}:
+        obstacle = "it fires in a thread at one point and in a process at another"
     return Wish(offload, at, keys.queue, keys.when_full, timeout, where, obstacle)
 
 

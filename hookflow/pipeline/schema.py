@@ -579,8 +579,8 @@ class BindingSpec(Firing, _At):
     """Hooks that fire earlier at this point; "name?" if it may be missing."""
     before: list[str] = Field(default=[], examples=[["checkpoint?"]])
     """Hooks that fire later at this point; "name?" if it may be missing."""
-    offload: bool | Literal["auto"] | None = None
-    """Whether it fires in the thread of its hook here; as the hook's `offload` says if left out."""
+    offload: bool | Literal["auto", "process"] | None = None
+    """Whether it fires in the thread or process of its hook here; as the hook's `offload` says if left out."""
 
 
 PointItem = NameOr[str, BindingSpec]
@@ -648,10 +648,11 @@ class HookNode(Firing, _Node):
     """How much of the iterations' time it may take before a warning: a share, or a time per iteration."""
     over_budget: Literal["warn", "throttle"] = "warn"
     """The consequence of taking more: a warning, or it skips firings until it is within its budget."""
-    offload: bool | Literal["auto"] = False
-    """Whether it fires in a thread of its own, on copies of what it reads; "auto": where nothing stands in the way."""
+    offload: bool | Literal["auto", "process"] = False
+    """Whether it fires in a thread of its own, or in a "process", on copies of what it reads; "auto": in a thread where
+    nothing stands in the way."""
     queue: int = Field(default=2, ge=1)
-    """The firings of an offloaded hook that may wait for its thread."""
+    """The firings of an offloaded hook that may wait for its thread or process."""
     when_full: Literal["wait", "drop", "coalesce"] = "wait"
     """A firing that finds the queue full waits, is dropped, or takes the place of the oldest one there."""
     timeout: SecondsField | None = Field(default=None, examples=["30s"])

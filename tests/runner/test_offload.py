@@ -23,9 +23,10 @@ SUMS = 'hooks.sums={use="./offloaded.py:sums", points=["after_train_iter"], %s}'
 NUMBERS = ("weights", "grads", "seen_loss", "inputs")
 
 
-def test_the_training_is_the_same_to_the_bit_and_so_is_what_is_seen(trained: Trained) -> None:
+@pytest.mark.parametrize("offload", ["true", '"process"'])
+def test_the_training_is_the_same_to_the_bit_and_so_is_what_is_seen(trained: Trained, offload: str) -> None:
     none = trained()
-    here, beside = trained(WATCHES % (0, "every=1")), trained(WATCHES % (0.003, "offload=true, queue=3"))
+    here, beside = trained(WATCHES % (0, "every=1")), trained(WATCHES % (0.003, f"offload={offload}, queue=3"))
     assert_same(final_state(none)["model"], final_state(beside)["model"])
     for name in NUMBERS:
         assert logged(here, name) == logged(beside, name)
@@ -42,10 +43,13 @@ def test_a_checkpoint_waits_for_its_state(resumes_alike: Any) -> None:
     assert final_state(cut)["hooks"]["watches"] == {"seen": 15}  # type: ignore[index]
 
 
-@pytest.mark.parametrize(("on_error", "code"), [("raise", 1), ("disable", 0), ("ignore", 0)])
-def test_its_errors_come_home(trained: Trained, on_error: str, code: int) -> None:
-    hook = 'hooks.fails={use="./offloaded.py:Fails", offload=true, on_error="%s"}'
-    run_dir = trained(hook % on_error, code=code)
+@pytest.mark.parametrize(
+    ("offload", "on_error", "code"),
+    [("true", "raise", 1), ("true", "disable", 0), ("true", "ignore", 0), ('"process"', "ignore", 0)],
+)
+def test_its_errors_come_home(trained: Trained, offload: str, on_error: str, code: int) -> None:
+    hook = 'hooks.fails={use="./offloaded.py:Fails", offload=%s, on_error="%s"}'
+    run_dir = trained(hook % (offload, on_error), code=code)
     (error,) = records(run_dir, "error")
     assert (error["hook"], error["point"], error["action"]) == ("fails", "after_train_iter", on_error)
     assert "raised beside the training, in the firing of iteration 3" in str(error["traceback"])
@@ -67,8 +71,9 @@ def test_what_belongs_to_the_training_thread_is_refused(trained: Trained, attrib
     assert message in reason(trained(hook, code=2))
 
 
-def test_what_it_logs_is_checked_as_in_the_training_thread(trained: Trained) -> None:
-    hook = 'hooks.fails={use="./offloaded.py:logs_no_text", points=["after_train_iter"], offload=true}'
+@pytest.mark.parametrize("offload", ["true", '"process"'])
+def test_what_it_logs_is_checked_as_in_the_training_thread(trained: Trained, offload: str) -> None:
+    hook = f'hooks.fails={{use="./offloaded.py:logs_no_text", points=["after_train_iter"], offload={offload}}}'
     error, *_ = records(trained(hook, code=1), "error")
     assert 'run.log_text("sample", …) needs a string, not a int (3)' in str(error["traceback"])
 
@@ -224,3 +229,46 @@ def test_the_point_that_is_in_the_way_is_named(tmp_path: Path, keys: str, line: 
     assert obstacle in problem.message
     assert problem.where is not None
     assert problem.where.line == text.count("\n") + line
+
+
+DRAWS = 'hooks.draws={use="./offloaded.py:Draws", offload="process"}'
+
+
+def test_a_process_draws_numbers_of_its_own_and_resumes_alike(trained: Trained, resumes_alike: Any) -> None:
+    cut = resumes_alike(DRAWS, point="after_train_iter", at=7)
+    assert_same(final_state(trained())["model"], final_state(cut)["model"])
+    assert len({*logged(cut, "total").values()}) == 15
+    whole = trained(DRAWS)
+    assert logged(whole, "total") == logged(cut, "total")
+    assert [(record["it"], record["hook"]) for record in records(whole, "image")] == [
+        (k, "draws") for k in range(1, 16)
+    ]
+    assert {record["text"] for record in records(whole, "message")} >= {f"of iteration {k}" for k in range(1, 16)}
+
+
+def test_a_process_that_dies_is_an_error_and_is_replaced(trained: Trained) -> None:
+    run_dir = trained('hooks.dies={use="./offloaded.py:Dies", offload="process", on_error="ignore"}')
+    (error,) = records(run_dir, "error")
+    assert (error["type"], error["text"]) == ("ProcessEndedError", "the process of the hook was killed by SIGKILL")
+    assert [*logged(run_dir, "fired").values()][:6] == [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]  # home for the checkpoint at 5
+
+
+def test_a_process_is_ended_by_a_timeout(trained: Trained, tmp_path: Path) -> None:
+    hangs = HANGS.replace("offload=true", 'offload="process"')
+    run_dir = trained(hangs % (tmp_path / "mark", "ignore"))
+    assert {error["type"] for error in records(run_dir, "error")} == {"TimeoutError"}
+    assert len(records(run_dir, "error")) > 1  # each firing has a process
+    assert "its process is ended; the hook is as it was when it last came home" in str(
+        records(run_dir, "error")[0]["traceback"]
+    )
+
+
+def test_a_hook_that_no_process_can_be_sent_is_refused(trained: Trained) -> None:
+    run_dir = trained('hooks.holds={use="./offloaded.py:HoldsLock", offload="process"}', code=2)
+    assert "hook \"holds\" cannot be offloaded to a process: TypeError: cannot pickle '_thread.lock'" in reason(run_dir)
+
+
+def test_a_hook_has_a_thread_or_a_process() -> None:
+    points = 'points=[{at="after_train_iter", offload=true}, {at="after_train_epoch", offload="process"}]'
+    with pytest.raises(UserError, match="in a thread at one point and in a process at another"):
+        compile_pipeline(parse(TOY.read_text(), TOY, [f'hooks.slow={{use="./offloaded.py:logs_no_text", {points}}}']))

@@ -59,7 +59,7 @@ def marks(plan: Plan, binding: Binding) -> list[str]:
         "prepended" if binding.prepend else "",
         "always called" if binding.always_call else "",
         "rank 0 alone" if hook.ranks == "zero" else "",
-        f"offloaded (queue {hook.queue}, {hook.when_full})" if binding.beside else "",
+        f"offloaded ({'process, ' * hook.in_process}queue {hook.queue}, {hook.when_full})" if binding.beside else "",
         f"waits for {', '.join(others)}"
         if (others := [each for each in awaited(plan, binding) if each != hook.name])
         else "",

@@ -2,13 +2,14 @@
 
 A firing copies in the training thread and returns. A hook's firings stay in their order; those of several hooks run
 side by side. Errors come home at the next firing or safe point, and `settle` waits until nothing is left to do.
+The thread of a hook that has a process sends the copies there, and waits for it.
 """
 
 from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from threading import Condition, Thread
@@ -24,6 +25,7 @@ from hookflow.graph.offload import awaited
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.graph.slots import root
 from hookflow.hooks.tensors import is_sharded
+from hookflow.runner.dispatch.hook_process import HookProcess
 
 HEARS = 1.0
 """Seconds between the waits for a thread: Python handles a signal between them."""
@@ -50,11 +52,11 @@ class ModelCopies:
     def __init__(self, model: nn.Module, *, grads: bool) -> None:
         self._model, self._grads = model, grads
         self._spare = [copy.deepcopy(model)]  # before hooks are registered in it
-        self._first = self._spare[0]
+        self.pattern = self._spare[0]
 
     def take(self) -> nn.Module:
         """Return a copy of the network as it is now."""
-        twin = self._spare.pop() if self._spare else copy.deepcopy(self._first)
+        twin = self._spare.pop() if self._spare else copy.deepcopy(self.pattern)
         with torch.no_grad():
             for mine, its in zip(_tensors(self._model), _tensors(twin), strict=True):
                 its.copy_(mine, non_blocking=True)
@@ -88,13 +90,15 @@ class Worker:
 
     def __init__(self, hook: PlannedHook, models: ModelCopies | None, failed: Callable[[], None]) -> None:
         self.hook, self.models = hook, models
+        self.process: HookProcess | None = None
         self.failures: deque[tuple[Binding, int, BaseException]] = deque()
         self.dropped = 0
         self._failed = failed
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[Job | None] = deque()  # None: the thread ends
         self._changed = Condition()
         self._running: tuple[Job, float] | None = None
         """The firing that runs, and when it began."""
+        self._latest: tuple[Binding, int] | None = None
         self._given_up = False
         """Whether that firing has taken longer than the hook's timeout."""
         self._thread: Thread | None = None
@@ -126,11 +130,24 @@ class Worker:
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait until every firing is done, or given up."""
+        """Wait until every firing is done, or given up; the hook then has the attributes that they have left it."""
         with self._changed:
             while (self._jobs or self._running) and not self._given_up:
                 self._changed.wait(HEARS)
                 self.check_time()
+            if self.process and self._latest:
+                try:
+                    self.process.bring_home()
+                except Exception as error:
+                    self.failures.append((*self._latest, error))
+
+    def close(self) -> None:
+        """End the thread, once its firing is done, and the process now."""
+        with self._changed:
+            self._jobs.append(None)
+            self._changed.notify_all()
+        if self.process:
+            self.process.close()
 
     def check_time(self) -> None:
         """Give up the firing that runs if it has taken too long, and those that wait for it.
@@ -144,6 +161,9 @@ class Worker:
             if monotonic() - began > self.hook.timeout:
                 self._given_up = True
                 error = TimeoutError(f"a firing beside the training takes longer than {self.hook.timeout:g} s")
+                if self.process:
+                    self.process.kill()
+                    error.add_note("its process is ended; the hook is as it was when it last came home")
                 self.failures.append((job.binding, job.it, error))
                 self.dropped += len(self._jobs)
                 while self._jobs:
@@ -158,8 +178,8 @@ class Worker:
             times, self._times = self._times, {}
             return {str(id_): [*time, len(self._jobs), self.dropped] for id_, time in times.items()}
 
-    def _release(self, job: Job) -> None:
-        if self.models and job.network:
+    def _release(self, job: Job | None) -> None:
+        if job and self.models and job.network:
             self.models.give_back(job.network)
 
     def _work(self) -> None:
@@ -167,7 +187,9 @@ class Worker:
             with self._changed:
                 while not self._jobs:
                     self._changed.wait()
-                self._running = (job := self._jobs.popleft()), monotonic()
+                if (job := self._jobs.popleft()) is None:
+                    return
+                self._running, self._latest = (job, monotonic()), (job.binding, job.it)
                 self._changed.notify_all()
             began = perf_counter_ns()
             try:
@@ -207,8 +229,11 @@ class Beside:
         failed: Failed,
         attention: Callable[[], None],
         place: Callable[[str], Where],
+        hooks: Mapping[str, Any],
+        seed: int,
     ) -> None:
         self._plan, self._snapshot, self._failed, self._place = plan, snapshot, failed, place
+        self._hooks, self._seed = hooks, seed
         self._on_cuda = any(tensor.is_cuda for tensor in _tensors(model))
         self._workers = {
             hook.name: Worker(hook, self._models(hook.name, model), attention) for hook in plan.hooks if hook.queue
@@ -232,7 +257,10 @@ class Beside:
     def method(self, binding: Binding, method: Callable[..., object]) -> Callable[..., object]:
         """Return what a binding calls: its method in the thread of its hook, or after the hooks that it waits for."""
         if binding.beside:
-            return self._offloaded(self._workers[binding.hook], binding, method)
+            worker = self._workers[binding.hook]
+            if worker.hook.in_process and not worker.process:
+                worker.process = HookProcess(binding.hook, self._hooks[binding.hook], self._seed)
+            return self._offloaded(worker, binding, method)
         if before := [self._workers[hook] for hook in awaited(self._plan, binding)]:
             return self._after(before, method)
         return method
@@ -258,7 +286,14 @@ class Beside:
             arguments = [run if name == "run" else copied(value) for name, value in pairs]
             by_name = {name: run if name == "run" else copied(value) for name, value in named.items()}
             event = torch.cuda.current_stream().record_event() if self._on_cuda else None
-            worker.put(Job(binding, run.iter, partial(method, *arguments, **by_name), network, event))
+            call: Callable[[], object]
+            if worker.process:
+                run.device = torch.device("cpu")
+                place = binding.point, run.iter, run.batch_idx
+                call = partial(worker.process.fire, binding.method, run, arguments, by_name, place)
+            else:
+                call = partial(method, *arguments, **by_name)
+            worker.put(Job(binding, run.iter, call, network, event))
 
         return submit
 
@@ -275,6 +310,20 @@ class Beside:
         for worker in self._workers.values():
             worker.wait()
         self.raise_failures()
+
+    def check(self) -> None:
+        """Raise UserError where a hook cannot be sent to its process."""
+        for hook, worker in self._workers.items():
+            network = worker.models.pattern if worker.models else None
+            if worker.process and (why := worker.process.check(self._snapshot(hook, network))):
+                self.close()
+                message = f'hook "{hook}" cannot be offloaded to a process: {why}'
+                raise UserError(Problem(message, self._place(f"hooks.{hook}.offload")))
+
+    def close(self) -> None:
+        """End the threads, and the processes with what they are doing."""
+        for worker in self._workers.values():
+            worker.close()
 
     def take(self) -> dict[str, list[int]]:
         """Return what each binding has done beside the training since the last time: see `Worker.take`."""

@@ -206,6 +206,8 @@ class Engine:
             if not wrap and name in self.plan.points and can_be_generated(self.plan, self.plan.points[name], firings):
                 self._generated.add(name)
                 self._generate(name)
+        if beside:
+            beside.check()
 
     def _generate(self, point: str) -> None:
         """Generate the function of a point, from the hooks that are not switched off."""

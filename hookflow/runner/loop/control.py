@@ -121,6 +121,7 @@ class Control:
         self.context.engine.switch(hook)
 
     def _set(self, setting: str) -> str:
+        self.context.engine.settle()  # a hook that has a process is in this one then
         return self.context.settings.set(*split_setting(setting))
 
     def _rewind(self, name: str = "") -> str:

@@ -259,10 +259,11 @@ class RunCopy(_Reports):
     """
 
     def __init__(self, run: Run, hook: str, model: nn.Module | None) -> None:
-        self._run, self._hook, self._model = run, hook, model
+        self._hook, self._model, self._names = hook, model, tuple(run.models)
         self._log, self._media = run._log, run._media
         for name in COPIED:
             setattr(self, name, getattr(run, name))
+        self.metrics = dict(run.metrics)
         self._place = run.iter, run.epoch
 
     @property
@@ -274,7 +275,7 @@ class RunCopy(_Reports):
 
     @property
     def models(self) -> Mapping[str, nn.Module]:
-        names = [*self._run.models]
+        names = self._names
         return dict(self.model.named_children()) if len(names) > 1 else {names[0]: self.model}
 
     def log(self, name: str, value: float | torch.Tensor) -> None:
@@ -285,7 +286,7 @@ class RunCopy(_Reports):
         return self._hook, self._place
 
     def __getattr__(self, name: str) -> Any:
-        if hasattr(Run, name) or name in vars(self._run):
+        if hasattr(Run, name) or name in Promised.__annotations__:
             message = f'the offloaded hook "{self._hook}" has no run.{name}, which belongs to the training thread'
             raise UserError(Problem(message, hint="offload = false"))
         raise AttributeError(name)

@@ -185,6 +185,8 @@ class Trainer:
             self._log.say(COMPILED)
         with ExitStack() as undoing:  # all of it, whatever raises: others may train the network after this
             undoing.callback(engine.dispatcher.here.leave)
+            if engine.beside:
+                undoing.callback(engine.beside.close)
             undoing.callback(self._context.media.close)
             undoing.callback(self._context.module_hooks.detach)
             undoing.callback(setattr, self.state, "stage", "end")
@@ -291,7 +293,8 @@ class Trainer:
             return None
         wake = partial(setattr, self.state, "attention", True)
         failed = self._engine.dispatcher.failed
-        beside = Beside(plan, self._parts.model, partial(RunCopy, self.run), failed, wake, self._parts.place)
+        parts, snapshot = self._parts, partial(RunCopy, self.run)
+        beside = Beside(plan, parts.model, snapshot, failed, wake, parts.place, parts.hooks, parts.section.seed)
         self._engine.dispatcher.books.beside = beside.take
         return beside
 

@@ -49,6 +49,7 @@ class RNGStream(IntEnum):
     EXAMPLES = 2
     AUGMENT = 3
     RANK = 5
+    BESIDE = 6
 
 
 def derive_seed(seed: int, stream: RNGStream, *place: int) -> int:

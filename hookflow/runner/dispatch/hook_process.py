@@ -1,0 +1,293 @@
+"""The process of a hook with `offload = "process"`, and the training's side of it.
+
+The hook moves. Its first firing takes it along to the process, and it comes home, with all its attributes, before it
+fires in the training thread and before its state is saved. Tensors go through a socket as bytes and arrive on the CPU.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import torch
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+from hookflow.pipeline.use import import_file, imported_files
+from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seed_everything
+from hookflow.runner.process.signals import SIGNALS
+
+REPORTS = ("_log", "_media")
+"""The attributes of a run by which a hook reports: what it calls there is called in the training's process."""
+
+GRACE = 5.0
+"""Seconds in which a process that has closed its connection has an exit code."""
+
+ROOM = 1 << 20
+"""Bytes that the socket holds, where the system allows that: the sender seldom waits for the receiver."""
+
+
+class Channel:
+    """A connection over which any object that can be pickled is sent, its tensors without their graph.
+
+    An object of `ends` is sent by its name, and arrives as the one that goes by that name at the other end.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.ends: Mapping[str, object] = {}
+
+    def send(self, value: object) -> None:
+        """Send an object. Raises what pickling it raises, before anything is sent."""
+        out = io.BytesIO()
+        pickler = _Pickler(out, self.ends)
+        pickler.dump(value)
+        self._connection.send_bytes(out.getbuffer())
+        for tensor in pickler.tensors:
+            self._connection.send_bytes(_bytes_of(tensor.cpu()))
+
+    def receive(self) -> Any:
+        """Wait for an object. Raises EOFError once the other end is gone."""
+        return _Unpickler(io.BytesIO(self._connection.recv_bytes()), self._connection, self.ends).load()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _bytes_of(tensor: Tensor) -> Any:
+    return tensor.view(-1).view(torch.uint8).numpy()
+
+
+class _Pickler(pickle.Pickler):
+    """Puts tensors aside, in `tensors`; a tensor that is there twice is one at the other end, too."""
+
+    def __init__(self, out: io.BytesIO, ends: Mapping[str, object]) -> None:
+        super().__init__(out, pickle.HIGHEST_PROTOCOL)
+        self.tensors: list[Tensor] = []
+        self._ends = {id(end): name for name, end in ends.items()}
+        self._places: dict[int, int] = {}
+        self._kept: list[Tensor] = []  # so that no other object gets its id meanwhile
+
+    def persistent_id(self, value: Any) -> Any:
+        if (name := self._ends.get(id(value))) is not None:
+            return name
+        if type(value) not in (Tensor, nn.Parameter) or value.layout is not torch.strided or value.is_quantized:
+            return None
+        if (place := self._places.get(id(value))) is not None:
+            return (place,)
+        place = self._places[id(value)] = len(self.tensors)
+        self._kept.append(value)
+        self.tensors.append(value.detach().resolve_conj().resolve_neg().contiguous())
+        grad = self.persistent_id(value.grad) if value.is_leaf and value.grad is not None else None
+        is_parameter = isinstance(value, nn.Parameter)
+        return place, value.dtype, tuple(value.shape), is_parameter, value.is_leaf and value.requires_grad, grad
+
+
+class _Unpickler(pickle.Unpickler):
+    """Fetches each tensor as its first mention is read, which is the order in which they come."""
+
+    def __init__(self, received: io.BytesIO, connection: Connection, ends: Mapping[str, object]) -> None:
+        super().__init__(received)
+        self._connection, self._ends = connection, ends
+        self._tensors: list[Tensor] = []
+
+    def persistent_load(self, id_: Any) -> Any:
+        if isinstance(id_, str):
+            return self._ends[id_]
+        place, *described = id_
+        if described:
+            dtype, shape, is_parameter, requires_grad, grad = described
+            tensor = torch.empty(shape, dtype=dtype)
+            self._connection.recv_bytes_into(_bytes_of(tensor))
+            self._tensors.append(nn.Parameter(tensor, requires_grad) if is_parameter else tensor)
+            if grad:
+                self._tensors[place].grad = self.persistent_load(grad)
+        return self._tensors[place]
+
+
+class ProcessEndedError(Exception):
+    """The process of a hook has ended in the middle of a firing."""
+
+
+class HookProcess:
+    """The process of one hook. It is used by one thread at a time, but for `kill`.
+
+    A process that has ended is replaced at the next firing; the hook then goes on as it was when it came home last.
+    """
+
+    def __init__(self, name: str, hook: Any, seed: int) -> None:
+        self._name, self._hook, self._seed = name, hook, seed
+        self._is_away = False
+        self._start()
+
+    def _start(self) -> None:
+        """Start the process, with the signals that end a run blocked until it ignores them."""
+        ours, its = socket.socketpair()
+        for each in (ours, its):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            command = [sys.executable, "-m", __name__, str(its.fileno())]
+            self._process = subprocess.Popen(command, pass_fds=(its.fileno(),))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            its.close()
+        self._channel = Channel(Connection(ours.detach()))
+        self._channel.send((sys.path, imported_files()))
+
+    def check(self, run: Any) -> str:
+        """Return why the hook or the run with its network cannot be sent to the process; empty where they can."""
+        self._channel.ends = {name: getattr(run, name) for name in REPORTS}
+        try:
+            self._ask("check", (self._hook, run))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "" if hasattr(self._hook, "__dict__") else "it has no __dict__, by which its attributes come home"
+
+    def fire(
+        self, method: str, run: Any, arguments: Sequence[Any], named: Mapping[str, Any], place: tuple[str, int, int]
+    ) -> None:
+        """Call a method of the hook with copies, or the hook itself where it is a function; return when that is done.
+
+        `place` is the point, the iteration and the batch: the global random generators are seeded for it. Raises what
+        the hook raises, with its traceback as a note.
+        """
+        if not self._is_away and self._process.poll() is not None:
+            self.close()
+            self._start()
+        self._channel.ends = {name: getattr(run, name) for name in REPORTS}
+        point, *when = place
+        who = crc32(f"{self._name} at {point}".encode())
+        seed = derive_seed(self._seed, RNGStream.BESIDE, who, run.rank, *when)
+        hook = () if self._is_away else (self._hook,)
+        self._ask("fire", hook, method, arguments, named, seed)
+
+    def bring_home(self) -> None:
+        """Give the hook the attributes that it has in the process. Raises what keeps them there."""
+        if self._is_away:
+            returned = self._ask("return")
+            self._is_away = False
+            if returned is not self._hook:  # as a function is
+                attributes = vars(self._hook)
+                attributes.clear()
+                attributes.update(vars(returned))
+
+    def _ask(self, *message: Any) -> Any:
+        """Send a message and return the answer; meanwhile make the calls that it reports."""
+        try:
+            self._channel.send(message)
+            self._is_away |= message[0] == "fire"
+            while True:
+                kind, *answer = self._channel.receive()
+                if kind == "report":
+                    end, method, args, named = answer
+                    getattr(self._channel.ends[end], method)(*args, **named)
+                elif kind == "raised":
+                    raise answer[0]
+                else:
+                    return answer[0]
+        except (EOFError, ConnectionError):
+            self._is_away = False
+            raise ProcessEndedError(f"the process of the hook {self._ended()}") from None
+
+    def _ended(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            if (code := self._process.wait(GRACE)) < 0:
+                return f"was killed by {signal.Signals(-code).name}"
+            return f"ended with exit code {code}"
+        return "has closed its connection"
+
+    def kill(self) -> None:
+        """End the process, whatever it is doing."""
+        self._process.kill()
+        self._is_away = False
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._channel.close()
+
+
+class _End:
+    """An object of the training's process, as its hook's process sees it: calls are reported, and return None."""
+
+    def __init__(self, name: str, channel: Channel) -> None:
+        self._name, self._channel = name, channel
+
+    def __getattr__(self, method: str) -> Callable[..., None]:
+        def report(*args: Any, **named: Any) -> None:
+            self._channel.send(("report", self._name, method, args, named))
+
+        return report
+
+
+def serve(channel: Channel) -> None:
+    """Fire a hook as the training asks, until that is gone."""
+    hook: Any = None
+
+    def fire(moved: Sequence[Any], method: str, arguments: Sequence[Any], named: Mapping[str, Any], seed: int) -> None:
+        nonlocal hook
+        hook = moved[0] if moved else hook
+        seed_everything(seed)
+        (getattr(hook, method) if method else hook)(*arguments, **named)
+
+    kinds: dict[str, Callable[..., object]] = {"check": lambda probe: None, "fire": fire, "return": lambda: hook}
+    while True:
+        try:
+            kind, *message = channel.receive()
+        except EOFError:
+            return
+        except Exception as error:  # what cannot be unpickled: the rest of the message is not understood, either
+            channel.send(("raised", _sent(error)))
+            return
+        try:
+            answer = "done", kinds[kind](*message)
+            del message
+            channel.send(answer)
+        except BaseException as error:
+            channel.send(("raised", _sent(error)))
+
+
+def _sent(error: BaseException) -> BaseException:
+    """Return an exception that can be sent, with its traceback as a note."""
+    text = "".join(traceback.format_exception(error)).rstrip()
+    try:
+        sent: BaseException = pickle.loads(pickle.dumps(error))  # noqa: S301
+    except Exception:
+        sent = RuntimeError(f"{type(error).__name__}: {error}")
+    sent.add_note(text)
+    return sent
+
+
+def main() -> None:
+    """Serve the connection whose number is the argument."""
+    mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    channel = Channel(Connection(int(sys.argv[1])))
+    sys.path[:], files = channel.receive()
+    torch.set_num_threads(1)  # the others are the training's
+    channel.ends = {name: _End(name, channel) for name in REPORTS}
+    for file in files:
+        import_file(Path(file), file, None)
+    serve(channel)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
