@@ -3,8 +3,9 @@
     python benchmarks/offload.py              ARGS: --iters 300 --rounds 3
 
 Steps of some 10 ms on one thread; every 10 iterations hooks take 20, 50 and 100 ms. They wait, as for a disk or a
-service; or they compute for a fifth of that in torch, which leaves Python to others meanwhile, as statistics of
-activations and image grids do: three that compute all of it would need two processors of their own.
+service; or they compute for a fifth of that, since three that compute all of it would need two processors of their own.
+In torch they leave Python to others meanwhile, as statistics of activations and image grids do; in Python they hold its
+lock, unless they have processes.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ use = "{HERE}:Clock"
 HOOK = """
 [hooks.h{ms}]
 use = "{here}:Takes"
-args = {{ ms = {ms}, computes = {computes} }}
+args = {{ ms = {ms}, work = "{work}" }}
 every = 10
 offload = {offload}
 """
@@ -72,17 +73,20 @@ class Takes:
 
     reads = ("model",)
 
-    def __init__(self, ms: int, computes: bool) -> None:
-        self.seconds, self.computes = ms / 1e3, computes
+    def __init__(self, ms: int, work: str) -> None:
+        self.seconds, self.work = ms / 1e3, work
 
     def after_train_iter(self, run: Any) -> None:
         weight = next(run.model.parameters())
-        if not self.computes:
+        if self.work == "waits":
             time.sleep(self.seconds)
             return
         until = time.perf_counter() + self.seconds / 5
         while time.perf_counter() < until:
-            torch.linalg.vector_norm(weight @ weight)
+            if self.work == "torch":
+                torch.linalg.vector_norm(weight @ weight)
+            else:
+                sum(k * k for k in range(1000))
 
 
 class Clock:
@@ -114,16 +118,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
 
-    def hooks(computes: bool, offload: bool) -> str:
-        values = {"here": HERE, "computes": str(computes).lower(), "offload": str(offload).lower()}
+    def hooks(work: str, offload: str) -> str:
+        values = {"here": HERE, "work": work, "offload": offload}
         return "".join(HOOK.format(ms=ms, **values) for ms in MILLISECONDS)
 
     rows = {
         "no hooks": "",
-        "hooks that wait, in the training thread": hooks(False, False),
-        "hooks that wait, offloaded": hooks(False, True),
-        "hooks that compute, in the training thread": hooks(True, False),
-        "hooks that compute, offloaded": hooks(True, True),
+        "hooks that wait, in the training thread": hooks("waits", "false"),
+        "hooks that wait, offloaded": hooks("waits", "true"),
+        "hooks that compute in torch, in the training thread": hooks("torch", "false"),
+        "hooks that compute in torch, offloaded": hooks("torch", "true"),
+        "hooks that compute in Python, in the training thread": hooks("python", "false"),
+        "hooks that compute in Python, offloaded": hooks("python", "true"),
+        "hooks that compute in Python, offloaded to processes": hooks("python", '"process"'),
     }
     taken: dict[str, list[float]] = {name: [] for name in rows}
     with tempfile.TemporaryDirectory() as folder:

@@ -96,18 +96,23 @@ def _at_points(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield from (f"{text} at {', '.join(at)}" for text, at in points.items())
 
 
-def offloading(loaded: Loaded, plan: Plan, *, imports: bool = True) -> dict[str, str]:
-    """Return by hook whether it fires beside the training, may do so, or what keeps it in the training thread."""
+def offloading(loaded: Loaded, plan: Plan, *, imports: bool = True) -> tuple[dict[str, str], Plan]:
+    """Return by hook whether it fires beside the training, may do so, or what keeps it in the training thread.
+
+    The second value is the plan in which every hook that may fire there does.
+    """
     from hookflow.hooks.compile import compile_pipeline
 
     every = loaded.pipeline.hooks.items()
     tables = {name: table if table.offload else table.model_copy(update={"offload": "auto"}) for name, table in every}
     pipeline = loaded.pipeline.model_copy(update={"hooks": tables})
     tried = compile_pipeline(replace(loaded, pipeline=pipeline), imports=imports)
-    return {
-        hook.name: "offloaded" if hook.queue else tried.hook(hook.name).obstacle or "may be offloaded: offload = true"
+    yes, may_be = {False: "offloaded", True: "offloaded to a process"}, "may be offloaded: offload = true"
+    states = {
+        hook.name: yes[hook.in_process] if hook.queue else tried.hook(hook.name).obstacle or may_be
         for hook in plan.hooks
     }
+    return states, tried
 
 
 COUNTED = 1000

@@ -231,6 +231,31 @@ def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     )
 
 
+def copies_made(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> dict[str, tuple[int, float]]:
+    """Return for each offloaded hook the bytes and the milliseconds of its largest copy, in a training of a few steps.
+
+    Files of the pipeline are relative to `base`. A hook that has not fired has no entry.
+    """
+    run = loaded.pipeline.run
+    plan = without_amounts(plan)
+    waiting = ITERS * BATCHES * run.accumulate  # no firing waits for another one
+    plan = replace(plan, hooks=tuple(replace(h, queue=waiting) if h.queue else h for h in plan.hooks))
+    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
+        parts = shortened(build(loaded, plan, base, say), BATCHES, "--offload")
+
+        def train(trainer: Trainer, store: CheckpointStore) -> Mapping[int, tuple[int, int]]:
+            trainer.train_once(store, test=False, iters=ITERS)
+            return trainer.copies
+
+        by_binding, _ = in_temporary_run(parts, plan, train, say)
+    result: dict[str, tuple[int, float]] = {}
+    for binding in plan.bindings:
+        if binding.id in by_binding:
+            size, ns = by_binding[binding.id]
+            result[binding.hook] = max(result.get(binding.hook, (0, 0.0)), (size, ns / 1e6))
+    return result
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluated(Generic[Result]):
     """The `result` of a checkpoint on some data, and how far its training was: iterations and epochs done."""

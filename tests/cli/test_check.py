@@ -17,6 +17,7 @@ from hookflow.errors import UserError
 from hookflow.pipeline.load import load
 from hookflow.service.pipelines import valid_plan
 from tests.cli.conftest import SMALL, invoke, refused
+from tests.conftest import TOY
 
 PRINT = '[hooks.print]\nuse = "builtins:print"\npoints = ["after_train_iter"]\n'
 SOUND = f"""\
@@ -73,15 +74,12 @@ def test_a_sound_pipeline_is_summed_up() -> None:
 
 
 def test_offload_lists_who_may_fire_beside_the_training_and_what_keeps_the_others() -> None:
-    assert (
-        check("hooks.print.offload=true", options=("--offload",))
-        == f"""{SUMMARY}
-  hook   beside the training
-  clip   it writes grads at before_optimizer_step
-  log    it reads lr at after_train_iter, of which no copy is made
-  print  offloaded
-"""
-    )
+    prints = 'hooks.print={use="builtins:print", points=["after_train_iter"], offload="process"}'
+    shown = check(prints, 'hooks.stats={use="param_stats"}', file=str(TOY), options=("--offload",))
+    table = {line.split()[0]: line.strip() for line in shown.partition("\n\n")[2].splitlines()}
+    assert re.fullmatch(r"print +0 B in [\d.e-]+ ms +offloaded to a process", table["print"])
+    assert re.fullmatch(r"stats +404 B in [\d.e-]+ ms +may be offloaded: offload = true", table["stats"])
+    assert re.fullmatch(r"clip +it writes grads at before_optimizer_step", table["clip"])
     found = json.loads(check(options=("--offload", *JSON)))["offload"]
     assert found["print"] == "may be offloaded: offload = true"
     assert found["clip"].startswith("it writes grads")

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.offload import awaited
@@ -83,6 +83,15 @@ def copied(value: Any) -> Any:
         return each if isinstance(each, PLAIN) else copy.deepcopy(each)
 
     return tree_map(leaf, value)
+
+
+def _nbytes(copies: Any) -> int:
+    """Return the bytes of all tensors; of a network, with their gradients."""
+    tensors: Sequence[Any] = _tensors(copies) if isinstance(copies, nn.Module) else tree_leaves(copies)
+    sizes = (
+        each.nbytes + (each.grad.nbytes if each.grad is not None else 0) for each in tensors if isinstance(each, Tensor)
+    )
+    return sum(sizes)
 
 
 class Worker:
@@ -234,6 +243,8 @@ class Beside:
     ) -> None:
         self._plan, self._snapshot, self._failed, self._place = plan, snapshot, failed, place
         self._hooks, self._seed = hooks, seed
+        self.copies: dict[int, tuple[int, int]] = {}
+        """By binding: the bytes that its first firing has copied, and the least ns in which one has."""
         self._on_cuda = any(tensor.is_cuda for tensor in _tensors(model))
         self._workers = {
             hook.name: Worker(hook, self._models(hook.name, model), attention) for hook in plan.hooks if hook.queue
@@ -280,12 +291,17 @@ class Beside:
         def submit(*offered: Any, **named: Any) -> None:
             if not worker.makes_room():
                 return
+            began = perf_counter_ns()
             network = worker.models.take() if worker.models else None
             run = self._snapshot(binding.hook, network)
             pairs = zip(binding.takes, offered, strict=False)
             arguments = [run if name == "run" else copied(value) for name, value in pairs]
             by_name = {name: run if name == "run" else copied(value) for name, value in named.items()}
             event = torch.cuda.current_stream().record_event() if self._on_cuda else None
+            took = perf_counter_ns() - began
+            if (before := self.copies.get(binding.id)) is None:
+                before = _nbytes([arguments, by_name]) + (_nbytes(network) if network else 0), took
+            self.copies[binding.id] = before[0], min(before[1], took)
             call: Callable[[], object]
             if worker.process:
                 run.device = torch.device("cpu")

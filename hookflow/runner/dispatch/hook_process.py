@@ -151,10 +151,11 @@ class HookProcess:
         """Return why the hook or the run with its network cannot be sent to the process; empty where they can."""
         self._channel.ends = {name: getattr(run, name) for name in REPORTS}
         try:
-            self._ask("check", (self._hook, run))
+            returned = self._ask("check", self._hook, run)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
-        return "" if hasattr(self._hook, "__dict__") else "it has no __dict__, by which its attributes come home"
+        homeless = returned is not self._hook and not hasattr(self._hook, "__dict__")
+        return "it has no __dict__, by which its attributes come home" * homeless
 
     def fire(
         self, method: str, run: Any, arguments: Sequence[Any], named: Mapping[str, Any], place: tuple[str, int, int]
@@ -243,7 +244,7 @@ def serve(channel: Channel) -> None:
         seed_everything(seed)
         (getattr(hook, method) if method else hook)(*arguments, **named)
 
-    kinds: dict[str, Callable[..., object]] = {"check": lambda probe: None, "fire": fire, "return": lambda: hook}
+    kinds: dict[str, Callable[..., object]] = {"check": lambda moved, run: moved, "fire": fire, "return": lambda: hook}
     while True:
         try:
             kind, *message = channel.receive()

@@ -155,6 +155,11 @@ class Trainer:
             if test:
                 self._evaluate("test")
 
+    @property
+    def copies(self) -> Mapping[int, tuple[int, int]]:
+        """By binding of an offloaded hook: the bytes that a firing copies, and the ns that it takes."""
+        return self._engine.beside.copies if self._engine.beside else {}
+
     def evaluate(self, checkpoint: Path, name: str) -> dict[str, float]:
         """Validate or test what a checkpoint holds, and return the metrics. Points of training do not fire.
 
