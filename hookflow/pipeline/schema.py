@@ -401,6 +401,8 @@ class DistributedSection(Section):
     """Seconds that a process waits for the others before it gives them up."""
     units: list[str] | None = Field(default=None, examples=[["type:Block"], ["layers.*"]])
     """With "fsdp": modules that are gathered one by one, by name or class; left out, the network's repeated block."""
+    replicas: int = Field(default=1, ge=1)
+    """With "fsdp": the copies of the model, each sharded over its share of the processes (hybrid sharding)."""
 
     find_unused_parameters: bool = False
     """With "ddp": search each forward pass for parameters that get no gradient, instead of failing; that takes time."""
@@ -417,6 +419,13 @@ class DistributedSection(Section):
         if units and info.data.get("strategy", "fsdp") != "fsdp":
             raise ValueError('units are for strategy = "fsdp"; with "ddp" each process has the whole model')
         return units
+
+    @field_validator("replicas")
+    @classmethod
+    def _of_shards(cls, replicas: int, info: ValidationInfo) -> int:
+        if replicas > 1 and info.data.get("strategy", "fsdp") != "fsdp":
+            raise ValueError('replicas are for strategy = "fsdp"; with "ddp" each process has a copy of the model')
+        return replicas
 
     @field_validator("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
     @classmethod

@@ -152,7 +152,7 @@ def test_power_sgd_is_resumed(ranks_trained: NewClouds, tmp_path: object) -> Non
 def test_a_communication_hook_without_buckets_is_refused() -> None:
     plan = compile_pipeline(load(CLOUDS, ['hooks.comm={use="./actors.py:compressed", points=["ddp_comm"]}']))
     check_comm_hook(plan, DDP(DistributedSection()), Where)
-    for strategy in (FSDP([], "fp32", print), DDPAtStep()):
+    for strategy in (FSDP(DistributedSection(units=[], strategy="fsdp"), "fp32", print), DDPAtStep()):
         with pytest.raises(UserError, match='hook "comm" has nothing to do at ddp_comm: only several ranks'):
             check_comm_hook(plan, strategy, Where)
 

@@ -16,8 +16,11 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 import hookflow
 from hookflow.cli.fork import forked
 from hookflow.cli.resume import Changes
+from hookflow.errors import UserError, Where
+from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.distributed import parallel
 from tests.conftest import TESTS, NewRun, Train, reason, records
 from tests.distributed.clouds import Normed
 from tests.distributed.conftest import NewClouds, TrainBoth, assert_alike
@@ -26,6 +29,7 @@ from tests.runner.same import assert_same, curve, final_state
 from tests.runner.test_batch_size import BY_HAND
 
 FSDP = 'distributed.strategy="fsdp"'
+REPLICAS = 'distributed={strategy="fsdp", replicas=2}'
 UNITS = 'distributed.units=["body", "head"]'
 
 
@@ -68,7 +72,7 @@ def test_ranks_with_whole_batches_train_as_one_with_their_union(
 
 @pytest.mark.parametrize(
     ("strategy", "worlds"),
-    [("fsdp", (2, 4, 1)), ("fsdp", (1, 2)), ("ddp", (2, 1)), ("ddp", (1, 2))],
+    [("fsdp", (2, 4, 1)), ("replicas", (4, 2, 1)), ("fsdp", (1, 2)), ("ddp", (2, 1)), ("ddp", (1, 2))],
     ids=str,
 )
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(
@@ -80,7 +84,8 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(
         for at in (4, 8)[: len(worlds) - 1]
     ]
     data = "data.train.args.examples=44"  # of which four ranks make as many batches as one
-    left_alone, changed = new_clouds(data), new_clouds(data, *stops, f'distributed.strategy="{strategy}"')
+    distributed = [REPLICAS] if strategy == "replicas" else [f'distributed.strategy="{strategy}"']
+    left_alone, changed = new_clouds(data), new_clouds(data, *stops, *distributed)
     assert train_here(left_alone) == 0
     for number, world in enumerate(worlds):
         if world == 1:
@@ -93,6 +98,20 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(
     resumed = [None, "it00000004", "it00000008"][: len(worlds)]
     assert [record["resumed_from"] for record in records(changed, "run")] == resumed
     assert_alike(left_alone, changed, "model", "model_ema")
+    replicas = "FSDP keeps 2 replicas of the model, each sharded over {}"
+    seen = [text for text in ("2 ranks", "1 rank") if messages_of(changed, 0, replicas.format(text))]
+    assert seen == ["2 ranks", "1 rank"] * (strategy == "replicas")
+
+
+def test_replicas_divide_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    strategy = parallel.FSDP(DistributedSection(strategy="fsdp", replicas=3), "fp32", print)
+    monkeypatch.setattr(parallel.Parallel, "parallelize", lambda *_: None)
+    with pytest.raises(UserError, match="4 ranks cannot hold 3 replicas of the model") as refused:
+        strategy.parallelize(Normed(), [], torch.device("cpu"), Where)
+    assert refused.value.problems[0].hint == "choose a divisor of 4"
+    with pytest.raises(ValueError, match='replicas are for strategy = "fsdp"'):
+        DistributedSection(replicas=2)
 
 
 def test_shards_are_resumed_to_the_bit_and_read_without_ranks(

@@ -243,7 +243,9 @@ class CheckpointManager:
             self._saving = Saving(state, names, self._facts(state), (time.perf_counter() - began) * 1e3)
             if self._mesh is not None:
                 aside = self._consensus.broadcast_object(self._store.aside(self._state.iter))
-                write = partial(self._write_shards, self._saving, aside, self._mesh.get_group(), moved)
+                group = self._context.parts.strategy.host_group
+                assert group is not None
+                write = partial(self._write_shards, self._saving, aside, group, moved)
                 begin(self._saving, write, self._wake)
             elif self._ranks.first:
                 begin(self._saving, partial(self._write, self._saving, moved), self._wake)

@@ -119,9 +119,10 @@ def with_contents(state: dict[str, Any], folder: Path, device: torch.device, mes
 def _empty(like: torch.Tensor, device: torch.device, mesh: DeviceMesh | None) -> torch.Tensor:
     if mesh is None:
         return torch.empty(like.shape, dtype=like.dtype, device=device)
-    from torch.distributed.tensor import Shard, empty
+    from torch.distributed.tensor import Replicate, Shard, empty
 
-    return empty(like.shape, dtype=like.dtype, device_mesh=mesh, placements=[Shard(0)])
+    placements = [*[Replicate()] * (mesh.ndim - 1), Shard(0)]  # of a mesh of replicas, each sharded
+    return empty(like.shape, dtype=like.dtype, device_mesh=mesh, placements=placements)
 
 
 def _name(place: tuple[Any, ...]) -> str:

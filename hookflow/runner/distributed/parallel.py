@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from hookflow.errors import Locate, Problem, UserError
 from hookflow.hooks.tensors import by_dtype, is_sharded, on_device, shard_like
+from hookflow.numbers import counted
 from hookflow.pipeline.schema import TYPE, DistributedSection
 from hookflow.runner.builder.selectors import modules_matching, no_module
 from hookflow.runner.checkpoint.nested import mapped
@@ -74,6 +75,8 @@ class Strategy:
     """The mesh over which tensors are sharded; None where they are not."""
     host_mesh: DeviceMesh | None = None
     """The same ranks, by the CPU: copies of sharded tensors in the host's memory are sharded over it."""
+    host_group: dist.ProcessGroup | None = None
+    """All of these ranks, which write the shards of a checkpoint together."""
 
     def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
         """Give every rank the weights of rank 0, and each model (a part of the network) what it keeps of them.
@@ -171,7 +174,7 @@ def choose_strategy(
             message = f"{key} has no effect with a task that steps its optimizers itself"
             raise UserError(Problem(message, place(f"distributed.{key}"), "leave it out"))
         return DDPAtStep()
-    return FSDP(section.units, precision, say) if section.strategy == "fsdp" else DDP(section)
+    return FSDP(section, precision, say) if section.strategy == "fsdp" else DDP(section)
 
 
 class DDP(Parallel):
@@ -335,13 +338,14 @@ def local_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 class FSDP(Parallel):
     """Shards each model by torch's `fully_shard`, and with `units` these modules one by one.
 
-    Without `units` they are the network's repeated blocks. In a precision of 16 bits parameters are gathered, and
-    modules compute, in it; gradients are reduced in float32. Batch norms stay in float32.
+    Without `units` they are the network's repeated blocks. With `replicas` there are several copies of the model, each
+    sharded over neighbouring ranks; gradients are reduced over all. In a precision of 16 bits parameters are gathered,
+    and modules compute, in it; gradients are reduced in float32. Batch norms stay in float32.
     """
 
-    def __init__(self, units: Sequence[str] | None, precision: str, say: Callable[..., None]) -> None:
+    def __init__(self, section: DistributedSection, precision: str, say: Callable[..., None]) -> None:
         super().__init__()
-        self._units = units
+        self._units, self._replicas = section.units, section.replicas
         self._precision = precision
         self._say = say
 
@@ -354,9 +358,8 @@ class FSDP(Parallel):
                 hint = 'leave out run.channels_last, and such a layout in the model, or use strategy = "ddp"'
                 raise UserError(Problem(message, place("distributed.strategy"), hint))
         super().parallelize(network, models, device, place)
-        self.mesh, half = init_device_mesh(device.type, (dist.get_world_size(),)), HALVES.get(self._precision)
-        patient = dist.new_group(backend="gloo", timeout=timedelta(days=1))  # since a disk may hang
-        self.host_mesh = DeviceMesh.from_group(patient, "cpu")
+        self._make_meshes(device, place)
+        half = HALVES.get(self._precision)
         entries = repeated_block(network) if self._units is None else self._units
         units = [module for module in units_of(network, entries) if module not in self._models]
         if units and self._units is None:
@@ -368,6 +371,24 @@ class FSDP(Parallel):
         for module in [*reversed(units), *self._models]:  # what lies within another one goes first
             if not half or module not in norms:
                 fully_shard(module, mesh=self.mesh, mp_policy=policy)
+
+    def _make_meshes(self, device: torch.device, place: Locate) -> None:
+        world, copies = dist.get_world_size(), self._replicas
+        if world % copies:
+            message = f"{world} ranks cannot hold {copies} replicas of the model: each takes as many ranks"
+            raise UserError(Problem(message, place("distributed.replicas"), f"choose a divisor of {world}"))
+        patient: dict[str, Any] = {"backend": "gloo", "timeout": timedelta(days=1)}  # since a disk may hang
+        self.host_group = dist.new_group(**patient)
+        if copies == 1:
+            self.mesh = init_device_mesh(device.type, (world,))
+            self.host_mesh = DeviceMesh.from_group(self.host_group, "cpu")
+            return
+        self._say(f"FSDP keeps {copies} replicas of the model, each sharded over {counted(world // copies, 'rank')}")
+        names, ranks = ("replicate", "shard"), torch.arange(world).view(copies, -1)
+        self.mesh = init_device_mesh(device.type, tuple(ranks.shape), mesh_dim_names=names)
+        subgroups: Any = dist.new_subgroups_by_enumeration
+        groups = [subgroups(each.tolist(), **patient)[0] for each in (ranks.T, ranks)]
+        self.host_mesh = DeviceMesh.from_group(groups, "cpu", mesh=ranks, mesh_dim_names=names)
 
     def require_sync(self, wanted: bool) -> None:
         for model in self._models:
