@@ -84,7 +84,10 @@ def _columns(record: Scalars) -> Iterator[tuple[str, Sequence[int], list[float]]
 
 def stamps(record: Scalars, last: int, steps: int | list[int]) -> list[int]:
     """Return what the rows are stamped with, from the last stamp and the steps between them."""
-    between = steps if isinstance(steps, list) else [steps] * (record.get("rows", 1) - 1)
+    rows = record.get("rows", 1)
+    if not isinstance(steps, list) and steps > 0:
+        return [*range(last - (rows - 1) * steps, last + 1, steps)]
+    between = steps if isinstance(steps, list) else [steps] * (rows - 1)
     return [*accumulate(between, initial=last - sum(between))]
 
 

@@ -162,7 +162,8 @@ def _with_rows(record: Scalars) -> Scalars:
     fits = all(len(steps) == rows - 1 for steps in between) and all(len(column) == rows for column in lists)
     if not fits or any(int(place) >= rows for column in sparse for place in column):
         raise PydanticCustomError("rows", "columns that do not fit the rows")
-    if not all(0 <= it < INTEGER for it in stamps(record, record["it"], record.get("steps", 0))):
+    its = stamps(record, record["it"], record.get("steps", 0))
+    if min(its) < 0 or max(its) >= INTEGER:
         raise PydanticCustomError("steps", "steps from an iteration that no run has")
     return record
 

@@ -278,7 +278,8 @@ class MonitorApp(App[Outcome]):
             self._sense(self._sensor)
         page = PAGES.get(self._view.page)
         is_new = self._changed > self._painted or (self._shows_machine and self._machine is not self._painted_machine)
-        if is_new and (not page or time.monotonic() - self._painted >= page.pause):
+        pause = 1 / RATE if self._behind else page.pause if page else 0.0  # to read on is what counts then
+        if is_new and time.monotonic() - self._painted >= pause:
             self._paint()
         self._timer = self.set_timer(max(again, 1 / RATE_CALM if self._calm else 0.0), self._tick)
 

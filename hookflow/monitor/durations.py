@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hookflow.events.percentiles import add_packed, bin_of, percentile
 from hookflow.events.records import PHASES, Frame, OnDevice
@@ -32,33 +32,17 @@ class Firings:
     longest: int = 0
     bins: dict[int, int] = field(default_factory=dict)
 
-    def add(self, count: int, total: int, longest: int, *packed: Sequence[int]) -> None:
+    def add(self, count: int, total: int, longest: int, packed: Sequence[int]) -> None:
         """Add firings, whose bins are packed as in frames."""
         self.count += count
         self.total += total
         if longest > self.longest:
             self.longest = longest
-        for bins in packed:
-            add_packed(self.bins, bins)
+        add_packed(self.bins, packed)
 
     def percentile(self, share: float) -> float:
         """Return the duration that `share` of the firings stay below, in ns; never above the longest."""
         return min(percentile(self.bins, share), self.longest)
-
-
-@dataclass(slots=True)
-class Second:
-    """The firings of one binding in a second of the clock, the first of them in iteration `it`.
-
-    Their bins stay packed, as they came: few screens ask for the percentiles of the last minute.
-    """
-
-    clock: int
-    it: int
-    count: int = 0
-    total: int = 0
-    longest: int = 0
-    packed: list[Sequence[int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -97,16 +81,29 @@ class Slower(NamedTuple):
         return f"×{rough(self.ns / self.usual)} since iteration {self.it}"
 
 
+Entry = tuple[int, int, list[Any]]
+"""A frame's entry of a binding, behind the second of the clock and the iteration of the frame."""
+
+
 class Timing:
-    """The firings of the whole attempt; `last` is the ns of the newest one, `slower` is set while it takes longer."""
+    """The firings of the whole attempt. Entries are counted once somebody asks for them, or many of them wait.
+
+    The entries of the last WINDOW stay packed, as they came: few screens ask for their percentiles.
+    """
+
+    MANY = 64
 
     def __init__(self) -> None:
-        self.count = self.total = self.last = 0
-        self.slower: Slower | None = None
-        self._seconds: deque[Second] = deque()  # the last WINDOW
+        self.last = 0
+        """The ns of the newest firing."""
+        self._recent: deque[Entry] = deque()  # the last WINDOW
+        self._new: list[Entry] = []  # those of them, and of before, that are not counted yet
         self._whole = Firings()
+        self._slower: Slower | None = None
+        self._clock = self._it = self._fired = self._spent = 0  # the second that is counted, and its first iteration
         self._means: deque[tuple[int, float]] = deque()  # the last RECENT seconds: first iteration, mean ns
         self._past: Counter[int] = Counter()  # the seconds before them, by the bin of their mean
+        self._seconds, self._due = 0, RECENT  # how many they are, and at how many their median is taken again
         self._usual = 0.0  # their median
 
     def add(self, t: float, it: int, entry: list[Any]) -> None:
@@ -114,65 +111,86 @@ class Timing:
 
         Without a firing, the total is the time that its trigger took.
         """
-        count, total, longest, self.last, bins = entry
-        clock = int(t)
-        if not self._seconds or self._seconds[-1].clock != clock:
-            if self._seconds:
-                self._judge(self._seconds[-1])
-            self._seconds.append(Second(clock, it))
-            while not t - WINDOW < self._seconds[0].clock <= t:
-                self._seconds.popleft()
-        self.count += count
-        self.total += total
-        self._whole.add(count, total, longest, bins)
-        second = self._seconds[-1]
-        second.count += count
-        second.total += total
-        second.longest = max(second.longest, longest)
-        second.packed.append(bins)
+        new = int(t), it, entry
+        self.last = entry[3]
+        self._recent.append(new)
+        while not new[0] - WINDOW < self._recent[0][0] <= new[0]:
+            self._recent.popleft()
+        self._new.append(new)
+        if len(self._new) >= self.MANY:
+            self._counted()
 
-    def _judge(self, second: Second) -> None:
+    def _counted(self) -> Firings:
+        """Count what is new, and return the firings of the whole attempt."""
+        whole = self._whole
+        for clock, it, (count, total, longest, _, bins) in self._new:
+            if clock != self._clock:
+                if self._fired:
+                    self._judge(self._it, self._spent / self._fired)
+                self._clock, self._it, self._fired, self._spent = clock, it, 0, 0
+            self._fired += count
+            self._spent += total
+            whole.add(count, total, longest, bins)
+        self._new.clear()
+        return whole
+
+    def _judge(self, it: int, mean: float) -> None:
         """Compare the last seconds with those before them, by medians, in which spikes weigh nothing."""
-        if not second.count:
-            return
-        self._means.append((second.it, second.total / second.count))
+        self._means.append((it, mean))
         if len(self._means) > RECENT:
-            _, mean = self._means.popleft()
-            self._past[bin_of(round(mean))] += 1
-            if not self.slower and self._past.total() % RECENT == 0:
+            self._past[bin_of(round(self._means.popleft()[1]))] += 1
+            self._seconds += 1
+            if not self._slower and self._seconds >= self._due:
                 self._usual = percentile(self._past, 0.5)
+                self._due = self._seconds + max(RECENT, self._seconds // 10)
         limit = SLOWER * self._usual
-        if self._usual and (self.slower or self._means[-1][1] > limit):
+        if self._usual and (self._slower or mean > limit):
             ns = median(mean for _, mean in self._means)
-            since = self.slower.it if self.slower else next(it for it, mean in self._means if mean > limit)
-            self.slower = Slower(since, ns, self._usual) if ns > limit else None
+            since = self._slower.it if self._slower else next(it for it, mean in self._means if mean > limit)
+            self._slower = Slower(since, ns, self._usual) if ns > limit else None
+
+    @property
+    def count(self) -> int:
+        return self._counted().count
+
+    @property
+    def total(self) -> int:
+        """The ns of all firings."""
+        return self._counted().total
+
+    @property
+    def slower(self) -> Slower | None:
+        """Since when it takes longer; None while it does not."""
+        self._counted()
+        return self._slower
 
     def firings(self, since: float = -math.inf) -> Firings:
         """Return the firings of the whole attempt, or since a moment of the last WINDOW seconds."""
         if since == -math.inf:
-            return replace(self._whole, bins=dict(self._whole.bins))
+            whole = self._counted()
+            return replace(whole, bins=dict(whole.bins))
         result = Firings()
-        for second in self._seconds:
-            if second.clock > since:
-                result.add(second.count, second.total, second.longest, *second.packed)
+        for clock, _, (count, total, longest, _, bins) in self._recent:
+            if clock > since:
+                result.add(count, total, longest, bins)
         return result
 
     def spent(self, since: float) -> int:
         """Return the nanoseconds since a moment of the last WINDOW seconds."""
-        return sum(second.total for second in self._seconds if second.clock > since)
+        return sum(entry[1] for clock, _, entry in self._recent if clock > since)
 
     def fired(self, since: float) -> bool:
-        return bool(self._seconds) and self._seconds[-1].clock > since
+        return bool(self._recent) and self._recent[-1][0] > since
 
     def cells(self, now: float, cells: int) -> list[tuple[int, int]]:
         """Return (firings, ns) for each of `cells` equal stretches of the last WINDOW seconds, oldest first."""
         size = WINDOW // cells  # laid out on the clock, so that what is drawn moves on instead of flickering
         newest = int(now) // size
         result = [(0, 0)] * cells
-        for second in self._seconds:
-            place = cells - 1 - (newest - second.clock // size)
+        for clock, _, (count, total, *_) in self._recent:
+            place = cells - 1 - (newest - clock // size)
             if 0 <= place < cells:
-                result[place] = (result[place][0] + second.count, result[place][1] + second.total)
+                result[place] = (result[place][0] + count, result[place][1] + total)
         return result
 
 
@@ -182,6 +200,10 @@ class Booked:
     def __init__(self) -> None:
         self.sums: Counter[str] = Counter()
         """ns by phase, `iters`, and `ns` of whole iterations."""
+
+    def book(self, sums: Mapping[str, int], sign: Literal[1, -1] = 1) -> None:
+        for name, more in sums.items():
+            self.sums[name] += sign * more
 
     @property
     def booked(self) -> dict[str, int]:
@@ -231,34 +253,28 @@ class Minute(Booked):
 
     def __init__(self) -> None:
         super().__init__()
-        self._bins: Counter[int] = Counter()
-        self._seconds: deque[tuple[int, Counter[str], Counter[int]]] = deque()
+        self._frames: deque[tuple[int, dict[str, int], Sequence[int]]] = deque()  # second, sums, bins of iterations
 
     def add(self, t: float, phases: Mapping[str, int], iters: list[Any], samples: int, cost: int) -> None:
         count, total, _, _, bins = iters
         sums = {**phases, "iters": count, "ns": total, "samples": samples, "cost": cost}
-        counts: dict[int, int] = {}
-        add_packed(counts, bins)
-        if not self._seconds or self._seconds[-1][0] != int(t):
-            self._seconds.append((int(t), Counter(), Counter()))
-        _, its_sums, its_bins = self._seconds[-1]
-        for summed, counted in ((self.sums, self._bins), (its_sums, its_bins)):
-            summed.update(sums)
-            counted.update(counts)
-        while not t - WINDOW < self._seconds[0][0] <= t:  # it is later where the clock was set back
-            _, its_sums, its_bins = self._seconds.popleft()
-            self.sums.subtract(its_sums)
-            self._bins.subtract(its_bins)
+        self.book(sums)
+        self._frames.append((int(t), sums, bins))
+        while not t - WINDOW < self._frames[0][0] <= t:  # it is later where the clock was set back
+            self.book(self._frames.popleft()[1], -1)
 
     @property
     def lately(self) -> float:
         """The ns of an iteration in the last RECENT seconds."""
-        recent = [sums for _, sums, _ in self._seconds][-RECENT:]
+        recent = [sums for clock, sums, _ in self._frames if clock > self._frames[-1][0] - RECENT]
         return sum(sums["ns"] for sums in recent) / (sum(sums["iters"] for sums in recent) or 1)
 
     def percentile(self, share: float) -> float:
         """Return the duration in ns that `share` of the iterations stayed below."""
-        return percentile(self._bins, share)
+        counts: dict[int, int] = {}
+        for *_, bins in self._frames:
+            add_packed(counts, bins)
+        return percentile(counts, share)
 
 
 ITERATION = "iteration"
@@ -291,10 +307,14 @@ class History:
         """Add what has fired since the last entry, up to iteration `it`, and its ns; without a firing nothing."""
         if count <= 0:
             return
-        while it // self._stride >= self.LIMIT:
+        while (last := it // self._stride) >= self.LIMIT:
             self._merge()
-        last = it // self._stride
         first = max(min((self._it + 1) // self._stride, last), 0)
+        if first == last < len(self._counts):  # as a rule
+            self._it = it
+            self._counts[last] += count
+            self._totals[last] += total
+            return
         share = last - first + 1
         if count < share:  # it has not fired in each of them
             first, share = last, 1
@@ -349,19 +369,21 @@ class Histories:
             history.forget_after(it)
 
     def frame(self, record: Frame, plan: Plan) -> None:
-        count, total, *_ = record["iters"]
-        for phase, ns in ((ITERATION, total), *((phase, record["phases"].get(phase, 0)) for phase in PHASES)):
-            self._named(phase).add(record["it"], count, ns)
-        for binding, (fired, ns, *_) in record["hooks"].items():
-            if binding not in self._by_id:
+        it, count, phases, of = record["it"], record["iters"][0], record["phases"], self._by_id
+        if count:
+            self._named(ITERATION).add(it, count, record["iters"][1])
+            for phase in PHASES:
+                self._named(phase).add(it, count, phases.get(phase, 0))
+        for binding, entry in record["hooks"].items():
+            if (history := of.get(binding)) is None:
                 known = int(binding) < len(plan.bindings)
-                self._by_id[binding] = self._named(_key(plan.bindings[int(binding)]) if known else binding)
-            self._by_id[binding].add(record["it"], fired, ns)
+                history = of[binding] = self._named(_key(plan.bindings[int(binding)]) if known else binding)
+            history.add(it, entry[0], entry[1])
 
     def _named(self, key: str) -> History:
-        if key not in self._of:
-            self._of[key] = History(self._begin)
-        return self._of[key]
+        if (history := self._of.get(key)) is None:
+            history = self._of[key] = History(self._begin)
+        return history
 
     def of(self, of: Binding | str) -> History:
         """Return the history of a binding, of a phase or of whole iterations; an empty one where there is none."""

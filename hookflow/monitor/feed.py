@@ -25,7 +25,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.monitor.journal import Moment, Timeline
 from hookflow.monitor.ranks import NO_PLAN
-from hookflow.monitor.snapshots import STRIDE, Snapshot, Snapshots, packed, unpacked
+from hookflow.monitor.snapshots import STRIDE, Place, Snapshot, Snapshots, before, packed, unpacked
 from hookflow.monitor.state import RunState
 from hookflow.numbers import span
 
@@ -56,16 +56,16 @@ def logs_of_others(run: RunDir, known: Collection[int] = ()) -> Iterator[tuple[i
 
 
 class Others(Tail[Record]):
-    """Reads on in the log of another rank, without old frames and what is shown of rank 0 alone."""
+    """Reads on in the log of another rank, without frames before the byte `recent` and what rank 0 alone shows."""
 
     chunk = 1 << 17
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, self._parse_line)
-        self._recent = path.stat().st_size - RECENT
+        self.recent = path.stat().st_size - RECENT
 
     def _parse_line(self, line: bytes) -> Record | None:
-        is_old = self.at <= self._recent and line.startswith(b'{"k":"frame"')
+        is_old = self.at <= self.recent and line.startswith(b'{"k":"frame"')
         return None if is_old or line.startswith(SHARED) else read_record(line)
 
 
@@ -74,16 +74,36 @@ class Logs:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self.tails: dict[int, Tail[Record]] = {0: event_log(run.events)}
+        self.first = event_log(run.events)
+        self._others: dict[int, Others] = {}
         self._waiting: dict[int, deque[Record]] = {0: deque()}
         self._known: set[int] = set()
         self.refused: list[str] = []
         """The logs of ranks that cannot be read, in words; who has heard them takes them out."""
 
     @property
-    def waiting(self) -> bool:
-        """Whether something was read that is not yielded yet."""
-        return any(self._waiting.values())
+    def tails(self) -> dict[int, Tail[Record]]:
+        return {0: self.first, **self._others}
+
+    def snapshot(self, state: RunState, attempt: int) -> Snapshot | None:
+        """Return the position that the state is of; None where rank 0 has records that are not yielded yet."""
+        if self._waiting[0]:
+            return None
+        places = {}
+        for rank, tail in self._others.items():
+            path, waiting = self._run.events_of(rank), [*self._waiting[rank]]
+            last = before(path, tail.at)
+            places[rank] = Place(path.name, tail.at, last, tail.recent, tail.passed_over, tail.complaint, waiting)
+        return Snapshot(state, attempt, self.first.passed_over, self.first.complaint, places)
+
+    def go_on(self, at: int, snapshot: Snapshot) -> None:
+        """Go to the position of a snapshot, after so many bytes of the log of rank 0."""
+        self.first.at, self.first.passed_over, self.first.complaint = at, snapshot.passed_over, snapshot.complaint
+        for rank, place in snapshot.others.items():
+            tail = self._others[rank] = Others(self._run.events_of(rank))
+            tail.at, tail.recent, tail.passed_over, tail.complaint = place.at, *place[3:6]
+            self._waiting[rank] = deque(place.waiting)
+        self._known.update(snapshot.others)
 
     def read(self) -> Iterator[tuple[int, Record]]:
         """Yield what is new with the rank that has written it; of what is there, what is oldest first."""
@@ -92,7 +112,7 @@ class Logs:
             if why:
                 self.refused.append(why)
             else:
-                self.tails[rank], self._waiting[rank] = Others(path), deque()
+                self._others[rank], self._waiting[rank] = Others(path), deque()
         more = dict(self.tails)  # those that may have more than was read
         while True:
             for rank, tail in list(more.items()):
@@ -126,7 +146,7 @@ class Live:
     """Folds what a run appends to its logs.
 
     With `kept` it begins at the last snapshot of the state, so that it yields no records of before, and keeps more of
-    them; of a run of several ranks there are none.
+    them.
     """
 
     def __init__(self, run: RunDir, *, kept: bool = False) -> None:
@@ -140,15 +160,14 @@ class Live:
         with suppress(OSError):
             self._folder = os.open(run.path, os.O_RDONLY)
             weakref.finalize(self, os.close, self._folder)
-        self._snapshots = Snapshots(run.events) if kept and not any(logs_of_others(run)) else None
+        self._snapshots = Snapshots(run.events) if kept else None
         self._kept = 0
         if self._snapshots:  # one after each look, between which the log was not folded up to the end of a line
-            self._logs.tails[0].chunk = min(STRIDE, Tail.chunk)
-        if self._snapshots and (newest := self._snapshots.newest()):
-            tail = self._logs.tails[0]
-            tail.at, snapshot = newest
-            self._kept, tail.passed_over, tail.complaint = tail.at, snapshot.passed_over, snapshot.complaint
-            self.state, self._attempt = snapshot.state, snapshot.attempt
+            self._logs.first.chunk = STRIDE // 8
+            if newest := self._snapshots.newest():
+                self._logs.go_on(*newest)
+                self._kept, snapshot = newest
+                self.state, self._attempt = snapshot.state, snapshot.attempt
 
     def moved(self) -> RunDir | None:
         """Return the run where its directory was moved to; None if it was not, or the system does not say."""
@@ -186,7 +205,7 @@ class Live:
             if rank == 0 and record["k"] == "run":
                 self._attempt += 1
                 self._read_plan(self._attempt)
-            if self._snapshots and self._logs.tails[0].at - self._kept >= STRIDE // 2 and not self._logs.waiting:
+            if self._snapshots and self._logs.first.at - self._kept >= STRIDE // 2:
                 self._keep(self._snapshots)
             yield rank, record
         while self._logs.refused:
@@ -196,10 +215,10 @@ class Live:
         self.state.complaint = next((tail.complaint for tail in tails if tail.complaint), "")
 
     def _keep(self, snapshots: Snapshots) -> None:
-        tail = self._logs.tails[0]
-        self._kept = tail.at
-        if len(self._logs.tails) == 1:
-            snapshots.add(tail.at, Snapshot(self.state, self._attempt, tail.passed_over, tail.complaint))
+        with suppress(OSError):
+            if snapshot := self._logs.snapshot(self.state, self._attempt):
+                self._kept = self._logs.first.at
+                snapshots.add(self._kept, snapshot)
 
     def _read_plan(self, attempt: int) -> None:
         self.plan = read_plan(self._run, attempt)

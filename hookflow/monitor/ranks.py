@@ -66,10 +66,12 @@ class Rank:
         if record["iters"][0] or any(record["phases"].values()):  # else the last minute of training stays
             self.minute.add(t, record["phases"], record["iters"], record["samples"], record["cost"])
             count, ns, *_ = record["iters"]
-            self.attempt.sums.update({**record["phases"], "iters": count, "ns": ns})
+            self.attempt.book({**record["phases"], "iters": count, "ns": ns})
             self.trained = t
         for binding, entry in record["hooks"].items():
-            self.bindings.setdefault(int(binding), Timing()).add(t, record["it"], entry)
+            if (timing := self.bindings.get(known := int(binding))) is None:
+                timing = self.bindings[known] = Timing()
+            timing.add(t, record["it"], entry)
         if "device" in record:
             self.device.add(t, record["device"])
         for binding, (count, total, longest, waiting, dropped) in record.get("beside", {}).items():

@@ -14,6 +14,7 @@ import pickle
 import struct
 import sys
 import zlib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -21,11 +22,12 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from hookflow.events.reading import open_regular
+from hookflow.events.records import Record
 from hookflow.events.rundir import user_folder
 from hookflow.monitor.state import RunState
 
-STRIDE = 1 << 19
-"""Bytes of a log between two snapshots: what is folded in a tenth of a second."""
+STRIDE = 1 << 21
+"""Bytes of a log between two snapshots, at most: what is folded in a tenth of a second."""
 
 RUNS = 10
 """Runs whose snapshots are kept: those that were written last."""
@@ -37,13 +39,40 @@ HEAD = struct.Struct(">QQ32s")
 """Before each snapshot: the bytes of the log that are folded, its own size, and a checksum over both files."""
 
 
+class Place(NamedTuple):
+    """The position of a reader in the log of another rank.
+
+    `at`: the bytes that are read, and `last` the last of them. From the byte `recent` on frames are read. `waiting` has
+    the records that are read and not folded.
+    """
+
+    name: str
+    at: int
+    last: bytes
+    recent: int
+    passed_over: int
+    complaint: str
+    waiting: Sequence[Record]
+
+
 class Snapshot(NamedTuple):
-    """The position of a reader of a log: the state, the attempts so far, and the lines that were passed over."""
+    """The position of a reader of the logs: the state, the attempts so far, and the lines that were passed over.
+
+    `others` has the positions in the logs of other ranks.
+    """
 
     state: RunState
     attempt: int = 0
     passed_over: int = 0
     complaint: str = ""
+    others: Mapping[int, Place] = {}
+
+
+def before(log: Path, at: int) -> bytes:
+    """Return the last bytes of a log before `at`."""
+    with open_regular(log) as file:
+        file.seek(max(at - BEFORE, 0))
+        return file.read(min(at, BEFORE))
 
 
 def packed(snapshot: Snapshot) -> bytes:
@@ -99,9 +128,7 @@ class Snapshots:
             self._end = file.seek(begin + size)
 
     def _checksum(self, at: int, data: bytes) -> bytes:
-        with open_regular(self._log) as log:
-            log.seek(max(at - BEFORE, 0))
-            return sha256(at.to_bytes(8) + log.read(min(at, BEFORE)) + data).digest()
+        return sha256(at.to_bytes(8) + before(self._log, at) + data).digest()
 
     def load(self, at: int) -> Snapshot | None:
         """Return the snapshot after so many bytes of the log; None where it does not fit the log, or is damaged."""
@@ -109,7 +136,10 @@ class Snapshots:
         with suppress(OSError), open_regular(self._path) as file:
             file.seek(begin)
             if self._checksum(at, data := file.read(size)) == checksum:
-                return unpacked(data)
+                snapshot = unpacked(data)
+                logs = ((self._log.with_name(place.name), place) for place in snapshot.others.values())
+                if all(before(log, place.at) == place.last for log, place in logs):
+                    return snapshot
         self._places.pop(at, None)
         return None
 
