@@ -169,7 +169,7 @@ def _with_rows(record: Scalars) -> Scalars:
 
 
 def _with_figures(record: Frame) -> Frame:
-    if any(len(figures) != 5 for figures in record.get("beside", {}).values()):
+    if "beside" in record and any(len(figures) != 5 for figures in record["beside"].values()):
         raise PydanticCustomError("beside", "firings beside the training without their five figures")
     if "device" in record and any(len(figures) != 2 for figures in record["device"]["hooks"].values()):
         raise PydanticCustomError("device", "firings on the device without their two figures")

@@ -163,7 +163,7 @@ class Live:
         self._snapshots = Snapshots(run.events) if kept else None
         self._kept = 0
         if self._snapshots:  # one after each look, between which the log was not folded up to the end of a line
-            self._logs.first.chunk = STRIDE // 8
+            self._logs.first.chunk = min(STRIDE // 8, Tail.chunk)
             if newest := self._snapshots.newest():
                 self._logs.go_on(*newest)
                 self._kept, snapshot = newest

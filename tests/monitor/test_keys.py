@@ -446,7 +446,7 @@ def test_a_run_whose_log_is_still_being_read_is_not_lost(tmp_path: Path, monkeyp
     async def stay() -> None:
         async with shows.run_test(size=(120, 40)) as pilot:
             await until_shown(shows, pilot, "○ READING")
-            assert "reading 0 of 0 MB of the event log" in shown(shows)
+            assert shown(shows).count("reading 0 of 0 MB of the event log") == 2, "on every page, in its footer"
             assert "LIVE" in shown(shows)
             shows._live.read_all()
             await until_shown(shows, pilot, "? LOST")

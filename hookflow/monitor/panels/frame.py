@@ -58,7 +58,8 @@ def progress(scene: Scene, width: int) -> Strip:
         newest = scene.entry.text if scene.entry else "importing torch, building the model and the data"
         return row(width, (f" {scene.health.condition}: ", "dim"), (fit(newest, max(width - 13, 1)), ""))
     done = state.it / state.total_iters if state.total_iters else 0.0
-    eta = "ended" if state.end else pace.left or "–"
+    left = pace.left if scene.health.condition != "reading" else ""  # what is left of a moment long past
+    eta = "ended" if state.end else left or "–"
     speed: list[Part] = [f"{pace.iters_per_s:6.1f} it/s", "  "]
     if width >= 100:
         unknown = pace.iters_per_s and not pace.samples_per_s  # the number of examples in a batch is unknown
@@ -115,6 +116,8 @@ def _message(scene: Scene) -> Part | None:
     if health.over:
         style = CONDITION_STYLES.get(health.condition, "warn")
         return (f"{health.glyph} the run is over ({health.condition}); q leaves", style)
+    if health.condition == "reading":
+        return (health.sentence, "command")
     if pending := scene.state.pending:
         request = pending[-1]
         return (f"◉ {request.text} requested {age(scene.clock - request.at)} ago …", "command")
