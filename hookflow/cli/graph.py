@@ -114,11 +114,12 @@ def graph(
         drawing = as_json(part.to_json())
     elif chosen == "text":
         width = max(40, shutil.get_terminal_size().columns)
-        drawing = as_text(part, title, width, colour, _times(opened.run, part, "{count:>9} {p50:>8} {share:>5}"))
+        times = _times(opened.run, part, "{count:>9} {p50:>8} {device}{share:>5}")
+        drawing = as_text(part, title, width, colour, times)
     elif chosen in ("mermaid", "dot"):
         drawing = {"mermaid": as_mermaid, "dot": as_dot}[chosen](part, title)
     else:
-        times = _times(opened.run, part, "{count} × {short}, {share} % of iterations")
+        times = _times(opened.run, part, "{count} × {short}, {device}{share} % of iterations", "{} on the device, ")
         drawing = {"svg": as_svg, "html": as_html}[chosen](part, title, times)
     if out is None:
         echo(drawing, coloured=colour)
@@ -126,8 +127,11 @@ def graph(
         write_file(out, drawing + "\n")
 
 
-def _times(run: RunDir | None, plan: Plan, form: str) -> dict[int, str]:
-    """Return in a `form` what the bindings took in the last attempt of a run: firings, median, share of iterations."""
+def _times(run: RunDir | None, plan: Plan, form: str, on_device: str = "{:>8} ") -> dict[int, str]:
+    """Return in a `form` what the bindings took in the last attempt of a run: firings, median, share of iterations.
+
+    Where the run has device times, there is the mean of the last minute, too, in the form `on_device`.
+    """
     if run is None:
         return {}
     from hookflow.monitor.costs import cost_of
@@ -137,13 +141,15 @@ def _times(run: RunDir | None, plan: Plan, form: str) -> dict[int, str]:
     live = Live(run)
     live.read_all()
     pace, result = Pace.of(live.state), dict[int, str]()
+    has_device = live.state.first.device.iteration() is not None
     for binding in plan.bindings:
         cost = cost_of(live.state, plan, pace, binding, whole=True)
         if cost.ns is not None:
             share = "·" if cost.share is None else percent(cost.share)
             p50 = duration(cost.ns)
-            text = form.format(count=f"{cost.count:,}", p50=p50, short=p50.strip(), share=share)
-            result[binding.id] = text.replace(", · % of iterations", "")
+            device = on_device.format(duration(cost.device) if cost.device else "–") * has_device
+            text = form.format(count=f"{cost.count:,}", p50=p50, short=p50.strip(), device=device, share=share)
+            result[binding.id] = " ".join(text.replace(", · % of iterations", "").split()) if "×" in form else text
     return result
 
 

@@ -117,17 +117,24 @@ def test_of_a_run_it_is_the_plan_that_was_recorded(new_run: NewRun, tmp_path: Pa
     assert "is a run, and its plan is recorded\n" in refused("graph", run_dir.path, "--shuffle", "3")
 
 
-def test_of_a_run_that_has_trained_it_has_what_each_hook_took(new_run: NewRun) -> None:
+@pytest.mark.parametrize("device", [0, 50_000], ids=["host", "device"])
+def test_of_a_run_that_has_trained_it_has_what_each_hook_took(new_run: NewRun, device: int) -> None:
     run_dir = new_run()
     took = {"k": "frame", **FRAME, "t": 1.79e9, "it": 10, "ep": 0, "iters": [10, 10**9, 0, 0, [0]]}
     first = next(binding for binding in read_plan(run_dir).bindings if binding.point == "after_train_iter")  # type: ignore[union-attr]
     fired = [1234, 123_400_000, 200_000, 100_000, [bin_of(100_000), 1234]]
+    if device:
+        took["device"] = {"iters": 4, "ns": 10**6, "phases": {}, "hooks": {f"{first.id}": [4, 4 * device]}}
     append(run_dir, [{**took, "hooks": {f"{first.id}": fired}}])
     drawn = graph(pipeline=str(run_dir.path), columns=120)
     (line,) = (line for line in drawn.splitlines() if "1,234" in line)
-    assert re.search(rf"after_train_iter .* {first.hook} +1,234 +\d+ µs +12\.3", line)
-    assert re.search(r"1,234 × \d+ µs, 12.3 % of iterations", graph("--format", "svg", pipeline=str(run_dir.path)))
+    spent = r" +50\.0 µs" if device else ""
+    assert re.search(rf"after_train_iter .* {first.hook} +1,234 +\d+ µs{spent} +12\.3", line)
+    spent = "50.0 µs on the device, " if device else ""
+    svg = graph("--format", "svg", pipeline=str(run_dir.path))
+    assert re.search(rf"1,234 × \d+ µs, {spent}12.3 % of iterations", svg)
     assert "fired" in drawn and "fired" not in graph(columns=120)
+    assert ("device" in drawn) is bool(device)
 
 
 @pytest.mark.parametrize("suffix", ["text", "svg", "html", "mermaid", "dot", "json"])

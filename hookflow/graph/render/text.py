@@ -217,7 +217,8 @@ _RAILS_GO_ON = str.maketrans({"╭": "│", "╰": " ", "┏": "┃", "┗": " "
 """The parts of a row that continue on the line below."""
 
 TIMES = f"{'fired':>9} {'p50   ':>8} {'%it':>5}"
-"""The heading of the columns that a run adds to its plan."""
+TIMES_OF_DEVICE = f"{'fired':>9} {'p50   ':>8} {'device ':>8} {'%it':>5}"
+"""The headings of the columns that a run adds to its plan; the wider one, where it has device times."""
 
 _ROOM_FOR_NOTES = 28
 _MOST_RAILS = 6
@@ -230,7 +231,7 @@ def as_text(
 ) -> str:
     """Draw every point that has bindings, `width` columns wide (40 or more); for a terminal, in colours.
 
-    `times` are what the bindings of a run took, by their ids, in the columns of TIMES.
+    `times` are what the bindings of a run took, by their ids, in the columns of TIMES or of TIMES_OF_DEVICE.
     """
     drawing = _Drawing(plan, width, colour, times)
     heading = drawing.styled(title or title_of(plan), _BOLD)
@@ -243,6 +244,8 @@ class _Drawing:
     def __init__(self, plan: Plan, width: int, colour: bool, times: Mapping[int, str]) -> None:
         self.plan = plan
         self.times = times
+        wide = any(len(text) > len(TIMES) for text in times.values())
+        self.heading = (TIMES_OF_DEVICE if wide else TIMES) if times else ""
         self.width = width
         self.colour = colour
         outermost = min((point.depth for point in plan.bound_points), default=0)
@@ -266,7 +269,7 @@ class _Drawing:
         """Yield the heading of the times, if there are any."""
         if self.times:
             left = self._left_of_rails(self.label_width) + self.rail_width
-            yield self.styled(f"{'':<{left}}{TIMES}", _DIM)
+            yield self.styled(f"{'':<{left}}{self.heading}", _DIM)
 
     def lines(self) -> Iterator[str]:
         rails_above = ""
@@ -314,7 +317,7 @@ class _Drawing:
 
     @property
     def times_width(self) -> int:
-        return len(TIMES) + 2 if self.times else 0
+        return len(self.heading) + 2 if self.times else 0
 
     def _line(self, label: str, row: str, name: str, rail: str, note: str, times: str = "") -> str:
         lanes = f"{self.styled(row.rjust(self.gutter_width), _CYAN)} " if self.gutter_width else ""

@@ -58,8 +58,9 @@ def progress(scene: Scene, width: int) -> Strip:
         newest = scene.entry.text if scene.entry else "importing torch, building the model and the data"
         return row(width, (f" {scene.health.condition}: ", "dim"), (fit(newest, max(width - 13, 1)), ""))
     done = state.it / state.total_iters if state.total_iters else 0.0
-    left = pace.left if scene.health.condition != "reading" else ""  # what is left of a moment long past
-    eta = "ended" if state.end else left or "–"
+    eta = "ended" if state.end or scene.health.over else "–"
+    if scene.health.condition in ("running", "paused"):  # else the pace says nothing of now
+        eta = pace.left or eta
     speed: list[Part] = [f"{pace.iters_per_s:6.1f} it/s", "  "]
     if width >= 100:
         unknown = pace.iters_per_s and not pace.samples_per_s  # the number of examples in a batch is unknown
