@@ -269,7 +269,7 @@ def _place(point: Point, visit: int | None) -> str:
         return f"{_VALIDATIONS[name]} {visit + 1}" if visit is not None else _VALIDATIONS[name]
     if point.unit not in ("it", "ep"):
         return f"at {name}"
-    word = {"before_train_iter": "before", "after_train_iter": "after"}.get(name, "in")
+    word = {"before_fetch": "before", "before_train_iter": "before", "after_train_iter": "after"}.get(name, "in")
     if point.unit == "ep":
         word = "before" if name == "before_train_epoch" else "after"
     noun = "iteration" if point.unit == "it" else "epoch"

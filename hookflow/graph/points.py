@@ -8,6 +8,7 @@ This is the loop that the runner walks; a test holds the two together:
             for epoch:
                 before_train_epoch
                 for batch:
+                    before_fetch                  # of each batch, also of those that an iteration accumulates
                     before_train_iter
                         outputs = task.step(batch)
                     after_forward
@@ -39,6 +40,11 @@ This is the loop that the runner walks; a test holds the two together:
                 after_test_iter
             after_test_epoch
         after_test
+        before_predict                            # `hookflow predict`, within the points before a pass of its split
+            for batch:
+                before_predict_iter
+                after_predict_iter
+        after_predict
         on_exception                              # whatever went wrong
         on_log                                    # in each call of `run.log`, wherever that is
     after_run                                     # always, after an error too
@@ -121,6 +127,7 @@ STANDARD: tuple[Point, ...] = (
     _point("load_state_dict_post", 2, "name module incompatible_keys", "firing", "a module has loaded", "state"),
     _point("before_train", 1, "", "firing", "the training loop is about to start"),
     _point("before_train_epoch", 2, "", "ep", "an epoch is about to start"),
+    _point("before_fetch", 3, "batch_idx", "it", "a training batch is about to be fetched"),
     _point("before_train_iter", 3, "batch batch_idx", "it", "a batch has been fetched, nothing computed"),
     _point("global_forward_pre", 4, "name module args input", "it", "any module is about to compute", "global"),
     _point("forward_pre", 4, "module name args input kwargs", "it", "a module is about to compute", "module"),
@@ -168,6 +175,10 @@ STANDARD: tuple[Point, ...] = (
     _point("after_test_iter", 3, "batch batch_idx outputs", "firing", "the outputs of a test batch are there"),
     _point("after_test_epoch", 2, "metrics", "firing", "the pass is done: hooks put their metrics in"),
     _point("after_test", 1, "metrics", "firing", "the test is done, the metrics are complete"),
+    _point("before_predict", 1, "", "firing", "`hookflow predict` is about to predict a set of data"),
+    _point("before_predict_iter", 2, "batch batch_idx", "firing", "a batch to predict has been fetched"),
+    _point("after_predict_iter", 2, "batch batch_idx outputs", "firing", "the predictions for a batch are there"),
+    _point("after_predict", 1, "", "firing", "every batch is predicted, nothing written yet"),
     _point("on_exception", 1, "exception", "firing", "something raised; the run is about to end"),
     _point("on_log", 1, "name value", "firing", "a number is logged", "log"),
     _point("after_run", 0, "", "firing", "the last point of every run, after an error too"),
@@ -230,9 +241,10 @@ ELSEWHERE = (
 
 ROUNDS = {
     "epoch": ("before_train_epoch", "after_val"),
-    "iteration": ("before_train_iter", "after_train_iter"),
+    "iteration": ("before_fetch", "after_train_iter"),
     "validation batch": ("before_val_iter", "after_val_iter"),
     "test batch": ("before_test_iter", "after_test_iter"),
+    "predicted batch": ("before_predict_iter", "after_predict_iter"),
 }
 """The loops of the run, from outside in: the first point and the last one of each."""
 

@@ -166,8 +166,8 @@ ANEW = ("batch", "outputs", "grads", "metrics", "scalars")
 """Slots that are new in each round: to read the one of the round before is seldom meant. The others persist."""
 
 RUNNER: Mapping[str, tuple[str, ...]] = {
-    "batch": ("before_train_iter", "before_val_iter", "before_test_iter"),
-    "outputs": ("global_forward_pre", "after_val_iter", "after_test_iter"),
+    "batch": ("before_train_iter", "before_val_iter", "before_test_iter", "before_predict_iter"),
+    "outputs": ("global_forward_pre", "after_val_iter", "after_test_iter", "after_predict_iter"),
     "grads": ("global_full_backward_pre",),
     "metrics": ("after_val_epoch", "after_test_epoch"),
 }

@@ -58,12 +58,17 @@ CALLS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     **_evaluation("test", "test"),
     "before_test": (("setup", "on_test_start"), ()),
     "after_test": (("on_test_end", "teardown"), ()),
+    "before_predict": (("setup", "on_predict_start", "on_predict_epoch_start"), ()),
+    "before_predict_iter": (("on_predict_batch_start",), BATCH),
+    "after_predict_iter": (("on_predict_batch_end",), OUTPUTS),
+    "after_predict": (("on_predict_epoch_end", "on_predict_end", "teardown"), ()),
     "before_save_checkpoint": (("on_save_checkpoint",), ("checkpoint",)),
     "after_load_checkpoint": (("on_load_checkpoint",), ("checkpoint",)),
     "on_exception": (("on_exception",), ("exception",)),
     "after_run": (("teardown",), ()),
 }
 """By point of hookflow: the methods of Lightning that are called there, and what the point offers them."""
+WHILE_PREDICTING = ("after_load_checkpoint", *(point for point in CALLS if "predict" in point), "on_exception")
 EPOCH_END = "on_train_epoch_end"
 """Lightning calls it after the validation of the epoch: see `LightningHook`."""
 ENDS_EPOCH = ("after_train_epoch", "after_val", "before_train_epoch", "after_train")
@@ -174,6 +179,8 @@ class LightningHook(Hook):
     def call(self, point: str, trainer: Trainer, offered: dict[str, Any]) -> None:
         """Call what Lightning calls at this point of hookflow."""
         self._trainer = trainer
+        if trainer.run.is_predicting and point not in WHILE_PREDICTING:
+            return  # the points before a pass of the split fire, too
         trainer.at(point)
         if point == "on_exception":
             trainer.has_raised = True
@@ -201,7 +208,7 @@ class LightningHook(Hook):
     def _arguments(self, name: str, trainer: Trainer, offered: dict[str, Any]) -> list[Any]:
         match name:
             case "setup" | "teardown":
-                return ["test" if trainer.testing else "fit"]
+                return ["test" if trainer.testing else "predict" if trainer.predicting else "fit"]
             case "on_before_backward":
                 return [offered["outputs"]["loss"]]
             case "on_before_optimizer_step":

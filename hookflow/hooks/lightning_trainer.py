@@ -174,12 +174,14 @@ class Trainer:
     @property
     def state(self) -> Any:
         states = import_module(f"{self.package}.trainer.states")
-        fn = states.TrainerFn.TESTING if self._stage == "test" else states.TrainerFn.FITTING
+        fns = {"test": states.TrainerFn.TESTING, "predict": states.TrainerFn.PREDICTING}
+        fn = fns.get(self._stage, states.TrainerFn.FITTING)
         return SimpleNamespace(fn=fn, stage=states.RunningStage(self._stage))
 
     training = property(lambda self: self._stage == "train")
     validating = property(lambda self: self._stage == "validate")
     testing = property(lambda self: self._stage == "test")
+    predicting = property(lambda self: self._stage == "predict")
 
     @cached_property
     def lightning_module(self) -> Any:
@@ -243,6 +245,8 @@ class Trainer:
         """The metrics of the latest validation, as `accuracy` and as `val_accuracy`, and what callbacks have added."""
         import torch
 
+        if self.predicting:
+            return {}
         for name, value in self.run.metrics.items():
             self._metrics[name] = self._metrics[f"val_{name}"] = torch.as_tensor(value)
         return self._metrics
@@ -302,7 +306,7 @@ class Trainer:
         raise AttributeError(f"hookflow's view of Lightning's Trainer has no {name}")
 
 
-STAGES: Mapping[str, str] = {"train": "train", "val": "validate", "test": "test"}
+STAGES: Mapping[str, str] = {"train": "train", "val": "validate", "test": "test", "predict": "predict"}
 """Lightning's names of the stages, by a part of the names of points."""
 
 

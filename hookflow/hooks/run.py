@@ -49,6 +49,10 @@ class Run(Protocol):
     """Whether nothing of the run stays, its directory included: a dry run, or the evaluation of a checkpoint."""
 
     @property
+    def is_predicting(self) -> bool:
+        """Whether this is `hookflow predict`, in which neither outputs nor metrics of a validation or test come."""
+
+    @property
     def iter(self) -> int:
         """Training iterations that are done."""
 

@@ -101,5 +101,13 @@ def written(plan: Plan, binding: Binding) -> str:
     return f"{match[1]} {match[2] or unit}" if match else every
 
 
-PLACES = {"_val_iter": "bat", "_test_iter": "bat", "_val": "val", "_test": "test", "save": "save", "copy": "save"}
+PLACES = {
+    "_val_iter": "bat",
+    "_test_iter": "bat",
+    "_predict_iter": "bat",
+    "_val": "val",
+    "_test": "test",
+    "save": "save",
+    "copy": "save",
+}
 """Units in which the firings of a point are counted, by a part of the point's name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,39 @@ def test_the_averaged_weights_predict_every_example_in_order(doubled: RunDir, tm
     assert [line["predicted"] for line in lines] == logits.argmax(1).tolist()
     tensors = torch.load(tmp_path / "made" / "rows.pt", weights_only=True)
     assert torch.equal(tensors["logits"], torch.from_numpy(arrays["logits"]))
+
+
+class Numbers:
+    """Adds a column to the predictions, and writes down what it is called for."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    def before_predict(self, run: Any) -> None:
+        self.given = [f"{run.split}, predicting {run.is_predicting}, training {run.model.training}: "]
+
+    def around_predict_iter(self, run: Any, batch: Any, batch_idx: int) -> Iterator[None]:
+        self.given.append(f"{batch_idx}<")
+        yield
+        self.given.append(">")
+
+    def after_predict_iter(self, outputs: Any, batch_idx: int) -> None:
+        outputs["batch"] = torch.full((len(outputs["logits"]),), batch_idx)
+
+    def after_predict(self) -> None:
+        self.file.write_text("".join(self.given))
+
+    def after_test_iter(self, outputs: Any) -> None:
+        raise AssertionError
+
+
+def test_hooks_see_what_is_predicted_and_may_add_to_it(doubled: RunDir, tmp_path: Path) -> None:
+    hook = f'hooks.numbers={{use="{__file__}:Numbers", args={{file="{tmp_path / "file"}"}}}}'
+    invoke("predict", doubled.path, "--out", tmp_path / "rows.pt", "--set", hook)
+    assert (tmp_path / "file").read_text() == "test, predicting True, training False: 0<>1<>"
+    rows = torch.load(tmp_path / "rows.pt", weights_only=True)
+    assert rows["batch"].tolist() == [0] * 8 + [1] * 8
+    torch.testing.assert_close(rows["logits"], expected(doubled, 2))
 
 
 def test_hooks_inside_the_network_fire_in_their_stages(doubled: RunDir, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def whisper(run, batch_idx, suffix="."):
         ("model.weights", ['example  "pretrained.pt"']),
         ("model.generator.weights", ['example  "pretrained.pt"']),
         ("optimizer.groups.*.match", ["str, required", 'example  "*.bias"']),
-        ("data.train.loader.batch_size", ["int ≥ 1, required"]),
+        ("data.train.loader.batch_size", ["unless a batch_sampler", "int ≥ 1"]),
         ("run", ["run.name  (required)", "run.seed", "int ≥ 0, < 9.22337e+18: Where every random"]),
         ("", ["hooks", "distributed"]),
     ],

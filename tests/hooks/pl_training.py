@@ -68,6 +68,9 @@ class Task:
 
     evaluate = step
 
+    def predict(self, run: Any, batch: Any) -> dict[str, Any]:
+        return {"logits": run.model(batch[0])}
+
 
 class Module(LightningModule):
     """The same for Lightning."""
@@ -86,14 +89,22 @@ class Module(LightningModule):
 
     test_step = validation_step
 
+    def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        return {"logits": self.net(batch[0])}
+
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
 
 def train_theirs(
-    folder: Path, epochs: int, *callbacks: Any, make: Callable[[], torch.nn.Module] = net, examples: int = 12
+    folder: Path,
+    epochs: int,
+    *callbacks: Any,
+    make: Callable[[], torch.nn.Module] = net,
+    examples: int = 12,
+    predict: bool = False,
 ) -> Any:
-    """Train and test by Lightning's Trainer; return the weights."""
+    """Train, test and maybe predict by Lightning's Trainer; return the weights."""
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     kept = {"enable_checkpointing": any(type(each).__name__ == "ModelCheckpoint" for each in callbacks)}
     trainer = Theirs(
@@ -103,6 +114,8 @@ def train_theirs(
     module = Module(make)
     trainer.fit(module, loader(examples), loader(8))
     trainer.test(module, loader(8), verbose=False)
+    if predict:
+        trainer.predict(module, loader(8))
     return {name.removeprefix("net."): value for name, value in module.state_dict().items()}
 
 
@@ -111,6 +124,12 @@ SEEN: list[tuple[Any, ...]] = []
 
 class Recorder(Callback):
     """Record every call with the counters, the stage, the numbers given, and the loss that is monitored."""
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        if stage == "predict":
+            SEEN.append((stage, str(trainer.state.fn), trainer.predicting))
+
+    teardown = setup
 
 
 def _method(name: str) -> Any:
@@ -125,7 +144,7 @@ def _method(name: str) -> Any:
 
 
 for _name in vars(Callback):
-    if _name.startswith("on_") and not any(each in _name for each in ("predict", "sanity", "zero_grad", "checkpoint")):
+    if _name.startswith("on_") and not any(each in _name for each in ("sanity", "zero_grad", "checkpoint")):
         setattr(Recorder, _name, _method(_name))
 
 

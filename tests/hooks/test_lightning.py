@@ -13,6 +13,8 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
+from hookflow.runner.loop.trainer import Trainer
+from hookflow.trials.temporary_run import with_checkpoint
 from tests.conftest import TOY, Trained, messages, reason, records
 from tests.runner.same import final_state, logged
 
@@ -36,10 +38,11 @@ def test_a_callback_sees_the_same_calls_and_counters(here: Any, tmp_path: Path) 
     from tests.hooks.pl_training import SEEN, Recorder, train_theirs
 
     SEEN.clear()
-    train_theirs(tmp_path / "theirs", 2, Recorder())
+    train_theirs(tmp_path / "theirs", 2, Recorder(), predict=True)
     expected = [*SEEN]
     SEEN.clear()
-    here('hooks.recorder={use="tests.hooks.pl_training:Recorder"}')
+    run_dir = here('hooks.recorder={use="tests.hooks.pl_training:Recorder"}', 'hooks.checkpoint={use="checkpoint"}')
+    with_checkpoint(Trainer.predict, run_dir, run_dir.checkpoints / "last", "test", (), print, single=True)
     assert expected == SEEN
 
 

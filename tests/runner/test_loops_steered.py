@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -242,6 +242,46 @@ def test_what_comes_frozen_stays_so_and_a_net_in_evaluation_as_a_whole_is_traine
     freezes = 'hooks.freezes={use="./photographs.py:Freezes", args={at=99}}'
     run_dir = trained(f'model.use="{__file__}:{net}"', freezes)
     assert {line.split(": ")[1] for line in modes(run_dir)} == {frozen}
+
+
+class Fetching:
+    """Notes when each batch is fetched, as its source and the point say it."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    def note(self, text: str) -> None:
+        with self.file.open("a") as file:
+            file.write(text)
+
+    def before_run(self, run: Any) -> None:
+        source = run.data["train"]
+        inner, note = source.epoch, self.note
+
+        def epoch(epoch: int, start: int = 0) -> Iterator[Any]:
+            for index, batch in enumerate(inner(epoch, start), start):
+                note(f"{index} ")
+                yield batch
+
+        source.epoch = epoch
+
+    def before_fetch(self, run: Any, batch_idx: int) -> None:
+        assert run.batch_idx == batch_idx
+        self.note(f"{batch_idx}>")
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_point_comes_before_each_batch_is_fetched(trained: Trained, tmp_path: Path, accumulate: int) -> None:
+    files = [tmp_path / "each", tmp_path / "some"]
+    tables = [
+        f'hooks.{name}={{use="{__file__}:Fetching", args={{file="{file}"}}'
+        for name, file in zip("ab", files, strict=True)
+    ]
+    some = 'points=["before_run", {at="before_fetch", every=2}]'
+    trained(f"{tables[0]}}}", f"{tables[1]}, {some}}}", f"run.accumulate={accumulate}", "run.max_epochs=2")
+    assert files[0].read_text() == "0>0 1>1 2>2 3>3 4>4 " * 2
+    expected = {1: "0>0 1 2>2 3 4>4 0 1>1 2 3>3 4 ", 2: "0>0 1 2 3 4>4 0 1 2>2 3 4 "}
+    assert files[1].read_text() == expected[accumulate]
 
 
 class Judging:

@@ -23,14 +23,15 @@ from hookflow.graph.why import rows_of
 
 OPENS = {
     "before_train_epoch": "epoch",
-    "before_train_iter": "iteration",
+    "before_fetch": "iteration",
     "before_val": "validation",
     "before_test": "test",
+    "before_predict": "prediction",
 }
 """By the first point of a round its name."""
 
 CLOSES = {"after_train": "epoch", "after_train_epoch": "iteration", "before_save_checkpoint": "validation"}
-CLOSES |= {"on_exception": "test"}
+CLOSES |= {"before_predict": "test", "on_exception": "prediction"}
 """By the first point behind a round its name."""
 
 BEGINS = {

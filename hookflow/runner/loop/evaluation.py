@@ -128,7 +128,7 @@ class Evaluation:
         means, own_steps = Means(self.context.sizes[self.state.split].exact), steps_itself(self.parts.task)
         after_iter = self.engine.call(f"after_{split}_iter")
         try:
-            for index, batch in self._batches(split):
+            for index, batch in self._batches(f"before_{split}_iter"):
                 outputs = self.evaluate(self.run, batch)
                 check_outputs(outputs, "evaluate", own_steps)
                 means.add(single_numbers(outputs), self.state.batch_size or None)
@@ -143,47 +143,51 @@ class Evaluation:
             return None
         return means.over_ranks(self.context.consensus.all_gather_object)
 
-    def _batches(self, split: str) -> Iterator[tuple[int, Any]]:
+    def _batches(self, *points: str) -> Iterator[tuple[int, Any]]:
+        """Yield each batch of the current set with its index, as the hooks at these points leave it."""
         state = self.state
         sizes, data = self.context.sizes[state.split], self.parts.data[state.split]
         state.batches = len(data)
-        point = f"before_{split}_iter"
-        hooked = bool(self.engine.plan.at(point))  # on all ranks alike
+        hooked = [point for point in points if self.engine.plan.at(point)]  # on all ranks alike
         for index, batch in enumerate(data.epoch(0)):
             state.batch_idx, state.batch_size = index, sizes.local(index, batch) or 0
-            if hooked:
-                entered = len(self.engine.arounds)
+            entered = len(self.engine.arounds)
+            for point in hooked:
                 batch = self.context.offer(point, batch)
                 if batch is SKIPPED:
                     self.engine.leave(entered)
-                    continue
-            yield index, batch
+                    break
+            else:
+                yield index, batch
 
     @torch.no_grad()
     def predict(self, name: str, predict: Callable[[Any, Any], Any]) -> dict[str, torch.Tensor]:
         """Return what `predict` gives for a set of data: a row for each example, by name, in the memory of the host.
 
         Where the source knows the indices of its examples in the dataset, they are a column `index`, unless the
-        prediction has one. There may be no targets, so the points that offer outputs or metrics do not fire; those
-        before them do.
+        prediction has one. There may be no targets, so the points of the split that offer outputs or metrics do not
+        fire; those before them do. A hook at `after_predict_iter` may add columns.
         """
         entered, predict = len(self.engine.arounds), self._inferred(predict)
         rows = Predictions("the task's predict has returned")
-        split = split_of(name)
+        split, fire = split_of(name), self.engine.fire
         self.state.split = name
         with self.state.during(split):
-            self.engine.fire(f"before_{split}")
+            fire(f"before_{split}")
             with evaluating(self.parts.model):
-                self.engine.fire(f"before_{split}_epoch")
+                fire(f"before_{split}_epoch")
+                fire("before_predict")
                 inside = len(self.engine.arounds)
                 data = self.parts.data[name]
                 indices = data.indices(0) if hasattr(data, "indices") else None
-                for index, batch in self._batches(split):
+                for index, batch in self._batches(f"before_{split}_iter", "before_predict_iter"):
                     predicted = predict(self.run, batch)
-                    if indices is not None and isinstance(predicted, Mapping):
-                        predicted = {"index": indices[index], **predicted}
+                    if isinstance(predicted, Mapping):
+                        predicted = {**({} if indices is None else {"index": indices[index]}), **predicted}
+                        fire("after_predict_iter", batch, index, predicted)
                     rows.add(predicted)
                     self.engine.leave(inside)
+                fire("after_predict")
             self.engine.leave(entered)
         self.state.split = "train"
         return rows.all()

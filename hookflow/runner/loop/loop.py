@@ -249,7 +249,7 @@ class Loop:
             engine.fire("before_train_epoch")
             state.batches, state.next_stop = state.batches_per_epoch, min(state.iter + iters, state.max_iters)
             self.timeline.restart()
-            batches: Iterator[Any] = iter(self.data["train"].epoch(epoch))
+            batches = self._batches(epoch)
             while (done := state.iter) < state.next_stop and not state.epoch_is_over:
                 self.iterate(batches)
                 if state.iter == done:
@@ -307,10 +307,25 @@ class Loop:
             control.answer()
             self.safe_point.process(wait=True)
 
+    def _batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Return the training batches of an epoch, each after `before_fetch` where something is bound there."""
+        batches: Iterator[Any] = iter(self.data["train"].epoch(epoch, start=start))
+        return self._announced(batches) if self.engine.plan.at("before_fetch") else batches
+
+    def _announced(self, batches: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            self.engine.fire("before_fetch", self.state.batch_idx)
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            yield batch
+            del batch  # or it would take up memory while the next one is fetched
+
     def _iterations(self) -> None:
         """Train on what is left of the epoch; cut it short when the run is at its end, or is stopped."""
         state, safe_point = self.state, self.safe_point
-        batches: Iterator[Any] = iter(self.data["train"].epoch(state.epoch, start=state.batch_idx))
+        batches = self._batches(state.epoch, start=state.batch_idx)
         self.timeline.restart()
         while True:
             state.next_stop = self._next_stop()

@@ -17,7 +17,7 @@ from hookflow.runner.process.state import RunState
 NOTHING: Mapping[str, int] = MappingProxyType({})
 SKIPPED: Any = object()
 """Marks a skipped batch: None is one, too, of a task that makes its own."""
-WITH_A_BATCH = ("before_train_iter", "before_val_iter", "before_test_iter")
+WITH_A_BATCH = ("before_train_iter", "before_val_iter", "before_test_iter", "before_predict_iter")
 BEFORE_THE_GRADIENTS = ("after_forward", "before_backward")
 BEFORE_THE_STEP = ("after_forward", "before_backward", "after_backward", "before_optimizer_step")
 BETWEEN_STEPS = (

@@ -102,6 +102,7 @@ class Run(_Reports):
     max_epochs = _of("_state.max_epochs")
     iters_per_epoch = _of("_state.iters_per_epoch")
     stage = _of("_state.stage")
+    is_predicting = _of("_state.is_predicting")
     split = _of("_state.split")
     metrics = _of("_state.metrics")
     handle = _of("_module_hooks.handle")

@@ -176,6 +176,7 @@ class Trainer:
         Raises UserError where it cannot predict.
         """
         predict = prediction_of(self._parts.task)
+        self.state.is_predicting = True
         with self._running():
             self._load(checkpoint)
             return self._evaluate.predict(name, self._context.computed(predict))

@@ -35,6 +35,8 @@ class RunState:
         """Batches of the current pass."""
         self.split = "train"
         """The data of the current pass, as `run.data` names them. Written by the evaluation."""
+        self.is_predicting = False
+        """Whether the run predicts a set of data, and nothing else. Written by the trainer."""
         self.batch: Any = None
         """The current batch, while a task that steps its optimizers itself has it."""
         self.epoch_ends = False
