@@ -78,10 +78,10 @@ def test_the_trace(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
     tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{trace}"}}}}'
     run_dir = new_run(tracer, "run.max_epochs=1", "data.test.args={examples=8, split=2}")
     assert train_here(run_dir) == 0
-    for split in ("val", "test"):
+    for command in ("val", "test", "predict"):
         trace.unlink()
-        as_json(split, str(run_dir.path))
-        check_golden(f"trace_{split}_only.txt", trace.read_text())
+        as_json(command, str(run_dir.path), *["--out", str(tmp_path / "rows.npz")] * (command == "predict"))
+        check_golden(f"trace_{command}_only.txt", trace.read_text())
 
 
 def test_a_hook_that_raises(run: RunDir) -> None:

@@ -164,7 +164,7 @@ def test_killed_at_any_line_there_is_a_good_one(store: CheckpointStore, tmp_path
 
 def test_a_hook_may_ask_for_a_checkpoint_anywhere(trained: Trained) -> None:
     """Under a name for each point. After the run it is too late, which is reported; two points do not fire."""
-    points = {point.name for point in POINTS}
+    points = {point.name for point in POINTS if "predict" not in point.name}
     asks = [f'hooks.{name}={{use="./watchers.py:Asks", args={{point="{name}", by="{name}"}}}}' for name in points]
     run_dir = trained("run.max_epochs=1", "run.test=true", "hooks.checkpoint.points=['after_val']", *asks)
     saved = {name for record in records(run_dir, "checkpoint") for name in record["names"]}  # type: ignore[attr-defined]
