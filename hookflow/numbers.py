@@ -6,8 +6,12 @@ import json
 import math
 import re
 import time
+from bisect import bisect
 from collections.abc import Callable, Mapping
 from typing import Any
+
+BOUNDS = (0.1, 1.0, 10.0, 100.0, 1000.0)
+"""From each on, a number has a decimal less."""
 
 
 def number(value: float) -> str:
@@ -16,9 +20,8 @@ def number(value: float) -> str:
         return "NaN" if math.isnan(value) else str(value)
     if value == 0:
         return "0"
-    if 1e-3 <= abs(value) < 1e5:
-        digits = max(3 - math.floor(math.log10(abs(value))), 0)
-        return f"{value:.{min(digits, 5 if abs(value) < 0.1 else 4)}f}"
+    if 1e-3 <= (size := abs(value)) < 1e5:
+        return f"{value:.{5 - bisect(BOUNDS, size)}f}"
     return f"{value:.2g}"
 
 

@@ -23,6 +23,18 @@ SHORTEST, LONG = 6, 12
 The value "8" stands in too many texts. A value that is masked in a word must not be a part of a checksum by chance.
 """
 
+GLYPHS = {
+    **dict.fromkeys(("starting", "reading"), "○"),
+    **dict.fromkeys(("pruned", "stopped", "interrupted"), "■"),
+    **dict.fromkeys(("lost", "unreadable"), "?"),
+    "running": "●",
+    "paused": "‖",
+    "stalled": "◐",
+    "finished": "✓",
+    "failed": "✗",
+}
+"""Of the conditions that a run can be in."""
+
 _values: dict[str, str] = {}
 _references: dict[str, str] = {}
 _pattern: re.Pattern[str] | None = None

@@ -1,4 +1,4 @@
-"""The `hookflow` command. Each command imports its dependencies when it is called."""
+"""The `hookflow` command. The module of a command is imported when it is called, and its dependencies with it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,15 @@ import io
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from hookflow.cli.check import check
-from hookflow.cli.checkpoints import checkpoints, prune
-from hookflow.cli.compare import compare
-from hookflow.cli.control import ctl, now, stop, watch
-from hookflow.cli.evaluate import predict, test, val
-from hookflow.cli.explain import explain
-from hookflow.cli.export import export
-from hookflow.cli.fork import fork
-from hookflow.cli.graph import graph
-from hookflow.cli.new import new
 from hookflow.cli.output import echo, echo_error
-from hookflow.cli.rerun import rerun
-from hookflow.cli.run import run
-from hookflow.cli.runs import rm, runs, tag
-from hookflow.cli.show import show
-from hookflow.cli.sweep import sweep
-from hookflow.cli.why import why
 from hookflow.errors import Problem, UserError, Where
 from hookflow.text import drop_unprinted, print_error, printable, substitute_on
 from hookflow.version import __version__
@@ -47,31 +32,71 @@ def _quoted() -> Iterator[None]:
         raise
 
 
+TRAIN = (
+    *("new.new", "run.run", "fork.fork", "rerun.rerun", "sweep.sweep", "control.ctl", "control.stop"),
+    *("evaluate.val", "evaluate.test", "evaluate.predict"),
+)
+RUNS = (
+    *("runs.runs", "compare.compare", "control.watch", "control.now", "show.show", "runs.tag", "runs.rm"),
+    *("checkpoints.prune", "export.export", "checkpoints.checkpoints"),
+)
+COMMANDS = {
+    "Train": TRAIN,
+    "The graph of a pipeline": ("check.check", "graph.graph", "why.why", "explain.explain"),
+    "Runs": RUNS,
+}
+"""Modules and functions of the commands, by the panel of `--help`; a command is called as its function is."""
+PLACES = {place.split(".")[1]: (panel, place) for panel, places in COMMANDS.items() for place in places}
+RENAMED = {"diff": "compare"}
+"""Commands by their former names, which `--help` leaves out."""
+
+
+def function_of(command: str) -> Callable[..., Any]:
+    """Return the function that a command calls."""
+    module, name = PLACES[command][1].split(".")
+    result: Callable[..., Any] = getattr(import_module(f"hookflow.cli.{module}"), name)
+    return result
+
+
+class OnDemand(Mapping[str, Any]):
+    """The commands by name, each made when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in PLACES.keys() | RENAMED:
+            raise KeyError(name)
+        known = RENAMED.get(name, name)
+        alone = typer.Typer(add_completion=False, rich_markup_mode=app.rich_markup_mode, **SETTINGS)
+        alone.command(name, rich_help_panel=PLACES[known][0], hidden=name != known)(function_of(known))
+        return typer.main.get_command(alone)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*PLACES, *RENAMED))
+
+    def __len__(self) -> int:
+        return len(PLACES) + len(RENAMED)
+
+
 class Commands(TyperGroup):
     """The commands. Messages about a command line quote it without control characters."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings | {"commands": OnDemand()})
 
     make_context = _quoted()(TyperGroup.make_context)
     invoke = _quoted()(TyperGroup.invoke)
 
 
+SETTINGS: Mapping[str, Any] = {
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
 app = typer.Typer(
     cls=Commands,
     help="Train with hooks that are nodes of a graph: ordered, timed and shown live.",
     no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    **SETTINGS,
 )
-COMMANDS = {
-    "Train": (new, run, fork, rerun, sweep, ctl, stop, val, test, predict),
-    "The graph of a pipeline": (check, graph, why, explain),
-    "Runs": (runs, compare, watch, now, show, tag, rm, prune, export, checkpoints),
-}
-for panel, commands in COMMANDS.items():
-    for command in commands:
-        app.command(rich_help_panel=panel)(command)
-app.command("diff", hidden=True)(compare)  # its name before it compared runs
 
 
 def _print_version(wanted: bool) -> None:

@@ -25,6 +25,9 @@ STYLE = re.compile(r"(\x1b\[(?:0|1|2|36)m)")
 
 def echo(text: str, *, coloured: bool = False) -> None:
     """Print a text of one or more lines, with a dot for each control character; `coloured` keeps our own colours."""
+    if text.replace("\n", "").isprintable():  # in C: it may have 10,000 lines
+        print(text)
+        return
     for line in text.split("\n"):
         parts = STYLE.split(line) if coloured else [line]  # every second one is a colour
         print("".join(part if k % 2 else printable(part) for k, part in enumerate(parts)))
@@ -89,7 +92,8 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "", width: int | None =
     """Return a table's lines: each cell below the one above it; the last column is wrapped to fit `width`, if given."""
     if not rows:
         return []
-    *cells, last = ([*map(printable, column)] for column in zip(*rows, strict=True))
+    whole = zip(*rows, strict=True)
+    *cells, last = (column if "".join(column).isprintable() else [*map(printable, column)] for column in whole)
     padded = [map(str.ljust, column, repeat(max(map(len, column)))) for column in cells]  # there may be 10,000 rows
     if width is None:
         return [(indent + "  ".join(row)).rstrip() for row in zip(*padded, last, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import shutil
@@ -51,6 +52,7 @@ def runs(
 
     Example: `hookflow runs --filter 'best.accuracy > 0.9' --sort -best.accuracy`
     """
+    gc.set_threshold(500_000)  # 10,000 rows stay: to search them for garbage takes a tenth of the time
     from hookflow.monitor.index import Index
     from hookflow.monitor.selection import groups, select
 
@@ -111,17 +113,18 @@ def table(
 
     With `tree` the forks of a run are below it, and indented.
     """
-    from hookflow.monitor.selection import by_descent, cell, default_columns, differing, headings
+    from hookflow.monitor.selection import by_descent, column, default_columns, differing, headings
 
     now = time.time()
     placed = [each for _, part in parts for each in (by_descent(part) if tree else ((0, row) for row in part))]
     rows = [row for _, row in placed]
     differ = differing(rows)
     keys = keys or [key for key in default_columns(rows, differ) if not (tree and key == "parent")]
-    cells = [[cell(row, key, now) for key in keys] for row in rows]
-    for (depth, _), line in zip(placed, cells, strict=True):
-        line[0] = f"{'  ' * (depth - 1)}└ {line[0]}" if depth else line[0]
-    lined = columns([headings(keys), *cells])
+    first, *others = (column(rows, key, now) for key in keys)
+    if tree:
+        depths = (depth for depth, _ in placed)
+        first = [f"{'  ' * (n - 1)}└ {text}" if n else text for n, text in zip(depths, first, strict=True)]
+    lined = columns([headings(keys), *zip(first, *others, strict=True)])
     if sys.stdout.isatty() and keys[-1] in ("reason", "note"):  # a long text is cut, and nothing before it
         room = max(shutil.get_terminal_size().columns, len(lined[0]))
         lined = [fit(line, min(len(line), room)) for line in lined]

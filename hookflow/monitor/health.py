@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal
 
 from hookflow.events import now
 from hookflow.events.now import NOWHERE, stack
@@ -19,6 +19,7 @@ from hookflow.monitor.durations import WINDOW
 from hookflow.monitor.ranks import named, spent
 from hookflow.monitor.state import RunState
 from hookflow.numbers import lasting, one_line, percent
+from hookflow.text import GLYPHS
 
 SETTLED = 10.0
 """A longer time left is unknown until so many seconds of training: the first iterations are slow."""
@@ -151,8 +152,6 @@ Condition = Literal[
 ]  # fmt: skip
 
 ALIVE: tuple[Condition, ...] = ("running", "starting", "paused", "stalled")
-
-GLYPHS: dict[Condition, str] = dict(zip(get_args(Condition), "○●‖◐?✓■■■✗?○", strict=True))
 
 PATIENCE, PATIENCE_AT_FIRST = 10.0, 120.0
 """Seconds without any progress before a run counts as stalled; the first iteration may compile the model."""

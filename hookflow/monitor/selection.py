@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from html import escape
-from itertools import chain, compress
-from operator import ne
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.monitor.health import GLYPHS
-from hookflow.monitor.index import FACTS, Row
+from hookflow.monitor.index import FACTS, Row, stated
 from hookflow.numbers import age, number, out_of, span
 from hookflow.pipeline.condition import ConditionError, parse_condition
+from hookflow.text import GLYPHS
 
 IN_OTHER_COLUMNS = ("run.name", "run.dir", "run.max_epochs")
 """Keys that are no column of their own where runs differ in them."""
 
 DIFFERENT = 6
 """Keys in which runs differ that are shown unless columns are named."""
+
+KEY = re.compile(r'"(?:[^"\\]|\\.)*"(?=:)')
+"""The key at the beginning of a line of a pipeline's text."""
 
 CONSTANTS = {"true": True, "false": False}
 
@@ -119,34 +124,39 @@ def by_descent(rows: Sequence[Row]) -> list[tuple[int, Row]]:
 
 def differing(rows: Sequence[Row]) -> list[str]:
     """Return the keys of the pipelines in which these runs differ; of a hook that some of them lack, the first one."""
-    first, keys = rows[0].config if rows else {}, dict[str, None]()
+    different, first = set[str](), {*rows[0].written.split("\n")} if rows else set[str]()
+    for text in {row.written for row in rows}:  # by lines of text, in C: there may be 10,000 rows
+        different |= first.symmetric_difference(text.split("\n"))
+    names = {json.loads(key) for key in {match[0] for match in map(KEY.match, different) if match}}
+    keys = dict[str, None]()
     for row in rows:
-        if row.config != first:
-            unequal = map(ne, map(first.get, row.config), row.config.values())  # in C: there may be 10,000 rows
-            keys |= dict.fromkeys(compress(row.config, unequal))
-            keys |= dict.fromkeys(first.keys() - row.config.keys())
+        if len(keys) == len(names):
+            break
+        keys |= dict.fromkeys(key for key in row.config if key in names)
     parts = {key.removesuffix("use") for key in keys if key.endswith(".use")}
-    lacking = tuple(part for part in parts if any(f"{part}use" not in row.config for row in rows))
+    lacking = tuple(part for part in parts if None in stated(rows, f"{part}use"))
     shown = (key for key in keys if key.endswith(".use") or not key.startswith(lacking))
     return [key for key in shown if key not in IN_OTHER_COLUMNS]
 
 
 def default_columns(rows: Sequence[Row], differ: Sequence[str]) -> list[str]:
     """Return the columns of a table of these runs: what they are, in what they `differ`, what came of it."""
-    metrics = Counter(row.values["metric"] for row in rows if row.values["metric"])
+    needed = ("metric", "name", "data", "parent", "tags", "note", "reason")
+    values = dict(zip(needed, zip(*map(itemgetter(*needed), (row.values for row in rows)), strict=True), strict=True))
+    metrics = Counter(filter(None, values["metric"]))
 
     def if_any(key: str) -> list[str]:
-        return [key] * any(row.values[key] for row in rows)
+        return [key] * any(values[key])
 
     return [
         "id",
-        *["name"] * (len({row.values["name"] for row in rows}) > 1),
+        *["name"] * (len({*values["name"]}) > 1),
         *if_any("parent"),
         *("status", "epoch", "iter"),
         *differ[:DIFFERENT],
         *(f"best.{metric}" for metric, _ in metrics.most_common(2)),
         "updated",
-        *["data"] * any(row.values["data"] == "SYNTHETIC" for row in rows),
+        *["data"] * ("SYNTHETIC" in values["data"]),
         *(key for name in ("tags", "note", "reason") for key in if_any(name)),
     ]
 
@@ -166,34 +176,46 @@ def headings(columns: Iterable[str]) -> list[str]:
 
 def cell(row: Row, key: str, now: float) -> str:
     """Return a value as a table shows it; "-" where there is none, so that columns can be cut out in a pipe."""
-    value = row.get(key)
-    if value is None or value in ([], ""):
-        return "-"
+    return column([row], key, now)[0]
+
+
+def column(rows: Sequence[Row], key: str, now: float) -> list[str]:
+    """Return the cells of several runs: quickly, as there may be 10,000."""
+    values: list[Any] = [row.values.get(key) for row in rows]
+    if None in values:
+        pairs = zip(values, stated(rows, key), strict=True)
+        values = [other if value is None else value for value, other in pairs]
+    each = zip(rows, values, strict=True)
     match key:
         case "status":
-            ranks = f" ({row.values['ranks']} ranks)" if row.values["ranks"] > 1 else ""
-            return f"{GLYPHS.get(value, '?')} {value}{ranks}"
+            several = (f" ({count} ranks)" if (count := row.values["ranks"]) > 1 else "" for row in rows)
+            return [f"{GLYPHS.get(value, '?')} {value}{more}" for value, more in zip(values, several, strict=True)]
         case "epoch":
-            return out_of(value, row.values["epochs"])
+            return [out_of(value, row.values["epochs"]) for row, value in each]
         case "begun":
-            return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
+            return [time.strftime("%Y-%m-%d %H:%M", time.localtime(value)) for value in values]
         case "updated":
-            return f"{age(now - value)} ago"
+            return ["-" if value is None else f"{age(now - value)} ago" for value in values]
         case "duration":
-            return span(value)
-    if isinstance(value, str):
-        return value
+            return [*map(span, values)]
+    return [value or "-" if type(value) is str else _text(value, key in row.values) for row, value in each]
+
+
+def _text(value: Any, measured: bool) -> str:
     if isinstance(value, float):
-        return number(value) if key in row.values else min(str(value), number(value), key=len)
+        return number(value) if measured else min(str(value), number(value), key=len)
     if isinstance(value, bool):
         return str(value).lower()
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return "-" if value is None else str(value)
 
 
 def html_table(rows: Sequence[Row]) -> str:
     """Return the runs as a table of HTML, with the curve of each one's metric."""
     keys, now = default_columns(rows, differing(rows)), time.time()
-    lines = [[*(escape(cell(row, key, now)) for key in keys), _curve(row.curve)] for row in rows]
+    cells = [map(escape, column(rows, key, now)) for key in keys]
+    lines = zip(*cells, (_curve(row.curve) for row in rows), strict=True)
     heads = "".join(f"<th>{escape(heading)}</th>" for heading in (*headings(keys), "curve"))
     body = "".join(f"<tr>{''.join(f'<td>{each}</td>' for each in line)}</tr>" for line in lines)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"

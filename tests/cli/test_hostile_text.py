@@ -18,7 +18,7 @@ import pytest
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.app import COMMANDS, app
+from hookflow.cli.app import PLACES, app, function_of
 from hookflow.cli.output import STYLE, echo
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
@@ -78,7 +78,7 @@ use = "checkpoint"
 args = {{ monitor = {IN_TOML}, mode = "max" }}
 """
 FILE = f"{EVIL}.toml"
-NAMES = {function.__name__: function for functions in COMMANDS.values() for function in functions}
+NAMES = {command: function_of(command) for command in PLACES}
 ALONE = ("run", "fork", "rerun", "sweep")
 """Commands that are called with what is wrong alone: what else they do takes long. The world is made by a run."""
 SERVES = ("--web",)

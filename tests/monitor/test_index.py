@@ -145,6 +145,7 @@ def execute(file: Path, *statements: str) -> None:
 def test_a_damaged_file_is_made_anew(root: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = rows(root)
     DAMAGES[damage](root / NAME)
+    assert {row.get("run.seed") for row in Index(root).refresh()} == {row["run.seed"] for row in before}
     assert rows(root) == before
     assert read_again(monkeypatch, root) == [], "it was written again"
 

@@ -25,12 +25,12 @@ from hookflow.monitor.compare import (
 )
 from hookflow.monitor.costs import cost
 from hookflow.monitor.durations import ITERATION
-from hookflow.monitor.health import GLYPHS, Pace
+from hookflow.monitor.health import Pace
 from hookflow.monitor.panels.graph import Column, Table, heights
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, beside, boxed, cells, row, scrolled
 from hookflow.monitor.view import Action, Page, Scene
 from hookflow.numbers import duration, ms, number, rough, signed
-from hookflow.text import fit
+from hookflow.text import GLYPHS, fit
 
 CHART = 10
 """Rows of the chart where the page is scrolled."""
@@ -160,7 +160,7 @@ def head(scene: Scene, width: int) -> list[Strip]:
             seen = next((each.values for each in scene.rows if each.id == side.run.id), {})
             status, metric = str(seen.get("status", "")), seen.get("metric")
             best = seen.get(f"best.{metric}")
-            glyph = GLYPHS.get(status, "")  # type: ignore[call-overload]
+            glyph = GLYPHS.get(status, "")
             parts += [(letter, style), " ", (side.run.id[-4:], "strong"), " "]
             parts.append((glyph if brief else f"{glyph} {status}", CONDITION_STYLES.get(status, "warn")))
             parts += [f" {metric} {number(best)}" if isinstance(best, float) and not brief else "", "   "]

@@ -15,13 +15,13 @@ from textual.strip import Strip
 from hookflow.errors import UserError, first_few
 from hookflow.monitor.charts import Scale, draw
 from hookflow.monitor.compare import LETTERS
-from hookflow.monitor.health import ALIVE, GLYPHS
+from hookflow.monitor.health import ALIVE
 from hookflow.monitor.index import Row
 from hookflow.monitor.selection import cell, differing, headings, known_keys, parse_filter, select
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, bar, boxed, cells, row, spread, window
 from hookflow.monitor.view import Action, Notice, Page, Prompt, Scene
 from hookflow.numbers import number, rough, signed
-from hookflow.text import fit, wrapped
+from hookflow.text import GLYPHS, fit, wrapped
 
 OPERATORS = "<>=!()\"'"
 """Characters of a condition; a text without them is looked for in the rows."""
