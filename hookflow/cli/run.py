@@ -277,21 +277,17 @@ MOST_LAYERS = 40
 
 
 def _layers(model: nn.Module) -> list[str]:
-    """Return a line for each layer: name, class, shapes, parameters, bytes, and what of it does not train."""
+    """Return a line for each of the first layers, and one for all of them."""
+    from hookflow.monitor.summary import layer_rows
     from hookflow.runner.builder.components import layers
 
     every = list(layers(model))
-    rows = []
-    for layer in every[:MOST_LAYERS]:
-        frozen = layer.parameters - layer.trainable
-        note = "" if not frozen else "frozen" if not layer.trainable else f"{frozen:,} frozen"
-        rows.append([layer.name, layer.kind, layer.shapes, f"{layer.parameters:,}", size(layer.bytes), note])
-    lines = columns(rows)
+    lines = columns([*layer_rows(every[:MOST_LAYERS])])
     if len(every) > MOST_LAYERS:
-        rest = sum(layer.parameters for layer in every[MOST_LAYERS:])
+        rest = sum(layer["parameters"] for layer in every[MOST_LAYERS:])
         lines.append(f"and {len(every) - MOST_LAYERS:,} more layers with {rest:,} parameters")
-    whole, trainable = sum(layer.bytes for layer in every), sum(layer.trainable for layer in every)
-    return [*lines, f"{trainable:,} trainable parameters, {size(whole)} of weights"]
+    trainable, held = (sum(layer[key] for layer in every) for key in ("trainable", "bytes"))
+    return [*lines, f"{trainable:,} trainable parameters, {size(held)} of weights"]
 
 
 def _chosen(ui: UI) -> UI:

@@ -111,6 +111,7 @@ class Page:
             "commands": [{key: change[key] for key in ("it", "cmd", "args", "t")} for change in state.changes],
             "warnings": troubles["warn"],
             "errors": troubles["error"],
+            "layers": state.run.get("layers", []),
             "metrics": {name: points[-1][1] for name, points in state.metrics.by_name.items() if points},
             "hooks": timings,
             "checkpoints": self.saved,
@@ -136,7 +137,7 @@ class Page:
                 yield from ("", title, *lines)
         metrics = [("metric", "last", "best", "at epoch", "iteration"), *metric_rows(self.state, none="-")]
         tables = {"metrics": metrics, "hooks": self.hooks(), "checkpoints": self.checkpoints()}
-        for title, rows in {**tables, "logged": self._logged()}.items():
+        for title, rows in {**tables, "logged": self._logged(), "layers": self.layers()}.items():
             if len(rows) > 1:
                 yield from ("", title)
                 for line in columns(rows[: ROWS + 1], "  "):
@@ -212,7 +213,9 @@ class Page:
             yield "pipeline", " ".join([str(short(Path(source).absolute())), *map(_set, facts.get("overrides", ()))])
         if run:
             ranks = f", {run['world']} ranks ({run['strategy']})" if run["world"] > 1 else ""
-            yield "model", f"{run['model']}, {counted(run['params'], 'parameter')}"
+            trainable, held = (sum(layer[key] for layer in run["layers"]) for key in ("trainable", "bytes"))
+            of_these = f", {trainable:,} trainable, {size(held)} of weights" * bool(run["layers"])
+            yield "model", f"{run['model']}, {counted(run['params'], 'parameter')}{of_these}"
             yield "on", f"{run['device']} in {run['precision']}{ranks}, seed {run['seed']}, torch {run['torch']}"
             for split, data in run["data"].items():
                 examples, batches = counted(data["examples"], "example"), counted(data["batches"], "batch")
@@ -236,6 +239,13 @@ class Page:
                 elsewhere = f"{ms(outside[name])} ms" if outside[name] else "-"
                 rows.append((name, f"{fired[name]:,}", share, *beside, elsewhere))
         return rows
+
+    def layers(self) -> list[tuple[str, ...]]:
+        """Return the layers of the model in their order."""
+        from hookflow.monitor.summary import layer_rows
+
+        heads = ("layer", "class", "shapes", "parameters", "bytes", "")
+        return [heads, *layer_rows(self.state.run.get("layers", []))]
 
     def checkpoints(self) -> list[tuple[str, ...]]:
         """Return the checkpoints, the newest first."""

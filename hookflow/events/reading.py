@@ -47,6 +47,7 @@ DEFAULTS: Mapping[type, Mapping[str, Any]] = {
         **dict.fromkeys(("it", "ep", "version", "pid", "params", "seed", "max_epochs", "max_iters"), 0),
         **dict.fromkeys(("iters_per_epoch", "rank"), 0),
         "data": {},
+        "layers": [],
         "limited": {},
         "modes": {},
         "resumed_from": None,

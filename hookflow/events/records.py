@@ -56,6 +56,23 @@ class DataInfo(TypedDict):
     """Notes for people; may be empty."""
 
 
+class Layer(TypedDict):
+    """A module with parameters of its own. A parameter that several modules share is that of the first."""
+
+    name: str
+    """The name of the module."""
+    kind: str
+    """The name of its class."""
+    shapes: str
+    """The shapes of its parameters."""
+    parameters: int
+    """How many numbers these are."""
+    trainable: int
+    """How many of them train."""
+    bytes: int
+    """The bytes that they take."""
+
+
 class Stamp(TypedDict):
     """When a record was written, and how far the run was then: the iterations and epochs that were done."""
 
@@ -91,6 +108,8 @@ class Run(Stamp):
     """The class of the model; those of several are joined by " + "."""
     params: int
     """Parameters of all models together."""
+    layers: list[Layer]
+    """The layers of the models, in their order; of rank 0 alone."""
     seed: Signed
     """`run.seed` of the pipeline."""
     data: dict[str, DataInfo]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from hookflow.events.log import Tail
 from hookflow.events.reading import open_regular, read_record
-from hookflow.events.records import Record
+from hookflow.events.records import Layer, Record
 from hookflow.events.rundir import RunDir, run_argument, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import SHARED, Live, logs_of_others
@@ -24,7 +24,7 @@ from hookflow.monitor.health import Health, end_reason, judge
 from hookflow.monitor.ranks import NO_PLAN, can_compare
 from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
-from hookflow.numbers import counted, ms, number, out_of, percent, span
+from hookflow.numbers import counted, ms, number, out_of, percent, size, span
 from hookflow.text import printable
 
 FRAME = b'{"k":"frame"'
@@ -114,6 +114,14 @@ def metric_rows(state: RunState, none: str = "") -> Iterator[tuple[str, ...]]:
             best = state.metrics.best.get(name)
             facts = (number(best.value), f"{best.ep:,}", f"{best.it:,}") if best else (none,) * 3
             yield (name, number(points[-1][1]), *facts)
+
+
+def layer_rows(layers: Sequence[Layer]) -> Iterator[tuple[str, ...]]:
+    """Yield each layer of a model: name, class, shapes, parameters, bytes, and what of it does not train."""
+    for layer in layers:
+        frozen = layer["parameters"] - layer["trainable"]
+        note = "" if not frozen else "frozen" if not layer["trainable"] else f"{frozen:,} frozen"
+        yield layer["name"], layer["kind"], layer["shapes"], f"{layer['parameters']:,}", size(layer["bytes"]), note
 
 
 def metrics_table(state: RunState, scalars: Iterable[str] = ()) -> Table | None:

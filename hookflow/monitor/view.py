@@ -170,6 +170,7 @@ class View:
     hook: int = 0
     event: int | None = None
     rank: int = 0
+    layer: int = 0
     metric: int = 0
     log: bool = False
     whole: bool = False
@@ -386,7 +387,7 @@ class Page:
     draw: Callable[[Scene, int, int], list[Strip]]
     key: str = ""
     about: str = ""
-    move: Callable[[Scene, int], None] | None = scroll
+    move: Callable[[Scene, int], Notice | None] | None = scroll
     enter: Callable[[Scene], str | Notice | None] = lambda scene: scene.view.open("main")
     actions: Sequence[Action] = ()
     hints: Hints = lambda scene: [("up down", "scroll")]

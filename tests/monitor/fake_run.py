@@ -128,6 +128,9 @@ class Training:
         val = {"name": "cifar10", "examples": 10_000, "batches": VAL_BATCHES, **kind}
         place = {"pid": 4121 + self.rank, "host": f"gpu{1 + self.rank // 2:02}", "device": f"cuda:{self.rank % 2}"}
         model = {"model": "ResNet9", "params": 6_573_130, "precision": "bf16", "python": "3.11.7", "torch": "2.13.0"}
+        layers = [("stem", "64×3×3×3", 1_728, 0), ("head", "10×512", 5_120, 5_120)]
+        keys = ("name", "kind", "shapes", "parameters", "trainable", "bytes")
+        model["layers"] = [dict(zip(keys, (name, "Any", *rest, 4 * rest[1]), strict=True)) for name, *rest in layers]
         length = {"max_epochs": EPOCHS, "max_iters": 0, "iters_per_epoch": ITERS_PER_EPOCH, "limited": {}}
         ranks = {"rank": self.rank, "world": self.world, "strategy": "", "seed": 0}
         ranks |= {"resumed_from": None, "forked_from": None}

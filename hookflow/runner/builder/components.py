@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, Where, by_place
+from hookflow.events.records import Layer
 from hookflow.hooks.arguments import parameters_of, wrong_arguments
 from hookflow.pipeline.load import Loaded, components, wrong_parts
 from hookflow.pipeline.registry import missing_extra, registry_of
@@ -128,18 +129,6 @@ class Parts:
         return len(self.data["train"]) if "train" in self.data else 0
 
 
-class Layer(NamedTuple):
-    """A module with parameters of its own. A parameter that several modules share is that of the first."""
-
-    name: str
-    kind: str
-    shapes: str
-    """The shapes of its parameters."""
-    parameters: int
-    trainable: int
-    bytes: int
-
-
 def layers(model: nn.Module) -> Iterator[Layer]:
     """Yield the layers of a network in its order."""
     seen: set[nn.Parameter] = set()
@@ -150,4 +139,11 @@ def layers(model: nn.Module) -> Iterator[Layer]:
             shapes = ", ".join("×".join(map(str, parameter.shape)) or "1" for parameter in own)
             trainable = sum(parameter.numel() for parameter in own if parameter.requires_grad)
             count, nbytes = sum(p.numel() for p in own), sum(p.nbytes for p in own)
-            yield Layer(name or "model", type(module).__name__, shapes, count, trainable, nbytes)
+            yield {
+                "name": name or "model",
+                "kind": type(module).__name__,
+                "shapes": shapes,
+                "parameters": count,
+                "trainable": trainable,
+                "bytes": nbytes,
+            }

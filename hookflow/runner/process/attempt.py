@@ -20,7 +20,7 @@ from hookflow.graph.plan import Plan
 from hookflow.pipeline.layers import in_python
 from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.builder.build import build
-from hookflow.runner.builder.components import Parts
+from hookflow.runner.builder.components import Parts, layers
 from hookflow.runner.checkpoint.copies import Copies
 from hookflow.runner.checkpoint.fork import Fork
 from hookflow.runner.checkpoint.manifest import newest_good, read_manifest
@@ -225,6 +225,7 @@ def _record_start(
         precision=parts.precision,
         model=" + ".join(class_of(model) for model in parts.models.values()),
         params=sum(p.numel() for p in parts.model.parameters()),
+        layers=[*layers(parts.model)] if parts.ranks.first else [],
         seed=parts.section.seed,
         data={split: source.info for split, source in parts.data.items()},
         limited=parts.limited,
