@@ -17,7 +17,8 @@ from hookflow.hooks.run import Run
 from hookflow.monitor import keys
 
 RECORDS: dict[str, Any] = {get_args(get_type_hints(kind)["k"])[0]: kind for kind in get_args(records.Record)}
-TABLES: dict[str, Any] = {**RECORDS, "DataInfo": records.DataInfo, "command": records.CommandRecord}
+NESTED = {"DataInfo": records.DataInfo, "Layer": records.Layer}
+TABLES: dict[str, Any] = {**RECORDS, **NESTED, "command": records.CommandRecord}
 STAMP = ("k", "t", "it", "ep")
 
 

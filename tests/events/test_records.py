@@ -40,6 +40,7 @@ def put_one_of_each(recorder: Recorder) -> None:
     numbers = ("version", "pid", "params", "seed", "max_epochs", "max_iters", "iters_per_epoch", "world")
     more: dict[str, Any] = {
         "data": {"train": data},
+        "layers": [{"name": "a", "kind": "Linear", "shapes": "2", "parameters": 2, "trainable": 0, "bytes": 8}],
         "limited": {},
         "modes": {},
         "resumed_from": None,
