@@ -108,6 +108,19 @@ def keys_read(source: Source | None, argument: str) -> Iterator[tuple[str, Where
                 yield key, source.where(node)
 
 
+def keys_set(source: Source | None, argument: str) -> Iterator[str]:
+    """Yield the keys that a method sets in an argument, or in what the run has by its name: `run.metrics["x"] = 1`."""
+    tree = _tree(source.function) if source else None
+    for node in _own_nodes(tree) if tree else ():
+        match node:
+            case ast.Subscript(
+                value=ast.Name(id=name) | ast.Attribute(value=ast.Name(id="run"), attr=name),
+                slice=ast.Constant(value=str() as key),
+                ctx=ast.Store(),
+            ) if name == argument:
+                yield key
+
+
 DISTRIBUTED = "torch.distributed"
 ASKS = ("get_", "is_")
 """How the names of functions of torch.distributed begin that talk to no other rank."""

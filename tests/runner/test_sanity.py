@@ -77,9 +77,29 @@ def test_a_hook_of_ones_own_may_say_what_it_reads(trained: Trained, monitors: st
     trained(f'hooks.reads={{use="tests.sanity:Reads", args={{monitors={monitors}}}}}', code=code)
 
 
-def test_where_a_hook_makes_metrics_without_a_word_it_is_a_warning(trained: Trained) -> None:
-    run_dir = trained('hooks.counts.use="tests.sanity:Counts"', 'hooks.early_stop.args={monitor="calls", mode="max"}')
-    assert any('unless the hook "counts" makes it' in text for text in messages(run_dir))
+@pytest.mark.parametrize(
+    ("hook", "unsure"),
+    [
+        pytest.param('use="tests.sanity:Counts"', True, id="under a name that is computed"),
+        pytest.param('use="tests.sanity:Counts", writes=["metrics.calls"]', False, id="declared in the file"),
+        pytest.param('use="tests.sanity:Sets"', False, id="in an argument"),
+        pytest.param('use="tests.sanity:SetsOfTheRun"', False, id="in run.metrics"),
+        pytest.param('use="tests.sanity:sets", points=["after_val_epoch"]', False, id="by a function"),
+    ],
+)
+def test_a_metric_of_a_hook_is_known_by_its_declaration_or_its_source(
+    trained: Trained, hook: str, unsure: bool
+) -> None:
+    run_dir = trained(f"hooks.counts={{{hook}}}", 'hooks.early_stop.args={monitor="calls", mode="max"}')
+    told = [text for text in messages(run_dir) if '"calls"' in text]
+    assert len(told) == unsure
+    assert all('unless the hook "counts" makes it; declare it: writes = ["metrics.calls"] in' in text for text in told)
+
+
+def test_the_error_says_how_a_hook_declares_a_metric(trained: Trained) -> None:
+    assert 'a hook that makes it declares writes = ["metrics.calls"]' in reason(
+        trained('hooks.early_stop.args={monitor="calls", mode="max"}', code=2)
+    )
 
 
 def test_an_evaluation_that_raises_costs_no_iteration(trained: Trained) -> None:

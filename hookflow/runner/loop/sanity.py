@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -15,8 +16,8 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, by_place, nearest_or_all
-from hookflow.graph.plan import Plan, PlannedHook
-from hookflow.graph.slots import root
+from hookflow.graph.plan import Binding, Plan, PlannedHook
+from hookflow.hooks.uses import how_to_declare, keys_set, source_of
 from hookflow.pipeline.condition import METRICS, parse_condition
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.base import in_set, sets_of
@@ -150,23 +151,31 @@ def _check_names(context: Context, names: set[str]) -> None:
     Where a hook adds metrics without naming them, an unknown name is a warning.
     """
     parts, plan = context.parts, context.plan
-    known, unnamed, problems = set(names), [], []
+    known, problems = set(names), []
+    unnamed: dict[str, Binding] = {}
     for binding in plan.at("after_val_epoch"):
-        made = getattr(parts.hooks[binding.hook], "makes_metrics", None)
-        if made is not None:
-            known.update(in_set(name, metric) for metric in _names(made) for name in sets_of("val", parts.data))
-        elif "metrics" in (*binding.takes, *map(root, binding.writes)):
-            unnamed.append(binding.hook)
+        hook = parts.hooks[binding.hook]
+        made = getattr(hook, "makes_metrics", None)
+        named = {slot.removeprefix(METRICS) for slot in binding.writes if slot.startswith(METRICS)}
+        if made is None and not named and "metrics" in (*binding.takes, *binding.writes):
+            unnamed[binding.hook] = binding
+        source = source_of(hook if inspect.isroutine(hook) else type(hook), binding.method)
+        metrics = {*_names(made), *named, *keys_set(source, "metrics")}
+        known.update(in_set(name, metric) for metric in metrics for name in sets_of("val", parts.data))
     for hook, name, key in _read(parts, plan):
         if name in known:
             continue
         message = f'hook "{hook.name}" reads the metric "{name}", which the validation does not give'
         hint = nearest_or_all(name, sorted(known))
-        if not unnamed and hook.on_error == "raise":
-            problems.append(Problem(message, parts.place(key), hint))
+        if unnamed:
+            maker = unnamed[min(unnamed)]
+            hint = f"{how_to_declare(f'{METRICS}{name}', maker.hook, maker.writes)}; {hint}"
+            context.log.say(f'{message}, unless the hook "{maker.hook}" makes it; {hint}', "warn")
+        elif hook.on_error != "raise":
+            context.log.say(f"{message}; {hint}", "warn")
         else:
-            unless = f', unless the hook "{min(unnamed)}" makes it' if unnamed else ""
-            context.log.say(f"{message}{unless}; {hint}", "warn")
+            hint += f'; a hook that makes it declares writes = ["{METRICS}{name}"]'
+            problems.append(Problem(message, parts.place(key), hint))
     if problems:
         raise UserError(sorted(problems, key=by_place))
 
