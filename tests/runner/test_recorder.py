@@ -19,6 +19,7 @@ from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
 from hookflow.runner.logging import recorder as module
 from hookflow.runner.logging.recorder import Recorder
+from hookflow.runner.logging.timing import Books, Timeline
 from hookflow.runner.loop.task import event_of_stream, scalar
 from tests.hooks.stand_ins import OnCuda
 from tests.limits import LIMIT
@@ -220,3 +221,14 @@ def test_a_log_that_was_removed_is_begun_anew_and_says_so(run_dir: RunDir, recor
     assert said["text"] == "the event log was removed while the run went on: what stood in it is lost"
     assert [record["k"] for record in others] == ["metrics", "end"]
     assert [record["k"] for record in live.read()] == ["run", "message", "metrics", "end"], "who follows it reads on"
+
+
+def test_firings_are_recorded_from_the_beginning_of_each_attempt(run_dir: RunDir, recorder: Recorder) -> None:
+    """Also of one in the same process, after `rewind`."""
+    books = Books(1, Timeline())
+    recorder.watch(books, SimpleNamespace(iter=3, epoch=1, stage="train", batch_idx=1, batches=2))  # type: ignore[arg-type]
+    recorder._hooks_due = 600.0  # the attempt before has taken so long
+    recorder.put("run")
+    books.cells[0].add(np.array([1000]))
+    recorder.flush()
+    assert [record["hooks"].keys() for record in read(run_dir) if record["k"] == "frame"] == [{"0"}]

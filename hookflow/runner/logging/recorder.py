@@ -137,7 +137,7 @@ class Recorder:
         """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
         record = stamped(kind, *self._place(), fields)
         if record["k"] == "run":
-            self._beginning, self._run_began = record, time.monotonic()
+            self._beginning, self._run_began, self._hooks_due = record, time.monotonic(), 0.0
         self._queue.append(record)
 
     def say(self, text: str, level: Level = "info", source: str = HOOKFLOW) -> None:
