@@ -238,7 +238,9 @@ def _rewind(scene: Scene) -> str | Notice:
 
 
 def _switch(scene: Scene) -> str | Notice:
-    """Switch the hook that the cursor is on off, or on again."""
+    """Switch the hook that the cursor is on off, or on again; of no hook that is out of sight."""
+    if scene.view.page not in ("main", "graph", "hook") or not (scene.view.zoomed or {0, 2} & {*scene.visible}):
+        return Notice("no hook is at the cursor here: g shows them")
     if scene.picked is None:
         return Notice("no hook is bound to this point")
     return send(scene, "on" if scene.picked.hook in scene.state.disabled else "off", scene.picked.hook)

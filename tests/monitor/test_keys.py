@@ -349,6 +349,15 @@ def test_a_key_for_each_command_is_pending_until_it_is_answered(going: RunDir) -
     assert sent(going) == [*ASKING.values(), "set clip.max_norm=half", "rewind it00000196"]
 
 
+@pytest.mark.parametrize(("page", "size"), [("trace", (120, 40)), ("main", (60, 15))])
+def test_no_hook_is_switched_off_out_of_sight(scene: At, page: str, size: tuple[int, int]) -> None:
+    at = replace(scene(), visible=visible(*size))
+    at.view.open(page)
+    assert press("x", at) == Notice("no hook is at the cursor here: g shows them")
+    assert press("2" if page == "main" else "g", at) == ""
+    assert str(press("x", at)).startswith("send off ")
+
+
 @pytest.mark.parametrize("why", ["readonly", "over", "replay"])
 def test_no_key_asks_anything_of_a_run_that_cannot_be_asked(scene: At, why: str) -> None:
     at = scene()
