@@ -93,7 +93,8 @@ def _differences(sides: Sequence[Side], width: int) -> list[Strip]:
     """Return what differs in results, keys, hooks, order and environment, a row each."""
     states, results = [side.state for side in sides], [plan_difference(sides[0], side) for side in sides[1:]]
     best = ((name, [state.metrics.best.get(name) for state in states]) for name in metrics_of(states))
-    tables = {f"best {name}": [each and number(each.value) for each in values] for name, values in best if any(values)}
+    found = {f"best {name}": [each and number(each.value) for each in values] for name, values in best if any(values)}
+    tables = {name: values for name, values in found.items() if len({*values}) > 1}
     tables |= unequal(changed_keys(results)) | unequal([side.environment for side in sides])
     wide = min(max(map(len, tables), default=0), max(width * 2 // 5, 12))
     rows: list[Strip] = []
@@ -127,7 +128,7 @@ def _time_rows(spent: Sequence[Spent], sides: Sequence[Side], width: int, room: 
         heads += [(f"{'Δ to A':>7} ", "dim")] * (at > 0 and (each_has or at == len(sides) - 1))
     lines = [row(width, *heads)]
     most = max((abs(each.delta) for each in spent if each.name != WHOLE), default=0.0) or 1.0
-    bars = width - wide - cells_wide - 16
+    bars = width - wide - cells_wide - 5 - max(len(each.change) for each in spent)
     shown = [*spent[: max(room - 1, 0)], *spent[-1:]] if len(spent) > room else spent
     for each in shown:
         whole = each.name == WHOLE

@@ -141,6 +141,10 @@ def _detail(scene: Scene, width: int) -> list[Strip]:
     return boxed(title, lines[:4], width, 6)
 
 
+WORTH = 16, 15, 12, 11, 10
+"""The worth of the keys in which the runs differ, from the first on; those after these have no column."""
+
+
 def _columns(scene: Scene, shown: Listing, width: int) -> list[Column]:
     """Return the columns that a row of this width has room for: facts, what differs, results, and a remark."""
     now, metric, several = scene.clock, shown.metric, len({each.values["name"] for each in shown.rows}) > 1
@@ -154,15 +158,15 @@ def _columns(scene: Scene, shown: Listing, width: int) -> list[Column]:
     def widest(key: str, head: str) -> int:
         return min(max(len(head), *(len(shown_as(each, key)) for each in shown.rows[:200])), 14)
 
-    differ = zip(shown.differ, headings(shown.differ), strict=True)
+    differ = zip(WORTH, shown.differ, headings(shown.differ), strict=False)
     columns = [
         Column("id", 4, 20, lambda each, wide: [(each.id[-4:], "dim" if several else "strong")]),
         Column("state", 12, 19, _state),
         Column("begun", 12, 6, lambda each, wide: [(_day(each.values["begun"], now), "dim")]),
-        Column("progress", 13, 10, _progress),
+        Column("progress", 13, 14, _progress),
         Column("it/s", 6, 5, lambda each, wide: [_speed(each)], ">"),
-        *(Column(head, widest(key, head), 16 - k, text(key), ">") for k, (key, head) in enumerate(differ) if k < 5),
-        Column("curve", 10, 9, _curve),
+        *(Column(head, widest(key, head), worth, text(key), ">") for worth, key, head in differ),
+        Column("curve", 10, 13, _curve),
     ]
     if several:
         columns.insert(0, Column("run", widest("name", "run"), 18, text("name", "strong")))
