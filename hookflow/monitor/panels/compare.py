@@ -93,8 +93,8 @@ def _differences(sides: Sequence[Side], width: int) -> list[Strip]:
     """Return what differs in results, keys, hooks, order and environment, a row each."""
     states, results = [side.state for side in sides], [plan_difference(sides[0], side) for side in sides[1:]]
     best = ((name, [state.metrics.best.get(name) for state in states]) for name in metrics_of(states))
-    found = {f"best {name}": [each and number(each.value) for each in values] for name, values in best if any(values)}
-    tables = {name: values for name, values in found.items() if len({*values}) > 1}
+    bests = {f"best {name}": [each and number(each.value) for each in values] for name, values in best if any(values)}
+    tables = {name: values for name, values in bests.items() if len({*values}) > 1}
     tables |= unequal(changed_keys(results)) | unequal([side.environment for side in sides])
     wide = min(max(map(len, tables), default=0), max(width * 2 // 5, 12))
     rows: list[Strip] = []
