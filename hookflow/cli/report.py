@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from hookflow.cli.show import Page, at_time
@@ -206,7 +207,7 @@ def _graph(page: Page) -> dict[str, Any]:
                 "rail": row.rail,
                 "share": round(costs.share or 0.0, 4) if row.kind != "round" else 0.0,
                 "cells": [
-                    str(row.binding.trigger) if row.binding else "",
+                    f"{costs.every} {replace(row.binding.trigger, every=None)}".strip() if row.binding else "",
                     f"{costs.count:,}" if costs.count else "",
                     duration(costs.ns).strip() if costs.ns is not None else "",
                     share,
