@@ -42,6 +42,7 @@ BUILT_IN: dict[str, str] = {
     "profiler": "hookflow.hooks.builtin.log:Profiler",
     "prune": "hookflow.hooks.builtin.freeze:Prune",
     "resize": "hookflow.hooks.builtin.mixing:Resize",
+    "sam": "hookflow.hooks.builtin.gradients:SAM",
     "scheduler": "hookflow.hooks.builtin.scheduler:Scheduler",
     "spike_guard": "hookflow.hooks.builtin.stops:SpikeGuard",
     "swa": "hookflow.hooks.builtin.averaging:SWA",

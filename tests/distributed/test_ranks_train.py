@@ -38,6 +38,7 @@ UNITS = 'distributed.units=["body", "head"]'
     [
         pytest.param([], id="ddp"),
         pytest.param(["distributed.static_graph=true", "distributed.gradient_as_bucket_view=true"], id="ddp, static"),
+        pytest.param(['hooks.sam={use="sam"}'], id="ddp, sharpness-aware"),
         pytest.param([FSDP, UNITS], id="fsdp"),
         pytest.param(["run.accumulate=4", "data.train.loader.workers=1"], id="ddp, accumulated, by workers"),
         pytest.param(["run.accumulate=4", "data.train.loader.on_device=true", FSDP], id="fsdp, accumulated, on device"),

@@ -69,6 +69,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "profiler": {"wait": 1, "warmup": 1, "active": 2},
     "prune": {"params": ["*.weight"], "end": "8it", "every": 4},
     "resize": {"scales": [[0, 0.5], ["2ep", 1.0]]},
+    "sam": {"rho": 0.1},
     "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
     "spike_guard": {"window": 8, "sigmas": 0.5, "patience": 100, "rollback": True},
     "swa": {"begin": "1ep", "every": "2it"},

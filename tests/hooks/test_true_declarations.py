@@ -30,7 +30,8 @@ SOON = {
 }
 """Arguments with which hooks do early in a run what they do."""
 
-TOGETHER = tuple(name for name in SAMPLES if name not in ("scheduler", "lr_finder", "images", "resize"))
+ALONE = ("scheduler", "lr_finder", "images", "resize", "sam")
+TOGETHER = tuple(name for name in SAMPLES if name not in ALONE)
 """The hooks that can be in one pipeline; the others are each tested beside a few."""
 
 OTHERS = (
@@ -38,6 +39,7 @@ OTHERS = (
     ("lr_finder", "ema", "log", "grad_norm"),
     ("images", "confusion_matrix", "throughput"),
     ("resize", "mixup", "log"),
+    ("sam", "mixup", "grad_clip", "ema", "log"),
 )
 
 UNSEEN: dict[str, Slots] = {

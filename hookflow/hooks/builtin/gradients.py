@@ -1,5 +1,6 @@
-"""Gradients: `grad_norm` logs their norms, `grad_clip` bounds them, `comm_hook` has DDP send them in fewer bytes.
+"""Gradients: their norms (`grad_norm`), bounds (`grad_clip`), bytes between ranks (`comm_hook`), sharpness (`sam`).
 
+SAM: P. Foret and others, *Sharpness-aware minimization for efficiently improving generalization*, ICLR 2021.
 PowerSGD: T. Vogels and others, *PowerSGD: practical low-rank gradient compression for distributed optimization*, 2019.
 """
 
@@ -13,7 +14,7 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.tensors import full
+from hookflow.hooks.tensors import full, is_sharded
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -120,6 +121,67 @@ class GradClip(Hook):
         assert self.max_norm is not None
         norm = full(clip_grad_norm_(model.parameters(), self.max_norm, self.norm_type))
         run.log(f"grad_norm/{of}" if of else "grad_norm", norm)
+
+
+@dataclass(eq=False)
+class SAM(Hook):
+    """Replaces the gradients by those at the worst weights within `rho`: sharpness-aware minimisation.
+
+    An iteration takes two forward and backward passes of its batch, which costs twice the time. The first one, whose
+    outputs and loss the other hooks see, gives the direction in which the loss grows fastest. The weights move by `rho`
+    along it, the second pass computes the gradients there, and the weights move back. Batch norms take no statistics
+    in the second pass; dropout draws anew. Hooks inside the network fire in both passes. Over several ranks the
+    direction is that of the mean gradient.
+
+    It refuses fp16 and FSDP, gradient accumulation, and a task that steps its optimizers itself.
+    """
+
+    phase = "first"
+    reads: ClassVar[Slots] = {"after_backward": ("batch", "grads", "model")}
+    writes: ClassVar[Slots] = {"after_backward": ("grads", "rng")}
+
+    rho: Annotated[float, Field(gt=0, description="the distance of the worst weights, in the Euclidean norm")] = 0.05
+
+    def before_train(self, run: Any) -> None:  # `precision` is not of the public protocol
+        from hookflow.hooks.builtin.schedules import AccumulationSchedule
+        from hookflow.hooks.lightning import AccumulationHook
+
+        accumulates = any(isinstance(hook, AccumulationSchedule | AccumulationHook) for hook in run.hooks.values())
+        obstacle = ""
+        if getattr(run.task, "steps_itself", False):
+            obstacle = "this task steps its optimizers itself"
+        elif accumulates or run.iters_per_epoch != len(run.data["train"]):
+            obstacle = "this run accumulates the gradients of several batches"
+        elif run.precision == "fp16":
+            obstacle = 'run.precision = "fp16" scales the loss; "bf16" does not'
+        elif any(map(is_sharded, run.model.parameters())):
+            obstacle = "FSDP has sharded the parameters"
+        if obstacle:
+            raise UserError(Problem(f"sam computes the gradients of each batch twice, and {obstacle}"))
+
+    def after_backward(self, run: Any, batch: Any) -> None:  # `backward_again` is not of the public protocol
+        import torch
+        from torch.nn.modules.batchnorm import _NormBase
+
+        moved = [parameter for parameter in run.model.parameters() if parameter.grad is not None]
+        norms = [module for module in run.model.modules() if isinstance(module, _NormBase)]
+        before, momenta = [parameter.detach().clone() for parameter in moved], [norm.momentum for norm in norms]
+        gradients = [parameter.grad for parameter in moved]
+        with torch.no_grad():
+            norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in gradients]))
+            scale = self.rho / (norm + 1e-12)
+            for parameter, gradient in zip(moved, gradients, strict=True):
+                parameter.add_(gradient * scale)
+        for each in norms:
+            each.momentum = 0.0
+        try:
+            run.backward_again(batch)
+        finally:
+            for each, momentum in zip(norms, momenta, strict=True):
+                each.momentum = momentum
+            with torch.no_grad():
+                for parameter, value in zip(moved, before, strict=True):
+                    parameter.copy_(value)
 
 
 @dataclass(eq=False)

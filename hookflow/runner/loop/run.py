@@ -203,6 +203,14 @@ class Run(_Reports):
                 raise UserError(Problem(message, hint=f"{hint}, {LONGEST_NAME} bytes at most"))
         self._requests.save(names or ("last",), moved, keep)
 
+    def backward_again(self, batch: Any) -> None:
+        """Replace the gradients by those of the task's loss for a batch, as the weights are now.
+
+        A hook calls it at `after_backward`. Raises UserError where CUDA graphs keep the outputs of one pass alone.
+        """
+        step = in_precision(self.task.step, self.device, self.precision, self._compiled)
+        self._update.again(step(self, batch)["loss"])
+
     # Methods for a task that steps its optimizers itself.
 
     def backward(self, loss: torch.Tensor, *optimizers: str) -> None:

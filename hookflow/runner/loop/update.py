@@ -127,6 +127,17 @@ class Update:
         self._timeline.mark(BACKWARD)
         self._engine.fire("after_backward", *offered)
 
+    def again(self, loss: Tensor) -> None:
+        """Replace the gradients of all optimizers by those of a loss, which counts as that of the iteration."""
+        if self._records_graphs:
+            message = "CUDA graphs keep the outputs of one pass, and a hook computes the gradients of a batch twice"
+            raise UserError(Problem(message, hint="run.compile = true compiles without them"))
+        if self._requests.keeps_gradients:
+            raise UserError(Problem("run.accumulate adds up gradients, and a hook computes those of a batch twice"))
+        for clear in self._clear.values():
+            clear()
+        (loss if self.loss_weight == 1.0 else loss * self.loss_weight).backward()  # type: ignore[no-untyped-call]
+
     def clear(self, names: Collection[str]) -> None:
         """Drop the gradients of the named optimizers that a step has used."""
         for name in self._used.intersection(names):
