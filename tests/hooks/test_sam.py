@@ -54,10 +54,13 @@ def test_sharpness_aware_steps_are_resumed_to_the_bit(resumes_alike: NewRun) -> 
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        (["run.accumulate=2"], "accumulates the gradients of several batches"),
-        (['hooks.groups={use="accumulation_schedule", args={batches=[[0, 2]]}}'], "accumulates the gradients of"),
+        (["run.accumulate=2"], "run.accumulate adds up those of several batches"),
+        (
+            ['hooks.groups={use="accumulation_schedule", args={batches=[[0, 2]]}}'],
+            "another hook adds up those of several batches",
+        ),
         (['run.precision="fp16"'], 'run.precision = "fp16" scales the loss'),
-        (['task.use="./own_tasks.py:Forgets"'], "this task steps its optimizers itself"),
+        (['task.use="./own_tasks.py:Forgets"'], "the task steps its optimizers itself"),
     ],
 )
 def test_where_no_batch_can_be_computed_twice_is_a_mistake(trained: Trained, overrides: list[str], why: str) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.tensors import full, is_sharded
+from hookflow.hooks.tensors import full
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -138,28 +138,14 @@ class SAM(Hook):
 
     phase = "first"
     reads: ClassVar[Slots] = {"after_backward": ("batch", "grads", "model")}
-    writes: ClassVar[Slots] = {"after_backward": ("grads", "rng")}
+    writes: ClassVar[Slots] = {"after_backward": ("grads", "model", "rng")}
 
     rho: Annotated[float, Field(gt=0, description="the distance of the worst weights, in the Euclidean norm")] = 0.05
 
-    def before_train(self, run: Any) -> None:  # `precision` is not of the public protocol
-        from hookflow.hooks.builtin.schedules import AccumulationSchedule
-        from hookflow.hooks.lightning import AccumulationHook
+    def before_train(self, run: Any) -> None:  # neither call is of the public protocol
+        run.check_backward_again(self.name)
 
-        accumulates = any(isinstance(hook, AccumulationSchedule | AccumulationHook) for hook in run.hooks.values())
-        obstacle = ""
-        if getattr(run.task, "steps_itself", False):
-            obstacle = "this task steps its optimizers itself"
-        elif accumulates or run.iters_per_epoch != len(run.data["train"]):
-            obstacle = "this run accumulates the gradients of several batches"
-        elif run.precision == "fp16":
-            obstacle = 'run.precision = "fp16" scales the loss; "bf16" does not'
-        elif any(map(is_sharded, run.model.parameters())):
-            obstacle = "FSDP has sharded the parameters"
-        if obstacle:
-            raise UserError(Problem(f"sam computes the gradients of each batch twice, and {obstacle}"))
-
-    def after_backward(self, run: Any, batch: Any) -> None:  # `backward_again` is not of the public protocol
+    def after_backward(self, run: Any, batch: Any) -> None:
         import torch
         from torch.nn.modules.batchnorm import _NormBase
 

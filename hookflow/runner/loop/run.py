@@ -206,10 +206,12 @@ class Run(_Reports):
     def backward_again(self, batch: Any) -> None:
         """Replace the gradients by those of the task's loss for a batch, as the weights are now.
 
-        A hook calls it at `after_backward`. Raises UserError where CUDA graphs keep the outputs of one pass alone.
+        A hook calls it at `after_backward`, and `check_backward_again` before the training.
         """
         step = in_precision(self.task.step, self.device, self.precision, self._compiled)
         self._update.again(step(self, batch)["loss"])
+
+    check_backward_again = _of("_update.check_again")
 
     # Methods for a task that steps its optimizers itself.
 

@@ -11,11 +11,15 @@ from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError, first_few
 from hookflow.graph.slots import root
+from hookflow.hooks.builtin.schedules import AccumulationSchedule
+from hookflow.hooks.lightning import AccumulationHook
+from hookflow.hooks.tensors import is_sharded
 from hookflow.runner.builder.selectors import Trained
 from hookflow.runner.logging.timing import BACKWARD, OPTIMIZER
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.finite import Losses, StepGuard
 from hookflow.runner.loop.requests import BEFORE_THE_STEP, BETWEEN_STEPS
+from hookflow.runner.loop.task import steps_itself
 from hookflow.runner.numerics.precision import records_graphs
 from hookflow.runner.process.state import RunState
 
@@ -83,6 +87,7 @@ class Update:
         self._requests = context.requests
         self._optimizers = optimizers
         self._trained = Trained(context.parts.model, optimizers)
+        self._parts = context.parts
         self._records_graphs = records_graphs(context.parts.device, context.parts.section.compile)
         self._kept = False
         self._clear = {name: clears_gradients([optimizer]) for name, optimizer in optimizers.items()}
@@ -127,11 +132,27 @@ class Update:
         self._timeline.mark(BACKWARD)
         self._engine.fire("after_backward", *offered)
 
+    def check_again(self, hook: str) -> None:
+        """Raise UserError where a hook cannot compute the gradients of each batch a second time."""
+        parts = self._parts
+        obstacles = {
+            "the task steps its optimizers itself": steps_itself(parts.task),
+            "run.accumulate adds up those of several batches": parts.section.accumulate > 1,
+            "another hook adds up those of several batches": any(
+                isinstance(each, AccumulationSchedule | AccumulationHook) for each in parts.hooks.values()
+            ),
+            'run.precision = "fp16" scales the loss': parts.precision == "fp16",
+            "FSDP has sharded them": any(map(is_sharded, parts.model.parameters())),
+            "CUDA graphs keep the outputs of one pass alone": self._records_graphs,
+        }
+        for obstacle in (each for each, is_so in obstacles.items() if is_so):
+            raise UserError(Problem(f'hook "{hook}" computes the gradients of a batch twice, and {obstacle}'))
+
     def again(self, loss: Tensor) -> None:
-        """Replace the gradients of all optimizers by those of a loss, which counts as that of the iteration."""
-        if self._records_graphs:
-            message = "CUDA graphs keep the outputs of one pass, and a hook computes the gradients of a batch twice"
-            raise UserError(Problem(message, hint="run.compile = true compiles without them"))
+        """Replace the gradients of all optimizers by those of a loss, which counts as that of the iteration.
+
+        Raises UserError where a task adds up the gradients of several batches.
+        """
         if self._requests.keeps_gradients:
             raise UserError(Problem("run.accumulate adds up gradients, and a hook computes those of a batch twice"))
         for clear in self._clear.values():
