@@ -76,7 +76,7 @@ def test_what_is_told_of_it(key: str, lines: list[str]) -> None:
     ("key", "hint"),
     [
         ("run.precison", 'did you mean "run.precision"?'),
-        ("hooks.eam.args.decay", 'did you mean "ema"?'),
+        ("hooks.emma.args.decay", 'did you mean "ema"?'),
         ("precision", 'did you mean "run.precision"?'),
         ("batch_size", "there are data.train.loader.batch_size, data.val.loader.batch_size"),
         ("run.seed.x", 'did you mean "run.seed"?'),
