@@ -23,6 +23,14 @@ class Net(nn.Module):
         return self.head(self.body(inputs))  # type: ignore[no-any-return]
 
 
+class Frozen(Net):
+    """A net whose head is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head.requires_grad_(False)
+
+
 class Counts(Net):
     """A net that counts its calls, in a state beside its tensors."""
 

@@ -234,12 +234,14 @@ class Checkpoint:
     def load_into(self, model: nn.Module, name: str = "model") -> nn.Module:
         """Give a model the weights, and return it. `name`: one of several models, or the hook that has averaged them.
 
-        Raises UserError where the checkpoint is damaged or has no such weights, and PyTorch's own RuntimeError where
-        they do not fit the model.
+        Frozen parameters that the checkpoint leaves out remain the model's own. Raises UserError where the checkpoint
+        is damaged, has no such weights, or was trained with other frozen parameters, and PyTorch's own RuntimeError
+        where they do not fit the model.
         """
-        from hookflow.hooks.checkpoint_files import read_weights, state_key
+        from hookflow.hooks.checkpoint_files import frozen_in, read_weights, state_key, with_frozen
 
         if wrong := damage(self.path):
             raise UserError(Problem(f"checkpoint {short(self.path)} cannot be used: {wrong}"))
-        model.load_state_dict(read_weights(self.path, state_key("model", name)))
+        key = state_key("model", name)
+        model.load_state_dict(with_frozen(read_weights(self.path, key), frozen_in(self.path, key), model))
         return model

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hookflow.errors import Problem, UserError, nearest_or_all
+from hookflow.errors import Problem, UserError, first_few, nearest_or_all
 from hookflow.events.rundir import short
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 METADATA = ".metadata"
 """The file of torch.distributed.checkpoint that names all shards in a folder."""
@@ -64,6 +64,34 @@ def read_weights(checkpoint: Path, name: str) -> dict[str, Any]:
     tensors = {key: torch.empty_like(shape, device="cpu") for key, shape in shapes.items()}
     read_shards(checkpoint, {f"{name}.{key}": tensor for key, tensor in tensors.items()})
     return {**entries[name], **tensors}
+
+
+def mark_of(tensor: Tensor) -> str:
+    """Return the type and shape of a tensor, and the sum of its bytes as 64-bit words: others have another one."""
+    import torch
+
+    data = tensor.detach().reshape(-1).view(torch.uint8)
+    whole = data.numel() // 8 * 8
+    words = (data if data.storage_offset() % 8 == 0 else data.clone())[:whole].view(torch.int64)
+    return f"{tensor.dtype} {tuple(tensor.shape)} {int(words.sum()) + int(data[whole:].sum())}"
+
+
+def with_frozen(weights: Mapping[str, Any], frozen: Mapping[str, str], model: nn.Module) -> dict[str, Any]:
+    """Return weights with the parameters that their checkpoint leaves out, by their marks: the model's own.
+
+    Raises UserError where the model has others than those that the checkpoint was trained with.
+    """
+    own = model.state_dict()
+    if others := [name for name, mark in frozen.items() if name not in own or mark_of(own[name]) != mark]:
+        message = f"the checkpoint leaves out frozen parameters, and this model has others ({first_few(others)})"
+        raise UserError(Problem(message, hint="build the model with the weights that it was trained with"))
+    return {**{name: own[name] for name in frozen}, **weights}
+
+
+def frozen_in(checkpoint: Path, name: str) -> dict[str, str]:
+    """Return the marks of the parameters that weights of a checkpoint leave out; most leave out none."""
+    left_out: Mapping[str, dict[str, str]] = read_tensors(checkpoint / "training.pt", mmap=True).get("frozen", {})
+    return left_out.get(name, {})
 
 
 def read_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import signal
@@ -10,12 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
+import hookflow
 from hookflow.events.rundir import RunDir
 from hookflow.graph.points import POINTS
+from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.hooks.run import Run
 from hookflow.pipeline.schema import DistributedSection, RunSection
-from tests.conftest import TESTS, NewRun, Train, hookflow, reason, records
+from hookflow.runner.numerics.random_state import seed_everything
+from tests.conftest import TESTS, NewRun, Train, reason, records
+from tests.conftest import hookflow as command
 from tests.end_to_end.test_run import only_run
 from tests.runner.same import assert_same_end
 
@@ -67,14 +73,47 @@ def test_an_agent_is_trained_evaluated_and_resumed_in_the_same_episode(
 def test_a_model_of_transformers_is_trained_and_predicts_with_ids(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="needs transformers, which takes 130 MB")
     written("transformers.md", tmp_path)
-    done = hookflow("run", "texts.toml", "--set", "run.threads=1", cwd=tmp_path)
+    done = command("run", "texts.toml", "--set", "run.threads=1", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert records(only_run(tmp_path), "metrics")[-1]["v"].keys() == {"loss", "accuracy"}  # type: ignore[attr-defined]
-    done = hookflow("predict", "--split", "val", "--out", "rows.npz", cwd=tmp_path)
+    done = command("predict", "--split", "val", "--out", "rows.npz", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     with np.load(tmp_path / "rows.npz") as rows:
         assert rows["index"].tolist() == rows["id"].tolist() == list(range(256))
         assert rows["logits"].shape == (256, 2)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.*:FutureWarning")  # peft asks transformers in its former words
+def test_adapters_alone_are_saved_resumed_loaded_and_exported(
+    tmp_path: Path, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("peft", reason="needs peft and transformers")
+    written("transformers.md", tmp_path)
+
+    def begun(iteration: int) -> RunDir:
+        strike = f'hooks.strike={{use="tests.docs.test_recipes:Strike", args={{at={iteration}}}}}'
+        export = 'hooks.export={use="export", args={formats=["safetensors"]}}'
+        return new_run("run.threads=1", "run.max_epochs=2", strike, export, pipeline=tmp_path / "lora.toml")
+
+    alone, cut = begun(10**6), begun(11)
+    assert train_here(alone) == 0, reason(alone)
+    assert train_here(cut) == 143, reason(cut)
+    assert train_here(cut, resume=True) == 0, reason(cut)
+    assert_same_end(alone, cut)
+    saved = read_weights(alone.checkpoints / "last", "model")
+    assert saved and all("lora_" in name or "classifier" in name for name in saved)
+    assert all(saved[name].any() for name in saved if "lora_B" in name), "they are zero at first"
+    monkeypatch.syspath_prepend(tmp_path)
+    adapted = importlib.import_module("lora").adapted
+    last = hookflow.load_run(alone.path).checkpoint("last")
+    with pytest.raises(hookflow.UserError, match="this model has others"):
+        last.load_into(adapted())
+    seed_everything(0)
+    model = last.load_into(adapted())
+    assert all(saved[name].equal(value) for name, value in model.state_dict().items() if name in saved)
+    (exported,) = (alone.path / "export").glob("*.safetensors")
+    assert load_file(exported).keys() == saved.keys()
 
 
 def test_what_others_are_told_to_use_is_there() -> None:

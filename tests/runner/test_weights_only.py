@@ -1,4 +1,4 @@
-"""`weights_only` of `checkpoint`: the best without the state of the optimizers, and what can be done with them."""
+"""`weights_only` and `frozen` of `checkpoint`: what is saved in part, and what can be done with it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from hookflow.api.recorded import RecordedRun
 from hookflow.cli.fork import forked
 from hookflow.cli.resume import Changes
+from hookflow.errors import UserError
 from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.cli.conftest import invoke, refused
 from tests.conftest import NewRun, Train, Trained, messages, reason, records
-from tests.runner.same import final_state
+from tests.runner.same import assert_same, final_state
 from tests.runner.test_commands import answers, commander
-from tests.toy import Net
+from tests.toy import Frozen, Net
 
 WEIGHTS = 'hooks.checkpoint.args={monitor={loss="min", accuracy="max"}, top=2, weights_only=true}'
 WHOLE = 'hooks.checkpoint.args={monitor={loss="min", accuracy="max"}, top=2, keep="all"}'
@@ -76,3 +78,41 @@ def test_they_are_for_the_best(tmp_path: Path, new_run: NewRun) -> None:
     shutil.copy(Path(__file__).parents[1] / "toy.toml", tmp_path / "toy.toml")
     text = refused("check", tmp_path / "toy.toml", "--set", "hooks.checkpoint.args={weights_only=true}")
     assert "weights_only is for the best: it needs monitor" in text
+
+
+APART = ("model.use=./toy.py:Frozen", 'hooks.checkpoint.args={monitor="accuracy", frozen=false, restore_best=true}')
+
+
+def test_what_is_frozen_is_left_out_and_comes_from_the_model(trained: Trained, train_here: Train) -> None:
+    whole, apart = trained(APART[0]), trained(*APART)
+    full, last = (RecordedRun(each).checkpoint("last") for each in (whole, apart))
+    for name in ("model", "model_ema"):
+        left_out = set(read_weights(full.path, name)) - read_weights(last.path, name).keys()
+        assert left_out == {name for name, p in Frozen().named_parameters() if not p.requires_grad}
+    net, other = full.load_into(Frozen()), Frozen()
+    with pytest.raises(UserError, match="this model has others"):
+        last.load_into(other)
+    other.head.load_state_dict(net.head.state_dict())
+    assert_same(dict(last.load_into(other).state_dict()), dict(net.state_dict()))
+    measured = {record["it"]: record["v"] for record in records(apart, "metrics") if record["split"] == "val"}  # type: ignore[index]
+    best = RecordedRun(apart).checkpoint("best")
+    assert json.loads(invoke("val", best.path, "--format", "json"))["metrics"] == measured[best.iter]
+    fork = forked(str(best.path), None, Changes(("run.max_epochs=5", "optimizer.args.lr=0.05")))
+    assert train_here(fork) == 0, reason(fork)
+
+
+def test_a_run_that_leaves_them_out_is_resumed_to_the_bit(trained: Trained, resumes_alike: Any) -> None:
+    weights = trained(APART[0]).checkpoints / "last" / "model.pt"
+    run_dir = resumes_alike(*APART, f'model.weights.file="{weights}"', point="after_train_iter", at=12)
+    assert "head.weight" not in read_weights(run_dir.checkpoints / "last", "model")
+
+
+def test_what_is_trained_after_all_is_saved(trained: Trained) -> None:
+    run_dir = trained(*APART, 'hooks.shift={use="tests.runner.test_weights_only:shift", points=["before_train_epoch"]}')
+    weights = read_weights(run_dir.checkpoints / "last", "model")
+    assert "head.weight" in weights and "head.bias" not in weights
+
+
+def shift(run: Any) -> None:
+    with torch.no_grad():
+        run.model.head.weight.add_(1)

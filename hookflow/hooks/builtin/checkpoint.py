@@ -19,7 +19,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import make_out_dir
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.metrics import latest
-from hookflow.hooks.checkpoint_files import read_weights
+from hookflow.hooks.checkpoint_files import frozen_in, read_weights, with_frozen
 from hookflow.hooks.tensors import evaluating, first_tensor, is_sharded
 from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
 from hookflow.numbers import parse_size
@@ -72,6 +72,10 @@ class Checkpoint(Hook):
     With `weights_only` the best hold the weights alone, as `weights-it…`: they take less of the disk, can be evaluated,
     loaded and forked, and no run resumes from them. `last` and the newest stay whole.
 
+    With `frozen = false` no checkpoint holds parameters that the model was built with frozen, as those below adapters
+    (LoRA). A run that is resumed, and `load_into`, take them from the model as its component builds it; other ones
+    than those of the training are refused. A parameter that is changed or trained later is saved.
+
     With `copy_to` a thread copies each checkpoint by its names, to another folder or to a URL that fsspec knows, as
     `copy_to = "s3://models/{run}/{name}-ep{ep}-{accuracy:.3f}"`. Braces hold `run`, `id`, `name`, `it`, `ep` or a
     metric of `monitor`. A copy that fails is tried again, with a warning; no older copy is removed.
@@ -109,6 +113,10 @@ class Checkpoint(Hook):
     weights_only: Annotated[
         bool, Field(description="whether the best are saved without the state of the optimizers")
     ] = False
+
+    frozen: Annotated[
+        bool, Field(description="whether parameters that the model is built with frozen are saved, too")
+    ] = True
 
     copy_to: Annotated[str | None, Field(description="a folder or a URL to copy to, with {run}, {name}, {it}, …")] = (
         None
@@ -295,7 +303,8 @@ class Export(Hook):
                 if inputs is None:
                     message = "torch_export needs a tensor in the batch, to see what the network does with it"
                     raise UserError(Problem(message))
-                write_exported(model, inputs, weights, written)
+                whole = with_frozen(weights, frozen_in(source, self.weights), model)
+                write_exported(model, inputs, whole, written)
             elif format_ == "safetensors":
                 write_safetensors(weights, written)
             else:

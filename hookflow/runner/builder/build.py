@@ -166,10 +166,14 @@ class _Builder:
             message = f'no model can be called "{name}": PyTorch calls something of its own like that'
             raise UserError(Problem(message, self.places.of(key)))
         made = self._checked(key, self._call(makers[key], self.pipeline.models[name].args, key), nn.Module)
-        if self.fresh and (weights := self.pipeline.models[name].begins_with) is not None:
-            self.weights[name] = load_weights(
+        weights = self.pipeline.models[name].begins_with
+        hooks = self.pipeline.hooks.values()
+        frozen_again = any(hook.use == "checkpoint" and ("frozen", False) in dict(hook.args).items() for hook in hooks)
+        if weights is not None and (self.fresh or frozen_again):  # its checkpoints leave them out
+            loaded = load_weights(
                 made, weights, self.base, name, lambda at: self.places.of(f"{key}.weights.{at}"), self.say
             )
+            self.weights |= {name: loaded} if self.fresh else {}
         if self.ranks.world > 1 and self.pipeline.distributed.sync_batch_norm:
             if device.type == "cpu":
                 where = self.places.of("distributed.sync_batch_norm")

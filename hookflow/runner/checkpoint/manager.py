@@ -27,7 +27,7 @@ from hookflow.hooks.tensors import is_sharded, local
 from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
 from hookflow.runner.checkpoint.nested import PLAIN, mapped, naming_unreadable
 from hookflow.runner.checkpoint.shards import Shards, sharded_as
-from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved
+from hookflow.runner.checkpoint.snapshot import Frozen, Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
 from hookflow.runner.distributed.parallel import full_state
 from hookflow.runner.logging.timing import SAVING
@@ -192,9 +192,15 @@ class CheckpointManager:
         self._warned: set[str] = set()
         given_away = any("checkpoint" in binding.takes for binding in context.plan.at("after_save_checkpoint"))
         self._mesh = context.parts.strategy.host_mesh
+        if self._mesh is not None and not all(hook.frozen for hook in saving):
+            message = "frozen = false takes whole weights, and these are sharded across the ranks"
+            raise UserError(Problem(message, hint='leave it out, or set distributed.strategy = "ddp"'))
         if self._mesh is not None and store.weights_alone:
             message = "weights_only takes whole weights, and these are sharded across the ranks"
             raise UserError(Problem(message, hint="leave it out: the hook `export` writes the weights of the best"))
+        self._frozen = None if all(hook.frozen for hook in saving) else Frozen(context.parts.models)
+        if self._frozen is not None and not self._frozen:
+            self._log.say("frozen = false leaves nothing out of the checkpoints: no parameter is frozen", "warn")
         self._copy = HostCopy(self._mesh, reuse=not given_away)
         writes = self._ranks.first or self._mesh is not None
         self._prepares = self._state.attention = writes and self._copy.reuse and self._keep is not None
@@ -209,10 +215,16 @@ class CheckpointManager:
         if self._prepares and self._state.iter:
             self._prepares = False
             parts = self._context.parts
-            tensors = [tensor for model in parts.models.values() for tensor in (*model.parameters(), *model.buffers())]
+            tensors: list[torch.Tensor] = [
+                p for model in parts.models.values() for p in model.parameters() if not self._leaves_out(p)
+            ]
+            tensors += [buffer for model in parts.models.values() for buffer in model.buffers()]
             for optimizer in parts.optimizers.values():
                 tensors += [value for state in optimizer.state.values() for value in state.values()]
             threading.Thread(target=self._copy.prepare, args=[tensors], name="hookflow-memory", daemon=True).start()
+
+    def _leaves_out(self, parameter: torch.nn.Parameter) -> bool:
+        return self._frozen is not None and self._frozen.holds(parameter)
 
     def save(self) -> None:
         """Copy the state and write it in another thread; an earlier write is waited for first."""
@@ -328,6 +340,8 @@ class CheckpointManager:
         """Return the state of all ranks in the host's memory. Arounds of a save are left once it is there."""
         state = dict(self.before_validation or self.snapshot.capture())
         self._engine.fire("before_save_checkpoint", state)
+        if self._frozen is not None:
+            state = self._frozen.without(state)
         if self._ranks.world > 1:
             state = full_state(state, self._consensus)
         with naming_unreadable(state):

@@ -10,9 +10,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any
 
 import torch
+from torch import nn
 
 from hookflow.errors import Problem, UserError, first_few
-from hookflow.hooks.checkpoint_files import lacks_optimizers, state_key
+from hookflow.hooks.checkpoint_files import lacks_optimizers, mark_of, state_key, with_frozen
 from hookflow.hooks.tensors import local
 from hookflow.runner.data.base import split_of
 from hookflow.runner.distributed.parallel import load_model, load_optimizer, local_state
@@ -175,6 +176,63 @@ class Snapshot:
     def _key(self, binding_id: int) -> str:
         binding = self.plan.bindings[binding_id]
         return f"{binding.hook}@{binding.method if binding.half == 'enter' else binding.point}"
+
+
+class Frozen:
+    """The parameters that models were built with frozen: checkpoints leave them out, except those changed since then.
+
+    Every change in place counts a version of the tensor up, by which it is looked for.
+    """
+
+    def __init__(self, models: Mapping[str, nn.Module]) -> None:
+        self._of = {state_key("model", name): _frozen_in(model) for name, model in models.items()}
+        self._marks = {id(p): (mark_of(p), p._version) for frozen in self._of.values() for p in frozen.values()}
+
+    def __bool__(self) -> bool:
+        return bool(self._marks)
+
+    def holds(self, parameter: nn.Parameter) -> bool:
+        """Say whether a parameter was frozen."""
+        return id(parameter) in self._marks
+
+    def without(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a captured state without them, and with their marks: of models, and of averages of models."""
+        still = {
+            key: {name: self._marks[id(p)][0] for name, p in frozen.items() if self._stands(p)}
+            for key, frozen in self._of.items()
+        }
+        result, left_out = dict(state), {}
+        for entry in [key for key in state if key.startswith("model") and key not in ("modes", "module_hooks")]:
+            averaged = (marks for marks in still.values() if marks.keys() <= state[entry].keys())
+            if marks := still.get(entry) or next(averaged, {}):
+                result[entry] = {name: value for name, value in state[entry].items() if name not in marks}
+                left_out[entry] = marks
+        return {**result, "frozen": left_out}
+
+    def _stands(self, parameter: nn.Parameter) -> bool:
+        mark, version = self._marks[id(parameter)]
+        if parameter.requires_grad or (parameter._version != version and mark_of(parameter) != mark):
+            return False
+        self._marks[id(parameter)] = mark, parameter._version
+        return True
+
+
+def _frozen_in(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+
+
+def completed(state: Mapping[str, Any], models: Mapping[str, nn.Module]) -> dict[str, Any]:
+    """Return a saved state with the frozen parameters that it leaves out: those of the models.
+
+    Raises UserError where these are others.
+    """
+    result = dict(state)
+    for entry, marks in result.pop("frozen", {}).items():
+        fitting = (model for model in models.values() if marks.keys() <= model.state_dict().keys())
+        own = {state_key("model", name): model for name, model in models.items()}.get(entry) or next(fitting, None)
+        if own is not None:  # else it belongs to a model that a fork does not have
+            result[entry] = with_frozen(result[entry], marks, own)
+    return result
 
 
 class Unsaved:

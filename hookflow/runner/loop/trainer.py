@@ -25,7 +25,7 @@ from hookflow.pipeline.load import key_of
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.initial_weights import load_changes
 from hookflow.runner.checkpoint.manager import CheckpointManager
-from hookflow.runner.checkpoint.snapshot import Adapt, Snapshot, Unsaved
+from hookflow.runner.checkpoint.snapshot import Adapt, Snapshot, Unsaved, completed
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.base import sets_of, split_of
 from hookflow.runner.dispatch.beside import Beside
@@ -244,13 +244,15 @@ class Trainer:
         self._engine.fire("after_run")
 
     def _load(self, path: Path, fork: Adapt | None = None) -> None:
-        take = partial(self._store.take, path, self._parts.device, self._parts.strategy.mesh)
-        state = self._context.consensus.together(take)
+        state = self._context.consensus.together(partial(self._take, path))
         self._engine.fire("after_load_checkpoint", state)
         self._checkpoints.snapshot.restore(state, fork)
         self._log.say(f"{'forked' if fork else 'resumed'} from {path.name}: {self.state.place}")
         if self.state.finished and not self.state.validation_due:
             self._log.say("nothing is left to do: every iteration of the training is done")
+
+    def _take(self, path: Path) -> dict[str, Any]:
+        return completed(self._store.take(path, self._parts.device, self._parts.strategy.mesh), self._parts.models)
 
     def _restore_best(self) -> None:
         """Give the models the weights of the best checkpoint, where a hook wants that and the training has finished."""
@@ -264,7 +266,7 @@ class Trainer:
         if path is None:
             self._log.say(f'there is no checkpoint "{name}", whose weights restore_best wants', "warn")
             return
-        state = consensus.together(partial(self._store.take, path, self._parts.device, self._parts.strategy.mesh))
+        state = consensus.together(partial(self._take, path))
         self._engine.fire("after_load_checkpoint", state)
         for model_name, model in self._parts.models.items():
             load_model(model, state[state_key("model", model_name)])
