@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
 import shutil
 import signal
 import struct
@@ -135,7 +136,7 @@ def stack(pid: int, output: Path) -> list[str]:
     """
     if spy := shutil.which("py-spy"):
         dumped = subprocess.run([spy, "dump", "--pid", f"{pid}"], capture_output=True, text=True, check=False)
-        threads = dumped.stdout.split("\n\n") if dumped.returncode == 0 else ()
+        threads = re.split(r"^(?=Thread )", dumped.stdout, flags=re.MULTILINE) if dumped.returncode == 0 else ()
         if main := next((thread for thread in threads if '"MainThread"' in thread.partition("\n")[0]), ""):
             return [line.strip() for line in main.splitlines() if line.startswith(" ")]
     if not _is_handled(pid):

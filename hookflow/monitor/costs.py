@@ -86,7 +86,8 @@ def _of_phase(state: RunState, pace: Pace, name: str, whole: bool) -> Cost:
     done = state.it - state.attempts[-1].begin if name == ITERATION and state.attempts else 0
     times = state.first.device
     device = times.iteration() if name == ITERATION else times.phase(name)
-    return Cost("", done, before if whole else lately, lately / before, share, True, device=device)
+    ratio = minute.usual("ns" if name == ITERATION else name) / before  # medians, in which spikes weigh nothing
+    return Cost("", done, before if whole else lately, ratio, share, True, device=device)
 
 
 def written(plan: Plan, binding: Binding) -> str:

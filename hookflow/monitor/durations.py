@@ -265,9 +265,14 @@ class Minute(Booked):
 
     @property
     def lately(self) -> float:
-        """The ns of an iteration in the last RECENT seconds."""
-        recent = [sums for clock, sums, _ in self._frames if clock > self._frames[-1][0] - RECENT]
+        """The ns of an iteration in the last RECENT seconds that have one."""
+        seconds = sorted({clock for clock, *_ in self._frames})[-RECENT:]
+        recent = [sums for clock, sums, _ in self._frames if clock >= seconds[0]]
         return sum(sums["ns"] for sums in recent) / (sum(sums["iters"] for sums in recent) or 1)
+
+    def usual(self, name: str) -> float:
+        """Return the median over the frames of the ns of a phase, or "ns", in an iteration; 0.0 where there is none."""
+        return median([sums.get(name, 0) / sums["iters"] for _, sums, _ in self._frames if sums["iters"]] or [0.0])
 
     def percentile(self, share: float) -> float:
         """Return the duration in ns that `share` of the iterations stayed below."""

@@ -67,7 +67,9 @@ def test_now_shows_the_hook_that_never_returns_and_the_stack_of_its_thread(
     assert "actors.py" in frames[0] and "after_train_iter" in frames[0], shown
     assert "actors.py" in run_dir.output.read_text(), "what the process has written itself"
     spy = tmp_path / "py-spy"
-    spy.write_text("""#!/bin/sh\nprintf 'Process 1\\n\\nThread 1 (idle): "MainThread"\\n    spied (a.py:3)\\n'""")
+    threads = 'Thread 1 (idle): "MainThread"', "    spied (a.py:3)", 'Thread 2 (idle): "other"', "    wait (b.py:4)"
+    dumped = "\\n".join(["Process 1", "", *threads, ""])
+    spy.write_text(f"#!/bin/sh\nprintf '{dumped}'")
     spy.chmod(0o755)
     assert CliRunner().invoke(app, ["now", "toy"]).stdout.splitlines()[2:] == ["  spied (a.py:3)"]
     child.kill()

@@ -13,8 +13,10 @@ from hookflow.events.records import PHASES
 from hookflow.graph.plan import Edge, Trigger
 from hookflow.graph.points import POINTS, Point
 from hookflow.graph.render.loop import label, rows
-from hookflow.monitor.costs import written
+from hookflow.monitor.costs import cost, written
 from hookflow.monitor.durations import Histories, History, usual
+from hookflow.monitor.health import Pace
+from hookflow.monitor.state import RunState
 from hookflow.numbers import duration
 from tests.monitor.conftest import At
 from tests.monitor.fake_run import plan
@@ -66,6 +68,16 @@ def test_a_resumed_run_walks_a_stretch_again_and_its_hooks_are_known_by_name() -
         )  # type: ignore[typeddict-item]
     assert means(histories.of(ema), 100, 4)[:3] == pytest.approx([10.0, 10.0, 40.0], rel=0.05)
     assert sum(histories.of(there)._counts) == 80
+
+
+def test_a_spike_makes_no_phase_slower_than_its_past() -> None:
+    state = RunState()
+    for it in range(1, 201):
+        phases = {"forward": 40_000 if it > 150 and it % 10 == 0 else 1000}
+        frame = {**FRAME, "t": it / 4, "it": it, "phases": phases, "iters": [1, 50_000, 0, 0, [0]]}
+        state.apply({**frame, "k": "frame", "ep": 0})  # type: ignore[typeddict-item]
+    forward = next(row for row in rows(plan()) if row.name == "forward")
+    assert cost(state, plan(), Pace.of(state), forward, whole=False).ratio == pytest.approx(1.0, rel=0.05)
 
 
 def test_the_rows_are_the_loop_with_every_binding_once_in_its_order() -> None:
