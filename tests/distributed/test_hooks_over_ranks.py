@@ -13,6 +13,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.pipeline.schema import DistributedSection
+from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.dispatch.torch_hooks import check_comm_hook
 from hookflow.runner.distributed.parallel import DDP, FSDP, DDPAtStep
 from tests.conftest import reason, records
@@ -202,3 +203,28 @@ def test_all_ranks_skip_the_same_firings_of_a_throttled_hook(ranks_trained: NewC
     seen, also = (scalars_of(run_dir, rank, "sums") for rank in (0, 1))
     assert seen == also
     assert len(seen) < 240
+
+
+def test_a_metric_of_a_hook_is_that_of_the_first_rank_on_all(ranks_trained: NewClouds) -> None:
+    """Also one that the first rank alone makes. Else the ranks would disagree on which checkpoint is the best."""
+    run_dir = ranks_trained(
+        'hooks.own={use="./actors.py:own_metrics", points=["after_val_epoch"], writes=["metrics.own"]}',
+        'hooks.once={use="./actors.py:metric_of_one", points=["after_val_epoch"], ranks="zero"}',
+        'hooks.checkpoint.args={monitor={own="max", once="max"}}',
+        'hooks.early_stop={use="early_stop", args={monitor="once", mode="max"}}',
+    )
+    measured = [[record["v"] for record in records_of(run_dir, "metrics", rank)] for rank in (0, 1)]
+    assert measured[0] == measured[1]
+    assert [(values["own"], values["once"]) for values in measured[0]] == [(-6, 1), (-12, 1)]
+    assert CheckpointStore(run_dir.checkpoints).names()["best-own"].name == "it00000006"
+    told = [messages_of(run_dir, rank, "the ranks") for rank in (0, 1)]
+    assert (
+        told[0]
+        == told[1]
+        == [
+            'the ranks have different values of the metric "own": -6, 6; that of rank 0 counts on all. '
+            "A hook combines them with run.sum, run.mean or torch.distributed.all_reduce",
+            'the ranks have different values of the metric "theirs": none, 1; that of rank 0 counts on all. '
+            "A hook combines them with run.sum, run.mean or torch.distributed.all_reduce",
+        ]
+    )

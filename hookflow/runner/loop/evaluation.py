@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 
+from hookflow.errors import first_few
 from hookflow.graph.schedule import Measure
 from hookflow.hooks.builtin.predict import Predictions
 from hookflow.hooks.tensors import WeightedSum, evaluating
@@ -74,6 +75,7 @@ class Evaluation:
         self.state = self.context.state
         self.engine = self.context.engine
         self.evaluate = self._inferred(self.context.computed(evaluation_of(parts.task)))
+        self._told: set[str] = set()
 
     def _inferred(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return torch.inference_mode()(function) if self.parts.section.inference_mode else function
@@ -118,10 +120,29 @@ class Evaluation:
             means = self._means(split)
             if means is None:
                 return None
-            metrics: dict[str, Any] = {**means, **(task.metrics(means) if hasattr(task, "metrics") else {})}
+            own = hasattr(task, "metrics")
+            metrics: dict[str, Any] = {**means, **(task.metrics(means) if own else {})}
             state.metrics, state.metrics_at = metrics, state.iter
             self.engine.fire(f"after_{split}_epoch", metrics)
-        return {name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()}
+            result = {name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()}
+            return self._agreed(result) if own or self.engine.plan.at(f"after_{split}_epoch") else result
+
+    def _agreed(self, own: dict[str, float]) -> dict[str, float]:
+        """Return the metrics of rank 0, by which all ranks decide, and warn once of each that other ranks have too.
+
+        Nothing is wrong with a metric that has one value, or that rank 0 alone makes.
+        """
+        every = self.context.consensus.all_gather_object(own)
+        for name in dict.fromkeys(chain(*every)):
+            values = [f"{rank[name]:.6g}" if name in rank else "none" for rank in every]
+            if name not in self._told and {*values[1:]} - {values[0], "none"}:
+                self._told.add(name)
+                self.context.log.say(
+                    f'the ranks have different values of the metric "{name}": {first_few(values)}; that of rank 0 '
+                    "counts on all. A hook combines them with run.sum, run.mean or torch.distributed.all_reduce",
+                    "warn",
+                )
+        return every[0]
 
     def _means(self, split: str) -> dict[str, float] | None:
         """Evaluate every batch; return the means over the examples of all ranks, or None when a signal has come."""
