@@ -276,7 +276,7 @@ class Page:
         if not self.health.over:
             yield "watch", f"hookflow watch {known}"
             yield "stop", f"hookflow stop {known}"
-        elif self.health.completed:
+        elif self.health.condition == "finished":
             run = self.state.run
             epochs = run.get("max_epochs") if self.state.ep >= run.get("max_epochs", 0) else 0
             longer = f"max_epochs={2 * epochs}" if epochs else f"max_iters={2 * run.get('max_iters', 1)}"

@@ -107,6 +107,18 @@ def test_each_attempt_is_shown_with_what_had_changed_and_how_it_ended(here: Path
     assert printed.index("resumed    attempt 2") + 1 == printed.index(f"warn       hookflow: {changed}")
 
 
+def test_a_run_that_a_hook_ended_is_resumed_and_not_extended(here: Path) -> None:
+    """Twice its iterations would be another length for its schedules, and `val_every` would count iterations."""
+    run = run_of(here, upto=60)
+    end = {"k": "end", "t": BEGAN + 60, "it": 300, "ep": 3, "status": "finished", "exit": 0, "reason": "no progress"}
+    with run.events.open("ab") as log:
+        log.write(json.dumps({**end, "seconds": 60.0}, separators=(",", ":")).encode() + b"\n")
+    page = shown()
+    assert "pruned" in page
+    assert "resume      it has no checkpoint to resume from" in page
+    assert "extend" not in page
+
+
 def test_of_many_attempts_warnings_and_errors_the_first_few_are_shown(here: Path) -> None:
     state = RunState()
     for k in range(1, 12):
