@@ -258,7 +258,7 @@ def _keeps_its_promise(run: Run) -> Promised:
 
 COPIED = (
     *("iter", "epoch", "batch_idx", "batch_size", "max_iters", "max_epochs", "iters_per_epoch", "stage", "split"),
-    *("metrics", "train_seconds", "device", "precision", "rank", "world", "dir", "is_temporary"),
+    *("metrics", "train_seconds", "device", "precision", "rank", "world", "dir", "is_temporary", "is_predicting"),
 )
 
 
