@@ -254,7 +254,7 @@ def test_a_process_that_dies_is_an_error_and_is_replaced(trained: Trained) -> No
 
 
 def test_a_process_is_ended_by_a_timeout(trained: Trained, tmp_path: Path) -> None:
-    hangs = HANGS.replace("offload=true", 'offload="process"')
+    hangs = HANGS.replace("offload=true", 'offload="process", every=5')  # to start one takes seconds
     run_dir = trained(hangs % (tmp_path / "mark", "ignore"))
     assert {error["type"] for error in records(run_dir, "error")} == {"TimeoutError"}
     assert len(records(run_dir, "error")) > 1  # each firing has a process

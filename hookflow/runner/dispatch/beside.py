@@ -215,6 +215,8 @@ class Worker:
                 self._running, self._given_up = None, False
                 self._changed.notify_all()
             del job  # the copies are free while it waits for the next
+            if self.process:
+                self.process.revive()  # now, since a timeout counts from the beginning of a firing
 
     def _call(self, job: Job) -> None:
         if job.copied is None:

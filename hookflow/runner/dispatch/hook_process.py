@@ -165,15 +165,20 @@ class HookProcess:
         `place` is the point, the iteration and the batch: the global random generators are seeded for it. Raises what
         the hook raises, with its traceback as a note.
         """
-        if not self._is_away and self._process.poll() is not None:
-            self.close()
-            self._start()
         self._channel.ends = {name: getattr(run, name) for name in REPORTS}
         point, *when = place
         who = crc32(f"{self._name} at {point}".encode())
         seed = derive_seed(self._seed, RNGStream.BESIDE, who, run.rank, *when)
         hook = () if self._is_away else (self._hook,)
         self._ask("fire", hook, method, arguments, named, seed)
+
+    def revive(self) -> None:
+        """Replace a process that has ended, and wait until the new one is there."""
+        if not self._is_away and self._process.poll() is not None:
+            self.close()
+            self._start()
+            with suppress(ProcessEndedError):  # the next firing reports it
+                self._ask("check", None, None)
 
     def bring_home(self) -> None:
         """Give the hook the attributes that it has in the process. Raises what keeps them there."""
