@@ -18,7 +18,8 @@ from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.slots import root
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.lightning_trainer import Checkpoint, Groups, Trainer
-from hookflow.hooks.mmengine import as_method, has_base, numbers_of
+from hookflow.hooks.mmengine import as_method, has_base
+from hookflow.hooks.mmengine_runner import changed, numbers_of
 from hookflow.hooks.tensors import is_sharded
 from hookflow.pipeline.registry import missing_package
 
@@ -221,19 +222,14 @@ class LightningHook(Hook):
         return [*offered.values()]
 
     def state_dict(self) -> dict[str, Any]:
-        values = numbers_of(vars(self.callback))
-        changed = {name: value for name, value in values.items() if not _same(value, self._initial.get(name))}
-        return {"numbers": changed, "state": dict(self.callback.state_dict()), "epoch_ends": self._epoch_ends}
+        numbers = changed(numbers_of(vars(self.callback)), self._initial)
+        return {"numbers": numbers, "state": dict(self.callback.state_dict()), "epoch_ends": self._epoch_ends}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         vars(self.callback).update(state["numbers"])
         self._epoch_ends = state["epoch_ends"]
         if state["state"]:
             self.callback.load_state_dict(dict(state["state"]))
-
-
-def _same(value: Any, other: Any) -> bool:
-    return type(value) is type(other) and bool((value == other) if not hasattr(value, "equal") else value.equal(other))
 
 
 class AccumulationHook(LightningHook):

@@ -16,7 +16,7 @@ import tomli
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.mmengine import Checkpoint as MMEngineCheckpoint
+from hookflow.hooks.mmengine_runner import Checkpoint as MMEngineCheckpoint
 
 if TYPE_CHECKING:
     import torch

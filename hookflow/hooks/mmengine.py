@@ -7,22 +7,16 @@ bases is adapted likewise. Source: `mmengine.hooks.Hook` and `mmengine.runner.lo
 from __future__ import annotations
 
 import inspect
-import logging
-import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
-from functools import cached_property
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakValueDictionary
-
-import tomli
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.events.records import Level
-from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import EdgeSpec, Node, Nodes, Phase
 from hookflow.hooks.base import Hook
+from hookflow.hooks.mmengine_runner import Checkpoint, Runner, changed, numbers, numbers_of, samples
 from hookflow.pipeline.registry import missing_package
 
 if TYPE_CHECKING:
@@ -60,14 +54,17 @@ PHASES: tuple[tuple[int, Phase], ...] = ((20, "first"), (45, "early"), (55, "nor
 """The greatest priority of each phase."""
 
 INSTEAD: Mapping[str, str] = {
-    "CheckpointHook": 'use = "checkpoint"',
-    "LoggerHook": 'use = "log", and [writers.NAME] for TensorBoard and others',
-    "ParamSchedulerHook": 'use = "scheduler"',
-    "NaiveVisualizationHook": 'use = "images"',
-    "PrepareTTAHook": 'use = "tta"',
-    "NPUProfilerHook": 'use = "profiler"',
+    "mmengine.CheckpointHook": 'use = "checkpoint"',
+    "mmengine.LoggerHook": 'use = "log", and [writers.NAME] for TensorBoard and others',
+    "mmengine.ParamSchedulerHook": 'use = "scheduler"',
+    "mmengine.NaiveVisualizationHook": 'use = "images"',
+    "mmengine.PrepareTTAHook": 'use = "tta"',
+    "mmengine.NPUProfilerHook": 'use = "profiler"',
+    "mmyolo.YOLOXModeSwitchHook": "the hook of this name of mmdet changes the dataset, and works",
+    "mmpose.YOLOXPoseModeSwitchHook": "mmdet's PipelineSwitchHook and mmpose's RTMOModeSwitchHook do the same",
+    "mmrazor.RazorVisualizationHook": 'use = "images"',
 }
-"""Hooks of MMEngine's own that need parts of its Runner, with hookflow's that do their work."""
+"""Hooks that need MMEngine's Runner, or the config from which it is built, with what does their work here."""
 
 
 def has_base(kind: object, is_base: Callable[[type], bool]) -> bool:
@@ -114,9 +111,10 @@ def find(use: str, where: Where | None) -> type:
 
 def adapted(kind: type, where: Where | None) -> type[Hook]:
     """Return a class of hookflow's hooks that calls a hook of MMEngine. Raises UserError for some of MMEngine's own."""
-    if kind.__module__.startswith("mmengine.") and kind.__name__ in INSTEAD:
-        message = f"MMEngine's {kind.__name__} needs MMEngine's Runner"
-        raise UserError(Problem(message, where, INSTEAD[kind.__name__]))
+    package = kind.__module__.partition(".")[0]
+    if hint := INSTEAD.get(f"{package}.{kind.__name__}"):
+        owner = {"mmengine": "MMEngine"}.get(package, package)
+        raise UserError(Problem(f"{owner}'s {kind.__name__} needs MMEngine's Runner", where, hint))
     methods = {name: _method(name) for name in _stages(kind)}
     priority = getattr(kind, "priority", "NORMAL")
     level = PRIORITIES[priority] if isinstance(priority, str) else int(priority)
@@ -154,6 +152,8 @@ def _stages(kind: type) -> Iterator[str]:
     for inner, outer in LOOP.items():
         if inner in stages:
             stages.append(outer)  # where MMEngine's iteration-based loop fires it
+    if "before_train_epoch" in stages:
+        stages.append("after_load_checkpoint")
     yield from dict.fromkeys(stages)
 
 
@@ -176,7 +176,8 @@ class MMEngineHook(Hook):
     """The priority: hooks of a lower one fire earlier."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.hook = self.kind(*args, **kwargs)
+        self.hook = self.kind(*map(_as_config, args), **{name: _as_config(value) for name, value in kwargs.items()})
+        self._initial = deepcopy(numbers_of(vars(self.hook)))
         self._runner: Runner | None = None
         self._saved: Mapping[str, Any] | None = None
         """The state of the message hub, until the runner of this run is known."""
@@ -200,270 +201,45 @@ class MMEngineHook(Hook):
 
     def _call(self, stage: str, runner: Runner, offered: dict[str, Any]) -> None:
         if "outputs" in offered:
-            offered["outputs"] = numbers(offered["outputs"]) if "train" in stage else [offered["outputs"]]
+            offered["outputs"] = (numbers if "train" in stage else samples)(offered["outputs"])
         if "batch_idx" in offered and "train" in stage and runner.by_iterations:
             offered["batch_idx"] = runner.run.iter - (stage == "after_train_iter")
         if "checkpoint" in offered:
             offered["checkpoint"] = Checkpoint(offered["checkpoint"])
             runner.resumes = "position" in offered["checkpoint"].state
-        runner.stage = stage
-        try:
+        with runner.at(stage):
             getattr(self.hook, stage)(runner, **offered)
-        finally:
-            runner.stage = ""
+        if stage == "after_load_checkpoint" and runner.resumes and not runner.by_iterations:
+            self._begin_epochs(runner, offered["checkpoint"].state["position"])
+
+    def _begin_epochs(self, runner: Runner, position: Mapping[str, Any]) -> None:
+        """Show the hook the beginning of each epoch that has begun, before the state of the checkpoint is loaded.
+
+        No checkpoint has what hooks set there: a pipeline of the dataset, attributes of modules that are no tensors.
+        """
+        for epoch in range(position["epoch"] + (position["batch_idx"] > 0)):
+            with runner.at("before_train_epoch", epoch):
+                self.hook.before_train_epoch(runner)
 
     def state_dict(self) -> dict[str, Any]:
-        hub = self._saved or (self._runner.hub_state() if self._runner and self._runner.first_hook(self) else None)
-        return {"numbers": numbers_of(vars(self.hook)), "hub": hub}
+        hub = self._saved or (self._runner.hub_state() if self._runner and self._keeps_hub(self._runner.run) else None)
+        return {"numbers": changed(numbers_of(vars(self.hook)), self._initial), "hub": hub}
+
+    def _keeps_hub(self, run: Run) -> bool:
+        return next(hook for hook in run.hooks.values() if isinstance(hook, MMEngineHook)) is self
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         vars(self.hook).update(state["numbers"])
         self._saved = state["hub"]
 
 
-def numbers_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers and tensors among some values; NumPy's numbers as Python's, which a checkpoint can have."""
-    import numpy as np
-    import torch
-
-    python = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
-    return {name: value for name, value in python.items() if type(value) in (bool, int, float, torch.Tensor)}
-
-
-def numbers(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the single numbers among the outputs of a step, as MMEngine's `log_vars`."""
-    import torch
-
-    detached = {name: v.detach() if isinstance(v, torch.Tensor) else v for name, v in outputs.items()}
-    return {
-        name: v
-        for name, v in detached.items()
-        if isinstance(v, torch.Tensor | int | float) and not getattr(v, "ndim", 0)
-    }
-
-
-class Checkpoint(MutableMapping[str, Any]):
-    """The state of a checkpoint by MMEngine's keys: `state_dict`, `optimizer`, `meta`; others are kept beside them."""
-
-    KEYS: ClassVar[Mapping[str, str]] = {"state_dict": "model", "optimizer": "optimizer"}
-    SECTION: ClassVar[str] = "mmengine"
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        self.state = state
-        position = state.get("position", {})
-        self._meta = {"epoch": position.get("epoch", 0), "iter": position.get("iter", 0)}
-        more = state.setdefault(self.SECTION, {}) if position else state.get(self.SECTION, {})
-        self._more: dict[str, Any] = more
-
-    def __getitem__(self, key: str) -> Any:
-        if key == "meta":
-            return self._meta
-        return self.state[self.KEYS[key]] if key in self.KEYS else self._more[key]
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        if key in self.KEYS:
-            self.state[self.KEYS[key]] = value
-        else:
-            self._more[key] = value
-
-    def __delitem__(self, key: str) -> None:
-        del self._more[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([*(key for key, ours in self.KEYS.items() if ours in self.state), "meta", *self._more])
-
-    def __len__(self) -> int:
-        return len([*self])
-
-
-class DataLoader:
-    """The data of a split, as MMEngine's hooks use a dataloader."""
-
-    def __init__(self, source: Any) -> None:
-        self._source = source
-        self.batch_size = source.info["batch_size"] or None
-        self.dataset = getattr(source, "dataset", source)
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getattr__(self, name: str) -> Any:
-        owners = (self._source, getattr(self._source, "loader", None))
-        for owner in owners if name in ("sampler", "collate_fn", "num_workers") else ():
-            if hasattr(owner, name):
-                return getattr(owner, name)
-        raise AttributeError(f"hookflow's view of a dataloader of MMEngine has no {name}")
-
-
-class Loop:
-    """The loop of a split: of training, with what stops it."""
-
-    def __init__(self, runner: Runner, split: str) -> None:
-        self._runner, self._split = runner, split
-
-    @property
-    def dataloader(self) -> DataLoader:
-        return self._runner.dataloader(self._split)
-
-    @property
-    def stop_training(self) -> bool:
-        return self._runner.stopped
-
-    @stop_training.setter
-    def stop_training(self, stop: bool) -> None:
-        if stop and not self._runner.stopped:
-            self._runner.run.stop("a hook of MMEngine has set train_loop.stop_training")
-        self._runner.stopped = self._runner.stopped or stop
-
-    def __getattr__(self, name: str) -> Any:
-        if self._split == "train" and name in ("iter", "epoch", "max_iters", "max_epochs"):
-            return getattr(self._runner, name)
-        raise AttributeError(f"hookflow's view of a loop of MMEngine has no {name}")
-
-
-class Messages(logging.Handler):
-    """Passes what hooks log on to the messages of the run."""
-
-    def __init__(self, run: Run) -> None:
-        super().__init__()
-        self._run = run
-
-    def emit(self, record: logging.LogRecord) -> None:
-        level: Level = "info" if record.levelno < logging.WARNING else "warn"
-        if record.levelno >= logging.ERROR:
-            level = "error"
-        self._run.say(record.getMessage(), level)
-
-
-class Visualizer:
-    """The methods of MMEngine's visualizer that log something."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self.dataset_meta: Any = None
-
-    def add_scalar(self, name: str, value: Any, step: int = 0, **_: Any) -> None:
-        self._run.log(name, value)
-
-    def add_scalars(self, scalar_dict: Mapping[str, Any], step: int = 0, **_: Any) -> None:
-        for name, value in scalar_dict.items():
-            self._run.log(name, value)
-
-    def add_image(self, name: str, image: Any, step: int = 0, **_: Any) -> None:
-        self._run.log_image(name, image)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"hookflow's view of MMEngine's visualizer has no {name}")
-
-
-RUNNERS: WeakValueDictionary[int, Runner] = WeakValueDictionary()
-"""The runner of each run, by its identity: the hooks of the run share it, and keep it alive."""
-
-
-class Runner:
-    """A run as MMEngine's Runner shows it to hooks. Counters step after the hooks have fired, as there."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.stage = ""
-        self.stopped = self.resumes = False
-        self.model = run.model
-        self.work_dir = self.log_dir = self._log_dir = str(run.dir)
-        self.timestamp = time.strftime("%Y%m%d_%H%M%S")
-        self.experiment_name = run.dir.name
-        self.rank, self.world_size, self.distributed = run.rank, run.world, run.world > 1
-        self.visualizer = Visualizer(run)
-        self.train_loop, self.val_loop, self.test_loop = (Loop(self, split) for split in ("train", "val", "test"))
-        self._train_loop = self.train_loop
-        self.param_schedulers: list[Any] = []
-        self.hooks = [hook.hook for hook in run.hooks.values() if isinstance(hook, MMEngineHook)]
-
-    @classmethod
-    def of(cls, run: Run) -> Runner:
-        """Return the runner of a run."""
-        known = RUNNERS.get(id(run))
-        return known if known is not None else RUNNERS.setdefault(id(run), cls(run))
-
-    @property
-    def by_iterations(self) -> bool:
-        """Whether the run is one of MMEngine's iteration-based loop."""
-        return self.run.max_epochs is None
-
-    @property
-    def iter(self) -> int:
-        return self.run.iter - (self.stage == "after_train_iter")
-
-    @property
-    def epoch(self) -> int:
-        return 0 if self.by_iterations else self.run.epoch - (self.stage == "after_train_epoch")
-
-    @property
-    def max_iters(self) -> int:
-        return self.run.max_iters
-
-    @property
-    def max_epochs(self) -> int:
-        return self.run.max_epochs or 1
-
-    @property
-    def _resume(self) -> bool:
-        return self.resumes
-
-    def dataloader(self, split: str) -> DataLoader:
-        return DataLoader(self.run.data[split])
-
-    train_dataloader = property(lambda self: self.dataloader("train"))
-    val_dataloader = property(lambda self: self.dataloader("val"))
-    test_dataloader = property(lambda self: self.dataloader("test"))
-
-    @cached_property
-    def logger(self) -> logging.Logger:
-        logger = logging.Logger("mmengine")
-        logger.addHandler(Messages(self.run))
-        return logger
-
-    @cached_property
-    def optim_wrapper(self) -> Any:
-        """MMEngine's own wrapper of the optimizer, to be read: `param_groups`, `get_lr()`."""
-        from mmengine.optim import OptimWrapper
-
-        return OptimWrapper(self.run.optimizer)
-
-    @cached_property
-    def cfg(self) -> Any:
-        """The pipeline as MMEngine's Config."""
-        from mmengine.config import Config
-
-        return Config(tomli.loads(RunDir(self.run.dir).pipeline.read_text("utf-8")))
-
-    @property
-    def seed(self) -> int:
-        return int(self.cfg.run.seed)
-
-    @cached_property
-    def message_hub(self) -> Any:
-        from mmengine.logging import MessageHub
-
-        return MessageHub.get_instance(f"hookflow {self.run.dir.name}")
-
-    def first_hook(self, hook: MMEngineHook) -> bool:
-        return self.hooks[:1] == [hook.hook]
-
-    def hub_state(self) -> dict[str, Any]:
-        """Return the scalars of the message hub, float64 and int64 (count,), and the numbers of its information."""
-        import torch
-
-        hub = self.message_hub
-        columns = {name: buffer.data for name, buffer in hub.log_scalars.items()}
-        scalars = {name: [torch.from_numpy(column.copy()) for column in data] for name, data in columns.items()}
-        return {"scalars": scalars, "infos": numbers_of(hub.runtime_info)}
-
-    def load_hub(self, state: Mapping[str, Any]) -> None:
-        from mmengine.logging import HistoryBuffer
-
-        for name, (values, counts) in state["scalars"].items():
-            self.message_hub.log_scalars[name] = HistoryBuffer(values.numpy(), counts.numpy())
-        self.message_hub.runtime_info.update(state["infos"])
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"hookflow's view of MMEngine's Runner has no {name}")
+def _as_config(value: Any) -> Any:
+    """Return an argument as MMEngine's Config has it: tables with attributes, and numbers as keys if all look so."""
+    from mmengine.config import ConfigDict
+
+    if isinstance(value, list):
+        return [_as_config(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    whole = all(str(key).isdigit() for key in value)
+    return ConfigDict({int(key) if whole else key: _as_config(item) for key, item in value.items()})

@@ -19,7 +19,8 @@ import tomli
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.base import Hook
-from hookflow.hooks.mmengine import as_method, numbers, numbers_of
+from hookflow.hooks.mmengine import as_method
+from hookflow.hooks.mmengine_runner import numbers, numbers_of
 from hookflow.pipeline.registry import missing_package
 
 if TYPE_CHECKING:

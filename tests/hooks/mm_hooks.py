@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from mmengine.hooks import Hook
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
+from mmengine.visualization import Visualizer
 
 SEEN: list[tuple[Any, ...]] = []
 
@@ -70,3 +72,93 @@ class Early(Hook):  # type: ignore[misc]
     def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         if runner.iter == 6:
             runner.train_loop.stop_training = True
+
+
+class YOLOXModeSwitchHook(Hook):  # type: ignore[misc]
+    """A hook by the name of one that builds another dataloader from MMEngine's config."""
+
+    __module__ = "mmyolo.engine.hooks"
+
+
+class Pairs:
+    """Five batches of points, moved by a shift that a hook may set, as one sets the pipeline of a dataset."""
+
+    def __init__(self) -> None:
+        self.points = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+        self.shift = 0.0
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.points[index] + self.shift, torch.tensor(index % 3)
+
+
+class Switches(Hook):  # type: ignore[misc]
+    """Switch the data from an epoch on, once, and set an attribute of a module to what a table says of an epoch.
+
+    It has the workers begin anew in the way of MMDetection's YOLOXModeSwitchHook.
+    """
+
+    def __init__(self, at: int, attributes: Any) -> None:
+        self.at, self.attributes = at, attributes
+        self._switched = False
+
+    def before_train_epoch(self, runner: Any) -> None:
+        loader = runner.train_dataloader
+        runner.model.head.negated = self.attributes.get(runner.epoch, self.attributes[0]).negated
+        if runner.epoch >= self.at and not self._switched:
+            loader.dataset.shift = 3.0
+            if hasattr(loader, "persistent_workers") and loader.persistent_workers is True:
+                loader._DataLoader__initialized = False
+                loader._iterator = None
+            self._switched = True
+
+    def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        runner.visualizer.add_scalar("moved", float(data_batch[0].mean() > 2.0))
+        runner.visualizer.add_scalar("negated", float(runner.model.head.negated))
+
+
+class Walks(Hook):  # type: ignore[misc]
+    """Walk over the training data, as MMPretrain's PreciseBNHook does."""
+
+    def _walk(self, runner: Any) -> None:
+        with torch.no_grad():
+            mean = torch.stack([inputs.mean() for inputs, _ in runner.train_loop.dataloader]).mean()
+        runner.visualizer.add_scalar("mean", mean)
+
+    def after_train_epoch(self, runner: Any) -> None:
+        if isinstance(runner.train_loop, EpochBasedTrainLoop):
+            self._walk(runner)
+
+    def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        if isinstance(runner.train_loop, IterBasedTrainLoop) and self.every_n_train_iters(runner, 5):
+            self._walk(runner)
+
+
+class Draws(Hook):  # type: ignore[misc]
+    """Draw the samples of a batch by the visualizer that the user has made, as DetVisualizationHook does."""
+
+    def __init__(self) -> None:
+        self.visualizer = Visualizer.get_current_instance()
+
+    def after_val_iter(self, runner: Any, batch_idx: int, data_batch: Any, outputs: Any) -> None:
+        assert runner.visualizer is self.visualizer and runner.val_evaluator.dataset_meta is None
+        for sample in outputs:
+            self.visualizer.add_image("sample", sample, step=runner.iter)
+        self.visualizer.add_scalar("drawn", len(outputs))
+
+
+def drawing(run: Any, batch: Any) -> dict[str, Any]:
+    """A task whose outputs have a list of samples."""
+    outputs = run.model(batch[0])
+    loss = torch.nn.functional.cross_entropy(outputs, batch[1])
+    return {"loss": loss, "samples": [torch.zeros(4, 4, 3, dtype=torch.uint8).numpy()] * 3}
+
+
+def drawn_net() -> torch.nn.Module:
+    """A net, in a file of a user, who makes the visualizer there."""
+    from tests.toy import Net
+
+    Visualizer.get_instance("of the user", vis_backends=[])
+    return Net()

@@ -13,9 +13,10 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.hooks.compile import compile_pipeline
+from hookflow.hooks.mmengine import adapted
 from hookflow.pipeline.load import parse
-from tests.conftest import TOY, Trained, messages, reason
-from tests.runner.same import final_state
+from tests.conftest import TOY, Trained, messages, reason, records
+from tests.runner.same import assert_same, final_state, logged
 
 LENGTHS = {
     "epochs": ("max_epochs = 2\nval_every = 1", {"by_epoch": True, "max_epochs": 2, "val_interval": 1}),
@@ -93,6 +94,56 @@ def test_hooks_of_mmengine_s_own_do_their_work_and_resume_to_the_bit(
     assert len(hubs[0]["scalars"]["train/loss"][0]) == 15
 
 
+SWITCHES = (
+    'hooks.switches={use="tests.hooks.mm_hooks:Switches", args={at=1, attributes={0={negated=false}, 1={negated=true}}}'
+    "}",
+    'data.train={use="tests.hooks.mm_hooks:Pairs", loader={batch_size=8, workers=%d}}',
+)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_hook_does_to_the_dataset_and_the_modules_is_there_after_a_resume(
+    resumes_alike: Any, workers: int
+) -> None:
+    cut = resumes_alike(SWITCHES[0], SWITCHES[1] % workers, point="after_train_iter", at=13)
+    assert [*logged(cut, "moved").values()] == [0.0] * 5 + [1.0] * 10
+    assert [*logged(cut, "negated").values()] == [0.0] * 5 + [1.0] * 5 + [0.0] * 5
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("length", "workers"), [("max_epochs=3", 0), ("max_epochs=3", 2), ("max_iters=15", 0)])
+def test_a_walk_over_the_training_data_leaves_the_training_as_it_is(
+    trained: Trained, length: str, workers: int
+) -> None:
+    table = f"data.train={{use='tests.hooks.mm_hooks:Pairs', loader={{batch_size=8, workers={workers}}}}}"
+    swap = ("max_epochs = 3", length.replace("=", " = "))
+    plain, walked = (
+        trained(table, *more, swap=swap) for more in ((), ('hooks.walks={use="tests.hooks.mm_hooks:Walks"}',))
+    )
+    means = [*logged(walked, "mean").values()]
+    assert means == pytest.approx([means[0]] * 3)
+    states: list[Any] = [final_state(run_dir) for run_dir in (plain, walked)]
+    assert_same(*(state["model"] for state in states))
+    assert_same(*(state["random"] for state in states))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_visualizer_of_the_user_s_draws_into_the_run(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mmengine.visualization import Visualizer
+
+    monkeypatch.setattr(Visualizer, "_instance_dict", {})
+    run_dir = trained(
+        'hooks.draws={use="tests.hooks.mm_hooks:Draws"}',
+        "model.use='tests.hooks.mm_hooks:drawn_net'",
+        "task.use='tests.hooks.mm_hooks:drawing'",
+        "hooks.accuracy.enabled=false",
+        *(f"hooks.{name}.enabled=false" for name in ("early_stop", "checkpoint")),
+    )
+    assert [*logged(run_dir, "drawn").values()] == [3.0] * 3
+    assert {record["name"] for record in records(run_dir, "image")} == {"sample"}
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_early_stopping_ends_the_run(trained: Trained) -> None:
     timer = 'hooks.timer={use="mmengine:IterTimerHook"}'
@@ -110,10 +161,22 @@ def test_the_runner_has_what_is_public_and_names_what_it_has_not(trained: Traine
         "len(runner.train_dataloader), runner.train_dataloader.batch_size": "(5, 8)",
         "runner.train_loop.max_epochs, runner.max_iters": "(3, 15)",
         "runner.message_hub.get_info('nothing')": "None",
+        "runner.log_processor.window_size, runner.val_loop.total_length": "(10, 2)",
         "runner.rank, runner.world_size, runner.distributed": "(0, 1, False)",
     }.items():
         assert f"{attribute}: {value}" in messages(trained(asks % attribute, "hooks.schedule.enabled=false"), "warn")
-    assert "MMEngine's Runner has no log_processor" in reason(trained(asks % "runner.log_processor", code=1))
+    assert "MMEngine's Runner has no strategy" in reason(trained(asks % "runner.strategy", code=1))
+    replaces = "setattr(runner.train_loop, 'dataloader', 0)"
+    assert "replaces the dataloader, which hookflow builds once" in reason(trained(asks % replaces, code=2))
+
+
+def test_an_argument_that_the_file_changes_is_not_what_the_checkpoint_had() -> None:
+    from tests.hooks.mm_hooks import Switches
+
+    made: list[Any] = [adapted(Switches, None)(at, {"0": {}}) for at in (1, 2)]
+    made[0].hook._switched = True
+    made[1].load_state_dict(made[0].state_dict())
+    assert (made[1].hook.at, made[1].hook._switched, made[1].hook.attributes) == (2, True, {0: {}})
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -138,6 +201,11 @@ def test_a_lower_priority_number_fires_first_whatever_the_file_says(trained: Tra
     [
         ("mmengine:EMAHok", 'MMEngine has no hook "EMAHok"', 'did you mean "EMAHook"?'),
         ("mmengine:LoggerHook", "MMEngine's LoggerHook needs MMEngine's Runner", 'use = "log"'),
+        (
+            "tests.hooks.mm_hooks:YOLOXModeSwitchHook",
+            "mmyolo's YOLOXModeSwitchHook needs MMEngine's Runner",
+            "of mmdet",
+        ),
         ("mmengine:CheckpointHook", "MMEngine's CheckpointHook needs MMEngine's Runner", 'use = "checkpoint"'),
     ],
 )

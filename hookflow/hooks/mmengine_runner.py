@@ -1,0 +1,375 @@
+"""Views of a run as MMEngine's hooks know them: the Runner with its loops, dataloaders, logger and checkpoints.
+
+Source: `mmengine.runner`, version 0.10.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakValueDictionary, finalize, proxy, ref
+
+import tomli
+
+from hookflow.errors import Problem, UserError
+from hookflow.events.records import Level
+from hookflow.events.rundir import RunDir
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+
+
+def numbers_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers and tensors among some values; NumPy's numbers as Python's, which a checkpoint can have."""
+    import numpy as np
+    import torch
+
+    python = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+    return {name: value for name, value in python.items() if type(value) in (bool, int, float, torch.Tensor)}
+
+
+def changed(values: Mapping[str, Any], initial: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers and tensors that are not what they were initially."""
+    return {name: value for name, value in values.items() if not _same(value, initial.get(name))}
+
+
+def _same(value: Any, other: Any) -> bool:
+    return type(value) is type(other) and bool((value == other) if not hasattr(value, "equal") else value.equal(other))
+
+
+def numbers(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the single numbers among the outputs of a step, as MMEngine's `log_vars`."""
+    import torch
+
+    detached = {name: v.detach() if isinstance(v, torch.Tensor) else v for name, v in outputs.items()}
+    return {
+        name: v
+        for name, v in detached.items()
+        if isinstance(v, torch.Tensor | int | float) and not getattr(v, "ndim", 0)
+    }
+
+
+def samples(outputs: Mapping[str, Any]) -> Sequence[Any]:
+    """Return what MMEngine's models return for a batch of an evaluation: the list among the outputs, if one is there.
+
+    Without one, or with several, the outputs are the only item.
+    """
+    lists = [value for value in outputs.values() if isinstance(value, list | tuple)]
+    return lists[0] if len(lists) == 1 else [outputs]
+
+
+class Checkpoint(MutableMapping[str, Any]):
+    """The state of a checkpoint by MMEngine's keys: `state_dict`, `optimizer`, `meta`; others are kept beside them."""
+
+    KEYS: ClassVar[Mapping[str, str]] = {"state_dict": "model", "optimizer": "optimizer"}
+    SECTION: ClassVar[str] = "mmengine"
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.state = state
+        position = state.get("position", {})
+        self._meta = {"epoch": position.get("epoch", 0), "iter": position.get("iter", 0)}
+        more = state.setdefault(self.SECTION, {}) if position else state.get(self.SECTION, {})
+        self._more: dict[str, Any] = more
+
+    def __getitem__(self, key: str) -> Any:
+        if key == "meta":
+            return self._meta
+        return self.state[self.KEYS[key]] if key in self.KEYS else self._more[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key in self.KEYS:
+            self.state[self.KEYS[key]] = value
+        else:
+            self._more[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._more[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*(key for key, ours in self.KEYS.items() if ours in self.state), "meta", *self._more])
+
+    def __len__(self) -> int:
+        return len([*self])
+
+
+class DataLoader:
+    """The data of a split, as MMEngine's hooks use a dataloader. The batches that it yields are beside the training."""
+
+    def __init__(self, runner: Runner, split: str) -> None:
+        self._runner, self._split = runner, split
+        self._source: Any = runner.run.data[split]
+        self.batch_size = self._source.info["batch_size"] or None
+        self.dataset = getattr(self._source, "dataset", self._source)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of the current epoch. The random numbers of the training stay as they are."""
+        import torch
+
+        run, workers = self._runner.run, self.persistent_workers
+        if workers and self._split == "train" and self._runner.stage.endswith("train_iter"):
+            message = "a hook of MMEngine iterates the training data in the middle of an epoch, whose workers are busy"
+            raise UserError(Problem(message, hint="data.train.loader.workers = 0"))
+        with torch.random.fork_rng([run.device] if run.device.type == "cuda" else []):
+            yield from self._source.epoch(run.epoch if self._split == "train" else 0)
+
+    @property
+    def persistent_workers(self) -> bool:
+        return getattr(self._source, "workers", 0) > 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """End the workers where a hook sets `_iterator` to None: the next epoch's get the dataset as it is now."""
+        if name == "_iterator" and value is None and hasattr(self._source, "close"):
+            self._source.close()
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        owners = (self._source, getattr(self._source, "loader", None))
+        for owner in owners if name in ("sampler", "collate_fn", "num_workers") else ():
+            if hasattr(owner, name):
+                return getattr(owner, name)
+        raise AttributeError(f"hookflow's view of a dataloader of MMEngine has no {name}")
+
+
+class Loop:
+    """The loop of a split: of training, with what stops it. It is an instance of MMEngine's class of the loop."""
+
+    def __init__(self, runner: Runner, split: str) -> None:
+        self._runner, self._split = runner, split
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        from mmengine.runner import loops
+
+        kinds = {"val": loops.ValLoop, "test": loops.TestLoop}
+        train = loops.IterBasedTrainLoop if self._runner.by_iterations else loops.EpochBasedTrainLoop
+        return kinds.get(self._split, train)  # type: ignore[no-any-return]
+
+    @property
+    def dataloader(self) -> DataLoader:
+        return self._runner.dataloader(self._split)
+
+    @dataloader.setter
+    def dataloader(self, other: Any) -> None:
+        hint = "a hook may change train_dataloader.dataset"
+        raise UserError(Problem("a hook of MMEngine replaces the dataloader, which hookflow builds once", hint=hint))
+
+    @property
+    def evaluator(self) -> SimpleNamespace:
+        """What the split's evaluator knows of the dataset."""
+        return SimpleNamespace(dataset_meta=getattr(self.dataloader.dataset, "metainfo", None))
+
+    @property
+    def total_length(self) -> int:
+        return len(self.dataloader)
+
+    @property
+    def stop_training(self) -> bool:
+        return self._runner.stopped
+
+    @stop_training.setter
+    def stop_training(self, stop: bool) -> None:
+        if stop and not self._runner.stopped:
+            self._runner.run.stop("a hook of MMEngine has set train_loop.stop_training")
+        self._runner.stopped = self._runner.stopped or stop
+
+    def __getattr__(self, name: str) -> Any:
+        if self._split == "train" and name in ("iter", "epoch", "max_iters", "max_epochs"):
+            return getattr(self._runner, name)
+        raise AttributeError(f"hookflow's view of a loop of MMEngine has no {name}")
+
+
+class Messages(logging.Handler):
+    """Passes what hooks log on to the messages of the run, and afterwards to standard error."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = ref(run)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level: Level = "info" if record.levelno < logging.WARNING else "warn"
+        if record.levelno >= logging.ERROR:
+            level = "error"
+        if (run := self._run()) is None:  # libraries keep the logger
+            print(record.getMessage(), file=sys.stderr)
+        else:
+            run.say(record.getMessage(), level)
+
+
+class Visualizer:
+    """The methods of MMEngine's visualizer, and of its backends, that log something."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.dataset_meta: Any = None
+
+    @classmethod
+    def of(cls, run: Run) -> Any:
+        """Return the visualizer that the user has made, whose images and scalars the run logs too; else a view."""
+        made = getattr(sys.modules.get("mmengine.visualization"), "Visualizer", None)
+        if made is None or not made._instance_dict:
+            return cls(run)
+        visualizer = made.get_current_instance()
+        visualizer._vis_backends["hookflow"] = cls(proxy(run))
+        finalize(run, visualizer._vis_backends.pop, "hookflow", None)
+        return visualizer
+
+    def add_scalar(self, name: str, value: Any, step: int = 0, **_: Any) -> None:
+        self._run.log(name, value)
+
+    def add_scalars(self, scalar_dict: Mapping[str, Any], step: int = 0, file_path: Any = None, **_: Any) -> None:
+        for name, value in scalar_dict.items():
+            self._run.log(name, value)
+
+    def add_image(self, name: str, image: Any, step: int = 0, **_: Any) -> None:
+        self._run.log_image(name, image)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"hookflow's view of MMEngine's visualizer has no {name}")
+
+
+RUNNERS: WeakValueDictionary[int, Runner] = WeakValueDictionary()
+"""The runner of each run, by its identity: the hooks of the run share it, and keep it alive."""
+
+
+class Runner:
+    """A run as MMEngine's Runner shows it to hooks. Counters step after the hooks have fired, as there."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.stage = ""
+        self.stopped = self.resumes = False
+        self.model = run.model
+        self.work_dir = self.log_dir = self._log_dir = str(run.dir)
+        self.timestamp = time.strftime("%Y%m%d_%H%M%S")
+        self.experiment_name = run.dir.name
+        self.rank, self.world_size, self.distributed = run.rank, run.world, run.world > 1
+        self.visualizer = Visualizer.of(run)
+        self.train_loop, self.val_loop, self.test_loop = (
+            Loop(proxy(self), split) for split in ("train", "val", "test")
+        )
+        self._train_loop = self.train_loop
+        self.param_schedulers: list[Any] = []
+        self.message_hub, self.logger = self._instances()
+        self._loaders: dict[str, DataLoader] = {}
+        self._epoch: int | None = None
+        """The epoch whose beginning a resumed run shows again."""
+        if self.distributed and not hasattr(run.model, "module"):
+            vars(run.model)["module"] = run.model  # as MMEngine wraps it there
+
+    @classmethod
+    def of(cls, run: Run) -> Runner:
+        """Return the runner of a run."""
+        known = RUNNERS.get(id(run))
+        return known if known is not None else RUNNERS.setdefault(id(run), cls(run))
+
+    @property
+    def by_iterations(self) -> bool:
+        """Whether the run is one of MMEngine's iteration-based loop."""
+        return self.run.max_epochs is None
+
+    def _instances(self) -> tuple[Any, Any]:
+        """Make what MMEngine finds by the name of the run, or as the current one: the message hub and the logger."""
+        from mmengine.logging import MessageHub, MMLogger
+
+        name = f"hookflow {self.run.dir.name}"
+        for kind in (MessageHub, MMLogger):
+            kind._instance_dict.pop(name, None)  # an attempt that has been undone
+        logger = MMLogger.get_instance(name)
+        logger.handlers = [Messages(self.run)]
+        return MessageHub.get_instance(name), logger
+
+    @contextmanager
+    def at(self, stage: str, epoch: int | None = None) -> Iterator[None]:
+        """Show the counters of a point; of the one that begins an earlier epoch, if that is given."""
+        self.stage, self._epoch = stage, epoch
+        try:
+            yield
+        finally:
+            self.stage, self._epoch = "", None
+
+    @property
+    def iter(self) -> int:
+        if self._epoch is not None:
+            return self._epoch * self.run.iters_per_epoch
+        return self.run.iter - (self.stage == "after_train_iter")
+
+    @property
+    def epoch(self) -> int:
+        if self._epoch is not None:
+            return self._epoch
+        return 0 if self.by_iterations else self.run.epoch - (self.stage == "after_train_epoch")
+
+    @property
+    def max_iters(self) -> int:
+        return self.run.max_iters
+
+    @property
+    def max_epochs(self) -> int:
+        return self.run.max_epochs or 1
+
+    @property
+    def _resume(self) -> bool:
+        return self.resumes
+
+    def dataloader(self, split: str) -> DataLoader:
+        if split not in self._loaders:
+            self._loaders[split] = DataLoader(proxy(self), split)
+        return self._loaders[split]
+
+    train_dataloader = property(lambda self: self.dataloader("train"))
+    val_dataloader = property(lambda self: self.dataloader("val"))
+    test_dataloader = property(lambda self: self.dataloader("test"))
+    val_evaluator = property(lambda self: self.val_loop.evaluator)
+    test_evaluator = property(lambda self: self.test_loop.evaluator)
+
+    @cached_property
+    def log_processor(self) -> Any:
+        from mmengine.runner import LogProcessor
+
+        return LogProcessor(by_epoch=not self.by_iterations)
+
+    @cached_property
+    def optim_wrapper(self) -> Any:
+        """MMEngine's own wrapper of the optimizer, to be read: `param_groups`, `get_lr()`."""
+        from mmengine.optim import OptimWrapper
+
+        return OptimWrapper(self.run.optimizer)
+
+    @cached_property
+    def cfg(self) -> Any:
+        """The pipeline as MMEngine's Config."""
+        from mmengine.config import Config
+
+        return Config(tomli.loads(RunDir(self.run.dir).pipeline.read_text("utf-8")))
+
+    @property
+    def seed(self) -> int:
+        return int(self.cfg.run.seed)
+
+    def hub_state(self) -> dict[str, Any]:
+        """Return the scalars of the message hub, float64 and int64 (count,), and the numbers of its information."""
+        import torch
+
+        hub = self.message_hub
+        columns = {name: buffer.data for name, buffer in hub.log_scalars.items()}
+        scalars = {name: [torch.from_numpy(column.copy()) for column in data] for name, data in columns.items()}
+        return {"scalars": scalars, "infos": numbers_of(hub.runtime_info)}
+
+    def load_hub(self, state: Mapping[str, Any]) -> None:
+        from mmengine.logging import HistoryBuffer
+
+        for name, (values, counts) in state["scalars"].items():
+            self.message_hub.log_scalars[name] = HistoryBuffer(values.numpy(), counts.numpy())
+        self.message_hub.runtime_info.update(state["infos"])
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"hookflow's view of MMEngine's Runner has no {name}")
