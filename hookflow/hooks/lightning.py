@@ -18,7 +18,7 @@ from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.slots import root
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.lightning_trainer import Checkpoint, Groups, Trainer
-from hookflow.hooks.mmengine import as_method, has_base
+from hookflow.hooks.mmengine import CHECKPOINT, as_method, has_base, slots_of
 from hookflow.hooks.mmengine_runner import changed, numbers_of
 from hookflow.hooks.tensors import is_sharded
 from hookflow.pipeline.registry import missing_package
@@ -86,6 +86,22 @@ INSTEAD: Mapping[str, str] = {
 """Callbacks of Lightning's own that need parts of its Trainer, with what does their work here."""
 
 
+EVALUATED = ("before_val_epoch", "after_val_epoch")
+ENDED: Slots = dict.fromkeys(ENDS_EPOCH, ("metrics",))
+SLOTS: Mapping[str, tuple[Slots, Slots]] = {
+    "EarlyStopping": (ENDED, dict.fromkeys(ENDS_EPOCH, ("control",))),
+    "ModelCheckpoint": (ENDED, ()),
+    "LearningRateMonitor": (dict.fromkeys(("before_train_epoch", "before_train_iter"), ("lr",)), ()),
+    "SpikeDetection": ({"after_train_iter": ("outputs",)}, ()),
+    "Timer": ((), dict.fromkeys(("after_train_iter", *ENDS_EPOCH), ("control",))),
+    "WeightAveraging": (
+        {**dict.fromkeys((*EVALUATED, *ENDS_EPOCH, "after_train_iter", "before_run"), ("model",)), **CHECKPOINT},
+        {**dict.fromkeys((*EVALUATED, "after_train"), ("model",)), **CHECKPOINT},
+    ),
+}
+"""What callbacks of Lightning's own read and write, and so do those that are derived from them."""
+
+
 def is_lightning(kind: object) -> bool:
     """Say whether something is a callback class of Lightning, without importing Lightning."""
     return has_base(kind, _is_base)
@@ -123,7 +139,8 @@ def adapted(kind: type, where: Where | None) -> type[Hook]:
     base = next((hook for name, hook in SPECIAL.items() if _derives(kind, name)), LightningHook)
     methods = {point: _method(point) for point in (*_points(kind), *base.needs)}
     facts = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__signature__": inspect.signature(kind)}
-    return type(kind.__name__, (base,), {**facts, "kind": kind, **methods})
+    slots = slots_of(kind, PACKAGES, SLOTS) if base is LightningHook else {}
+    return type(kind.__name__, (base,), {**facts, "kind": kind, **slots, **methods})
 
 
 def _derives(kind: type, name: str) -> bool:
@@ -175,11 +192,12 @@ class LightningHook(Hook):
         self._initial = numbers_of(vars(self.callback))
         self._epoch_ends = False
         """Whether `on_train_epoch_end` is still to be called."""
-        self._trainer: Trainer | None = None
+        self._trainer: Callable[[], Trainer] | None = None
+        """Keeps the trainer, which all callbacks share: what changes in it is no change of this hook."""
 
     def call(self, point: str, trainer: Trainer, offered: dict[str, Any]) -> None:
         """Call what Lightning calls at this point of hookflow."""
-        self._trainer = trainer
+        self._trainer = self._trainer or trainer.itself
         if trainer.run.is_predicting and point not in WHILE_PREDICTING:
             return  # the points before a pass of the split fire, too
         trainer.at(point)

@@ -163,6 +163,9 @@ class Trainer:
         self.lr_scheduler_configs: list[Any] = []
         self.ckpt_path = self.datamodule = None
 
+    def itself(self) -> Trainer:
+        return self
+
     def at(self, point: str) -> None:
         """Take the state of a point."""
         self._point = point

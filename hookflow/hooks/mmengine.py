@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.plan import EdgeSpec, Node, Nodes, Phase
-from hookflow.hooks.base import Hook
+from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.mmengine_runner import Checkpoint, Runner, changed, numbers, numbers_of, samples
 from hookflow.pipeline.registry import missing_package
 
@@ -65,6 +65,27 @@ INSTEAD: Mapping[str, str] = {
     "mmrazor.RazorVisualizationHook": 'use = "images"',
 }
 """Hooks that need MMEngine's Runner, or the config from which it is built, with what does their work here."""
+
+
+SWAPS = ("before_val_epoch", "after_val_epoch", "before_test_epoch", "after_test_epoch")
+CHECKPOINT = dict.fromkeys(("before_save_checkpoint", "after_load_checkpoint"), ("checkpoint",))
+SLOTS: Mapping[str, tuple[Slots, Slots]] = {
+    "EMAHook": (
+        {**dict.fromkeys((*SWAPS, "after_train_iter", "before_run"), ("model",)), **CHECKPOINT},
+        {**dict.fromkeys(SWAPS, ("model",)), **CHECKPOINT},
+    ),
+    "EarlyStoppingHook": ({"after_val_epoch": ("metrics",)}, {"after_val_epoch": ("control",)}),
+    "RuntimeInfoHook": (
+        {
+            "before_train_iter": ("lr",),
+            "after_train_iter": ("outputs",),
+            **dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics",)),
+        },
+        (),
+    ),
+    "SyncBuffersHook": ((), dict.fromkeys(("before_val_epoch", "after_train_epoch"), ("model",))),
+}
+"""What hooks of MMEngine's own read and write, and so do those that are derived from them."""
 
 
 def has_base(kind: object, is_base: Callable[[type], bool]) -> bool:
@@ -120,7 +141,15 @@ def adapted(kind: type, where: Where | None) -> type[Hook]:
     level = PRIORITIES[priority] if isinstance(priority, str) else int(priority)
     phase = next(phase for most, phase in PHASES if level <= most)
     facts = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__signature__": inspect.signature(kind)}
-    return type(kind.__name__, (MMEngineHook,), {**facts, "kind": kind, "level": level, "phase": phase, **methods})
+    own = {"kind": kind, "level": level, "phase": phase, **slots_of(kind, "mmengine.", SLOTS)}
+    return type(kind.__name__, (MMEngineHook,), {**facts, **own, **methods})
+
+
+def slots_of(kind: type, package: str | tuple[str, ...], known: Mapping[str, tuple[Slots, Slots]]) -> dict[str, Slots]:
+    """Return what a class reads and writes, if it is one of a framework's own of which that is known, or derived."""
+    own = (base.__name__ for base in kind.__mro__ if base.__module__.startswith(package))
+    reads, writes = next((known[name] for name in own if name in known), ((), ()))
+    return {"reads": reads, "writes": writes}
 
 
 def with_priorities(nodes: Nodes, hooks: Mapping[str, Any]) -> dict[str, Node]:
@@ -178,7 +207,8 @@ class MMEngineHook(Hook):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.hook = self.kind(*map(_as_config, args), **{name: _as_config(value) for name, value in kwargs.items()})
         self._initial = deepcopy(numbers_of(vars(self.hook)))
-        self._runner: Runner | None = None
+        self._runner: Callable[[], Runner] | None = None
+        """Returns the runner, which all hooks share: what changes in it is no change of this hook."""
         self._saved: Mapping[str, Any] | None = None
         """The state of the message hub, until the runner of this run is known."""
 
@@ -186,7 +216,7 @@ class MMEngineHook(Hook):
         """Call the hook's method, in the modes and with the counters of MMEngine's Runner."""
         import torch
 
-        self._runner = runner
+        self._runner = self._runner or runner.itself
         if self._saved is not None:
             runner.load_hub(self._saved)
             self._saved = None
@@ -222,7 +252,8 @@ class MMEngineHook(Hook):
                 self.hook.before_train_epoch(runner)
 
     def state_dict(self) -> dict[str, Any]:
-        hub = self._saved or (self._runner.hub_state() if self._runner and self._keeps_hub(self._runner.run) else None)
+        runner = self._runner and self._runner()
+        hub = self._saved or (runner.hub_state() if runner and self._keeps_hub(runner.run) else None)
         return {"numbers": changed(numbers_of(vars(self.hook)), self._initial), "hub": hub}
 
     def _keeps_hub(self, run: Run) -> bool:

@@ -271,6 +271,9 @@ class Runner:
         known = RUNNERS.get(id(run))
         return known if known is not None else RUNNERS.setdefault(id(run), cls(run))
 
+    def itself(self) -> Runner:
+        return self
+
     @property
     def by_iterations(self) -> bool:
         """Whether the run is one of MMEngine's iteration-based loop."""

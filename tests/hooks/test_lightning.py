@@ -226,4 +226,4 @@ def test_what_is_not_there_is_named(use: str, message: str, hint: str) -> None:
 
 def test_it_is_not_offloaded() -> None:
     with pytest.raises(UserError, match="a callback of Lightning, whose trainer shows all of the run"):
-        compile_pipeline(parse(TOY.read_text(), TOY, ['hooks.a={use="lightning:Timer", offload=true}']))
+        compile_pipeline(parse(TOY.read_text(), TOY, ['hooks.a={use="lightning:DeviceStatsMonitor", offload=true}']))

@@ -197,6 +197,24 @@ def test_a_lower_priority_number_fires_first_whatever_the_file_says(trained: Tra
 
 
 @pytest.mark.parametrize(
+    ("use", "point", "edges"),
+    [
+        ("mmengine:EarlyStoppingHook", "after_val_epoch", {("accuracy", "theirs")}),
+        ("lightning:EarlyStopping", "after_val", set()),
+        ("mmengine:EMAHook", "before_save_checkpoint", {("ema", "theirs")}),
+        ("lightning:EMAWeightAveraging", "before_save_checkpoint", {("ema", "theirs")}),
+    ],
+)
+def test_what_hooks_of_their_own_read_and_write_is_known(use: str, point: str, edges: set[Any]) -> None:
+    args = ', args={monitor="accuracy"}' * ("Stop" in use)
+    plan = compile_pipeline(parse(TOY.read_text(), TOY, [f'hooks.theirs={{use="{use}"{args}}}']))
+    by_data = {(edge.first, edge.then) for edge in plan.edges_at(point) if edge.slots}
+    assert {pair for pair in by_data if "theirs" in pair} == edges
+    (binding,) = (each for each in plan.at(point) if each.hook == "theirs")
+    assert binding.reads and binding.writes
+
+
+@pytest.mark.parametrize(
     ("use", "message", "hint"),
     [
         ("mmengine:EMAHok", 'MMEngine has no hook "EMAHok"', 'did you mean "EMAHook"?'),
@@ -218,7 +236,7 @@ def test_what_is_not_there_is_named(use: str, message: str, hint: str) -> None:
 
 def test_it_is_not_offloaded() -> None:
     with pytest.raises(UserError, match="a hook of MMEngine, whose runner shows all of the run"):
-        compile_pipeline(parse(TOY.read_text(), TOY, ['hooks.a={use="mmengine:EMAHook", offload=true}']))
+        compile_pipeline(parse(TOY.read_text(), TOY, ['hooks.a={use="mmengine:ProfilerHook", offload=true}']))
 
 
 def test_a_wrong_argument_is_found_before_the_training() -> None:
