@@ -35,6 +35,10 @@ class Column(NamedTuple):
     cell: Callable[[Row], Part]
 
 
+LEAST_ROOM = 15
+"""Cells that the names of the points leave on a narrow screen: a median and a share."""
+
+
 class Table:
     """Draws rows of the loop with columns of figures, as many as have room, in the order in which they stand."""
 
@@ -45,7 +49,9 @@ class Table:
         longest = max((cell_len(each.binding.hook) for each in rows if each.binding), default=4)
         self.hook = min(longest, 24 if width >= 110 else 16 if width >= 70 else 12)
         self.rail = max((len(each.rail) for each in rows), default=0)
-        self.room = width - 8 - self.loop - self.lanes - self.hook - self.rail - 2 * bool(self.lanes)
+        room = width - 8 - self.lanes - self.hook - self.rail - 2 * bool(self.lanes)
+        self.loop = min(self.loop, max(room - LEAST_ROOM, 14))
+        self.room = room - self.loop
 
     def head(self, columns: Sequence[Column], last: str) -> Strip:
         left = f" {fit('the loop', self.loop)}  {fit('', self.lanes + 2 * bool(self.lanes))}"

@@ -161,7 +161,7 @@ def _columns(scene: Scene, shown: Listing, width: int) -> list[Column]:
     differ = zip(WORTH, shown.differ, headings(shown.differ), strict=False)
     columns = [
         Column("id", 4, 20, lambda each, wide: [(each.id[-4:], "dim" if several else "strong")]),
-        Column("state", 12, 19, _state),
+        Column("state", 13, 19, _state),
         Column("begun", 12, 6, lambda each, wide: [(_day(each.values["begun"], now), "dim")]),
         Column("progress", 13, 14, _progress),
         Column("it/s", 6, 5, lambda each, wide: [_speed(each)], ">"),
