@@ -33,7 +33,7 @@ def test_a_substitute_is_as_wide_as_its_character() -> None:
     assert {each for each in every if len(substitute(each)) != cell_len(each)} == WIDER
 
 
-@pytest.mark.parametrize(("width", "height"), [(120, 40), (60, 15)])
+@pytest.mark.parametrize(("width", "height"), [(60, 15), (80, 24), (120, 40), (200, 60)])
 def test_the_dashboard_in_ascii(scene: At, width: int, height: int) -> None:  # noqa: F811
     shown = scene()
     shown.visible = visible(width, height)

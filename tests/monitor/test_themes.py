@@ -108,8 +108,8 @@ def test_a_key_goes_to_the_next_theme(going: RunDir) -> None:
 
 @pytest.mark.parametrize(
     ("look", "size"),
-    [("dark", (60, 15)), ("dark", (120, 40)), ("dark", (200, 60)), ("light", (80, 24)), ("colour-blind", (80, 24))]
-    + [("no-color", size) for size in ((60, 15), (80, 24), (120, 40), (200, 60))],
+    [("light", (80, 24)), ("colour-blind", (80, 24))]
+    + [(look, size) for look in ("dark", "no-color") for size in ((60, 15), (80, 24), (120, 40), (200, 60))],
 )
 def test_the_styles_of_a_screen(scene: At, look: str, size: tuple[int, int]) -> None:
     at = scene()
