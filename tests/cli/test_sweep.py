@@ -90,6 +90,9 @@ def test_a_trial_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypa
     first = run_dirs(folder)
     listed = json.loads(invoke("runs", "--filter", f'"{sweep.name}" in tags', "--format", "json"))
     assert {row["id"] for row in listed} == first
+    assert f"it is a sweep: hookflow runs --filter '\"{sweep.name}\" in tags' lists its runs" in refused(
+        "show", sweep.name
+    )
     (folder / "mended").touch()
     again = hookflow("sweep", "p.toml", "--resume", cwd=folder)
     assert again.returncode == 0, again
