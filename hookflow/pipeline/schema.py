@@ -92,7 +92,7 @@ class RunSection(Section):
     """How many iterations are trained at least: until then a hook's request to stop waits."""
     min_epochs: int | None = Field(default=None, ge=1)
     """Epochs before which no hook ends the run: its `run.stop` waits. Signals, commands and time limits do not."""
-    val_every: ValEvery = 1
+    val_every: ValEvery = "1ep"
     """How often to validate: "500it", "2ep", "0.5ep", "10m"; a bare number is epochs, or iterations without
     `max_epochs`."""
     val_at_start: bool = False

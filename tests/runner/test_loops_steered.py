@@ -124,7 +124,7 @@ def test_an_epoch_that_was_ended_stays_so_when_the_run_is_killed_there(resumes_a
         ("max_epochs = 2", "100it", [10]),
         ("max_epochs = 3", "2ep", [10, 15]),
         ("max_iters = 12", "1ep", [5, 10, 12]),
-        ("max_iters = 10", "1ep", [5, 10]),
+        ("max_iters = 10", None, [5, 10]),
         ("max_iters = 7", "3it", [3, 6, 7]),
         ("max_epochs = 2", "0.5ep", [3, 5, 8, 10]),
         ("max_epochs = 3", "1.5ep", [8, 15]),
@@ -135,8 +135,8 @@ def test_an_epoch_that_was_ended_stays_so_when_the_run_is_killed_there(resumes_a
         ("max_epochs = 1", "10h", [5]),
     ],
 )
-def test_when_it_validates(trained: Trained, length: str, val_every: str, validated: list[int]) -> None:
-    run_dir = trained(f"run.val_every='{val_every}'", swap=("max_epochs = 3", length))
+def test_when_it_validates(trained: Trained, length: str, val_every: str | None, validated: list[int]) -> None:
+    run_dir = trained(*[f"run.val_every='{val_every}'"] * bool(val_every), swap=("max_epochs = 3", length))
     (end,) = records(run_dir, "end")
     assert (end["it"], end["ep"]) == (validated[-1], validated[-1] // 5)
     assert [record["it"] for record in records(run_dir, "metrics")] == validated
