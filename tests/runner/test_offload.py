@@ -238,12 +238,8 @@ def test_a_process_draws_numbers_of_its_own_and_resumes_alike(trained: Trained, 
     cut = resumes_alike(DRAWS, point="after_train_iter", at=7)
     assert_same(final_state(trained())["model"], final_state(cut)["model"])
     assert len({*logged(cut, "total").values()}) == 15
-    whole = trained(DRAWS)
-    assert logged(whole, "total") == logged(cut, "total")
-    assert [(record["it"], record["hook"]) for record in records(whole, "image")] == [
-        (k, "draws") for k in range(1, 16)
-    ]
-    assert {record["text"] for record in records(whole, "message")} >= {f"of iteration {k}" for k in range(1, 16)}
+    assert [(record["it"], record["hook"]) for record in records(cut, "image")] == [(k, "draws") for k in range(1, 16)]
+    assert {record["text"] for record in records(cut, "message")} >= {f"of iteration {k}" for k in range(1, 16)}
 
 
 def test_a_process_that_dies_is_an_error_and_is_replaced(trained: Trained) -> None:
