@@ -6,7 +6,7 @@ import math
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import Any, Literal, NamedTuple
@@ -99,6 +99,7 @@ class Timing:
         self._recent: deque[Entry] = deque()  # the last WINDOW
         self._new: list[Entry] = []  # those of them, and of before, that are not counted yet
         self._whole = Firings()
+        self._lately: tuple[int, Firings] | None = None  # those since a second, as long as nothing comes
         self._slower: Slower | None = None
         self._clock = self._it = self._fired = self._spent = 0  # the second that is counted, and its first iteration
         self._means: deque[tuple[int, float]] = deque()  # the last RECENT seconds: first iteration, mean ns
@@ -113,6 +114,7 @@ class Timing:
         """
         new = int(t), it, entry
         self.last = entry[3]
+        self._lately = None
         self._recent.append(new)
         while not new[0] - WINDOW < self._recent[0][0] <= new[0]:
             self._recent.popleft()
@@ -167,13 +169,14 @@ class Timing:
     def firings(self, since: float = -math.inf) -> Firings:
         """Return the firings of the whole attempt, or since a moment of the last WINDOW seconds."""
         if since == -math.inf:
-            whole = self._counted()
-            return replace(whole, bins=dict(whole.bins))
-        result = Firings()
-        for clock, _, (count, total, longest, _, bins) in self._recent:
-            if clock > since:
-                result.add(count, total, longest, bins)
-        return result
+            return self._counted()
+        second = math.floor(since)
+        if self._lately is None or self._lately[0] != second:
+            self._lately = second, Firings()
+            for clock, _, (count, total, longest, _, bins) in self._recent:
+                if clock > second:
+                    self._lately[1].add(count, total, longest, bins)
+        return self._lately[1]
 
     def spent(self, since: float) -> int:
         """Return the nanoseconds since a moment of the last WINDOW seconds."""
@@ -254,11 +257,13 @@ class Minute(Booked):
     def __init__(self) -> None:
         super().__init__()
         self._frames: deque[tuple[int, dict[str, int], Sequence[int]]] = deque()  # second, sums, bins of iterations
+        self._bins: dict[int, int] = {}  # all of them, once somebody asks
 
     def add(self, t: float, phases: Mapping[str, int], iters: list[Any], samples: int, cost: int) -> None:
         count, total, _, _, bins = iters
         sums = {**phases, "iters": count, "ns": total, "samples": samples, "cost": cost}
         self.book(sums)
+        self._bins = {}
         self._frames.append((int(t), sums, bins))
         while not t - WINDOW < self._frames[0][0] <= t:  # it is later where the clock was set back
             self.book(self._frames.popleft()[1], -1)
@@ -276,10 +281,9 @@ class Minute(Booked):
 
     def percentile(self, share: float) -> float:
         """Return the duration in ns that `share` of the iterations stayed below."""
-        counts: dict[int, int] = {}
-        for *_, bins in self._frames:
-            add_packed(counts, bins)
-        return percentile(counts, share)
+        for *_, bins in self._frames if not self._bins else ():
+            add_packed(self._bins, bins)
+        return percentile(self._bins, share)
 
 
 ITERATION = "iteration"
