@@ -76,7 +76,7 @@ ENDS_EPOCH = ("after_train_epoch", "after_val", "before_train_epoch", "after_tra
 
 INSTEAD: Mapping[str, str] = {
     "LearningRateFinder": 'use = "lr_finder"',
-    "BatchSizeFinder": "set loader.batch_size",
+    "BatchSizeFinder": 'use = "batch_size_finder"',
     "ModelPruning": 'use = "prune"',
     "BasePredictionWriter": 'use = "predict"',
     **dict.fromkeys(("BaseFinetuning", "BackboneFinetuning"), 'use = "freeze"'),

@@ -15,6 +15,7 @@ BUILT_IN: dict[str, str] = {
     "accuracy": "hookflow.hooks.builtin.metrics:Accuracy",
     "activation_checkpoint": "hookflow.hooks.builtin.memory:ActivationCheckpoint",
     "activation_stats": "hookflow.hooks.builtin.statistics:ActivationStats",
+    "batch_size_finder": "hookflow.hooks.builtin.schedules:BatchSizeFinder",
     "checkpoint": "hookflow.hooks.builtin.checkpoint:Checkpoint",
     "comm_hook": "hookflow.hooks.builtin.gradients:CommHook",
     "confusion_matrix": "hookflow.hooks.builtin.metrics:ConfusionMatrix",

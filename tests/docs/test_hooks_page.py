@@ -16,7 +16,7 @@ PAGE = (DOCS / "hooks.md").read_text("utf-8")
 EXAMPLES = {
     name: text for text, name in re.findall(r"^```toml\n(\[hooks\.(\w+)\]\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 }
-NEED_MORE = {"images", "resize", "tta", "whiten", "comm_hook"}
+NEED_MORE = {"images", "resize", "tta", "whiten", "comm_hook", "batch_size_finder"}
 """Hooks that need images or several ranks: they train in tests of their own, and are only checked here."""
 
 LONG_ENOUGH = {"lr_finder": "run.max_epochs=21"}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from copy import deepcopy
+from functools import partial
+from operator import ge
 from pathlib import Path
 from signal import SIGTERM
 from types import SimpleNamespace
@@ -15,10 +18,11 @@ import torch
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.builtin.checkpoint import Checkpoint
-from hookflow.hooks.builtin.schedules import LRFinder, steepest, swept
+from hookflow.hooks.builtin.schedules import LRFinder, largest, steepest, swept, valley
 from hookflow.hooks.builtin.stops import EarlyStop, SpikeGuard, is_spike
 from hookflow.runner.checkpoint.store import read
-from tests.conftest import NewRun, Train, Trained, messages, records
+from hookflow.zoo.tasks import Classification
+from tests.conftest import NewRun, Train, Trained, messages, reason, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, assert_same_end, final_state
 from tests.runner.test_resume import strikes as interrupts
@@ -220,6 +224,18 @@ class TestLRFinder:
         assert steepest(rates, [1, 1, 1, 2, 3, 4, 5, 6]) is None
         assert steepest(rates, [3, 2, 1, math.inf, math.nan, 1, 1, 1]) == pytest.approx(1e-5)
 
+    def test_the_valley_is_that_of_fastai(self) -> None:
+        """Whose `valley` gives these, of what is left without the first tenth and the last five."""
+        rates = [*range(20)]
+        falls = [3.39, 3.13, 2.47, 2.02, 1.75, 1.94, 1.49, 1.26, 1.65, 1.54]
+        falls += [1.58, 1.08, 1.29, 1.21, 0.72, 1.29, 1.18, 1.76, 1.06, 0.92]
+        assert valley(rates, falls) == 9
+        again = [3.7, 2.5, 2.57, 2.29, 2.33, 1.51, 1.68, 1.46, 1.27, 1.25]
+        again += [1.27, 1.26, 1.01, 1.35, 1.01, 0.17, 1.44, 0.92, 0.78, 1.04]
+        assert valley(rates, again) == 8
+        assert valley(rates, [*range(20)]) is None
+        assert valley(rates, [math.nan] * 20) is None
+
     def test_the_noise_of_the_first_losses_suggests_nothing(self) -> None:
         rates = [swept(1e-6, 1.0, step, 40) for step in range(40)]
         best = steepest(rates, [9.0, 6.0, 3.0] + [2.5] * 27 + [1.5] * 10)
@@ -252,6 +268,67 @@ class TestLRFinder:
         assert "the sweep diverged at" in message
         assert records(run_dir, "end")[0]["it"] < 12  # type: ignore[operator]
 
+    def test_it_suggests_the_rate_of_its_valley(self, trained: Trained) -> None:
+        run_dir = trained(FINDER, "hooks.finder.args.rule='valley'")
+        assert any("the loss fell longest around it; the sweep" in text for text in messages(run_dir))
+
     def test_it_sweeps_upwards(self, new_run: NewRun) -> None:
         with pytest.raises(UserError, match="start must be below end"):
             new_run(FINDER, "hooks.finder.args.end=1e-5")
+
+
+class Small(Classification):
+    """Has the memory for 21 examples in a training step, and draws random numbers in each."""
+
+    def step(self, run: Any, batch: Any) -> Any:
+        torch.rand(1)
+        if len(batch[1]) > 21:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return super().step(run, batch)
+
+
+class Watches:
+    """Keeps what a run begins and ends with."""
+
+    def state(self, run: Any) -> Any:
+        weights = {name: tensor.detach().clone() for name, tensor in run.model.named_parameters()}
+        buffers = {name: tensor.clone() for name, tensor in run.model.named_buffers()}
+        return [weights, buffers, run.optimizer.state_dict(), torch.get_rng_state()]
+
+    def before_train(self, run: Any) -> None:
+        self.before = deepcopy(self.state(run))
+
+    def after_run(self, run: Any) -> None:
+        torch.save([self.before, self.state(run)], run.dir / "states.pt")
+
+
+SIZES = 'hooks.sizes={use="batch_size_finder", args={limit=64}}'
+DATASET = 'data.train={use="./loaders.py:dataset", args={examples=40}, loader={batch_size=8}}'
+
+
+class TestBatchSizeFinder:
+    @pytest.mark.parametrize("on_device", [False, True])
+    def test_it_finds_the_largest_that_fits_and_leaves_no_trace(self, trained: Trained, on_device: bool) -> None:
+        watches, small = f'hooks.watches={{use="{__file__}:Watches"}}', f'task.use="{__file__}:Small"'
+        run_dir = trained(SIZES, DATASET, watches, small, f"data.train.loader.on_device={on_device}".lower())
+        found = "batches of 21 examples fit into memory; data.train.loader.batch_size is 8"
+        assert f"batch_size_finder: {found}" in reason(run_dir)
+        tried = [text.split()[1:] for text in messages(run_dir) if text.startswith("batch_size_finder: ")]
+        assert [int(size) for size, *_ in tried if size.isdigit()] == [2, 4, 8, 16, 32, 24, 20, 22, 21]
+        assert records(run_dir, "end")[0]["it"] == 0
+        before, after = torch.load(run_dir.path / "states.pt")
+        assert_same(after, before)
+
+    def test_it_tries_no_more_than_the_limit(self) -> None:
+        for most in (0, 1, 2, 63, 64, 99, 100, 500):
+            assert largest(partial(ge, most), 2, 100) == min(most, 100)
+
+    @pytest.mark.parametrize(
+        ("overrides", "why"),
+        [
+            ([], "needs a dataset whose loader has a batch_size"),
+            (["hooks.sizes.args.limit=null", DATASET], "needs a limit on a CPU"),
+        ],
+    )
+    def test_where_it_cannot_search_is_a_mistake(self, trained: Trained, overrides: list[str], why: str) -> None:
+        assert why in reason(trained(SIZES, *overrides, code=2))

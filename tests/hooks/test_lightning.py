@@ -213,7 +213,7 @@ def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> 
     ("use", "message", "hint"),
     [
         ("lightning:EarlyStoping", 'Lightning has no callback "EarlyStoping"', 'did you mean "EarlyStopping"?'),
-        ("lightning:BatchSizeFinder", "BatchSizeFinder needs Lightning's Trainer", "set loader.batch_size"),
+        ("lightning:BatchSizeFinder", "BatchSizeFinder needs Lightning's Trainer", 'use = "batch_size_finder"'),
         ("tests.hooks.pl_training:Clears", "Clears.on_before_zero_grad has no point here", "gradients are cleared"),
     ],
 )

@@ -1,17 +1,18 @@
 """Values that follow a schedule: learning rates, other settings of the optimizer, accumulation.
 
 Before one is chosen, `lr_finder` tests a range of rates (L. Smith, *Cyclical learning rates for training neural
-networks*, 2017).
+networks*, 2017), and `batch_size_finder` sizes of a batch, as Lightning's BatchSizeFinder.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
@@ -283,9 +284,9 @@ class LRFinder(Hook):
 
     The rate grows by the same factor in each iteration, with the ratios between parameter groups as they are. Logged
     are `lr_finder/lr` and `lr_finder/loss`, an average that has forgotten the first losses; the sweep ends early where
-    that is four times its lowest. Suggested is the rate of its steepest descent. Then weights, buffers and optimizer
-    are as they were before. It is for a run of its own: it waits for the device
-    in each iteration.
+    that is four times its lowest. Suggested is the rate of its steepest descent; with `rule = "valley"` the rate in the
+    middle third of its longest descent, as fastai does. Then weights, buffers and optimizer are as they were before. It
+    is for a run of its own: it waits for the device in each iteration.
     """
 
     phase = "late"  # its rates replace those of a schedule
@@ -300,6 +301,7 @@ class LRFinder(Hook):
     start: Annotated[float, Field(gt=0, description="the rate of the first iteration")] = 1e-6
     end: Annotated[float, Field(gt=0, description="the rate of the last iteration")] = 10.0
     iters: Annotated[int, Field(ge=10, description="iterations of the sweep")] = 100
+    rule: Annotated[Literal["steepest", "valley"], Field(description="what is suggested")] = "steepest"
 
     def __post_init__(self) -> None:
         self.steps = 0
@@ -316,18 +318,11 @@ class LRFinder(Hook):
             raise ValueError("start must be below end")
 
     def before_train(self, run: Run) -> None:
-        import torch
-
         if run.max_iters < self.iters:
             message = f"lr_finder sweeps over {self.iters} iterations, and the run has only {run.max_iters}"
             raise UserError(Problem(message, hint="let it sweep over fewer (iters), or the run be longer"))
         if not self.steps:
-            weights = {
-                name: local(value).clone() if torch.is_tensor(value) else deepcopy(value)
-                for name, value in run.model.state_dict().items()
-            }
-            optimizers = {name: deepcopy(optimizer.state_dict()) for name, optimizer in run.optimizers.items()}
-            self.kept = {"weights": weights, "optimizers": optimizers}
+            self.kept = kept(run)
 
     def before_train_iter(self, run: Run) -> None:
         if not self.done:
@@ -350,25 +345,18 @@ class LRFinder(Hook):
         diverged = not math.isfinite(smooth) or smooth > DIVERGED * min(self.losses)
         if diverged or self.steps == self.iters:
             self.done = True
-            self._restore(run)
+            put_back(run, self.kept)
+            self.kept = {}
             suggested = "no learning rate to suggest: the loss never fell"
-            if (best := steepest(self.rates, self.losses)) is not None:
-                suggested = f"suggested learning rate {number(best)}: there the loss fell fastest"
+            if self.rule == "valley":
+                best, why = valley(self.rates, self.losses), "the loss fell longest around it"
+            else:
+                best, why = steepest(self.rates, self.losses), "there the loss fell fastest"
+            if best is not None:
+                suggested = f"suggested learning rate {number(best)}: {why}"
             message = f"{suggested}; the sweep {'diverged' if diverged else 'ended'} at {number(self.rates[-1])}"
             run.say(message)
             run.stop(f"lr_finder: {message}")
-
-    def _restore(self, run: Run) -> None:
-        import torch
-
-        with torch.no_grad():
-            for name, value in run.model.state_dict().items():
-                if torch.is_tensor(value):
-                    local(value).copy_(self.kept["weights"].pop(name))
-        run.model.load_state_dict(self.kept["weights"], strict=False)  # the rest is the modules' extra state
-        for name, optimizer in run.optimizers.items():
-            optimizer.load_state_dict(self.kept["optimizers"][name])
-        self.kept = {}
 
     def state_dict(self) -> dict[str, Any]:
         names = "steps", "done", "average", "rates", "losses", "kept"
@@ -376,6 +364,33 @@ class LRFinder(Hook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+
+
+def kept(run: Run) -> dict[str, dict[str, Any]]:
+    """Return copies of the states of the model and of the optimizers, for `put_back`."""
+    import torch
+
+    weights = {
+        name: local(value).clone() if torch.is_tensor(value) else deepcopy(value)
+        for name, value in run.model.state_dict().items()
+    }
+    return {
+        "weights": weights,
+        "optimizers": {name: deepcopy(optimizer.state_dict()) for name, optimizer in run.optimizers.items()},
+    }
+
+
+def put_back(run: Run, kept: dict[str, dict[str, Any]]) -> None:
+    """Restore the model and the optimizers, once."""
+    import torch
+
+    with torch.no_grad():
+        for name, value in run.model.state_dict().items():
+            if torch.is_tensor(value):
+                local(value).copy_(kept["weights"].pop(name))
+    run.model.load_state_dict(kept["weights"], strict=False)  # the rest is the modules' extra state
+    for name, optimizer in run.optimizers.items():
+        optimizer.load_state_dict(kept["optimizers"][name])
 
 
 def swept(start: float, end: float, step: int, steps: int) -> float:
@@ -395,3 +410,84 @@ def steepest(rates: Sequence[float], losses: Sequence[float]) -> float | None:
     ]
     slope, rate = min((slope for slope in slopes if math.isfinite(slope[0])), default=(0.0, 0.0))
     return rate if slope < 0 else None
+
+
+def valley(rates: Sequence[float], losses: Sequence[float]) -> float | None:
+    """Return the rate in the middle third of the longest falling subsequence of losses; None where none falls.
+
+    The first tenth and the last five of the sweep do not count. Source: fastai, `lr_find` and its rule "valley".
+    """
+    counted = slice(len(losses) // 10, max(len(losses) - 5, 0))
+    rates, losses = rates[counted], [*takewhile(math.isfinite, losses[counted])]
+    falls: list[int] = []
+    for k, loss in enumerate(losses):
+        falls.append(1 + max((falls[j] for j in range(k) if loss < losses[j]), default=0))
+    longest = max(falls, default=1)
+    if longest == 1:
+        return None
+    end = falls.index(longest)
+    third = longest / 3
+    return rates[max(end - longest + int(third) + int(third / 2), 0)]
+
+
+@dataclass(eq=False)
+class BatchSizeFinder(Hook):
+    """Doubles the batch size until the device is out of memory, searches for the largest that fits, and stops the run.
+
+    Each size is tried in `steps` optimizer steps, at which no point fires. Between the last size that fits and the
+    first that does not, a binary search goes on. Then weights, buffers, optimizers and random numbers are as they were
+    before. A CPU does not run out of memory in time, so it needs a `limit`; elsewhere that is the number of examples of
+    the dataset, which are repeated beyond it. The training data must be a dataset with a `batch_size` in its loader.
+    It is for a run of its own, on one process.
+    """
+
+    phase = "late"
+    reads: ClassVar[Slots] = {"before_train": ("model", "optimizer")}
+    writes: ClassVar[Slots] = {"before_train": ("control",)}
+
+    start: Annotated[int, Field(ge=1, description="the first size")] = 2
+    limit: Annotated[int | None, Field(ge=1, description="the largest size to try")] = None
+    steps: Annotated[int, Field(ge=1, description="optimizer steps with each size")] = 3
+
+    def before_train(self, run: Any) -> None:  # `trial` is not of the public protocol
+        if run.iter:
+            return  # a run that is resumed has found it
+        source = run.data["train"]
+        if not hasattr(source, "batch_of") or not source.info["batch_size"]:
+            raise UserError(Problem("batch_size_finder needs a dataset whose loader has a batch_size"))
+        if run.world > 1 or getattr(run.task, "steps_itself", False):
+            message = "batch_size_finder needs one process, and a task that does not step its optimizers itself"
+            raise UserError(Problem(message))
+        if self.limit is None and run.device.type == "cpu":
+            message = "batch_size_finder needs a limit on a CPU, which takes the memory of the whole machine"
+            raise UserError(Problem(message, hint="args = { limit = 512 }"))
+        examples = len(source.dataset)
+        before = kept(run)
+
+        def fits(size: int) -> bool:
+            fit: bool = run.trial(lambda: source.batch_of([k % examples for k in range(size)]), self.steps)
+            run.say(f"batch_size_finder: {size:,} examples {'fit' if fit else 'are out of memory'}")
+            return fit
+
+        best = largest(fits, self.start, self.limit or examples)
+        put_back(run, before)
+        now = f"; data.train.loader.batch_size is {source.info['batch_size']:,}"
+        found = (
+            f"batches of {best:,} examples fit into memory{now}" if best else "not even one example fits into memory"
+        )
+        run.say(found)
+        run.stop(f"batch_size_finder: {found}")
+
+
+def largest(fits: Callable[[int], bool], start: int, limit: int) -> int:
+    """Return the largest size up to `limit` that fits, if every smaller one does; 0 where none does."""
+    good, size = 0, min(start, limit)
+    while fits(size):
+        good, size = size, min(2 * size, limit)
+        if good == limit:
+            return good
+    bad = size
+    while bad - good > 1:
+        size = (good + bad) // 2
+        good, bad = (size, bad) if fits(size) else (good, size)
+    return good

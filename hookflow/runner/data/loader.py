@@ -7,6 +7,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
@@ -42,6 +43,13 @@ class _ByIndex(Sized):
     def indices(self, epoch: int) -> list[Tensor]:
         """Return the indices in the dataset of the examples of each batch on this rank: int64 (batch,)."""
         return self._sampler.batches(epoch)
+
+    def batch_of(self, indices: list[int]) -> Any:
+        """Return a batch of these examples on the device, augmented as the first one of an epoch."""
+        return self._parts.augment_batch(self._parts.context.to_device(self._collated(indices)), 0, 0)
+
+    def _collated(self, indices: list[int]) -> Any:
+        return self._parts.collate(examples_of(self.dataset, indices))
 
 
 class Loader(_ByIndex):
@@ -181,6 +189,9 @@ class OnDevice(_ByIndex):
         indices = self._sampler.indices(epoch).to(self._parts.context.device)
         shards = (self._sampler.shard(indices, index) for index in range(start, len(self)))
         yield from self._parts.augmented((_rows(self._full, shard) for shard in shards), epoch, start)
+
+    def _collated(self, indices: list[int]) -> Any:
+        return _rows(self._full, torch.tensor(indices, device=self._parts.context.device))
 
 
 def _rows(batch: Any, rows: Tensor) -> Any:
