@@ -126,3 +126,6 @@ def test_what_others_are_told_to_use_is_there() -> None:
     assert {point for row in rows for point in re.findall(r"`(\w+)`", row.split(" | ")[0])} <= points
     flags = page.partition("| Lightning | hookflow |\n")[2].partition("The other three")[0]
     assert len(re.findall(r"`\w+`", "".join(row.split(" | ")[0] for row in flags.splitlines()))) == 38
+    table = page.partition("| MMEngine | hookflow | without")[2].partition("\n\n")[0].splitlines()[2:]
+    covered, others = (" ".join(row.split("|")[k] for row in table) for k in (1, 3))
+    assert [len(re.findall(r"`[a-z_]+`", cells)) for cells in (covered, others)] == [58, 4]

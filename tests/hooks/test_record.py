@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -212,6 +213,16 @@ class TestConfusion:
 
 
 class TestImages:
+    @pytest.mark.parametrize(
+        ("args", "expected"), [({}, "target 1 2; predicted 0 1"), ({"caption": ("predicted",)}, "predicted 0 1")]
+    )
+    def test_the_caption_has_what_is_named(self, args: dict[str, Any], expected: str) -> None:
+        seen: list[Any] = []
+        run: Any = SimpleNamespace(log_image=lambda *logged: seen.append(logged))
+        outputs = {"target": torch.tensor([1, 2]), "logits": torch.eye(2, 3)}
+        statistics.Images(**args).after_val_iter(run, torch.rand(2, 3, 4, 4), 0, outputs)
+        assert seen[0][2] == expected
+
     def test_the_first_tensor_of_images_is_taken_and_each_goes_from_black_to_white(self) -> None:
         photos, masks, other = torch.rand(5, 3, 4, 6), torch.rand(5, 4, 6), torch.rand(5, 7)
         assert statistics.first_images((other, photos, masks)) is photos

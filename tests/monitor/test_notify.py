@@ -21,6 +21,7 @@ from hookflow.monitor.notify import Message, Sender, Watch, execute
 from hookflow.pipeline.schema import NotifySection, Occasion
 from tests.cli.conftest import refused
 from tests.conftest import TOY, Trained, hookflow, strike, wait_for
+from tests.runner.same import logged
 
 EVERY: tuple[Occasion, ...] = ("end", "failure", "stall", "best", "warning")
 TELL = """\
@@ -60,6 +61,23 @@ def test_the_command_is_given_the_best_value_and_the_end(folder: Path) -> None:
     for file in folder.rglob("runs/**/*"):
         assert not file.is_file() or VALUE.encode() not in file.read_bytes(), file
     assert VALUE not in done.stdout + done.stderr
+
+
+def test_the_command_may_move_the_log_elsewhere(folder: Path) -> None:
+    """As MMEngine's LoggerHook does with `out_dir`, `out_suffix` and `keep_local`."""
+    moves = 'notify.command=["sh", "-c", "mkdir -p logs && mv $HOOKFLOW_RUN/*.jsonl logs"]'
+    more = [
+        "run.max_epochs=1",
+        'notify.on=["end"]',
+        'hooks.last={use="log", every="1ep"}',
+        'hooks.log.points=[{at="after_train_iter", every=2}]',
+    ]
+    done = hookflow("run", "p.toml", "--ui=none", *(f"--set={key}" for key in (moves, *more)), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert not [*folder.glob("runs/*/*/*.jsonl")]
+    records = [json.loads(line) for line in (folder / "logs" / "events.jsonl").read_text().splitlines()]
+    assert [record["status"] for record in records if record["k"] == "end"] == ["finished"]
+    assert [*logged(RunDir(folder / "logs"), "loss")] == [2, 4, 5], "also the last of five, as without `ignore_last`"
 
 
 @pytest.mark.parametrize("how", ["--ui=none", "--detach"])

@@ -97,7 +97,7 @@ class Images(Hook):
     caption, for which the training would have to wait. Shown are the inputs, the first tensor of the batch that is one
     of images: (N, channels, height, width) with 1, 3 or 4 channels, or (N, height, width). With `output` that output of
     the task is shown in their place, e.g. what the model has painted, and names the image: `val/painted`. The caption
-    has the `target` and the greatest of the `logits` of each, where the outputs have them.
+    has the `target` and the greatest of the `logits` of each, where the outputs have them; or what `caption` names.
     """
 
     settable = ("count", "rescale")
@@ -109,10 +109,16 @@ class Images(Hook):
     columns: Annotated[int, Field(ge=1, description="images in a row")] = 8
     output: Annotated[str | None, Field(description="the output to show; the inputs if left out")] = None
     rescale: Annotated[bool, Field(description="scale floating-point images to 0…1, each by its own range")] = True
+    caption: Annotated[tuple[Literal["target", "predicted"], ...], Field(description="what the caption has")] = (
+        "target",
+        "predicted",
+    )
 
     def after_val_iter(self, run: Run, batch: Any, batch_idx: int, outputs: dict[str, Any]) -> None:
         if batch_idx == 0:
-            run.log_image(f"val/{self.output or 'images'}", self._grid(batch, outputs), caption(outputs, self.count))
+            facts = examples_of(outputs, self.count)
+            text = "; ".join(f"{name} {facts[name]}" for name in self.caption if name in facts)
+            run.log_image(f"val/{self.output or 'images'}", self._grid(batch, outputs), text)
 
     def after_train_iter(self, run: Run, batch: Any, outputs: dict[str, Any]) -> None:
         run.log_image(f"train/{self.output or 'images'}", self._grid(batch, outputs))
@@ -157,11 +163,11 @@ def grid(images: Tensor, columns: int) -> Tensor:
     return sheet
 
 
-def caption(outputs: Mapping[str, Any], count: int) -> str:
-    """Return the targets and predictions of the first examples as a line, if there are any; waits for the device."""
+def examples_of(outputs: Mapping[str, Any], count: int) -> dict[str, str]:
+    """Return the targets and predictions of the first examples, if there are any; waits for the device."""
     facts = {}
     if getattr(outputs.get("target"), "ndim", 0) == 1:
         facts["target"] = outputs["target"][:count].tolist()
     if getattr(outputs.get("logits"), "ndim", 0) == 2:
         facts["predicted"] = outputs["logits"][:count].argmax(dim=1).tolist()
-    return "; ".join(f"{name} {' '.join(map(str, values))}" for name, values in facts.items())
+    return {name: " ".join(map(str, values)) for name, values in facts.items()}
