@@ -83,6 +83,8 @@ def _why_silent(parts: Parts, plan: Plan, binding: Binding) -> str:
         return "the test was not reached" if sets_of("test", parts.data) else NO_TEST
     if "_val" in binding.point and not sets_of("val", parts.data):
         return NO_VAL
+    if "_predict" in binding.point:
+        return "it is a point of hookflow predict"
     if binding.point == "on_exception":
         return "nothing has raised"
     return WHYS.get(plan.points[binding.point].kind, "the first iteration did not come to it")

@@ -77,6 +77,7 @@ def test_every_hook_fires_whatever_its_trigger_and_the_rest_is_told_with_the_rea
         'hooks.own={use="./watchers.py:slow", points=["after_grow"]}',
         'hooks.export={use="export", args={out_dir="out"}}',
         'points.after_grow={follows="after_optimizer_step"}',
+        'hooks.predicts={use="./watchers.py:slow", points=["after_predict_iter"]}',
         'hooks.rescue={use="checkpoint", points=["on_exception"]}',
         'hooks.inside={use="./watchers.py:slow", points=["forward"], modules=["head"], stages=["test"], every=3}',
         'hooks.bad={use="operator:truediv", args=[1, 0], points=["after_val"], on_error="ignore"}',
@@ -89,6 +90,7 @@ def test_every_hook_fires_whatever_its_trigger_and_the_rest_is_told_with_the_rea
         "accuracy at after_test_iter, accuracy at after_test_epoch, ema at after_test",
         "nobody has fired this point in the first iteration: own at after_grow",
         "raised ZeroDivisionError: division by zero: bad at after_val",
+        "it is a point of hookflow predict: predicts at after_predict_iter",
         "nothing has raised: rescue at on_exception",
     ]
 

@@ -21,7 +21,7 @@ from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.distributed import parallel
-from tests.conftest import TESTS, NewRun, Train, reason, records
+from tests.conftest import TESTS, NewRun, Train, messages, reason, records
 from tests.distributed.clouds import Normed
 from tests.distributed.conftest import NewClouds, TrainBoth, assert_alike
 from tests.distributed.several import carry_out, messages_of, printed, records_of
@@ -67,6 +67,11 @@ def test_ranks_with_whole_batches_train_as_one_with_their_union(
     assert train_here(both, resume=True) == 2
     text = "a batch_sampler shares out whole batches, and those of 2 ranks are others"
     assert text in records(both, "refused")[-1]["reason"]
+    child = forked(str(both.checkpoints / "last"), None, Changes(("hooks.stops.enabled=false", "run.max_epochs=1")))
+    assert train_here(child) == 0, reason(child)
+    text = "an epoch has 11 iterations: iteration 4 of the parent is 8 here"
+    assert any(text in message for message in messages(child, "warn")), "four pairs of batches are eight"
+    assert records(child, "end")[-1]["it"] == 11
     assert carry_out(both, 2, resume=True) == [0, 0], printed(both, 0)
     assert_alike(one, both, "model", "model_ema")
 

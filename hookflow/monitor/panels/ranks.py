@@ -201,8 +201,8 @@ def _facts(scene: Scene, width: int) -> list[Strip]:
     facts += [f"torch {run['torch']}", f"python {run['python']}"]
     rows = wrapped_phrases([f"{fact} " for fact in facts if fact], width - 2)
     for split, data in run["data"].items():
-        made_up = "SYNTHETIC " if data["synthetic"] else ""
-        rows.append(f"{split:<5} {made_up}{data['name']}  {many(data['examples'])}, batch {data['batch_size']}")
+        made_up, size = "SYNTHETIC " * data["synthetic"], f", batch {data['batch_size']}" * bool(data["batch_size"])
+        rows.append(f"{split:<5} {made_up}{data['name']}  {many(data['examples'])}{size}")
     return [row(width, (f" {fact}", "warn" if "SYNTHETIC" in fact else "dim")) for fact in rows]
 
 
