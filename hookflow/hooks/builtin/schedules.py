@@ -472,11 +472,11 @@ class BatchSizeFinder(Hook):
         best = largest(fits, self.start, self.limit or examples)
         put_back(run, before)
         now = f"; data.train.loader.batch_size is {source.info['batch_size']:,}"
-        found = (
+        result = (
             f"batches of {best:,} examples fit into memory{now}" if best else "not even one example fits into memory"
         )
-        run.say(found)
-        run.stop(f"batch_size_finder: {found}")
+        run.say(result)
+        run.stop(f"batch_size_finder: {result}")
 
 
 def largest(fits: Callable[[int], bool], start: int, limit: int) -> int:
