@@ -85,7 +85,8 @@ def _declared(key: str) -> Declared:
     try:
         return find_key(key)
     except UserError as error:
-        if "did you mean" in str(error) or not (hint := nearest(key, HOOKS.names())):
+        by_another = f".{key}" in str(error)  # keys of this very name, in other tables
+        if by_another or "did you mean" in str(error) or not (hint := nearest(key, HOOKS.names())):
             raise
         raise UserError(Problem(f'"{key}" is neither a key nor a hook', hint=hint)) from None
 
