@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,16 @@ class Frozen(Net):
     def __init__(self) -> None:
         super().__init__()
         self.head.requires_grad_(False)
+
+
+class Staged(nn.Sequential):
+    """A network of images whose parts are called as those of a ResNet."""
+
+    def __init__(self, model_name: str, num_classes: int) -> None:
+        layers = {f"layer{k}": nn.Conv2d(4, 4, 3, stride=2, padding=1) for k in range(1, 5)}
+        first = {"conv1": nn.Conv2d(3, 4, 3, padding=1), "bn1": nn.BatchNorm2d(4)}
+        last = {"pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "fc": nn.Linear(4, num_classes)}
+        super().__init__(OrderedDict({**first, **layers, **last}))
 
 
 class Counts(Net):

@@ -116,6 +116,25 @@ def test_adapters_alone_are_saved_resumed_loaded_and_exported(
     assert load_file(exported).keys() == saved.keys()
 
 
+@pytest.mark.parametrize("model", [pytest.param("timm:create_model", marks=pytest.mark.long), "tests.toy:Staged"])
+def test_layers_are_fine_tuned_one_after_another(
+    model: str, tmp_path: Path, new_run: NewRun, train_here: Train
+) -> None:
+    pytest.importorskip(model.partition(":")[0], reason="needs timm and torchvision")
+    written("fine-tuning.md", tmp_path)
+    keep = 'hooks.checkpoint={use="checkpoint", args={keep="all"}}'
+    run = new_run("run.threads=1", keep, f'model.use="{model}"', pipeline=tmp_path / "fine.toml")
+    assert train_here(run) == 0, reason(run)
+    recorded = hookflow.load_run(run.path)
+    for name, rate, begin in (("head", 1e-2, 0), ("last", 1e-3, 16), ("2", 1e-4, 32)):
+        rates = recorded.scalars(f"lr/{name}")["value"]
+        ramp = [min(max(step - begin + 1, 0) / 8, 1) * rate for step in range(48)]
+        assert rates == pytest.approx(ramp)
+    first, second = (read_weights(recorded.checkpoint(f"it{it:08}").path, "model") for it in (16, 32))
+    changed = {name.partition(".")[0] for name, value in first.items() if not value.equal(second[name])}
+    assert changed == {"fc", "layer4"}
+
+
 def test_what_others_are_told_to_use_is_there() -> None:
     page = (DOCS / "coming-from.md").read_text("utf-8")
     keys = {*RunSection.model_fields, *vars(Run)}

@@ -6,6 +6,7 @@ import os
 import re
 import runpy
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,11 +44,24 @@ def test_the_tables_of_the_page_are_sweeps(mine: Path) -> None:
 
 def test_a_study_of_optuna_trains_in_this_process(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna")
-    (code,) = blocks("sweeps.md", "python")
+    code, _ = blocks("sweeps.md", "python")
     Path("study.py").write_text(code)
     runpy.run_path("study.py")
     assert "{'lr': " in capsys.readouterr().out
     assert len({run.config["optimizer"]["args"]["lr"] for run in hookflow.runs()}) == 3
+
+
+@pytest.mark.long
+def test_trials_of_ray_train_and_report(mine: Path) -> None:
+    pytest.importorskip("ray.tune", reason="needs ray[tune]")
+    _, code = blocks("sweeps.md", "python")
+    Path("study.py").write_text(code)
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AIR_NEW_OUTPUT": "0"}
+    done = subprocess.run([sys.executable, "study.py"], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    trials = {run.config["optimizer"]["args"]["lr"]: run.best["accuracy"] for run in hookflow.runs()}
+    assert len(trials) == 2
+    assert f"{{'lr': {max(trials, key=trials.__getitem__)}}}" in done.stdout
 
 
 def test_a_job_of_slurm_resumes_what_it_has_begun(mine: Path) -> None:
