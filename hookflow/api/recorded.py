@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ from hookflow.events.reading import read_regular
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.index import Index, Row
-from hookflow.monitor.selection import html_table, select
-from hookflow.monitor.summary import read_overview
+from hookflow.monitor.selection import curve_svg, html_of, html_table, select
+from hookflow.monitor.summary import metric_rows, read_overview
 from hookflow.pipeline.source_map import as_toml
 from hookflow.runner.checkpoint.manifest import (
     WEIGHTS,
@@ -202,6 +203,13 @@ class RecordedRun:
         more = {name: {int(it): value for it, value in its.items()} for name, its in result["more"].items()}
         unlike = [Unlike(**each) for each in result["unlike"]]
         return Rerun(RecordedRun(RunDir(Path(result["rerun"]))), unlike, result["causes"], result["compared"], more)
+
+    def _repr_html_(self) -> str:
+        seen = read_overview(self._run_dir, time.time())
+        points = seen.state.metrics.by_name
+        lines = [[*map(escape, row), curve_svg([y for _, y in points[row[0]]])] for row in metric_rows(seen.state)]
+        table = html_of(("metric", "last", "best", "at epoch", "iteration", "curve"), lines)
+        return f"<p>{escape(f'{self.name} {self.id}: {seen.health.condition}')}</p>{table}"
 
     def __repr__(self) -> str:
         return f"<Run {self.name} {self.id}: {self.status}>"

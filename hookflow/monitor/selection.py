@@ -215,13 +215,17 @@ def html_table(rows: Sequence[Row]) -> str:
     """Return the runs as a table of HTML, with the curve of each one's metric."""
     keys, now = default_columns(rows, differing(rows)), time.time()
     cells = [map(escape, column(rows, key, now)) for key in keys]
-    lines = zip(*cells, (_curve(row.curve) for row in rows), strict=True)
-    heads = "".join(f"<th>{escape(heading)}</th>" for heading in (*headings(keys), "curve"))
+    return html_of([*headings(keys), "curve"], zip(*cells, (curve_svg(row.curve) for row in rows), strict=True))
+
+
+def html_of(names: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+    """Return a table of HTML with these headings; its cells are HTML."""
+    heads = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join(f"<tr>{''.join(f'<td>{each}</td>' for each in line)}</tr>" for line in lines)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _curve(values: Sequence[float]) -> str:
+def curve_svg(values: Sequence[float]) -> str:
     """Return a curve as SVG, which needs no library and no network."""
     finite = [(k, value) for k, value in enumerate(values) if math.isfinite(value)]
     if len(finite) < 2:

@@ -113,6 +113,7 @@ def test_values_are_data_as_they_are(several: list[RunDir]) -> None:
     assert listed[1].status == "pruned"
     assert listed[0].best["accuracy"] == everything[0]["best.accuracy"]
     assert listed._repr_html_().count("<svg") == 4
+    assert listed[0]._repr_html_().count("<svg") == len(listed[0].metrics["val"])
 
 
 def test_a_page_for_a_notebook_escapes_what_people_write(several: list[RunDir]) -> None:

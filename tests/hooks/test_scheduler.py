@@ -331,6 +331,8 @@ def test_every_scheduler_of_pytorch_gives_the_rates_of_a_plain_loop(base: type, 
         ({"chain": [{"use": "LinearLR"}, {"use": "StepLR"}]}, "1 of 2 needs a length"),
         ({"chain": [{"use": "LinearLR", "length": "9s"}]}, "epochs or a percentage, not seconds; write 100"),
         ({"chain": "LinearLR"}, "must be a list"),
+        ({"chain": [{"use": "SequentialLR"}]}, "SequentialLR takes schedulers: list them in the chain"),
+        ({"chain": [{"use": "ChainedScheduler"}]}, "name a function that returns it, as ./file.py:name"),
         ({"chain": CHAIN, "per": "batch"}, '"per" must be one of "iter", "epoch"'),
     ],
 )

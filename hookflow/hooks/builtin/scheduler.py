@@ -47,10 +47,19 @@ class Link(Component):
     """How long it is in charge: 500, "500it", "2ep", or "10%" of the run; the last one stays if left out."""
 
 
+TAKING_SCHEDULERS = {
+    "SequentialLR": "list them in the chain, each with its length",
+    "ChainedScheduler": "name a function that returns it, as ./file.py:name",
+}
+"""PyTorch's schedulers of schedulers, and what does their work here."""
+
+
 def check_chain(chain: list[Link]) -> list[Link]:
     """Return the chain. Raises ValueError where its keys do not go together."""
     for k, link in enumerate(chain, 1):
         called = f"scheduler {k} of {len(chain)}"
+        if link.use in TAKING_SCHEDULERS and "schedulers" not in link.args:
+            raise ValueError(f"{called}: {link.use} takes schedulers: {TAKING_SCHEDULERS[link.use]}")
         if link.length is None and k < len(chain):
             raise ValueError(f'{called} needs a length, e.g. "10%": only the last one may go on to the end')
         parse_amount(link.length or 1, PROGRESS)

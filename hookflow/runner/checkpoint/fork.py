@@ -7,6 +7,7 @@ the saved state becomes one that `Snapshot.restore` takes. State that is left ou
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -250,23 +251,28 @@ class Fork:
         return {entry: {**saved, "state": moved, "param_groups": settings}, "gradients": gradients}
 
     def _try_step(
-        self, optimizer: Optimizer, settings: Sequence[State], moved: Mapping[int, State], problem: Problem
+        self, optimizer: Optimizer, settings: Sequence[State], moved: dict[int, State], problem: Problem
     ) -> None:
-        """Step a copy of one parameter a group. Raises UserError where the saved state lacks what the settings need."""
+        """Step a copy of one parameter a group. What the settings need and the saved state lacks begins with zeros.
+
+        Raises UserError where an optimizer without a state begins it otherwise.
+        """
         begin = 0
         for group, setting in zip(optimizer.param_groups, settings, strict=True):
             number = next((k for k in range(begin, begin + len(group["params"])) if k in moved), None)
             if number is not None:
                 parameter = torch.zeros_like(group["params"][number - begin], requires_grad=True)
-                parameter.grad = torch.zeros_like(parameter)
-                trial: Any = type(optimizer)([{**setting, "params": [parameter]}])  # type: ignore[call-arg]
-                trial.state[parameter] = deepcopy(moved[number])
-                try:
-                    with suppress(TypeError, RuntimeError):  # one that needs a closure, say
-                        trial.step()
-                except KeyError as lacking:
-                    message = f"the optimizer's state in {self.parent} has no {lacking}, which these settings need"
-                    raise UserError(replace(problem, message=message)) from None
+                while lacking := _lacking(optimizer, setting, parameter, moved[number]):
+                    fresh = _state_after_a_step(optimizer, setting, parameter).get(lacking)
+                    if not isinstance(fresh, torch.Tensor) or fresh.shape != parameter.shape or fresh.any():
+                        message = (
+                            f"the optimizer's state in {self.parent} has no '{lacking}', which these settings need"
+                        )
+                        raise UserError(replace(problem, message=message))
+                    for k, each in enumerate(group["params"], begin):
+                        if k in moved:
+                            moved[k] = {**moved[k], lacking: torch.zeros_like(each)}
+                    self.say(f"{self.parent} has no {lacking} of the optimizer: it begins with zeros")
             begin += len(group["params"])
 
     def _settings(self, saved: State, built: State, optimizer: Optimizer, name: str) -> State:
@@ -284,6 +290,29 @@ class Fork:
             ratio = saved["lr"] / saved["initial_lr"] if saved["initial_lr"] else 1.0
             result |= {"initial_lr": own["initial_lr"], "lr": own["initial_lr"] * ratio}
         return result
+
+
+def _lacking(optimizer: Optimizer, setting: State, parameter: torch.Tensor, state: State) -> str:
+    """Return the entry of its state that an optimizer of these settings misses in a step; empty if none."""
+    try:
+        _state_after_a_step(optimizer, setting, parameter, state)
+    except KeyError as error:
+        return str(error.args[0])
+    return ""
+
+
+def _state_after_a_step(
+    optimizer: Optimizer, setting: State, parameter: torch.Tensor, state: State | None = None
+) -> State:
+    """Step a copy of an optimizer that has one parameter alone, whose gradient is zero, and no hooks."""
+    trial: Any = object.__new__(type(optimizer))
+    trial.__dict__ |= optimizer.__dict__ | {"param_groups": [{**setting, "params": [parameter]}]}
+    trial.__dict__ |= {f"_optimizer_step_{when}_hooks": OrderedDict() for when in ("pre", "post")}
+    trial.state = defaultdict(dict, {parameter: deepcopy(state)} if state is not None else {})
+    parameter.grad = torch.zeros_like(parameter)
+    with suppress(TypeError, RuntimeError):  # one that needs a closure, say
+        trial.step()
+    return dict(trial.state[parameter])
 
 
 WEIGHTS_ALONE = 'to begin with some of its weights: hookflow run, with model.weights = { file = "…/checkpoints/last" }'
