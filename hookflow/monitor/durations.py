@@ -290,16 +290,15 @@ ITERATION = "iteration"
 """The name of the history of whole iterations, beside those of `PHASES`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Firings of some neighbouring iterations, and their ns; a part of one where a frame had more than it shows."""
 
-    count: float
+    fired: float
     total: float
 
     @property
     def mean(self) -> float:
-        return self.total / self.count
+        return self.total / self.fired
 
 
 class History:
