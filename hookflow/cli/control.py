@@ -97,7 +97,7 @@ def now(
     from hookflow.monitor.ranks import NO_PLAN
 
     run_dir = _running(run, dir)
-    live = Live(run_dir)
+    live = Live(run_dir, kept=True)
     live.read_all()
     state, plan = live.state, live.plan or NO_PLAN
     health = judge(run_dir, state, time.time())

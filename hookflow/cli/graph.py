@@ -138,7 +138,7 @@ def _times(run: RunDir | None, plan: Plan, form: str, on_device: str = "{:>8} ")
     from hookflow.monitor.feed import Live
     from hookflow.monitor.health import Pace
 
-    live = Live(run)
+    live = Live(run, kept=True)
     live.read_all()
     pace, result = Pace.of(live.state), dict[int, str]()
     has_device = live.state.first.device.iteration() is not None
@@ -147,9 +147,10 @@ def _times(run: RunDir | None, plan: Plan, form: str, on_device: str = "{:>8} ")
         if cost.ns is not None:
             share = "·" if cost.share is None else percent(cost.share)
             p50 = duration(cost.ns)
-            device = on_device.format(duration(cost.device) if cost.device else "–") * has_device
+            device = on_device.format(duration(cost.device)) if cost.device else " " * len(on_device.format(""))
+            device *= has_device
             text = form.format(count=f"{cost.count:,}", p50=p50, short=p50.strip(), device=device, share=share)
-            result[binding.id] = " ".join(text.replace(", · % of iterations", "").split()) if "×" in form else text
+            result[binding.id] = " ".join(text.split()).replace(", · % of iterations", "") if "×" in form else text
     return result
 
 

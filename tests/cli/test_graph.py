@@ -125,7 +125,8 @@ def test_of_a_run_that_has_trained_it_has_what_each_hook_took(new_run: NewRun, d
     fired = [1234, 123_400_000, 200_000, 100_000, [bin_of(100_000), 1234]]
     if device:
         took["device"] = {"iters": 4, "ns": 10**6, "phases": {}, "hooks": {f"{first.id}": [4, 4 * device]}}
-    append(run_dir, [{**took, "hooks": {f"{first.id}": fired}}])
+    never = next(binding.id for binding in read_plan(run_dir).bindings if binding.point == "before_val")  # type: ignore[union-attr]
+    append(run_dir, [{**took, "hooks": {f"{first.id}": fired, f"{never}": [2, 2000, 1000, 1000, [32, 2]]}}])
     drawn = graph(pipeline=str(run_dir.path), columns=120)
     (line,) = (line for line in drawn.splitlines() if "1,234" in line)
     spent = r" +50\.0 µs" if device else ""
@@ -133,6 +134,7 @@ def test_of_a_run_that_has_trained_it_has_what_each_hook_took(new_run: NewRun, d
     spent = "50.0 µs on the device, " if device else ""
     svg = graph("--format", "svg", pipeline=str(run_dir.path))
     assert re.search(rf"1,234 × \d+ µs, {spent}12.3 % of iterations", svg)
+    assert re.search(r">2 × [\d.]+ µs<", svg), "what fires elsewhere has no share, and no time on the device"
     assert "fired" in drawn and "fired" not in graph(columns=120)
     assert ("device" in drawn) is bool(device)
 
