@@ -88,9 +88,11 @@ def test_a_pair_of_everything() -> None:
 
 
 def test_all_built_in_hooks_backwards(tmp_path: Path) -> None:
-    # The rates that `lr_schedule` sets, too; one that is slow and reads nothing; and one that needs images.
-    apart = {"scheduler", "profiler", "resize"}
-    assert BUILT_IN.keys() - SAMPLES.keys() == {"whiten", "comm_hook"}, "of one network; of several ranks"
+    # The rates that `lr_schedule` sets, too; one that is slow and reads nothing; one that needs images; and one that
+    # refuses a run with `accumulation_schedule`.
+    apart = {"scheduler", "profiler", "resize", "sam"}
+    others = {"whiten", "comm_hook", "batch_size_finder"}
+    assert BUILT_IN.keys() - SAMPLES.keys() == others, "of one network; of several ranks; of no iteration"
     run = TOY.read_text().partition("[hooks.")[0].replace("./toy.py", str(TESTS / "toy.py"))
     tables = [
         f'[hooks.{name}]\nuse = "{name}"\nargs = {inline(SAMPLES[name])}'
