@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -189,3 +191,33 @@ class HoldsLock(Hook):
 
     def after_train_iter(self) -> None:
         pass
+
+
+class InMain(Hook):
+    """Be in the script that runs, as far as a pickle is concerned."""
+
+    __module__ = "__main__"
+
+    def after_train_iter(self) -> None:
+        pass
+
+
+class Starts(Hook):
+    """Start processes, and end them by SIGTERM."""
+
+    def after_train_epoch(self, run: Any) -> None:
+        forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
+        forked.start()
+        time.sleep(0.05)
+        forked.terminate()
+        forked.join(20)
+        with subprocess.Popen(["sleep", "60"]) as child:
+            child.terminate()
+            run.log("codes", (forked.exitcode or 0) * 100 + child.wait(20))
+
+
+class Reads:
+    """An object that another process cannot be sent: it is no more than a name there."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from hookflow.graph.plan import PlannedHook, WhenFull
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.dispatch.beside import Job, Worker, copied
+from hookflow.runner.dispatch.hook_process import Channel
 from tests.conftest import TOY, Trained, ended, reason, records
 from tests.hook_nodes import node
 from tests.runner.same import assert_same, final_state, logged
@@ -259,9 +262,32 @@ def test_a_process_is_ended_by_a_timeout(trained: Trained, tmp_path: Path) -> No
     )
 
 
-def test_a_hook_that_no_process_can_be_sent_is_refused(trained: Trained) -> None:
-    run_dir = trained('hooks.holds={use="./offloaded.py:HoldsLock", offload="process"}', code=2)
-    assert "hook \"holds\" cannot be offloaded to a process: TypeError: cannot pickle '_thread.lock'" in reason(run_dir)
+@pytest.mark.parametrize(
+    ("hook", "why"),
+    [("HoldsLock", "TypeError: cannot pickle '_thread.lock'"), ("InMain", "InMain is in the script that runs")],
+)
+def test_a_hook_that_no_process_can_be_sent_is_refused(trained: Trained, hook: str, why: str) -> None:
+    run_dir = trained(f'hooks.theirs={{use="./offloaded.py:{hook}", offload="process"}}', code=2)
+    assert f'hook "theirs" cannot be offloaded to a process: {why}' in reason(run_dir)
+
+
+def test_what_a_hook_starts_in_its_process_ends_by_sigterm(trained: Trained) -> None:
+    run_dir = trained('hooks.starts={use="./offloaded.py:Starts", offload="process"}', "run.max_epochs=1")
+    assert [*logged(run_dir, "codes").values()] == [-1515.0]
+
+
+def test_what_cannot_be_unpickled_does_not_harm_what_is_sent_next() -> None:
+    """The error comes home whole although tensors are on their way that nobody has asked for yet."""
+    from tests.offloaded import Reads
+
+    here, there = (Channel(Connection(each.detach())) for each in socket.socketpair())
+    sent = [[torch.ones(2), Reads(), torch.zeros(1 << 20)], {"bits": torch.ones(3, dtype=torch.bfloat16)}]
+    sender = threading.Thread(target=lambda: [here.send(each) for each in sent])
+    sender.start()
+    with pytest.raises(ValueError, match="no number"):
+        there.receive()
+    assert torch.equal(there.receive()["bits"], torch.ones(3, dtype=torch.bfloat16))
+    sender.join()
 
 
 def test_a_hook_has_a_thread_or_a_process() -> None:

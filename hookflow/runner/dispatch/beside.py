@@ -118,7 +118,7 @@ class Worker:
         """Wait until there is room for a firing, or make it, as `when_full` says; return whether there is."""
         with self._changed:
             while len(self._jobs) >= self.hook.queue or self._given_up:
-                if self.hook.when_full == "wait" and not self._given_up:
+                if self._ends_at_once() if self._given_up else self.hook.when_full == "wait":
                     self._changed.wait(HEARS)
                     self.check_time()
                     continue
@@ -141,7 +141,7 @@ class Worker:
     def wait(self) -> None:
         """Wait until every firing is done, or given up; the hook then has the attributes that they have left it."""
         with self._changed:
-            while (self._jobs or self._running) and not self._given_up:
+            while (self._jobs or self._running) and (self._ends_at_once() or not self._given_up):
                 self._changed.wait(HEARS)
                 self.check_time()
             if self.process and self._latest:
@@ -149,6 +149,10 @@ class Worker:
                     self.process.bring_home()
                 except Exception as error:
                     self.failures.append((*self._latest, error))
+
+    def _ends_at_once(self) -> bool:
+        """Say whether a firing that is given up returns nevertheless, since its process is ended."""
+        return self.process is not None
 
     def close(self) -> None:
         """End the thread, once its firing is done, and the process now."""
@@ -333,7 +337,7 @@ class Beside:
         """Raise UserError where a hook cannot be sent to its process."""
         for hook, worker in self._workers.items():
             network = worker.models.pattern if worker.models else None
-            if worker.process and (why := worker.process.check(self._snapshot(hook, network))):
+            if worker.process and (why := worker.process.check(self._snapshot(hook, network), network)):
                 self.close()
                 message = f'hook "{hook}" cannot be offloaded to a process: {why}'
                 here = getattr(self._hooks[hook], "__module__", "") == "__main__"

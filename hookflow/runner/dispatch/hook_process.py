@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Lock
+from types import FunctionType
 from typing import Any
 from zlib import crc32
 
@@ -39,6 +41,10 @@ ROOM = 1 << 20
 """Bytes that the socket holds, where the system allows that: the sender seldom waits for the receiver."""
 
 
+COUNT = 4
+"""Bytes before a pickled object: the number of its tensors, which follow."""
+
+
 class Channel:
     """A connection over which any object that can be pickled is sent, its tensors without their graph.
 
@@ -51,16 +57,30 @@ class Channel:
 
     def send(self, value: object) -> None:
         """Send an object. Raises what pickling it raises, before anything is sent."""
-        out = io.BytesIO()
+        out = io.BytesIO(bytes(COUNT))
+        out.seek(COUNT)
         pickler = _Pickler(out, self.ends)
         pickler.dump(value)
+        out.getbuffer()[:COUNT] = len(pickler.tensors).to_bytes(COUNT, "little")
         self._connection.send_bytes(out.getbuffer())
         for tensor in pickler.tensors:
             self._connection.send_bytes(_bytes_of(tensor.cpu()))
 
     def receive(self) -> Any:
-        """Wait for an object. Raises EOFError once the other end is gone."""
-        return _Unpickler(io.BytesIO(self._connection.recv_bytes()), self._connection, self.ends).load()
+        """Wait for an object. Raises EOFError once the other end is gone, and what unpickling it raises.
+
+        The next object can be received then, too.
+        """
+        received = self._connection.recv_bytes()
+        unpickler = _Unpickler(io.BytesIO(received[COUNT:]), self._connection, self.ends)
+        try:
+            return unpickler.load()
+        except (EOFError, ConnectionError):
+            raise
+        except Exception:
+            for _ in range(int.from_bytes(received[:COUNT], "little") - len(unpickler.tensors)):
+                self._connection.recv_bytes()
+            raise
 
     def close(self) -> None:
         self._connection.close()
@@ -101,7 +121,7 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, received: io.BytesIO, connection: Connection, ends: Mapping[str, object]) -> None:
         super().__init__(received)
         self._connection, self._ends = connection, ends
-        self._tensors: list[Tensor] = []
+        self.tensors: list[Tensor] = []
 
     def persistent_load(self, id_: Any) -> Any:
         if isinstance(id_, str):
@@ -111,10 +131,10 @@ class _Unpickler(pickle.Unpickler):
             dtype, shape, is_parameter, requires_grad, grad = described
             tensor = torch.empty(shape, dtype=dtype)
             self._connection.recv_bytes_into(_bytes_of(tensor))
-            self._tensors.append(nn.Parameter(tensor, requires_grad) if is_parameter else tensor)
+            self.tensors.append(nn.Parameter(tensor, requires_grad) if is_parameter else tensor)
             if grad:
-                self._tensors[place].grad = self.persistent_load(grad)
-        return self._tensors[place]
+                self.tensors[place].grad = self.persistent_load(grad)
+        return self.tensors[place]
 
 
 class ProcessEndedError(Exception):
@@ -129,7 +149,8 @@ class HookProcess:
 
     def __init__(self, name: str, hook: Any, seed: int) -> None:
         self._name, self._hook, self._seed = name, hook, seed
-        self._is_away = False
+        self._is_away = self._is_over = False
+        self._lifetime = Lock()
         self._start()
 
     def _start(self) -> None:
@@ -147,9 +168,13 @@ class HookProcess:
         self._channel = Channel(Connection(ours.detach()))
         self._channel.send((sys.path, imported_files()))
 
-    def check(self, run: Any) -> str:
+    def check(self, run: Any, network: nn.Module | None) -> str:
         """Return why the hook or the run with its network cannot be sent to the process; empty where they can."""
         self._channel.ends = {name: getattr(run, name) for name in REPORTS}
+        own = self._hook if isinstance(self._hook, FunctionType) else type(self._hook)
+        kinds = (own, *map(type, network.modules() if network else ()))
+        if name := next((each.__name__ for each in kinds if each.__module__ == "__main__"), ""):
+            return f"{name} is in the script that runs, which the process does not: it belongs in a module of its own"
         try:
             returned = self._ask("check", self._hook, run)
         except Exception as error:
@@ -174,11 +199,13 @@ class HookProcess:
 
     def revive(self) -> None:
         """Replace a process that has ended, and wait until the new one is there."""
-        if not self._is_away and self._process.poll() is not None:
-            self.close()
+        with self._lifetime:
+            if self._is_over or self._is_away or self._process.poll() is None:
+                return
+            self._end()
             self._start()
-            with suppress(ProcessEndedError):  # the next firing reports it
-                self._ask("check", None, None)
+        with suppress(ProcessEndedError, OSError):  # the next firing reports it, unless the run is over
+            self._ask("check", None, None)
 
     def bring_home(self) -> None:
         """Give the hook the attributes that it has in the process. Raises what keeps them there."""
@@ -221,6 +248,12 @@ class HookProcess:
         self._is_away = False
 
     def close(self) -> None:
+        """End the process, for good."""
+        with self._lifetime:
+            self._is_over = True
+            self._end()
+
+    def _end(self) -> None:
         self._process.kill()
         self._process.wait()
         self._channel.close()
@@ -253,11 +286,11 @@ def serve(channel: Channel) -> None:
     while True:
         try:
             kind, *message = channel.receive()
-        except EOFError:
+        except (EOFError, ConnectionError):
             return
-        except Exception as error:  # what cannot be unpickled: the rest of the message is not understood, either
+        except Exception as error:  # what cannot be unpickled
             channel.send(("raised", _sent(error)))
-            return
+            continue
         try:
             answer = "done", kinds[kind](*message)
             del message
@@ -277,11 +310,21 @@ def _sent(error: BaseException) -> BaseException:
     return sent
 
 
+def _ignore(number: int, frame: object) -> None:
+    """Ignore a signal, as the processes that a hook starts do not: they would inherit `SIG_IGN`."""
+
+
+def _heed() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+
+
 def main() -> None:
     """Serve the connection whose number is the argument."""
     mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
     for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, _ignore)
+    os.register_at_fork(after_in_child=_heed)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     channel = Channel(Connection(int(sys.argv[1])))
     sys.path[:], files = channel.receive()
