@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, partial, partialmethod
+from itertools import permutations
 from typing import Any
 
 from hookflow.errors import nearest
@@ -136,6 +137,14 @@ def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Issue
                     yield f'{called}.settable names "{name}", which is no argument of it', nearest(name, takes)
 
 
+def half_a_state(hook: type) -> Iterator[Issue]:
+    """Yield the method that a hook with a state lacks, or has from `Hook`, which keeps nothing."""
+    for has, lacks in permutations(("state_dict", "load_state_dict")):
+        own, other = (getattr(hook, name, None) not in (None, getattr(Hook, name)) for name in (has, lacks))
+        if own and not other:
+            yield f"{hook.__name__} defines {has}() and no {lacks}()", "a resume needs both"
+
+
 def makes_callables(hook: type) -> bool:
     """Say whether the objects of a class can be called, as plain functions are."""
     return any("__call__" in vars(base) for base in hook.__mro__)
@@ -256,7 +265,11 @@ class Inspection:
         self.hook = hook
         self.about = about(hook)
         self.methods, issues = methods(hook, points) if isinstance(hook, type) else ([], [])
-        self.issues = [*issues, *wrong_attributes(hook, points)]
+        self.issues = [
+            *issues,
+            *wrong_attributes(hook, points),
+            *(half_a_state(hook) if isinstance(hook, type) else ()),
+        ]
         self.method_names = dict.fromkeys([method.name for method in self.methods] or [""])
         self.names = cache(partial(names_of, hook))
         self.slots = cache(partial(slots, hook, names=self.method_names))
