@@ -172,12 +172,13 @@ def test_offloaded_hooks_leave_the_weights_as_they_are_to_the_bit(ranks_trained:
     none = ranks_trained()
     here = ranks_trained(WATCHES % (0, "every=1"))
     beside = ranks_trained(WATCHES % (0.003, "offload=true, queue=3"))
-    for run_dir in (here, beside):
+    process = ranks_trained(WATCHES % (0, 'offload="process"'))
+    for run_dir in (here, beside, process):
         assert_same(final_state(none)["model"], final_state(run_dir)["model"])
     for rank in (0, 1):
         for name in ("weights", "grads", "seen_loss", "inputs"):
-            numbers = [[scalars_of(run_dir, rank, name)] for run_dir in (here, beside)]
-            assert numbers[0] == numbers[1], f"{name} of rank {rank}"
+            numbers = [scalars_of(run_dir, rank, name) for run_dir in (here, beside, process)]
+            assert numbers[0] == numbers[1] == numbers[2], f"{name} of rank {rank}"
         assert {*scalars_of(here, rank, "alone").values()} == {0.0}
         assert {*scalars_of(beside, rank, "alone").values()} == {1.0}
 

@@ -198,7 +198,10 @@ class DDP(Parallel):
             model.__class__ = self._routed(type(model))
 
     def _routed(self, kind: type[nn.Module]) -> type[nn.Module]:
-        """Return a subclass of a model's class whose forward pass goes through its wrapper; a copy of one has none."""
+        """Return a subclass of a model's class whose forward pass goes through its wrapper.
+
+        A copy of such a model, and one that is unpickled, is of the class itself.
+        """
 
         @wraps(kind.forward)
         def forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -212,8 +215,14 @@ class DDP(Parallel):
                     wrapper.register_comm_hook(None, self._comm_hooks[model])
             return wrapper.forward(*args, **kwargs)  # type: ignore[no-untyped-call]
 
+        def reduced(model: nn.Module, protocol: Any) -> Any:
+            parts: Any = kind.__reduce_ex__(model, protocol)
+            make, args, *state = parts
+            return make, tuple(kind if each is type(model) else each for each in args), *state
+
         routed = torch.compiler.disable(forward, recursive=False)  # type: ignore[no-untyped-call]
-        return type(kind.__name__, (kind,), {"forward": routed, "__module__": kind.__module__})
+        members = {"forward": routed, "__reduce_ex__": reduced, "__module__": kind.__module__}
+        return type(kind.__name__, (kind,), members)
 
     def require_sync(self, wanted: bool) -> None:
         self._syncs = wanted
