@@ -334,3 +334,15 @@ class WaitsFor:
 
 def slow(run: Any) -> None:
     time.sleep(0.02)
+
+
+class Forgets:
+    """Counts its calls, and holds what is the run's."""
+
+    seen = 0
+
+    def before_run(self, run: Any) -> None:
+        self.run, self.model, self.weights = run, run.model, list(run.model.parameters())
+
+    def after_train_iter(self) -> None:
+        self.seen += 1

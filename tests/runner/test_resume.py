@@ -130,6 +130,12 @@ def test_data_that_change_are_named(trained: Trained) -> None:
     assert any(text.startswith("data.train (Curriculum) changes harder while it trains") for text in messages(run_dir))
 
 
+def test_a_hook_that_changes_and_saves_nothing_is_named(trained: Trained) -> None:
+    run_dir = trained('hooks.forgets={use="./watchers.py:Forgets"}', "run.max_epochs=1")
+    (lost,) = [text for text in messages(run_dir, "warn") if "no checkpoint holds that" in text]
+    assert lost.startswith('the hook "forgets" changes seen while it trains, and no checkpoint')
+
+
 def test_a_task_that_has_a_state_only_now_is_reported(trained: Trained, train_here: Train, tmp_path: Path) -> None:
     run_dir = trained('task.use="./own_tasks.py:Forgets"', "run.max_epochs=1")
     text = run_dir.pipeline.read_text().replace("Forgets", "Remembers").replace("max_epochs = 1", "max_epochs = 2")

@@ -205,6 +205,11 @@ class CheckpointManager:
         writes = self._ranks.first or self._mesh is not None
         self._prepares = self._state.attention = writes and self._copy.reuse and self._keep is not None
 
+    def watch_unsaved(self) -> None:
+        """Look at what no checkpoint holds, as the training begins."""
+        if self._unsaved:
+            self._unsaved.look()
+
     @property
     def has_written(self) -> bool:
         """Whether a write has ended that has not been reported."""

@@ -13,8 +13,10 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, first_few
+from hookflow.hooks.base import Hook
 from hookflow.hooks.checkpoint_files import lacks_optimizers, mark_of, state_key, with_frozen
 from hookflow.hooks.tensors import local
+from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.base import split_of
 from hookflow.runner.distributed.parallel import load_model, load_optimizer, local_state
 from hookflow.runner.loop.context import Context
@@ -236,20 +238,29 @@ def completed(state: Mapping[str, Any], models: Mapping[str, nn.Module]) -> dict
 
 
 class Unsaved:
-    """Finds attributes of the task and the data that change and that no checkpoint holds.
+    """Finds attributes of the task, the data and the user's hooks that change and that no checkpoint holds.
 
-    They are compared with those at the beginning. `known` objects belong to other parts.
+    They are compared with those at the latest `look`. `known` objects belong to other parts.
     """
 
-    def __init__(self, task: Any, data: Mapping[str, Any], known: Iterable[Any]) -> None:
-        self._owners = {f"the task {type(task).__name__}": task} | {
+    def __init__(self, parts: Parts, known: Iterable[Any]) -> None:
+        owners = {f"the task {type(parts.task).__name__}": parts.task} | {
             f"data.{split} ({type(owner).__name__})": owner
-            for split, source in data.items()
+            for split, source in parts.data.items()
             if not hasattr(source, "state_dict")
             if not type(owner := getattr(source, "dataset", source)).__module__.startswith("hookflow.")
         }
-        self._owners = {name: owner for name, owner in self._owners.items() if not hasattr(owner, "state_dict")}
+        self._owners = {name: owner for name, owner in owners.items() if not hasattr(owner, "state_dict")}
+        self._owners |= {
+            f'the hook "{name}"': hook
+            for name, hook in parts.hooks.items()
+            if not type(hook).__module__.startswith("hookflow.")
+            if getattr(type(hook), "state_dict", Hook.state_dict) is Hook.state_dict
+        }
         self._known = {id(thing) for thing in (*known, *self._owners.values())}
+        self.look()
+
+    def look(self) -> None:
         self._before = {name: dict(self._marks(owner)) for name, owner in self._owners.items()}
 
     def warnings(self) -> Iterator[str]:
