@@ -86,7 +86,7 @@ Entry = tuple[int, int, list[Any]]
 
 
 class Timing:
-    """The firings of the whole attempt. Entries are counted once somebody asks for them, or many of them wait.
+    """The firings of the whole attempt. Entries are counted when they are needed, or when many of them wait.
 
     The entries of the last WINDOW stay packed, as they came: few screens ask for their percentiles.
     """
@@ -257,7 +257,7 @@ class Minute(Booked):
     def __init__(self) -> None:
         super().__init__()
         self._frames: deque[tuple[int, dict[str, int], Sequence[int]]] = deque()  # second, sums, bins of iterations
-        self._bins: dict[int, int] = {}  # all of them, once somebody asks
+        self._bins: dict[int, int] = {}  # all of them, as they are needed
 
     def add(self, t: float, phases: Mapping[str, int], iters: list[Any], samples: int, cost: int) -> None:
         count, total, _, _, bins = iters

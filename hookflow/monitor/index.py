@@ -31,7 +31,7 @@ FORMAT = 3
 
 TABLE = "CREATE TABLE IF NOT EXISTS runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT, config TEXT, curve TEXT)"
 ENDED = ("finished", "pruned", "stopped")
-"""What a run is whose log has its last record."""
+"""The states of a run whose log has its last record."""
 
 WAITS = 5.0
 """Seconds that reading waits for a process that writes the file; it takes milliseconds."""
@@ -184,7 +184,7 @@ class Index:
     def _signature(self, path: str, row: Row | None) -> str:
         """Return what changes with the files of a run: the times of its folder and its log, and sizes of logs.
 
-        Of a run that has ended, the time of the folder is enough: a process that resumes it replaces a file there.
+        The time of the folder is enough for a run that has ended: a process that resumes it replaces a file there.
         """
         folder, result = f"{self.root}/{path}", ""
         try:  # `os.stat` of a string is several times as quick as `Path.stat`

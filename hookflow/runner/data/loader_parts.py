@@ -74,8 +74,8 @@ class LoaderParts:
         }
         sampler: BatchSampler | GivenBatches
         if self.batch_sampler is not None:
-            given, batches = drawn(self.batch_sampler, "batch_sampler"), self.section.batches
-            sampler = GivenBatches(given, batches, rank=context.rank, world=context.world, several=self.shuffle)
+            source, batches = drawn(self.batch_sampler, "batch_sampler"), self.section.batches
+            sampler = GivenBatches(source, batches, rank=context.rank, world=context.world, several=self.shuffle)
         elif self.sampler is not None:
             sampler = CustomBatchSampler(drawn(self.sampler, "sampler"), **options)
         else:
@@ -262,7 +262,7 @@ class BatchSampler(BatchSharding):
 
 
 class Drawn:
-    """What the user's sampler gives in an epoch; it is run through at the start of each one.
+    """The items that the user's sampler yields in an epoch; it is run through at the start of each one.
 
     The global generators are seeded for the epoch meanwhile, so that its order can be reproduced though the sampler
     has no state. `set_epoch(epoch)` of the sampler, and of one within it, is called if it is there.
@@ -340,9 +340,9 @@ class GivenBatches:
     def __init__(self, drawn: Drawn, batches: int | None, *, rank: int, world: int, several: bool) -> None:
         self.rank, self.world = rank, world
         self._drawn, self._taken = drawn, batches
-        given = self._given(0)
-        self.available = ceil(len(given) / world)
-        self._cached = 0, self._shared_out(given, 0)
+        batches_of_epoch = self._given(0)
+        self.available = ceil(len(batches_of_epoch) / world)
+        self._cached = 0, self._shared_out(batches_of_epoch, 0)
         self.examples = sum(self.global_batch_sizes(0))
         if several and len(self) <= self.available:
             self._shares(1)
@@ -410,14 +410,14 @@ class GivenBatches:
                 raise UserError(Problem(f"the batch_sampler gave an empty batch in epoch {epoch}", drawn.where))
         return result
 
-    def _shared_out(self, given: list[list[int]], epoch: int) -> list[Shares]:
-        world, count = self.world, ceil(len(given) / self.world)
+    def _shared_out(self, batches: list[list[int]], epoch: int) -> list[Shares]:
+        world, count = self.world, ceil(len(batches) / self.world)
         if count < len(self) <= self.available or (count > len(self) and self._taken is None):
             each = " for each rank" * (world > 1)
             message = f"the batch_sampler gave {self.available} batches{each} in epoch 0, and {count} in epoch {epoch}"
             hint = "every epoch must have as many; or let `batches` be as many as the shortest has"
             raise UserError(Problem(message, self._drawn.where, hint))
-        result = [given[k : k + world] for k in range(0, len(given), world)][: len(self)]
+        result = [batches[k : k + world] for k in range(0, len(batches), world)][: len(self)]
         if result and (left := len(last := result[-1])) < world:
             sharing = [len(range(number, world, left)) for number in range(left)]
             result[-1] = [last[rank % left][rank // left :: sharing[rank % left]] for rank in range(world)]

@@ -48,18 +48,18 @@ COUNT = 4
 class Channel:
     """A connection over which any object that can be pickled is sent, its tensors without their graph.
 
-    An object of `ends` is sent by its name, and arrives as the one that goes by that name at the other end.
+    An object of `shared` is sent by its name, and arrives as the object of that name at the other end.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.ends: Mapping[str, object] = {}
+        self.shared: Mapping[str, object] = {}
 
     def send(self, value: object) -> None:
         """Send an object. Raises what pickling it raises, before anything is sent."""
         out = io.BytesIO(bytes(COUNT))
         out.seek(COUNT)
-        pickler = _Pickler(out, self.ends)
+        pickler = _Pickler(out, self.shared)
         pickler.dump(value)
         out.getbuffer()[:COUNT] = len(pickler.tensors).to_bytes(COUNT, "little")
         self._connection.send_bytes(out.getbuffer())
@@ -72,7 +72,7 @@ class Channel:
         The next object can be received then, too.
         """
         received = self._connection.recv_bytes()
-        unpickler = _Unpickler(io.BytesIO(received[COUNT:]), self._connection, self.ends)
+        unpickler = _Unpickler(io.BytesIO(received[COUNT:]), self._connection, self.shared)
         try:
             return unpickler.load()
         except (EOFError, ConnectionError):
@@ -93,15 +93,15 @@ def _bytes_of(tensor: Tensor) -> Any:
 class _Pickler(pickle.Pickler):
     """Puts tensors aside, in `tensors`; a tensor that is there twice is one at the other end, too."""
 
-    def __init__(self, out: io.BytesIO, ends: Mapping[str, object]) -> None:
+    def __init__(self, out: io.BytesIO, shared: Mapping[str, object]) -> None:
         super().__init__(out, pickle.HIGHEST_PROTOCOL)
         self.tensors: list[Tensor] = []
-        self._ends = {id(end): name for name, end in ends.items()}
+        self._shared = {id(end): name for name, end in shared.items()}
         self._places: dict[int, int] = {}
         self._kept: list[Tensor] = []  # so that no other object gets its id meanwhile
 
     def persistent_id(self, value: Any) -> Any:
-        if (name := self._ends.get(id(value))) is not None:
+        if (name := self._shared.get(id(value))) is not None:
             return name
         if type(value) not in (Tensor, nn.Parameter) or value.layout is not torch.strided or value.is_quantized:
             return None
@@ -118,14 +118,14 @@ class _Pickler(pickle.Pickler):
 class _Unpickler(pickle.Unpickler):
     """Fetches each tensor as its first mention is read, which is the order in which they come."""
 
-    def __init__(self, received: io.BytesIO, connection: Connection, ends: Mapping[str, object]) -> None:
+    def __init__(self, received: io.BytesIO, connection: Connection, shared: Mapping[str, object]) -> None:
         super().__init__(received)
-        self._connection, self._ends = connection, ends
+        self._connection, self._shared = connection, shared
         self.tensors: list[Tensor] = []
 
     def persistent_load(self, id_: Any) -> Any:
         if isinstance(id_, str):
-            return self._ends[id_]
+            return self._shared[id_]
         place, *described = id_
         if described:
             dtype, shape, is_parameter, requires_grad, grad = described
@@ -170,7 +170,7 @@ class HookProcess:
 
     def check(self, run: Any, network: nn.Module | None) -> str:
         """Return why the hook or the run with its network cannot be sent to the process; empty where they can."""
-        self._channel.ends = {name: getattr(run, name) for name in REPORTS}
+        self._channel.shared = {name: getattr(run, name) for name in REPORTS}
         own = self._hook if isinstance(self._hook, FunctionType) else type(self._hook)
         kinds = (own, *map(type, network.modules() if network else ()))
         if name := next((each.__name__ for each in kinds if each.__module__ == "__main__"), ""):
@@ -190,7 +190,7 @@ class HookProcess:
         `place` is the point, the iteration and the batch: the global random generators are seeded for it. Raises what
         the hook raises, with its traceback as a note.
         """
-        self._channel.ends = {name: getattr(run, name) for name in REPORTS}
+        self._channel.shared = {name: getattr(run, name) for name in REPORTS}
         point, *when = place
         who = crc32(f"{self._name} at {point}".encode())
         seed = derive_seed(self._seed, RNGStream.BESIDE, who, run.rank, *when)
@@ -226,7 +226,7 @@ class HookProcess:
                 kind, *answer = self._channel.receive()
                 if kind == "report":
                     end, method, args, named = answer
-                    getattr(self._channel.ends[end], method)(*args, **named)
+                    getattr(self._channel.shared[end], method)(*args, **named)
                 elif kind == "raised":
                     raise answer[0]
                 else:
@@ -329,7 +329,7 @@ def main() -> None:
     channel = Channel(Connection(int(sys.argv[1])))
     sys.path[:], files = channel.receive()
     torch.set_num_threads(1)  # the others are the training's
-    channel.ends = {name: _End(name, channel) for name in REPORTS}
+    channel.shared = {name: _End(name, channel) for name in REPORTS}
     for file in files:
         import_file(Path(file), file, None)
     serve(channel)
