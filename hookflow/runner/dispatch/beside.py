@@ -340,9 +340,7 @@ class Beside:
             if worker.process and (why := worker.process.check(self._snapshot(hook, network), network)):
                 self.close()
                 message = f'hook "{hook}" cannot be offloaded to a process: {why}'
-                here = getattr(self._hooks[hook], "__module__", "") == "__main__"
-                hint = "the process does not run this script: put the hook into a file of its own" * here
-                raise UserError(Problem(message, self._place(f"hooks.{hook}.offload"), hint))
+                raise UserError(Problem(message, self._place(f"hooks.{hook}.offload")))
 
     def close(self) -> None:
         """End the threads, and the processes with what they are doing."""
