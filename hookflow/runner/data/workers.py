@@ -31,7 +31,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.pipeline.use import import_file, imported_files
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.process.launch import cores
-from hookflow.runner.process.signals import SIGNALS
+from hookflow.runner.process.signals import SIGNALS, signals_blocked
 from hookflow.user_code import FRAME
 
 Result = TypeVar("Result")
@@ -200,11 +200,8 @@ def _start_method(fetches: Shipped, name: str, parts: LoaderParts) -> str | None
         # The server must outlive a signal to all processes of a job: it and its workers begin with those blocked.
         # Python unblocks them as it starts its resource tracker, so that comes first.
         resource_tracker.ensure_running()
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        try:
+        with signals_blocked():
             forkserver.ensure_running()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return chosen or "forkserver"
 
 

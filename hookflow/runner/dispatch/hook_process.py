@@ -1,7 +1,7 @@
 """The process of a hook with `offload = "process"`, and the training's side of it.
 
-The hook moves. Its first firing takes it along to the process, and it comes home, with all its attributes, before it
-fires in the training thread and before its state is saved. Tensors go through a socket as bytes and arrive on the CPU.
+The hook moves to the process with its first firing there. It comes home, with all its attributes, before it fires in
+the training thread and before its state is saved. Tensors go through a socket as bytes and arrive on the CPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from hookflow.pipeline.use import import_file, imported_files
 from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seed_everything
-from hookflow.runner.process.signals import SIGNALS
+from hookflow.runner.process.signals import SIGNALS, signals_blocked
 
 REPORTS = ("_log", "_media")
 """The attributes of a run by which a hook reports: what it calls there is called in the training's process."""
@@ -144,7 +144,7 @@ class ProcessEndedError(Exception):
 class HookProcess:
     """The process of one hook. It is used by one thread at a time, but for `kill`.
 
-    A process that has ended is replaced at the next firing; the hook then goes on as it was when it came home last.
+    A process that has ended is replaced at once; the hook then goes on as it was when it came home last.
     """
 
     def __init__(self, name: str, hook: Any, seed: int) -> None:
@@ -158,13 +158,9 @@ class HookProcess:
         ours, its = socket.socketpair()
         for each in (ours, its):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        try:
-            command = [sys.executable, "-m", __name__, str(its.fileno())]
+        command = [sys.executable, "-P", "-m", __name__, str(its.fileno())]
+        with its, signals_blocked():
             self._process = subprocess.Popen(command, pass_fds=(its.fileno(),))
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            its.close()
         self._channel = Channel(Connection(ours.detach()))
         self._channel.send((sys.path, imported_files()))
 

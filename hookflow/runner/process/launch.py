@@ -25,7 +25,7 @@ from hookflow.events.run_lock import Locks, release, share, try_lock
 from hookflow.events.rundir import Parent, RunDir, short, write_whole
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, dump, load, missing_objects
-from hookflow.runner.process.signals import SIGNALS
+from hookflow.runner.process.signals import SIGNALS, signals_blocked
 from hookflow.version import __version__
 
 
@@ -192,14 +192,11 @@ def _python(
     The working directory is not searched for modules (`-P`): a `json.py` that lies there is not taken for the standard
     library's.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which a child process inherits
-    try:
-        command = [sys.executable, "-P", "-m", module, *arguments]
-        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        env = {**os.environ, **environment} if environment else None
+    command = [sys.executable, "-P", "-m", module, *arguments]
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+    env = {**os.environ, **environment} if environment else None
+    with signals_blocked():
         return subprocess.Popen(command, **streams, start_new_session=True, pass_fds=descriptors, env=env)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def hand_on_signals(child: subprocess.Popen[bytes], pressed: list[int]) -> None:

@@ -61,6 +61,16 @@ class Rewind(BaseException):
 
 
 @contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Block the signals that end a run: a process that is started meanwhile inherits that."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+@contextmanager
 def handlers_put_back() -> Iterator[None]:
     """Restore the handlers of signals, and the blocked ones, on exit."""
     if threading.current_thread() is not threading.main_thread():
