@@ -258,15 +258,16 @@ class Unsaved:
             if getattr(type(hook), "state_dict", Hook.state_dict) is Hook.state_dict
         }
         self._known = {id(thing) for thing in (*known, *self._owners.values())}
-        self.look()
+        self._before: dict[str, dict[str, Hashable]] = {}
 
     def look(self) -> None:
+        """Note the attributes as they are now; without that there are no warnings."""
         self._before = {name: dict(self._marks(owner)) for name, owner in self._owners.items()}
 
     def warnings(self) -> Iterator[str]:
         """Yield a warning for each owner of attributes that have changed."""
-        for name, owner in self._owners.items():
-            before = self._before[name]
+        for name, before in self._before.items():
+            owner = self._owners[name]
             if changed := [attribute for attribute, mark in self._marks(owner) if before.get(attribute) != mark]:
                 yield (
                     f"{name} changes {', '.join(changed)} while it trains, and no checkpoint holds that: a resumed run "

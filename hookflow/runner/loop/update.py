@@ -11,8 +11,6 @@ from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError, first_few
 from hookflow.graph.slots import root
-from hookflow.hooks.builtin.schedules import AccumulationSchedule
-from hookflow.hooks.lightning import AccumulationHook
 from hookflow.hooks.tensors import is_sharded
 from hookflow.runner.builder.selectors import Trained
 from hookflow.runner.logging.timing import BACKWARD, OPTIMIZER
@@ -134,6 +132,9 @@ class Update:
 
     def check_again(self, hook: str) -> None:
         """Raise UserError where a hook cannot compute the gradients of each batch a second time."""
+        from hookflow.hooks.builtin.schedules import AccumulationSchedule
+        from hookflow.hooks.lightning import AccumulationHook
+
         parts = self._parts
         obstacles = {
             "the task steps its optimizers itself": steps_itself(parts.task),
