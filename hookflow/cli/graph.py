@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
@@ -32,6 +32,7 @@ from hookflow.numbers import counted, duration, percent
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
+    from hookflow.monitor.costs import Cost
 
 
 def part_of(plan: Plan, points: Collection[str] = (), hook: str | None = None) -> Plan:
@@ -114,12 +115,12 @@ def graph(
         drawing = as_json(part.to_json())
     elif chosen == "text":
         width = max(40, shutil.get_terminal_size().columns)
-        times = _times(opened.run, part, "{count:>9} {p50:>8} {device}{share:>5}")
+        times = _times(opened.run, part, _in_columns)
         drawing = as_text(part, title, width, colour, times)
     elif chosen in ("mermaid", "dot"):
         drawing = {"mermaid": as_mermaid, "dot": as_dot}[chosen](part, title)
     else:
-        times = _times(opened.run, part, "{count} × {short}, {device}{share} % of iterations", "{} on the device, ")
+        times = _times(opened.run, part, _in_words)
         drawing = {"svg": as_svg, "html": as_html}[chosen](part, title, times)
     if out is None:
         echo(drawing, coloured=colour)
@@ -127,11 +128,8 @@ def graph(
         write_file(out, drawing + "\n")
 
 
-def _times(run: RunDir | None, plan: Plan, form: str, on_device: str = "{:>8} ") -> dict[int, str]:
-    """Return in a `form` what the bindings took in the last attempt of a run: firings, median, share of iterations.
-
-    Where the run has device times, there is the mean of the last minute, too, in the form `on_device`.
-    """
+def _times(run: RunDir | None, plan: Plan, written: Callable[[Cost, bool], str]) -> dict[int, str]:
+    """Return what the bindings took in the last attempt of a run, `written` with whether the run has device times."""
     if run is None:
         return {}
     from hookflow.monitor.costs import cost_of
@@ -140,18 +138,22 @@ def _times(run: RunDir | None, plan: Plan, form: str, on_device: str = "{:>8} ")
 
     live = Live(run, kept=True)
     live.read_all()
-    pace, result = Pace.of(live.state), dict[int, str]()
-    has_device = live.state.first.device.iteration() is not None
-    for binding in plan.bindings:
-        cost = cost_of(live.state, plan, pace, binding, whole=True)
-        if cost.ns is not None:
-            share = "·" if cost.share is None else percent(cost.share)
-            p50 = duration(cost.ns)
-            device = on_device.format(duration(cost.device)) if cost.device else " " * len(on_device.format(""))
-            device *= has_device
-            text = form.format(count=f"{cost.count:,}", p50=p50, short=p50.strip(), device=device, share=share)
-            result[binding.id] = " ".join(text.split()).replace(", · % of iterations", "") if "×" in form else text
-    return result
+    pace, has_device = Pace.of(live.state), live.state.first.device.iteration() is not None
+    costs = {binding.id: cost_of(live.state, plan, pace, binding, whole=True) for binding in plan.bindings}
+    return {id_: written(cost, has_device) for id_, cost in costs.items() if cost.ns is not None}
+
+
+def _in_columns(cost: Cost, has_device: bool) -> str:
+    """Return firings, median and share of the iterations, and before that the mean on the device, if runs have any."""
+    share = "·" if cost.share is None else percent(cost.share)
+    device = f"{duration(cost.device) if cost.device else '':>8} " * has_device
+    return f"{cost.count:>9,} {duration(cost.ns or 0.0):>8} {device}{share:>5}"
+
+
+def _in_words(cost: Cost, has_device: bool) -> str:
+    device = f", {duration(cost.device).strip()} on the device" if has_device and cost.device else ""
+    share = "" if cost.share is None else f", {percent(cost.share)} % of iterations"
+    return f"{cost.count:,} × {duration(cost.ns or 0.0).strip()}{device}{share}"
 
 
 def _switched_off(run: RunDir) -> tuple[tuple[str, int], ...]:
