@@ -33,7 +33,7 @@ GLYPHS = {
     "finished": "✓",
     "failed": "✗",
 }
-"""Of the conditions that a run can be in."""
+"""The signs of a run's conditions."""
 
 _values: dict[str, str] = {}
 _references: dict[str, str] = {}

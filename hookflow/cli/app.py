@@ -59,7 +59,7 @@ def function_of(command: str) -> Callable[..., Any]:
 
 
 class OnDemand(Mapping[str, Any]):
-    """The commands by name, each made when it is asked for."""
+    """The commands by name, each made at its first use."""
 
     def __getitem__(self, name: str) -> Any:
         if name not in PLACES.keys() | RENAMED:

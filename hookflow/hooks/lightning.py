@@ -99,7 +99,7 @@ SLOTS: Mapping[str, tuple[Slots, Slots]] = {
         {**dict.fromkeys((*EVALUATED, "after_train"), ("model",)), **CHECKPOINT},
     ),
 }
-"""What callbacks of Lightning's own read and write, and so do those that are derived from them."""
+"""The slots that Lightning's own callbacks read and write, and classes that are derived from them."""
 
 
 def is_lightning(kind: object) -> bool:

@@ -85,7 +85,7 @@ SLOTS: Mapping[str, tuple[Slots, Slots]] = {
     ),
     "SyncBuffersHook": ((), dict.fromkeys(("before_val_epoch", "after_train_epoch"), ("model",))),
 }
-"""What hooks of MMEngine's own read and write, and so do those that are derived from them."""
+"""The slots that MMEngine's own hooks read and write, and classes that are derived from them."""
 
 
 def has_base(kind: object, is_base: Callable[[type], bool]) -> bool:

@@ -164,7 +164,7 @@ class Loop:
 
     @property
     def evaluator(self) -> SimpleNamespace:
-        """What the split's evaluator knows of the dataset."""
+        """The facts about the dataset that the split's evaluator has."""
         return SimpleNamespace(dataset_meta=getattr(self.dataloader.dataset, "metainfo", None))
 
     @property

@@ -658,8 +658,8 @@ class HookNode(Firing, _Node):
     over_budget: Literal["warn", "throttle"] = "warn"
     """The consequence of taking more: a warning, or it skips firings until it is within its budget."""
     offload: bool | Literal["auto", "process"] = False
-    """Whether it fires in a thread of its own, or in a "process", on copies of what it reads; "auto": in a thread where
-    nothing stands in the way."""
+    """Whether it fires in a thread of its own, or in a "process", on copies of what it reads; "auto": in a thread if it
+    can."""
     queue: int = Field(default=2, ge=1)
     """The firings of an offloaded hook that may wait for its thread or process."""
     when_full: Literal["wait", "drop", "coalesce"] = "wait"

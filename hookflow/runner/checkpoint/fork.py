@@ -112,11 +112,11 @@ class Fork:
         done, batches = position["batch_idx"], len(train)
         examples = position.get("examples", done * then)
         if (examples or not done) and (sizes or now):
-            ends = [*accumulate(sizes)] or [now * k for k in range(1, batches + 1)]
-            whole = ends[-1] if sizes else train.info["examples"]
-            done = batches if whole and examples >= whole else bisect_right(ends, examples)
+            totals = [*accumulate(sizes)] or [now * k for k in range(1, batches + 1)]
+            whole = totals[-1] if sizes else train.info["examples"]
+            done = batches if whole and examples >= whole else bisect_right(totals, examples)
             done -= done % group if done < batches else 0
-            place = ends[done - 1] if done else 0
+            place = totals[done - 1] if done else 0
             if done < batches and (again := examples - place) and "next" not in state["data"].get("train", {}):
                 self.say(f"the place in the epoch is example {place:,}: {again:,} examples are trained again")
         else:
@@ -253,7 +253,7 @@ class Fork:
     def _try_step(
         self, optimizer: Optimizer, settings: Sequence[State], moved: dict[int, State], problem: Problem
     ) -> None:
-        """Step a copy of one parameter a group. What the settings need and the saved state lacks begins with zeros.
+        """Step a copy of one parameter a group. Entries that the saved state lacks begin with zeros.
 
         Raises UserError where an optimizer without a state begins it otherwise.
         """
