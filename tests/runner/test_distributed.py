@@ -18,6 +18,7 @@ from hookflow.errors import UserError, Where
 from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import DistributedSection
+from hookflow.runner.builder.build import with_sync_batch_norm
 from hookflow.runner.data.loader_parts import BatchSharding
 from hookflow.runner.distributed.consensus import Alone
 from hookflow.runner.distributed.parallel import (
@@ -139,6 +140,32 @@ def test_the_backend_fits_the_device() -> None:
     assert backend_of(asked["nccl"], GPU, here) == "nccl"
     with pytest.raises(UserError, match="this run computes on cpu"):
         backend_of(asked["nccl"], CPU, here)
+
+
+def test_synchronised_batch_norms_keep_their_state_and_names() -> None:
+    """Whatever their settings, at any depth; and only where they can be computed, which no CPU can."""
+    model = nn.Sequential()
+    model.add_module("conv", nn.Conv2d(3, 4, 1))
+    model.add_module("norms", nn.ModuleList([nn.BatchNorm2d(4, eps=0.1, momentum=None), nn.BatchNorm1d(4)]))
+    model.add_module("bare", nn.BatchNorm2d(4, affine=False, track_running_stats=False).eval())
+    model.add_module("other", nn.InstanceNorm2d(4, affine=True))
+    model.norms[1].weight.requires_grad_(False)  # type: ignore[index, union-attr]
+    parameters, state = dict(model.named_parameters()), model.state_dict()
+    with pytest.raises(UserError, match="SyncBatchNorm requires a GPU"):
+        with_sync_batch_norm(model, CPU, here("distributed.sync_batch_norm"))
+    converted: Any = with_sync_batch_norm(model, GPU, here("distributed.sync_batch_norm"))
+    norms = [*converted.norms, converted.bare]
+    assert [type(module) for module in norms] == [nn.SyncBatchNorm] * 3
+    assert [(norm.eps, norm.momentum, norm.training) for norm in norms] == [
+        (0.1, None, True),
+        (1e-5, 0.1, True),
+        (1e-5, 0.1, False),
+    ]
+    assert type(converted.other) is nn.InstanceNorm2d
+    assert all(parameter is parameters[name] for name, parameter in converted.named_parameters())
+    assert converted.state_dict().keys() == state.keys()
+    assert all(torch.equal(value, state[name]) for name, value in converted.state_dict().items())
+    assert {norm.process_group for norm in norms} == {None}, "the statistics are those of all ranks"
 
 
 def test_units_are_the_outermost_that_a_glob_matches() -> None:

@@ -175,10 +175,7 @@ class _Builder:
             )
             self.weights |= {name: loaded} if self.fresh else {}
         if self.ranks.world > 1 and self.pipeline.distributed.sync_batch_norm:
-            if device.type == "cpu":
-                where = self.places.of("distributed.sync_batch_norm")
-                raise UserError(Problem("SyncBatchNorm requires a GPU", where, "leave out distributed.sync_batch_norm"))
-            made = nn.SyncBatchNorm.convert_sync_batchnorm(made)  # type: ignore[no-untyped-call]
+            made = with_sync_batch_norm(made, device, self.places.of("distributed.sync_batch_norm"))
         layout = torch.channels_last if self.pipeline.run.channels_last else torch.preserve_format
         dtype = WHOLE.get(self.pipeline.run.precision)
         model: nn.Module = made.to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
@@ -289,6 +286,16 @@ class _Builder:
 def _taken(make: Maker, offers: Mapping[str, Any]) -> dict[str, Any]:
     takes = {p.name for p in parameters_of(make)}
     return {name: value for name, value in offers.items() if name in takes}
+
+
+def with_sync_batch_norm(model: nn.Module, device: torch.device, where: Where) -> nn.Module:
+    """Return a model with `SyncBatchNorm` in place of its batch norms, whose parameters, buffers and names stay.
+
+    Raises UserError where the device cannot compute it.
+    """
+    if device.type == "cpu":
+        raise UserError(Problem("SyncBatchNorm requires a GPU", where, "leave out distributed.sync_batch_norm"))
+    return nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-any-return, no-untyped-call]
 
 
 COMPILERS = {"c": ("C", "CC", ("gcc", "clang")), "c++": ("C++", "CXX", ("g++", "clang++"))}
