@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.pipeline.problems import wrong_value
+from hookflow.pipeline.problems import refusals, wrong_value
 from hookflow.pipeline.references import environment_keys
 from hookflow.pipeline.schema import Component
 from hookflow.pipeline.use import FOLDER, refer
@@ -160,7 +160,7 @@ def _wrong_value(
         _as_annotated(make, name, value)
     except ValidationError as error:
         reference = next((text for _, text in environment_keys(written)), "")
-        details = error.errors(include_url=False)[0]
+        _, details = next(refusals(error))
         key = str(details["loc"][-1]) if details["loc"] else ""
         tables = argument_type(make, name).json_schema().get("$defs", {}).values()
         known = {key for table in tables for key in table.get("properties", ())}

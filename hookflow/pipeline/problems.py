@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date, time
+from itertools import groupby, islice
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -42,10 +43,11 @@ def type_words(schema: Mapping[str, Any], definitions: Mapping[str, Mapping[str,
     return ""
 
 
+_BOOL = "true or false"
 _KINDS = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "an integer"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
-    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), _BOOL),
     **dict.fromkeys(("list_type", "tuple_type"), "a list"),
     **dict.fromkeys(("dict_type", "model_type"), "a table"),
     "string_type": "a string",
@@ -58,6 +60,7 @@ _BOUNDS = {
 }
 NOTHING: Mapping[Key, str] = {}
 _TAGS = ("<name>", "<table>", "<list>", "<one>", "<several>", "[key]")
+_MEMBERS = ("bool", "int", "float")
 _EXAMPLES = {
     "run": '[run] with name = "…" and max_epochs = …',
     "model": '[model] with use = "package.module:Name"',
@@ -75,8 +78,7 @@ def explain(
     Values of the environment are shown as `written`, by key: it may be a secret.
     """
     result = []
-    for details in error.errors(include_url=False)[: 2 * SHOWN]:  # some may be about one key
-        key = key_of(details)
+    for key, details in islice(refusals(error), 2 * SHOWN):
         match details["type"]:
             case "extra_forbidden":
                 message, hint = _unknown(key, details["input"])
@@ -92,9 +94,22 @@ def explain(
     return result
 
 
+def refusals(error: ValidationError) -> Iterator[tuple[Key, ErrorDetails]]:
+    """Yield an error for each key that is at fault; those of a union's members are one, with the choices of all."""
+    for key, errors in groupby(error.errors(include_url=False), key_of):
+        members = [*errors]
+        details = next((each for each in members if each["type"] == "literal_error"), members[0])
+        if details["type"] == "literal_error" and any(_KINDS.get(each["type"]) == _BOOL for each in members):
+            details["ctx"]["expected"] += ", true, false"
+        yield key, details
+
+
 def key_of(details: ErrorDetails) -> Key:
-    """Return the key that an error is about."""
-    return tuple(str(part) for part in details["loc"] if part not in _TAGS)
+    """Return the key that an error is about, without the member of a union that refuses its value."""
+    key = tuple(str(part) for part in details["loc"] if part not in _TAGS)
+    last = key[-1] if key else ""
+    is_member = last.startswith("literal[") or (last in _MEMBERS and details["type"].startswith(f"{last}_"))
+    return key[:-1] if is_member else key
 
 
 def wrong_value(details: ErrorDetails, name: str, written: str = "") -> tuple[str, str]:
@@ -110,9 +125,10 @@ def wrong_value(details: ErrorDetails, name: str, written: str = "") -> tuple[st
         case _ if written:
             return f"{name} cannot be {shown}", ""
         case "literal_error":
-            choices = [choice.strip("'") for choice in context["expected"].replace(" or ", ", ").split(", ")]
-            one_of = ", ".join(f'"{choice}"' for choice in choices)
-            return f"{name} must be one of {one_of}, not {shown}", nearest(str(value), choices)
+            choices = context["expected"].replace("'", '"').replace(" or ", ", ")
+            mended = _mend("bool_type", value) if "true" in choices else ""
+            hint = mended or nearest(str(value), [choice.strip('"') for choice in choices.split(", ")])
+            return f"{name} must be one of {choices}, not {shown}", hint
         case "too_short":
             return f"{name} must not be empty", ""
         case "value_error":
@@ -182,8 +198,9 @@ def _shown(value: Any) -> str:
 
 def _mend(kind: str, value: Any) -> str:
     """Return how to write a value that is right but for its shape."""
-    plain = isinstance(value, str) and (value.isdecimal() or value in ("true", "false"))
-    if _KINDS[kind] in ("an integer", "true or false") and plain:
+    if isinstance(value, str) and (
+        value in ("true", "false") if _KINDS[kind] == _BOOL else _KINDS[kind] == "an integer" and value.isdecimal()
+    ):
         return f"without the quotes: {value}"
     if kind == "list_type" and isinstance(value, str):
         return f'write ["{value}"]'
