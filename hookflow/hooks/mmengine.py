@@ -210,16 +210,18 @@ class MMEngineHook(Hook):
         self._runner: Callable[[], Runner] | None = None
         """Returns the runner, which all hooks share: what changes in it is no change of this hook."""
         self._saved: Mapping[str, Any] | None = None
-        """The state of the message hub, until the runner of this run is known."""
+        """The state that has been loaded, until the runner of this run is known."""
 
     def call(self, stage: str, runner: Runner, offered: dict[str, Any]) -> None:
         """Call the hook's method, in the modes and with the counters of MMEngine's Runner."""
         import torch
 
-        self._runner = self._runner or runner.itself
-        if self._saved is not None:
-            runner.load_hub(self._saved)
-            self._saved = None
+        if self._runner is None:
+            self._runner = runner.itself
+            runner.keeper = runner.keeper or id(self)
+            if self._saved is not None:
+                runner.resume(self._saved["hub"])
+                self._saved = None
         if stage in LOOP and runner.by_iterations:
             return
         if stage == "after_train" and runner.by_iterations:
@@ -253,15 +255,17 @@ class MMEngineHook(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         runner = self._runner and self._runner()
-        hub = self._saved or (runner.hub_state() if runner and self._keeps_hub(runner.run) else None)
+        hub = runner.hub_state() if runner and runner.keeper == id(self) else None
+        if runner is None and self._saved is not None:
+            hub = self._saved["hub"]
         return {"numbers": changed(numbers_of(vars(self.hook)), self._initial), "hub": hub}
-
-    def _keeps_hub(self, run: Run) -> bool:
-        return next(hook for hook in run.hooks.values() if isinstance(hook, MMEngineHook)) is self
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         vars(self.hook).update(state["numbers"])
-        self._saved = state["hub"]
+        if self._runner is None:
+            self._saved = state
+        else:
+            self._runner().resume(state["hub"])
 
 
 def _as_config(value: Any) -> Any:

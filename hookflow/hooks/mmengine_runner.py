@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -32,6 +33,37 @@ def numbers_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
     python = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
     return {name: value for name, value in python.items() if type(value) in (bool, int, float, torch.Tensor)}
+
+
+ARRAY = "array of NumPy"
+"""The key of an array, or of a number of NumPy, that is saved as a tensor."""
+
+
+def packed(value: Any) -> Any:
+    """Return a copy of a value as a checkpoint can have it. Raises TypeError where none can."""
+    import numpy as np
+    import torch
+
+    if isinstance(value, np.ndarray | np.generic):
+        return {ARRAY: torch.from_numpy(np.array(value))}
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if type(value) in (dict, OrderedDict):
+        return type(value)((packed(key), packed(item)) for key, item in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(map(packed, value))
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return value
+    raise TypeError(f"a {type(value).__module__}.{type(value).__qualname__}")
+
+
+def unpacked(value: Any) -> Any:
+    """Return a copy of the value that `packed` has been called with."""
+    if isinstance(value, dict):
+        array = value.get(ARRAY)
+        items = ((key, unpacked(item)) for key, item in value.items())
+        return type(value)(items) if array is None else array.numpy().copy()[()]
+    return type(value)(map(unpacked, value)) if isinstance(value, list | tuple) else value
 
 
 def changed(values: Mapping[str, Any], initial: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,8 +292,13 @@ class Runner:
         self.param_schedulers: list[Any] = []
         self.message_hub, self.logger = self._instances()
         self._loaders: dict[str, DataLoader] = {}
+        self._warned: set[str] = set()
+        self.keeper: int | None = None
+        """The identity of the hook whose state has the message hub: the first that is called."""
         self._epoch: int | None = None
         """The epoch whose beginning a resumed run shows again."""
+        self._begin = 0
+        """The iterations that were done before this attempt."""
         if self.distributed and not hasattr(run.model, "module"):
             vars(run.model)["module"] = run.model  # as MMEngine wraps it there
 
@@ -292,12 +329,32 @@ class Runner:
 
     @contextmanager
     def at(self, stage: str, epoch: int | None = None) -> Iterator[None]:
-        """Show the counters of a point; of the one that begins an earlier epoch, if that is given."""
+        """Show the counters and the mode of a point; of the one that begins an earlier epoch, if that is given."""
         self.stage, self._epoch = stage, epoch
+        try:
+            with nullcontext() if stage.endswith("_iter") or "checkpoint" in stage else self._mode():
+                yield
+        finally:
+            self.stage, self._epoch = "", None
+
+    @contextmanager
+    def _mode(self) -> Iterator[None]:
+        """Show the mode of the network outside the batches, and undo what a hook does to it there.
+
+        MMEngine's loops set the mode of all modules behind `before_train_epoch`, `before_val_epoch` and
+        `before_test_epoch`, so a validation leaves it in evaluation.
+        """
+        model, whole = self.model, self.model.training
+        modes = {module: module.training for module in model.modules()}
+        if self.run.metrics_at == self.run.iter != self._begin:
+            model.eval()
+        elif self.stage in ("before_val_epoch", "before_test_epoch"):
+            model.train()
         try:
             yield
         finally:
-            self.stage, self._epoch = "", None
+            for module in model.modules():  # a hook may have added one
+                module.training = modes.get(module, whole)
 
     @property
     def iter(self) -> int:
@@ -359,20 +416,44 @@ class Runner:
         return int(self.cfg.run.seed)
 
     def hub_state(self) -> dict[str, Any]:
-        """Return the scalars of the message hub, float64 and int64 (count,), and the numbers of its information."""
+        """Return what the message hub resumes: scalars, float64 and int64 (count,), and information.
+
+        What no checkpoint can have of that is named in a warning.
+        """
         import torch
 
-        hub = self.message_hub
-        columns = {name: buffer.data for name, buffer in hub.log_scalars.items()}
+        hub = self.message_hub  # its own state_dict() warns at each call of what it cannot copy
+        kept = {name for name, resumed in hub._resumed_keys.items() if resumed}
+        columns = {name: buffer.data for name, buffer in hub.log_scalars.items() if name in kept}
         scalars = {name: [torch.from_numpy(column.copy()) for column in data] for name, data in columns.items()}
-        return {"scalars": scalars, "infos": numbers_of(hub.runtime_info)}
+        infos = {}
+        for name, value in hub.runtime_info.items():
+            if name not in kept:
+                continue
+            try:
+                infos[name] = packed(value)
+            except TypeError as error:
+                message = f'"{name}" of MMEngine\'s message hub is in no checkpoint: {error} cannot be loaded again'
+                self._warn_once(message)
+        return {"scalars": scalars, "infos": infos}
 
-    def load_hub(self, state: Mapping[str, Any]) -> None:
+    def _warn_once(self, warning: str) -> None:
+        if warning not in self._warned:
+            self._warned.add(warning)
+            self.run.say(warning, "warn")
+
+    def resume(self, hub: Mapping[str, Any] | None) -> None:
+        """Begin where the run is; `hub` is the state of the message hub, if the hook that is resumed keeps it."""
         from mmengine.logging import HistoryBuffer
 
-        for name, (values, counts) in state["scalars"].items():
-            self.message_hub.log_scalars[name] = HistoryBuffer(values.numpy(), counts.numpy())
-        self.message_hub.runtime_info.update(state["infos"])
+        self._begin = self.run.iter
+        if hub is not None:
+            scalars = {
+                name: HistoryBuffer(*(column.numpy() for column in data)) for name, data in hub["scalars"].items()
+            }
+            infos = unpacked(hub["infos"])
+            keys = dict.fromkeys((*scalars, *infos), True)
+            self.message_hub.load_state_dict({"log_scalars": scalars, "runtime_info": infos, "resumed_keys": keys})
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"hookflow's view of MMEngine's Runner has no {name}")

@@ -96,6 +96,10 @@ class Run(Protocol):
         """The metrics of the latest validation or test."""
 
     @property
+    def metrics_at(self) -> int:
+        """The iterations that were done when the latest metrics were measured."""
+
+    @property
     def step_skipped(self) -> bool:
         """At `after_train_iter`: whether this iteration has left a step out, as asked or for what was not finite."""
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine.hooks import Hook
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
@@ -47,6 +51,31 @@ def _method(stage: str) -> Any:
 
 for _stage in Hook.stages:
     setattr(Recorder, _stage, _method(_stage))
+
+
+class Ends:
+    """End the process behind the validation of an iteration, as a scheduler does."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def after_val(self, run: Any) -> None:
+        if run.iter == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Informs(Hook):  # type: ignore[misc]
+    """Keep information in the message hub, and tell what a resumed run has of it."""
+
+    def before_train(self, runner: Any) -> None:
+        runner.logger.info(f"resumed: {dict(runner.message_hub.runtime_info)}")
+
+    def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        hub = runner.message_hub
+        hub.update_info("best", {"names": ("a", None), "at": [runner.iter]})
+        hub.update_info("sigmas", np.array([0.5, 0.25], np.float32) if runner.iter else np.float64(0.5))
+        hub.update_info("passing", "text", resumed=False)
+        hub.update_info("lock", {"of": [threading.Lock()]})
 
 
 class Asks(Hook):  # type: ignore[misc]

@@ -70,7 +70,7 @@ def loader(examples: int) -> DataLoader[Any]:
     return DataLoader(data, batch_size=4)  # type: ignore[arg-type]
 
 
-def train_theirs(folder: Path, length: dict[str, Any], hook: Any) -> None:
+def train_theirs(folder: Path, length: dict[str, Any], hook: Any, **resume: Any) -> None:
     """Train and test by MMEngine's Runner, without hooks of its own but the one that saves."""
     by_epoch = length["by_epoch"]
     none = dict.fromkeys(("runtime_info", "timer", "sampler_seed", "logger", "param_scheduler"))
@@ -90,8 +90,9 @@ def train_theirs(folder: Path, length: dict[str, Any], hook: Any) -> None:
         default_hooks={**none, "checkpoint": saves},
         custom_hooks=[hook],
         log_level="ERROR",
-        experiment_name=folder.name,
+        experiment_name=f"{folder.name}, {len(resume)}",
         default_scope="mmengine",
+        **resume,
     )
     runner.train()
     runner.test()

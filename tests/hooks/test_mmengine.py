@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ LENGTHS = {
     "epochs": ("max_epochs = 2\nval_every = 1", {"by_epoch": True, "max_epochs": 2, "val_interval": 1}),
     "iterations": ("max_iters = 5\nval_every = 2", {"by_epoch": False, "max_iters": 5, "val_interval": 2}),
 }
+CUTS = {"epochs": (3, "epoch_1.pth"), "iterations": (2, "iter_2.pth")}
+"""The iteration at whose validation a run is ended, and MMEngine's checkpoint from just before that validation."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -40,33 +42,68 @@ def _mmengine() -> Iterator[None]:
 def comparable(seen: list[Any]) -> list[Any]:
     """Return calls without what differs, as docs/coming-from.md says.
 
-    That is the place of a save, the pair of `after_run` and `before_run` between training and test, and the mode of the
-    network outside the batches.
+    That is the place of a save, the pair of `after_run` and `before_run` between training and test, and the epochs
+    that a resumed run begins again before its training.
     """
-    calls = [call for call in seen if "checkpoint" not in call[0]]
+    calls = [call for call in seen if call[0] != "before_save_checkpoint"]
     between = {k for k, (a, b) in enumerate(pairwise(calls)) if (a[0], b[0]) == ("after_run", "before_run")}
     calls = [call for k, call in enumerate(calls) if not {k, k - 1} & between]
-    return [(*call[:5], call[5] if call[0].endswith("_iter") else None, *call[6:]) for call in calls]
+    begins = [call[0] for call in calls].index("before_train")
+    return [call for k, call in enumerate(calls) if k > begins or call[0] != "before_train_epoch"]
+
+
+@pytest.fixture
+def mm(tmp_path: Path) -> Callable[[str], Path]:
+    """Write the pipeline of `mm_training`, of a length; return its file."""
+    from tests.hooks.mm_training import PIPELINE
+
+    def write(length: str) -> Path:
+        file = tmp_path / "mm.toml"
+        file.write_text(PIPELINE.replace("LENGTH", length))
+        return file
+
+    return write
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("length", LENGTHS)
-def test_a_hook_sees_the_same_calls_arguments_and_counters(trained: Trained, tmp_path: Path, length: str) -> None:
+def test_a_hook_sees_the_same_calls_arguments_counters_and_modes(
+    trained: Trained, mm: Any, tmp_path: Path, length: str
+) -> None:
     from tests.hooks.mm_hooks import SEEN, Recorder
-    from tests.hooks.mm_training import PIPELINE, train_theirs
+    from tests.hooks.mm_training import train_theirs
 
     ours, theirs = LENGTHS[length]
     SEEN.clear()
     train_theirs(tmp_path / "theirs", theirs, Recorder())
     expected = [*SEEN]
     SEEN.clear()
-    file = tmp_path / "mm.toml"
-    file.write_text(PIPELINE.replace("LENGTH", ours))
-    trained(pipeline=file)
+    trained(pipeline=mm(ours))
     assert comparable(SEEN) == comparable(expected)
     saved = [call for call in SEEN if call[0] == "before_save_checkpoint"]
     assert saved
     assert all(call[-1] == [("has", True)] for call in saved)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_hook_of_a_resumed_run_sees_the_same(
+    trained: Trained, train_here: Any, mm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: str
+) -> None:
+    from tests.hooks.mm_hooks import SEEN, Recorder
+    from tests.hooks.mm_training import train_theirs
+
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # MMEngine's own resume fails without it
+    (ours, theirs), (at, checkpoint) = LENGTHS[length], CUTS[length]
+    train_theirs(tmp_path / "theirs", theirs, Recorder())
+    SEEN.clear()
+    train_theirs(tmp_path / "theirs", theirs, Recorder(), resume=True, load_from=str(tmp_path / "theirs" / checkpoint))
+    expected = [*SEEN]
+    run_dir = trained(f'hooks.ends={{use="tests.hooks.mm_hooks:Ends", args={{at={at}}}}}', pipeline=mm(ours), code=143)
+    SEEN.clear()
+    assert train_here(run_dir, resume=True) == 0, reason(run_dir)
+    assert comparable(SEEN) == comparable(expected)
+    assert ("after_load_checkpoint", 0, 0) in [call[:3] for call in SEEN]
 
 
 ALL = [
@@ -83,7 +120,11 @@ ALL = [
 def test_hooks_of_mmengine_s_own_do_their_work_and_resume_to_the_bit(
     resumes_alike: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from mmengine.hooks import RuntimeInfoHook
+
     monkeypatch.setattr("tests.runner.same.MEASURED", {"samples_per_s"})
+    # The name and the file of each run would be in the message hub.
+    monkeypatch.setattr(RuntimeInfoHook, "before_run", lambda self, runner: None)
     cut = resumes_alike(*ALL, "hooks.ema.enabled=false", point="after_train_iter", at=7)
     state: Any = final_state(cut)
     average = state["mmengine"]["ema_state_dict"]
@@ -92,6 +133,23 @@ def test_hooks_of_mmengine_s_own_do_their_work_and_resume_to_the_bit(
     hubs = [each["hub"] for each in state["hooks"].values() if isinstance(each, dict) and each.get("hub")]
     assert len(hubs) == 1
     assert len(hubs[0]["scalars"]["train/loss"][0]) == 15
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_checkpoint_has_the_information_of_the_message_hub_and_names_what_it_cannot_have(
+    trained: Trained, train_here: Any
+) -> None:
+    ends = 'hooks.ends={use="tests.hooks.mm_hooks:Ends", args={at=5}}'
+    run_dir = trained('hooks.informs={use="tests.hooks.mm_hooks:Informs"}', ends, code=143)
+    assert train_here(run_dir, resume=True) == 0, reason(run_dir)
+    resumed = [text for text in messages(run_dir) if text.startswith("resumed: ")]
+    assert resumed == [
+        "resumed: {}",
+        "resumed: {'best': {'names': ('a', None), 'at': [4]}, 'sigmas': array([0.5 , 0.25], dtype=float32)}",
+    ]
+    assert [text for text in messages(run_dir, "warn") if "hub" in text] == [
+        '"lock" of MMEngine\'s message hub is in no checkpoint: a _thread.lock cannot be loaded again'
+    ] * 2, "once in each attempt"
 
 
 SWITCHES = (

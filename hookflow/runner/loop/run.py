@@ -106,6 +106,7 @@ class Run(_Reports):
     is_predicting = _of("_state.is_predicting")
     split = _of("_state.split")
     metrics = _of("_state.metrics")
+    metrics_at = _of("_state.metrics_at")
     handle = _of("_module_hooks.handle")
     handles = _of("_module_hooks.handles")
 
