@@ -72,7 +72,7 @@ def mark_of(tensor: Tensor) -> str:
     import torch
 
     data = tensor.detach().reshape(-1).view(torch.uint8).cpu()
-    return f"{tensor.dtype} {tuple(tensor.shape)} {crc32(data.numpy()):08x}"
+    return f"{tensor.dtype} {tuple(tensor.shape)} {crc32(data.numpy().data):08x}"
 
 
 def with_frozen(weights: Mapping[str, Any], frozen: Mapping[str, str], model: nn.Module) -> dict[str, Any]:

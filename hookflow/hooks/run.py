@@ -158,6 +158,14 @@ class Run(Protocol):
     def evaluate(self, batch: Any) -> dict[str, Any]:
         """Return the outputs of the task's evaluation of a batch, computed in the run's precision."""
 
+    def loss(self, batch: Any) -> torch.Tensor:
+        """Return the loss of the task's training step on a batch, with its graph, computed in the run's precision.
+
+        Hooks inside the network fire, others do not. Over several ranks the loss has the weight of this rank's share,
+        so that the mean of the gradients is that of the whole batch. The task must not step its optimizers itself.
+        Raises UserError in an iteration whose gradients are added to those of other batches.
+        """
+
     def sum(self, value: float | torch.Tensor) -> torch.Tensor:
         """Return the sum over all ranks of a number or a tensor of any shape: a new tensor on the device.
 

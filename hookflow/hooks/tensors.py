@@ -26,6 +26,15 @@ def is_sharded(tensor: Any) -> bool:
     return hasattr(tensor, "full_tensor")  # a DTensor, whose import takes long
 
 
+def is_oom(error: BaseException) -> bool:
+    """Say whether an exception means that there was no memory left: the device's, or this machine's."""
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # the CPU's has no type
+
+
 def local(tensor: Tensor) -> Tensor:
     """Return this process's shard of a tensor, in the same memory; the tensor itself where it is not sharded."""
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]

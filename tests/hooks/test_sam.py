@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hookflow.runner.loop import update
 from tests.conftest import NewRun, Trained, reason, records
 from tests.loaders import a_list
 from tests.runner.same import final_state
@@ -67,3 +68,17 @@ def test_where_no_batch_can_be_computed_twice_is_a_mistake(trained: Trained, ove
     run_dir = trained(SAM, *overrides, code=2)
     assert why in reason(run_dir)
     assert records(run_dir, "end")[-1]["it"] == 0
+
+
+@pytest.mark.parametrize(
+    ("fact", "why"),
+    [
+        ("records_graphs", "CUDA graphs keep the outputs of one pass alone"),
+        ("is_sharded", "FSDP has sharded them"),
+    ],
+)
+def test_what_needs_a_gpu_or_fsdp_is_refused_before_the_first_iteration(
+    monkeypatch: pytest.MonkeyPatch, trained: Trained, fact: str, why: str
+) -> None:
+    monkeypatch.setattr(update, fact, lambda *given: True)
+    assert why in reason(trained(SAM, code=2))

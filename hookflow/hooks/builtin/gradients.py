@@ -142,10 +142,10 @@ class SAM(Hook):
 
     rho: Annotated[float, Field(gt=0, description="the distance of the worst weights, in the Euclidean norm")] = 0.05
 
-    def before_train(self, run: Any) -> None:  # neither call is of the public protocol
+    def before_train(self, run: Any) -> None:  # the check is not of the public protocol
         run.check_backward_again(self.name)
 
-    def after_backward(self, run: Any, batch: Any) -> None:
+    def after_backward(self, run: Run, batch: Any) -> None:
         import torch
         from torch.nn.modules.batchnorm import _NormBase
 
@@ -161,7 +161,9 @@ class SAM(Hook):
         for each in norms:
             each.momentum = 0.0
         try:
-            run.backward_again(batch)
+            for optimizer in run.optimizers.values():
+                optimizer.zero_grad()
+            run.loss(batch).backward()  # type: ignore[no-untyped-call]
         finally:
             for each, momentum in zip(norms, momenta, strict=True):
                 each.momentum = momentum

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field
 
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.tensors import local, loss_over_ranks
+from hookflow.hooks.tensors import is_oom, local, loss_over_ranks
 from hookflow.numbers import number
 from hookflow.pipeline.values import Unit, parse_amount
 
@@ -434,11 +434,11 @@ def valley(rates: Sequence[float], losses: Sequence[float]) -> float | None:
 class BatchSizeFinder(Hook):
     """Doubles the batch size until the device is out of memory, searches for the largest that fits, and stops the run.
 
-    Each size is tried in `steps` optimizer steps, at which no point fires. Between the last size that fits and the
-    first that does not, a binary search goes on. Then weights, buffers, optimizers and random numbers are as they were
-    before. A CPU does not run out of memory in time, so it needs a `limit`; elsewhere that is the number of examples of
-    the dataset, which are repeated beyond it. The training data must be a dataset with a `batch_size` in its loader.
-    It is for a run of its own, on one process.
+    Each size is tried in `steps` optimizer steps, at which only hooks inside the network fire. Between the last size
+    that fits and the first that does not, a binary search goes on. Then weights, buffers, optimizers and PyTorch's
+    random numbers are as they were before. A CPU does not run out of memory in time, so it needs a `limit`; elsewhere
+    that is the number of examples of the dataset, which are repeated beyond it. The training data must be a dataset
+    with a `batch_size` in its loader. It is for a run of its own, on one process.
     """
 
     phase = "late"
@@ -449,7 +449,7 @@ class BatchSizeFinder(Hook):
     limit: Annotated[int | None, Field(ge=1, description="the largest size to try")] = None
     steps: Annotated[int, Field(ge=1, description="optimizer steps with each size")] = 3
 
-    def before_train(self, run: Any) -> None:  # `trial` is not of the public protocol
+    def before_train(self, run: Run) -> None:
         if run.iter:
             return  # a run that is resumed has found it
         source = run.data["train"]
@@ -465,7 +465,7 @@ class BatchSizeFinder(Hook):
         before = kept(run)
 
         def fits(size: int) -> bool:
-            fit: bool = run.trial(lambda: source.batch_of([k % examples for k in range(size)]), self.steps)
+            fit = self._fits(run, lambda: source.batch_of([k % examples for k in range(size)]))
             run.say(f"batch_size_finder: {size:,} examples {'fit' if fit else 'are out of memory'}")
             return fit
 
@@ -477,6 +477,28 @@ class BatchSizeFinder(Hook):
         )
         run.say(result)
         run.stop(f"batch_size_finder: {result}")
+
+    def _fits(self, run: Run, make: Callable[[], Any]) -> bool:
+        """Take optimizer steps on batches that `make` returns; return whether there was the memory for that."""
+        import torch
+
+        fits = True
+        with torch.random.fork_rng([run.device] if run.device.type == "cuda" else []):
+            try:
+                for _ in range(self.steps):
+                    run.loss(make()).backward()  # type: ignore[no-untyped-call]
+                    for optimizer in run.optimizers.values():
+                        optimizer.step()
+                        optimizer.zero_grad()
+            except Exception as error:
+                if not is_oom(error):
+                    raise
+                fits = False
+        for optimizer in run.optimizers.values():
+            optimizer.zero_grad()
+        if run.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return fits
 
 
 def largest(fits: Callable[[int], bool], start: int, limit: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from threading import get_ident
@@ -24,8 +24,7 @@ from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.requests import NOTHING
 from hookflow.runner.loop.task import Named, evaluation_of, event_of_stream, numbers, scalar
 from hookflow.runner.loop.update import Update
-from hookflow.runner.numerics.precision import in_precision, is_oom
-from hookflow.runner.numerics.random_state import random_state, set_random_state
+from hookflow.runner.numerics.precision import in_precision
 
 
 def _of(path: str) -> Any:
@@ -167,6 +166,13 @@ class Run(_Reports):
         evaluate = in_precision(evaluation_of(self.task), self.device, self.precision, self._compiled)
         return evaluate(self, batch)  # type: ignore[no-any-return]
 
+    def loss(self, batch: Any) -> torch.Tensor:
+        if self._requests.keeps_gradients:
+            raise UserError(Problem("run.accumulate adds up the gradients of several batches; run.loss is of one"))
+        outputs = in_precision(self.task.step, self.device, self.precision, self._compiled)(self, batch)
+        weight = self._update.loss_weight
+        return outputs["loss"] if weight == 1.0 else outputs["loss"] * weight  # type: ignore[no-any-return]
+
     def sum(self, value: float | torch.Tensor) -> torch.Tensor:
         return self._reduced(value, "sum")
 
@@ -205,41 +211,7 @@ class Run(_Reports):
                 raise UserError(Problem(message, hint=f"{hint}, {LONGEST_NAME} bytes at most"))
         self._requests.save(names or ("last",), moved, keep)
 
-    def backward_again(self, batch: Any) -> None:
-        """Replace the gradients by those of the task's loss for a batch, as the weights are now.
-
-        A hook calls it at `after_backward`, and `check_backward_again` before the training.
-        """
-        step = in_precision(self.task.step, self.device, self.precision, self._compiled)
-        self._update.again(step(self, batch)["loss"])
-
     check_backward_again = _of("_update.check_again")
-
-    def trial(self, make: Callable[[], Any], steps: int) -> bool:
-        """Take optimizer steps on batches that `make` returns; return whether there was the memory for that.
-
-        No point fires, and random numbers are as they were afterwards; weights and optimizers are not.
-        """
-        step = in_precision(self.task.step, self.device, self.precision, self._compiled)
-        generators = random_state(self.device)
-        with self._state.during("start"):
-            try:
-                for _ in range(steps):
-                    self._update.drop()
-                    step(self, make())["loss"].backward()
-                    for optimizer in self.optimizers.values():
-                        optimizer.step()
-            except Exception as error:
-                if not is_oom(error):
-                    raise
-                fits = False
-            else:
-                fits = True
-        self._update.drop()
-        set_random_state(generators, self.device)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        return fits
 
     # Methods for a task that steps its optimizers itself.
 

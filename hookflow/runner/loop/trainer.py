@@ -20,7 +20,7 @@ from hookflow.graph.plan import Plan
 from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.builtin.gradients import GradClip
 from hookflow.hooks.checkpoint_files import state_key
-from hookflow.hooks.tensors import local
+from hookflow.hooks.tensors import is_oom, local
 from hookflow.pipeline.load import key_of
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.initial_weights import load_changes
@@ -44,7 +44,7 @@ from hookflow.runner.loop.run import Run, RunCopy
 from hookflow.runner.loop.sanity import Quiet, unchanged
 from hookflow.runner.loop.task import prediction_of, steps_itself
 from hookflow.runner.loop.update import Update
-from hookflow.runner.numerics.precision import free_memory, in_precision, is_oom
+from hookflow.runner.numerics.precision import free_memory, in_precision
 from hookflow.runner.process.signals import Rewind, Signals, Stop
 from hookflow.runner.process.state import RunState
 from hookflow.user_code import only_showable

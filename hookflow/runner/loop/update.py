@@ -149,17 +149,6 @@ class Update:
         for obstacle in (each for each, is_so in obstacles.items() if is_so):
             raise UserError(Problem(f'hook "{hook}" computes the gradients of a batch twice, and {obstacle}'))
 
-    def again(self, loss: Tensor) -> None:
-        """Replace the gradients of all optimizers by those of a loss, which counts as that of the iteration.
-
-        Raises UserError where a task adds up the gradients of several batches.
-        """
-        if self._requests.keeps_gradients:
-            raise UserError(Problem("run.accumulate adds up gradients, and a hook computes those of a batch twice"))
-        for clear in self._clear.values():
-            clear()
-        (loss if self.loss_weight == 1.0 else loss * self.loss_weight).backward()  # type: ignore[no-untyped-call]
-
     def clear(self, names: Collection[str]) -> None:
         """Drop the gradients of the named optimizers that a step has used."""
         for name in self._used.intersection(names):

@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from hookflow.errors import Problem, UserError
+from hookflow.hooks.tensors import is_oom
 from hookflow.numbers import counted
 from hookflow.pipeline.schema import Pipeline, RunSection
 
@@ -160,13 +161,6 @@ def _set_deterministic(put_back: ExitStack) -> None:
 
 class OutOfMemoryError(RuntimeError):
     """The memory of the device, or of this machine, does not hold what the run needs."""
-
-
-def is_oom(error: BaseException) -> bool:
-    """Say whether an exception means that there was no memory left: the device's, or this machine's."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # the CPU's has no type
 
 
 @contextmanager
