@@ -53,6 +53,23 @@ class Deep(Plain):
         self.body.extend([Block(), Block()])
 
 
+class Tied(Plain):
+    """Shares a weight, initialises it, and keeps buffers: of it, and out of checkpoints; `computes` with it, too."""
+
+    def __init__(self, computes: bool = False) -> None:
+        super().__init__()
+        self.second, self.third = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.third.weight = self.second.weight
+        nn.init.orthogonal_(self.second.weight)
+        self.register_buffer("row", self.second.weight[0].detach().clone())
+        self.register_buffer("scale", torch.rand(8), persistent=False)
+        self.built = f"built on {self.second.weight.device.type}"
+        self.norm = float(self.second.weight.detach().norm()) if computes else 1.0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.third(self.second(self.body(inputs) * self.scale) + self.row) / self.norm)  # type: ignore[no-any-return]
+
+
 class Clouds(Dataset[Any]):
     """Points of three clouds."""
 
@@ -66,6 +83,14 @@ class Clouds(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.inputs[index], self.target[index]
+
+
+class Drawn(Clouds):
+    """Points that are drawn behind whatever the model has drawn."""
+
+    def __init__(self, examples: int) -> None:
+        super().__init__(examples)
+        self.inputs += torch.rand(4)
 
 
 class Stops:
@@ -95,6 +120,11 @@ class Tells:
     def after_train(self, run: Any) -> None:
         run.say(f"weights {[float(tensor.double().sum()) for tensor in run.model.state_dict().values()]}")
         run.say(f"drawn {float(torch.rand(()))}")
+
+
+def built(run: Any) -> None:
+    """Say where the weights were built."""
+    run.say(run.model.built)
 
 
 def far(run: Any) -> None:

@@ -15,7 +15,8 @@ from hookflow.pipeline.load import load
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.dispatch.torch_hooks import check_comm_hook
-from hookflow.runner.distributed.parallel import DDP, FSDP, DDPAtStep
+from hookflow.runner.distributed.fsdp import FSDP
+from hookflow.runner.distributed.parallel import DDP, DDPAtStep
 from tests.conftest import reason, records
 from tests.distributed.clouds import Clouds, Normed
 from tests.distributed.conftest import CLOUDS, NewClouds, TrainBoth, assert_alike

@@ -20,7 +20,7 @@ from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.distributed import parallel
+from hookflow.runner.distributed import fsdp
 from tests.conftest import TESTS, NewRun, Train, messages, reason, records
 from tests.distributed.clouds import Normed
 from tests.distributed.conftest import NewClouds, TrainBoth, assert_alike
@@ -111,8 +111,7 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(
 
 def test_replicas_divide_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
-    strategy = parallel.FSDP(DistributedSection(strategy="fsdp", replicas=3), "fp32", print)
-    monkeypatch.setattr(parallel.Parallel, "parallelize", lambda *_: None)
+    strategy = fsdp.FSDP(DistributedSection(strategy="fsdp", replicas=3), "fp32", print)
     with pytest.raises(UserError, match="4 ranks cannot hold 3 replicas of the model") as refused:
         strategy.parallelize(Normed(), [], torch.device("cpu"), Where)
     assert refused.value.problems[0].hint == "choose a divisor of 4"
@@ -120,9 +119,24 @@ def test_replicas_divide_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
         DistributedSection(replicas=2)
 
 
-def test_shards_are_resumed_to_the_bit_and_read_without_ranks(
-    new_clouds: NewClouds, train_here: Train, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("computes", [False, True])
+def test_weights_are_built_once_and_sharded_to_the_bit(train_both: TrainBoth, computes: bool) -> None:
+    """The other ranks build them on the meta device, unless the model computes with them."""
+    drawn = 'data.train={use="./clouds.py:Drawn", args={examples=40}, loader={batch_size=8}}'
+    model = f'model={{use="./clouds.py:Tied", args={{computes={str(computes).lower()}}}}}'
+    built = 'hooks.built={use="./clouds.py:built", points=["before_train"]}'
+    alone, together = train_both(model, drawn, built, FSDP, "optimizer.args.lr=0.0")
+    assert_alike(alone, together)
+    assert_same(final_state(alone)["model"], final_state(together)["model"])
+    devices = ["cpu", "cpu" if computes else "meta"]
+    assert [messages_of(together, rank, "built") for rank in (0, 1)] == [[f"built on {device}"] for device in devices]
+    assert [len(messages_of(together, rank, "the whole model is built on this rank")) for rank in (0, 1)] == [
+        0,
+        computes,
+    ]
+
+
+def test_shards_are_resumed_to_the_bit_and_read_without_ranks(new_clouds: NewClouds, tmp_path: Path) -> None:
     """In the middle of an epoch, with batch norm, dropout, and gradients that are looked at before each step."""
     stops = 'hooks.stops={use="./clouds.py:Stops", args={at=4, mark="%s"}}'
     often = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]', "data.train.args.examples=44"
@@ -145,10 +159,13 @@ def test_shards_are_resumed_to_the_bit_and_read_without_ranks(
     assert not [*folder.glob("model*")], "nobody has gathered them"
     dcp_to_torch_save(folder, tmp_path / "whole.pt")
     assert_same(torch.load(tmp_path / "whole.pt")["model"], dict(states[1]["model"]))
-    model, begun = Normed(), new_clouds(normed, f'model.weights="{folder}"', "run.max_iters=1", "run.max_epochs=null")
+    model, short = Normed(), ("run.max_iters=1", "run.max_epochs=null", "optimizer.args.lr=0.0")
+    begun = new_clouds(normed, FSDP, f'model.weights="{folder}"', *short)
     hookflow.load_run(stopped.path).checkpoints[0].load_into(model, "ema")
     assert_same(dict(model.state_dict()), dict(states[1]["model_ema"]))
-    assert train_here(begun) == 0, "another run begins with them"
+    assert carry_out(begun, 2) == [0, 0], "another run begins with them"
+    for name in dict(model.named_parameters()):
+        assert_same(final_state(begun)["model"][name], states[1]["model"][name])  # type: ignore[index]
     with (folder / "__1_0.distcp").open("r+b") as file:
         file.seek(1000)
         file.write(b"wrong")

@@ -21,14 +21,12 @@ from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.builder.build import with_sync_batch_norm
 from hookflow.runner.data.loader_parts import BatchSharding
 from hookflow.runner.distributed.consensus import Alone
+from hookflow.runner.distributed.fsdp import repeated_block, units_of, unmatched_units
 from hookflow.runner.distributed.parallel import (
     OWN,
     choose_strategy,
     full_state,
     local_state,
-    repeated_block,
-    units_of,
-    unmatched_units,
 )
 from hookflow.runner.distributed.process_group import backend_of, device_of
 from hookflow.runner.distributed.rendezvous import Ranks

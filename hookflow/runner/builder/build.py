@@ -29,7 +29,8 @@ from hookflow.runner.data.base import DataContext
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.data.source import as_source, limit
 from hookflow.runner.dispatch.torch_hooks import wrong_parameters
-from hookflow.runner.distributed.parallel import choose_strategy, unmatched_units
+from hookflow.runner.distributed.fsdp import unmatched_units, without_weights
+from hookflow.runner.distributed.parallel import choose_strategy
 from hookflow.runner.distributed.process_group import device_of
 from hookflow.runner.distributed.rendezvous import ALONE, Ranks
 from hookflow.runner.loop.task import FunctionTask, steps_itself, wrong_task
@@ -95,6 +96,8 @@ class _Builder:
             self.pipeline.distributed, self.ranks, precision, self.places.of, self.say, own_steps=steps_itself(task)
         )
         strategy.parallelize(network, [*models.values()], device, self.places.of)  # FSDP replaces the parameters
+        for name, model in models.items():
+            self._load_weights(name, model)
         groups, picked = self._fitting(network, trains, plan)
         parts = Parts(
             section=section,
@@ -165,21 +168,26 @@ class _Builder:
         if key != "model" and hasattr(nn.ModuleDict, name):
             message = f'no model can be called "{name}": PyTorch calls something of its own like that'
             raise UserError(Problem(message, self.places.of(key)))
-        made = self._checked(key, self._call(makers[key], self.pipeline.models[name].args, key), nn.Module)
-        weights = self.pipeline.models[name].begins_with
-        hooks = self.pipeline.hooks.values()
-        frozen_again = any(hook.use == "checkpoint" and ("frozen", False) in dict(hook.args).items() for hook in hooks)
-        if weights is not None and (self.fresh or frozen_again):  # its checkpoints leave them out
-            loaded = load_weights(
-                made, weights, self.base, name, lambda at: self.places.of(f"{key}.weights.{at}"), self.say
-            )
-            self.weights |= {name: loaded} if self.fresh else {}
+        make = partial(self._call, makers[key], self.pipeline.models[name].args, key)
+        sharded = self.ranks.world > 1 and self.pipeline.distributed.strategy == "fsdp"
+        made = self._checked(key, without_weights(make, self.say) if sharded and self.ranks.rank else make(), nn.Module)
         if self.ranks.world > 1 and self.pipeline.distributed.sync_batch_norm:
             made = with_sync_batch_norm(made, device, self.places.of("distributed.sync_batch_norm"))
         layout = torch.channels_last if self.pipeline.run.channels_last else torch.preserve_format
         dtype = WHOLE.get(self.pipeline.run.precision)
-        model: nn.Module = made.to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
+        where = None if sharded else device  # which has no room for the whole model
+        model: nn.Module = made.to(device=where, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
         return model
+
+    def _load_weights(self, name: str, model: nn.Module) -> None:
+        key, weights = key_of("model", name), self.pipeline.models[name].begins_with
+        hooks = self.pipeline.hooks.values()
+        frozen_again = any(hook.use == "checkpoint" and ("frozen", False) in dict(hook.args).items() for hook in hooks)
+        if weights is not None and (self.fresh or frozen_again):  # its checkpoints leave them out
+            loaded = load_weights(
+                model, weights, self.base, name, lambda at: self.places.of(f"{key}.weights.{at}"), self.say
+            )
+            self.weights |= {name: loaded} if self.fresh else {}
 
     def _fitting(
         self, network: nn.Module, trains: Mapping[str, nn.Module], plan: Plan

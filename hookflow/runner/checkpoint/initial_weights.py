@@ -72,7 +72,7 @@ def load_weights(
     loaded = {key: value for key, value in result.items() if key in wanted and key not in fit.reshaped}
     if not loaded:
         raise UserError([Problem(f"{path} has nothing that is to be loaded into the model", where), *misfits])
-    model.load_state_dict(loaded, strict=False)
+    load_model(model, loaded, strict=False)
     if prefixes or excluded or misfits:
         lines = [f"{len(loaded)} weights loaded from {short(path)}"]
         lines += [f"without the prefix {''.join(prefixes)}"] if prefixes else []

@@ -1,11 +1,10 @@
-"""Data parallelism over ranks: DDP, and FSDP with the gathering of its shards."""
+"""Data parallelism over ranks: what every strategy does, and DDP."""
 
 from __future__ import annotations
 
 import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from functools import partial, wraps
 from typing import Any
 
@@ -14,21 +13,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import _broadcast_coalesced
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.nn.modules.batchnorm import _NormBase
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from hookflow.errors import Locate, Problem, UserError
 from hookflow.hooks.tensors import by_dtype, is_sharded, on_device, shard_like
-from hookflow.numbers import counted
-from hookflow.pipeline.schema import TYPE, DistributedSection
-from hookflow.runner.builder.selectors import modules_matching, no_module
+from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.nested import mapped
 from hookflow.runner.checkpoint.shards import without_contents
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.rendezvous import Ranks
-from hookflow.runner.numerics.precision import HALVES
 
 OF_DDP = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
 """The keys of `[distributed]` that `DistributedDataParallel` takes by the same names."""
@@ -119,7 +114,6 @@ class Parallel(Strategy):
         self._buffers: list[tuple[nn.Module, str]] = []
 
     def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
-        broadcast((*network.parameters(), *network.buffers()))
         self._models = [model for model in models if any(p.requires_grad for p in model.parameters())]
         self._buffers = [  # by name: a module may put another tensor there
             (module, name)
@@ -127,6 +121,11 @@ class Parallel(Strategy):
             for name, _ in module.named_buffers(recurse=False)
             if name not in module._non_persistent_buffers_set
         ]
+        self.share(network, device)
+
+    def share(self, network: nn.Module, device: torch.device) -> None:
+        """Give every rank the parameters and buffers of rank 0."""
+        broadcast((*network.parameters(), *network.buffers()))
 
     def add_parameters(self, parameters: Sequence[Tensor]) -> None:
         broadcast(parameters)
@@ -174,7 +173,11 @@ def choose_strategy(
             message = f"{key} has no effect with a task that steps its optimizers itself"
             raise UserError(Problem(message, place(f"distributed.{key}"), "leave it out"))
         return DDPAtStep()
-    return FSDP(section, precision, say) if section.strategy == "fsdp" else DDP(section)
+    if section.strategy == "fsdp":
+        from hookflow.runner.distributed.fsdp import FSDP  # which is a Parallel
+
+        return FSDP(section, precision, say)
+    return DDP(section)
 
 
 class DDP(Parallel):
@@ -342,112 +345,3 @@ def local_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
         return state | {"random": None}
     own: dict[str, Any] = others[ranks.rank - 1]
     return state | own | {"hooks": state["hooks"] | own["hooks"]}
-
-
-class FSDP(Parallel):
-    """Shards each model by torch's `fully_shard`, and with `units` these modules one by one.
-
-    Without `units` they are the network's repeated blocks. With `replicas` there are several copies of the model, each
-    sharded over neighbouring ranks; gradients are reduced over all. In a precision of 16 bits parameters are gathered,
-    and modules compute, in it; gradients are reduced in float32. Batch norms stay in float32.
-    """
-
-    def __init__(self, section: DistributedSection, precision: str, say: Callable[..., None]) -> None:
-        super().__init__()
-        self._units, self._replicas = section.units, section.replicas
-        self._precision = precision
-        self._say = say
-
-    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-        for name, parameter in network.named_parameters():
-            if not parameter.is_contiguous():
-                message = f'"fsdp" cannot shard "{name}": it uses the channels_last memory format'
-                hint = 'leave out run.channels_last, and such a layout in the model, or use strategy = "ddp"'
-                raise UserError(Problem(message, place("distributed.strategy"), hint))
-        super().parallelize(network, models, device, place)
-        self._make_meshes(device, place)
-        half = HALVES.get(self._precision)
-        entries = repeated_block(network) if self._units is None else self._units
-        units = [module for module in units_of(network, entries) if module not in self._models]
-        if units and self._units is None:
-            self._say(f'FSDP gathers {len(units)} modules one by one: distributed.units = ["{entries[0]}"]')
-        norms = [module for module in network.modules() if isinstance(module, _NormBase) and [*module.parameters()]]
-        for norm in norms if half else ():
-            fully_shard(norm, mesh=self.mesh)
-        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
-        for module in [*reversed(units), *self._models]:  # what lies within another one goes first
-            if not half or module not in norms:
-                fully_shard(module, mesh=self.mesh, mp_policy=policy)
-
-    def _make_meshes(self, device: torch.device, place: Locate) -> None:
-        world, copies = dist.get_world_size(), self._replicas
-        if world % copies:
-            message = f"{world} ranks cannot hold {copies} replicas of the model: each takes as many ranks"
-            raise UserError(Problem(message, place("distributed.replicas"), f"choose a divisor of {world}"))
-        patient: dict[str, Any] = {"backend": "gloo", "timeout": timedelta(days=1)}  # since a disk may hang
-        self.host_group = dist.new_group(**patient)
-        if copies == 1:
-            self.mesh = init_device_mesh(device.type, (world,))
-            self.host_mesh = DeviceMesh.from_group(self.host_group, "cpu")
-            return
-        self._say(f"FSDP keeps {copies} replicas of the model, each sharded over {counted(world // copies, 'rank')}")
-        names, ranks = ("replicate", "shard"), torch.arange(world).view(copies, -1)
-        self.mesh = init_device_mesh(device.type, tuple(ranks.shape), mesh_dim_names=names)
-        subgroups: Any = dist.new_subgroups_by_enumeration
-        groups = [subgroups(each.tolist(), **patient)[0] for each in (ranks.T, ranks)]
-        self.host_mesh = DeviceMesh.from_group(groups, "cpu", mesh=ranks, mesh_dim_names=names)
-
-    def require_sync(self, wanted: bool) -> None:
-        for model in self._models:
-            model.set_requires_gradient_sync(wanted)  # type: ignore[operator]
-
-    def add_parameters(self, parameters: Sequence[Tensor]) -> None:
-        message = "FSDP takes no parameters after the start: it has sharded the model"
-        raise UserError(Problem(message, hint='build them in the model, or use strategy = "ddp"'))
-
-
-def unmatched_units(section: DistributedSection, network: nn.Module, place: Locate) -> Iterator[Problem]:
-    """Yield a problem for each entry of `distributed.units` that picks no module of the network."""
-    there = {name: module for name, module in network.named_modules() if name}
-    for k, entry in enumerate(section.units or ()):
-        if wrong := no_module(entry, there):
-            yield Problem(wrong[0], place(f"distributed.units.{k}"), wrong[1])
-
-
-def units_of(network: nn.Module, entries: Sequence[str]) -> list[nn.Module]:
-    """Return the modules that the entries pick, the outer ones first.
-
-    An entry picks no modules inside one that it picks, no lists of modules, and no modules without parameters.
-    """
-    there = {name: module for name, module in network.named_modules() if name and _can_be_gathered(module)}
-    picked = set()
-    for entry in entries:
-        outer = "."
-        for name in modules_matching(entry, there):  # in the order of the network
-            if not name.startswith(f"{outer}."):
-                outer = name
-                picked.add(name)
-    return [module for name, module in there.items() if name in picked]
-
-
-def repeated_block(network: nn.Module) -> list[str]:
-    """Return the entry of the class that is a network's repeated block; an empty list without one.
-
-    It is a class of modules with submodules of which there are several: the one whose modules have most parameters.
-    """
-    blocks: dict[type[nn.Module], list[nn.Module]] = {}
-    for module in network.modules():
-        if type(module) is not nn.Sequential and any(module.children()) and _can_be_gathered(module):
-            blocks.setdefault(type(module), []).append(module)
-    sizes = {
-        kind.__name__: sum(p.numel() for p in {p for module in modules for p in module.parameters()})
-        for kind, modules in blocks.items()
-        if len(modules) > 1
-    }
-    return [f"{TYPE}{max(sizes, key=lambda name: sizes[name])}"] if sizes else []
-
-
-def _can_be_gathered(module: nn.Module) -> bool:
-    return type(module).forward is not nn.Module.forward and any(True for _ in module.parameters())

@@ -1,0 +1,195 @@
+"""FSDP: models sharded over the ranks, of which rank 0 alone builds the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from itertools import chain
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils import swap_tensors
+
+from hookflow.errors import Locate, Problem, UserError
+from hookflow.hooks.tensors import local, shard_like
+from hookflow.numbers import counted
+from hookflow.pipeline.schema import TYPE, DistributedSection
+from hookflow.runner.builder.selectors import modules_matching, no_module
+from hookflow.runner.distributed.parallel import Parallel, broadcast
+from hookflow.runner.numerics.precision import HALVES
+from hookflow.runner.numerics.random_state import random_state, set_random_state
+
+
+def without_weights(make: Callable[[], Any], say: Callable[..., None]) -> Any:
+    """Return the model that `make` builds, with its parameters on the meta device, where they take no memory.
+
+    `FSDP` gives them the values that rank 0 has built. A model that computes with its parameters as it is built is
+    built again, with them.
+    """
+
+    def empty(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        if not parameter.is_meta:
+            _replace(parameter, torch.empty_like(parameter, device="meta"))
+
+    handle = register_module_parameter_registration_hook(empty)
+    try:
+        model = make()
+        if not (
+            kept := [name for module in model.modules() for name, value in vars(module).items() if _is_meta(value)]
+        ):
+            return model
+        why = f"it keeps {kept[0]}"
+    except Exception as error:  # one of the model's own comes again below
+        why = str(error).partition("\n")[0]
+    finally:
+        handle.remove()
+    say(f"the whole model is built on this rank, which takes its memory: it computes with its parameters ({why})")
+    return make()
+
+
+def _is_meta(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_meta
+
+
+def _replace(tensor: Tensor, other: Tensor) -> None:
+    """Replace what a tensor holds by another one, wherever the tensor is referred to: tied parameters stay so."""
+    attributes = dict(vars(tensor))
+    if isinstance(tensor, nn.Parameter):
+        other = nn.Parameter(other, tensor.requires_grad)
+    swap_tensors(tensor, other)  # type: ignore[no-untyped-call]
+    tensor.__dict__.update(attributes)
+
+
+class FSDP(Parallel):
+    """Shards each model by torch's `fully_shard`, and with `units` these modules one by one.
+
+    Without `units` they are the network's repeated blocks. With `replicas` there are several copies of the model, each
+    sharded over neighbouring ranks; gradients are reduced over all. In a precision of 16 bits parameters are gathered,
+    and modules compute, in it; gradients are reduced in float32. Batch norms stay in float32.
+    """
+
+    def __init__(self, section: DistributedSection, precision: str, say: Callable[..., None]) -> None:
+        super().__init__()
+        self._units, self._replicas = section.units, section.replicas
+        self._precision = precision
+        self._say = say
+
+    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
+        for name, parameter in network.named_parameters():
+            if not parameter.is_contiguous():
+                message = f'"fsdp" cannot shard "{name}": it uses the channels_last memory format'
+                hint = 'leave out run.channels_last, and such a layout in the model, or use strategy = "ddp"'
+                raise UserError(Problem(message, place("distributed.strategy"), hint))
+        self._make_meshes(device, place)
+        super().parallelize(network, models, device, place)
+
+    def share(self, network: nn.Module, device: torch.device) -> None:
+        """Shard the models, and give every rank its shards of the parameters of rank 0, one parameter after another."""
+        first = dist.get_rank() == 0
+        whole = {name: parameter.detach() for name, parameter in network.named_parameters()} if first else {}
+        self._shard(network)
+        for tensor in (*network.parameters(), *network.buffers()):
+            if tensor.is_meta:
+                _replace(tensor, torch.empty_like(tensor, device=device))
+        network.to(device)  # by which FSDP notices its new memory
+        with torch.no_grad():
+            for name, tensor in chain(network.named_parameters(), network.named_buffers()):
+                values = whole.pop(name, tensor) if first else torch.empty(tensor.shape, dtype=tensor.dtype)
+                values = values.to(device)
+                broadcast([values])
+                local(tensor).copy_(local(shard_like(values, tensor)))
+        states = [random_state(device)]
+        dist.broadcast_object_list(states)
+        set_random_state(states[0], device)  # what is built after the model draws the same numbers on every rank
+
+    def _shard(self, network: nn.Module) -> None:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        half = HALVES.get(self._precision)
+        entries = repeated_block(network) if self._units is None else self._units
+        units = [module for module in units_of(network, entries) if module not in self._models]
+        if units and self._units is None:
+            self._say(f'FSDP gathers {len(units)} modules one by one: distributed.units = ["{entries[0]}"]')
+        norms = [module for module in network.modules() if isinstance(module, _NormBase) and [*module.parameters()]]
+        for norm in norms if half else ():
+            fully_shard(norm, mesh=self.mesh)
+        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
+        for module in [*reversed(units), *self._models]:  # what lies within another one goes first
+            if not half or module not in norms:
+                fully_shard(module, mesh=self.mesh, mp_policy=policy)
+
+    def _make_meshes(self, device: torch.device, place: Locate) -> None:
+        world, copies = dist.get_world_size(), self._replicas
+        if world % copies:
+            message = f"{world} ranks cannot hold {copies} replicas of the model: each takes as many ranks"
+            raise UserError(Problem(message, place("distributed.replicas"), f"choose a divisor of {world}"))
+        patient: dict[str, Any] = {"backend": "gloo", "timeout": timedelta(days=1)}  # since a disk may hang
+        self.host_group = dist.new_group(**patient)
+        if copies == 1:
+            self.mesh = init_device_mesh(device.type, (world,))
+            self.host_mesh = DeviceMesh.from_group(self.host_group, "cpu")
+            return
+        self._say(f"FSDP keeps {copies} replicas of the model, each sharded over {counted(world // copies, 'rank')}")
+        names, ranks = ("replicate", "shard"), torch.arange(world).view(copies, -1)
+        self.mesh = init_device_mesh(device.type, tuple(ranks.shape), mesh_dim_names=names)
+        subgroups: Any = dist.new_subgroups_by_enumeration
+        groups = [subgroups(each.tolist(), **patient)[0] for each in (ranks.T, ranks)]
+        self.host_mesh = DeviceMesh.from_group(groups, "cpu", mesh=ranks, mesh_dim_names=names)
+
+    def require_sync(self, wanted: bool) -> None:
+        for model in self._models:
+            model.set_requires_gradient_sync(wanted)  # type: ignore[operator]
+
+    def add_parameters(self, parameters: Sequence[Tensor]) -> None:
+        message = "FSDP takes no parameters after the start: it has sharded the model"
+        raise UserError(Problem(message, hint='build them in the model, or use strategy = "ddp"'))
+
+
+def unmatched_units(section: DistributedSection, network: nn.Module, place: Locate) -> Iterator[Problem]:
+    """Yield a problem for each entry of `distributed.units` that picks no module of the network."""
+    there = {name: module for name, module in network.named_modules() if name}
+    for k, entry in enumerate(section.units or ()):
+        if wrong := no_module(entry, there):
+            yield Problem(wrong[0], place(f"distributed.units.{k}"), wrong[1])
+
+
+def units_of(network: nn.Module, entries: Sequence[str]) -> list[nn.Module]:
+    """Return the modules that the entries pick, the outer ones first.
+
+    An entry picks no modules inside one that it picks, no lists of modules, and no modules without parameters.
+    """
+    there = {name: module for name, module in network.named_modules() if name and _can_be_gathered(module)}
+    picked = set()
+    for entry in entries:
+        outer = "."
+        for name in modules_matching(entry, there):  # in the order of the network
+            if not name.startswith(f"{outer}."):
+                outer = name
+                picked.add(name)
+    return [module for name, module in there.items() if name in picked]
+
+
+def repeated_block(network: nn.Module) -> list[str]:
+    """Return the entry of the class that is a network's repeated block; an empty list without one.
+
+    It is a class of modules with submodules of which there are several: the one whose modules have most parameters.
+    """
+    blocks: dict[type[nn.Module], list[nn.Module]] = {}
+    for module in network.modules():
+        if type(module) is not nn.Sequential and any(module.children()) and _can_be_gathered(module):
+            blocks.setdefault(type(module), []).append(module)
+    sizes = {
+        kind.__name__: sum(p.numel() for p in {p for module in modules for p in module.parameters()})
+        for kind, modules in blocks.items()
+        if len(modules) > 1
+    }
+    return [f"{TYPE}{max(sizes, key=lambda name: sizes[name])}"] if sizes else []
+
+
+def _can_be_gathered(module: nn.Module) -> bool:
+    return type(module).forward is not nn.Module.forward and any(True for _ in module.parameters())
