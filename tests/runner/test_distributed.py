@@ -18,13 +18,12 @@ from hookflow.errors import UserError, Where
 from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import DistributedSection
-from hookflow.runner.builder.build import with_sync_batch_norm
+from hookflow.runner.builder.build import choose_strategy, with_sync_batch_norm
 from hookflow.runner.data.loader_parts import BatchSharding
 from hookflow.runner.distributed.consensus import Alone
 from hookflow.runner.distributed.fsdp import repeated_block, units_of, unmatched_units
 from hookflow.runner.distributed.parallel import (
     OWN,
-    choose_strategy,
     full_state,
     local_state,
 )

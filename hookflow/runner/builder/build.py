@@ -15,12 +15,12 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from hookflow.errors import Problem, UserError, Where, by_place
+from hookflow.errors import Locate, Problem, UserError, Where, by_place
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.hooks.arguments import as_annotated, parameters_of
 from hookflow.hooks.registry import find_hook
 from hookflow.pipeline.load import Loaded, key_of, share_parameters, trained_by
-from hookflow.pipeline.schema import SPLITS
+from hookflow.pipeline.schema import SPLITS, DistributedSection
 from hookflow.pipeline.use import FOLDER
 from hookflow.runner.builder.components import OFFERED_TO_DATA, Maker, Parts, find_makers
 from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups, shares
@@ -29,8 +29,8 @@ from hookflow.runner.data.base import DataContext
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.data.source import as_source, limit
 from hookflow.runner.dispatch.torch_hooks import wrong_parameters
-from hookflow.runner.distributed.fsdp import unmatched_units, without_weights
-from hookflow.runner.distributed.parallel import choose_strategy
+from hookflow.runner.distributed.fsdp import FSDP, unmatched_units, without_weights
+from hookflow.runner.distributed.parallel import DDP, OF_DDP, DDPAtStep, Strategy
 from hookflow.runner.distributed.process_group import device_of
 from hookflow.runner.distributed.rendezvous import ALONE, Ranks
 from hookflow.runner.loop.task import FunctionTask, steps_itself, wrong_task
@@ -304,6 +304,34 @@ def with_sync_batch_norm(model: nn.Module, device: torch.device, where: Where) -
     if device.type == "cpu":
         raise UserError(Problem("SyncBatchNorm requires a GPU", where, "leave out distributed.sync_batch_norm"))
     return nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def choose_strategy(
+    section: DistributedSection,
+    ranks: Ranks,
+    precision: str,
+    place: Locate,
+    say: Callable[..., None],
+    *,
+    own_steps: bool,
+) -> Strategy:
+    """Return the strategy of these ranks; `own_steps` says that the task steps its optimizers itself.
+
+    Raises UserError when such a task excludes what the section asks for.
+    """
+    if ranks.world == 1:
+        return Strategy()
+    if own_steps:
+        if section.strategy == "fsdp":
+            message = "FSDP cannot train with a task that steps its optimizers itself"
+            raise UserError(Problem(message, place("distributed.strategy"), 'strategy = "ddp" can'))
+        if key := next((key for key in OF_DDP if getattr(section, key)), ""):
+            message = f"{key} has no effect with a task that steps its optimizers itself"
+            raise UserError(Problem(message, place(f"distributed.{key}"), "leave it out"))
+        return DDPAtStep()
+    if section.strategy == "fsdp":
+        return FSDP(section, precision, say)
+    return DDP(section)
 
 
 COMPILERS = {"c": ("C", "CC", ("gcc", "clang")), "c++": ("C++", "CXX", ("g++", "clang++"))}

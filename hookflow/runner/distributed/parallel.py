@@ -150,36 +150,6 @@ class Parallel(Strategy):
         broadcast(buffer for buffer in buffers if buffer is not None)
 
 
-def choose_strategy(
-    section: DistributedSection,
-    ranks: Ranks,
-    precision: str,
-    place: Locate,
-    say: Callable[..., None],
-    *,
-    own_steps: bool,
-) -> Strategy:
-    """Return the strategy of these ranks; `own_steps` says that the task steps its optimizers itself.
-
-    Raises UserError when such a task excludes what the section asks for.
-    """
-    if ranks.world == 1:
-        return Strategy()
-    if own_steps:
-        if section.strategy == "fsdp":
-            message = "FSDP cannot train with a task that steps its optimizers itself"
-            raise UserError(Problem(message, place("distributed.strategy"), 'strategy = "ddp" can'))
-        if key := next((key for key in OF_DDP if getattr(section, key)), ""):
-            message = f"{key} has no effect with a task that steps its optimizers itself"
-            raise UserError(Problem(message, place(f"distributed.{key}"), "leave it out"))
-        return DDPAtStep()
-    if section.strategy == "fsdp":
-        from hookflow.runner.distributed.fsdp import FSDP  # which is a Parallel
-
-        return FSDP(section, precision, say)
-    return DDP(section)
-
-
 class DDP(Parallel):
     """Averages gradients by `DistributedDataParallel`, while the backward pass still computes others.
 
