@@ -6,6 +6,7 @@ A bin keeps the top three bits of a duration in nanoseconds: four bins an octave
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 BINS = 256
 """More than a duration of 64 bits can reach."""
@@ -34,14 +35,14 @@ def packed(filled: Sequence[int], counts: Sequence[int]) -> list[int]:
     return result
 
 
-def add_packed(counts: dict[int, int], bins: Sequence[int]) -> None:
-    """Add the bins of a frame to the counts by bin."""
+def add_packed(counts: dict[int, int], bins: Sequence[int], sign: Literal[1, -1] = 1) -> None:
+    """Add the bins of a frame to the counts by bin, or take them away again."""
     index = bins[0]
     for count in bins[1:]:
         if count < 0:
             index -= count
         elif index < BINS:
-            counts[index] = counts.get(index, 0) + count
+            counts[index] = counts.get(index, 0) + sign * count
             index += 1
 
 

@@ -7,7 +7,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
@@ -39,6 +39,12 @@ class Firings:
         if longest > self.longest:
             self.longest = longest
         add_packed(self.bins, packed)
+
+    def take(self, count: int, total: int, packed: Sequence[int]) -> None:
+        """Take firings away again; the longest stays."""
+        self.count -= count
+        self.total -= total
+        add_packed(self.bins, packed, -1)
 
     def percentile(self, share: float) -> float:
         """Return the duration that `share` of the firings stay below, in ns; never above the longest."""
@@ -81,25 +87,50 @@ class Slower(NamedTuple):
         return f"×{rough(self.ns / self.usual)} since iteration {self.it}"
 
 
-Entry = tuple[int, int, list[Any]]
-"""A frame's entry of a binding, behind the second of the clock and the iteration of the frame."""
+Entry = tuple[int, int, Sequence[Any]]
+"""A frame's entry of a binding, or of iterations, behind the second of the clock and the iteration of the frame."""
+
+
+class Lately:
+    """The entries of the last WINDOW seconds. They stay packed until `since` counts those that have come."""
+
+    def __init__(self) -> None:
+        self.entries: deque[Entry] = deque()
+        self._counted, self._sums = 0, Firings()  # the first entries, so many of them
+
+    def add(self, new: Entry) -> None:
+        self.entries.append(new)
+        while not new[0] - WINDOW < self.entries[0][0] <= new[0]:  # it is later where the clock was set back
+            self._forget()
+
+    def since(self, second: int) -> Firings:
+        """Return the firings after a second, which is never before that of the last call, and forget those before."""
+        while self.entries and self.entries[0][0] <= second:
+            self._forget()
+        for _, _, (count, total, _, _, bins) in islice(self.entries, self._counted, None):
+            self._sums.add(count, total, 0, bins)
+        self._counted = len(self.entries)
+        self._sums.longest = max((entry[2] for *_, entry in self.entries), default=0)
+        return self._sums
+
+    def _forget(self) -> None:
+        *_, (count, total, _, _, bins) = self.entries.popleft()
+        if self._counted:
+            self._counted -= 1
+            self._sums.take(count, total, bins)
 
 
 class Timing:
-    """The firings of the whole attempt. Entries are counted when they are needed, or when many of them wait.
-
-    The entries of the last WINDOW stay packed, as they came: few screens ask for their percentiles.
-    """
+    """The firings of the whole attempt. Entries are counted when they are needed, or when many of them wait."""
 
     MANY = 64
 
     def __init__(self) -> None:
         self.last = 0
         """The ns of the newest firing."""
-        self._recent: deque[Entry] = deque()  # the last WINDOW
+        self._recent = Lately()
         self._new: list[Entry] = []  # those of them, and of before, that are not counted yet
         self._whole = Firings()
-        self._lately: tuple[int, Firings] | None = None  # those since a second, as long as nothing comes
         self._slower: Slower | None = None
         self._clock = self._it = self._fired = self._spent = 0  # the second that is counted, and its first iteration
         self._means: deque[tuple[int, float]] = deque()  # the last RECENT seconds: first iteration, mean ns
@@ -114,10 +145,7 @@ class Timing:
         """
         new = int(t), it, entry
         self.last = entry[3]
-        self._lately = None
-        self._recent.append(new)
-        while not new[0] - WINDOW < self._recent[0][0] <= new[0]:
-            self._recent.popleft()
+        self._recent.add(new)
         self._new.append(new)
         if len(self._new) >= self.MANY:
             self._counted()
@@ -168,29 +196,22 @@ class Timing:
 
     def firings(self, since: float = -math.inf) -> Firings:
         """Return the firings of the whole attempt, or since a moment of the last WINDOW seconds."""
-        if since == -math.inf:
-            return self._counted()
-        second = math.floor(since)
-        if self._lately is None or self._lately[0] != second:
-            self._lately = second, Firings()
-            for clock, _, (count, total, longest, _, bins) in self._recent:
-                if clock > second:
-                    self._lately[1].add(count, total, longest, bins)
-        return self._lately[1]
+        return self._counted() if since == -math.inf else self._recent.since(math.floor(since))
 
     def spent(self, since: float) -> int:
         """Return the nanoseconds since a moment of the last WINDOW seconds."""
-        return sum(entry[1] for clock, _, entry in self._recent if clock > since)
+        return self.firings(since).total
 
     def fired(self, since: float) -> bool:
-        return bool(self._recent) and self._recent[-1][0] > since
+        entries = self._recent.entries
+        return bool(entries) and entries[-1][0] > since
 
     def cells(self, now: float, cells: int) -> list[tuple[int, int]]:
         """Return (firings, ns) for each of `cells` equal stretches of the last WINDOW seconds, oldest first."""
         size = WINDOW // cells  # laid out on the clock, so that what is drawn moves on instead of flickering
         newest = int(now) // size
         result = [(0, 0)] * cells
-        for clock, _, (count, total, *_) in self._recent:
+        for clock, _, (count, total, *_) in self._recent.entries:
             place = cells - 1 - (newest - clock // size)
             if 0 <= place < cells:
                 result[place] = (result[place][0] + count, result[place][1] + total)
@@ -256,34 +277,32 @@ class Minute(Booked):
 
     def __init__(self) -> None:
         super().__init__()
-        self._frames: deque[tuple[int, dict[str, int], Sequence[int]]] = deque()  # second, sums, bins of iterations
-        self._bins: dict[int, int] = {}  # all of them, as they are needed
+        self._frames: deque[tuple[int, dict[str, int]]] = deque()  # second, sums
+        self._iters = Lately()
 
     def add(self, t: float, phases: Mapping[str, int], iters: list[Any], samples: int, cost: int) -> None:
-        count, total, _, _, bins = iters
+        count, total, *_ = iters
         sums = {**phases, "iters": count, "ns": total, "samples": samples, "cost": cost}
         self.book(sums)
-        self._bins = {}
-        self._frames.append((int(t), sums, bins))
+        self._iters.add((int(t), 0, iters))
+        self._frames.append((int(t), sums))
         while not t - WINDOW < self._frames[0][0] <= t:  # it is later where the clock was set back
             self.book(self._frames.popleft()[1], -1)
 
     @property
     def lately(self) -> float:
         """The ns of an iteration in the last RECENT seconds that have one."""
-        seconds = sorted({clock for clock, *_ in self._frames})[-RECENT:]
-        recent = [sums for clock, sums, _ in self._frames if clock >= seconds[0]]
+        seconds = sorted({clock for clock, _ in self._frames})[-RECENT:]
+        recent = [sums for clock, sums in self._frames if clock >= seconds[0]]
         return sum(sums["ns"] for sums in recent) / (sum(sums["iters"] for sums in recent) or 1)
 
     def usual(self, name: str) -> float:
         """Return the median over the frames of the ns of a phase, or "ns", in an iteration; 0.0 where there is none."""
-        return median([sums.get(name, 0) / sums["iters"] for _, sums, _ in self._frames if sums["iters"]] or [0.0])
+        return median([sums.get(name, 0) / sums["iters"] for _, sums in self._frames if sums["iters"]] or [0.0])
 
     def percentile(self, share: float) -> float:
         """Return the duration in ns that `share` of the iterations stayed below."""
-        for *_, bins in self._frames if not self._bins else ():
-            add_packed(self._bins, bins)
-        return percentile(self._bins, share)
+        return self._iters.since(-1).percentile(share)
 
 
 ITERATION = "iteration"
