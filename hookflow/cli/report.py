@@ -195,7 +195,7 @@ def _graph(page: Page) -> dict[str, Any]:
     for row in rows(plan):
         costs = cost(state, plan, pace, row, whole=True)
         share = "" if costs.share is None else percent(costs.share)
-        past = state.histories.of(row.binding or row.name).stretches(0, state.it + 1, PARTS)
+        past = state.histories.of(row.binding or row.name).means(state.it + 1, PARTS)
         middle = usual(past) or 1.0
         drawn.append(
             {
@@ -212,7 +212,7 @@ def _graph(page: Page) -> dict[str, Any]:
                     duration(costs.ns).strip() if costs.ns is not None else "",
                     share,
                 ],
-                "past": [round(each.mean / middle, 2) if each else None for each in past],
+                "past": [None if mean is None else round(mean / middle, 2) for mean in past],
             }
         )
     return {"columns": HEADS, "rows": drawn if plan.bindings else []}

@@ -76,8 +76,8 @@ class Canvas(Widget):
             self.refresh()
             return
         for y, (old, new) in enumerate(zip(before, rows, strict=True)):
-            start = _common(new, old)
-            if start < new.cell_length:  # only what differs is painted, to the segment
+            if new != old:  # only what differs is painted, to the segment
+                start = _common(new, old)
                 end = new.cell_length - _common(reversed(list(new)), reversed(list(old)))
                 self.refresh(Region(start, y, end - start, 1))
 

@@ -77,7 +77,7 @@ def cost_of(state: RunState, plan: Plan, pace: Pace, binding: Binding, whole: bo
 
 def _of_phase(state: RunState, pace: Pace, name: str, whole: bool) -> Cost:
     minute = state.first.minute
-    before = usual(state.histories.of(name).stretches(0, state.it + 1, PARTS))
+    before = usual(state.histories.of(name).means(state.it + 1, PARTS))
     count = minute.sums["iters"]
     if not count or not before:
         return Cost()

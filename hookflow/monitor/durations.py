@@ -7,7 +7,8 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from functools import lru_cache
+from itertools import accumulate, islice, pairwise
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
@@ -40,10 +41,12 @@ class Firings:
             self.longest = longest
         add_packed(self.bins, packed)
 
-    def take(self, count: int, total: int, packed: Sequence[int]) -> None:
-        """Take firings away again; the longest stays."""
+    def take(self, count: int, total: int, longest: int, packed: Sequence[int]) -> None:
+        """Take firings away again; if the longest was one of them, it becomes 0."""
         self.count -= count
         self.total -= total
+        if longest >= self.longest:
+            self.longest = 0
         add_packed(self.bins, packed, -1)
 
     def percentile(self, share: float) -> float:
@@ -96,7 +99,7 @@ class Lately:
 
     def __init__(self) -> None:
         self.entries: deque[Entry] = deque()
-        self._counted, self._sums = 0, Firings()  # the first entries, so many of them
+        self._counted, self._sums = 0, Firings()  # the first entries, so many of them; the longest may be unknown: 0
 
     def add(self, new: Entry) -> None:
         self.entries.append(new)
@@ -107,17 +110,17 @@ class Lately:
         """Return the firings after a second, which is never before that of the last call, and forget those before."""
         while self.entries and self.entries[0][0] <= second:
             self._forget()
-        for _, _, (count, total, _, _, bins) in islice(self.entries, self._counted, None):
-            self._sums.add(count, total, 0, bins)
+        self._sums.longest = self._sums.longest or max((entry[2] for *_, entry in self.entries), default=0)
+        for _, _, (count, total, longest, _, bins) in islice(self.entries, self._counted, None):
+            self._sums.add(count, total, longest, bins)
         self._counted = len(self.entries)
-        self._sums.longest = max((entry[2] for *_, entry in self.entries), default=0)
         return self._sums
 
     def _forget(self) -> None:
-        *_, (count, total, _, _, bins) = self.entries.popleft()
+        *_, (count, total, longest, _, bins) = self.entries.popleft()
         if self._counted:
             self._counted -= 1
-            self._sums.take(count, total, bins)
+            self._sums.take(count, total, longest, bins)
 
 
 class Timing:
@@ -309,17 +312,6 @@ ITERATION = "iteration"
 """The name of the history of whole iterations, beside those of `PHASES`."""
 
 
-class Stretch(NamedTuple):
-    """Firings of some neighbouring iterations, and their ns; a part of one where a frame had more than it shows."""
-
-    fired: float
-    total: float
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.fired
-
-
 class History:
     """Buckets of equally many iterations; when there would be more than LIMIT of them, two neighbours become one."""
 
@@ -366,19 +358,24 @@ class History:
         for column in (self._counts, self._totals):
             del column[it // self._stride + 1 :]
 
-    def stretches(self, first: float, last: float, count: int) -> list[Stretch | None]:
-        """Return `count` equal parts of the iterations from `first` to `last`; None where nothing has fired."""
-        edges = [int((first + (last - first) * k / count) // self._stride) for k in range(count + 1)]
-        result: list[Stretch | None] = []
-        for at, to in pairwise(edges):
-            fired = sum(self._counts[at : max(to, at + 1)])
-            result.append(Stretch(fired, sum(self._totals[at : max(to, at + 1)])) if fired else None)
-        return result
+    def means(self, last: float, count: int) -> list[float | None]:
+        """Return the mean ns in `count` equal parts of the iterations up to `last`; None where nothing has fired."""
+        fired = [0.0, *accumulate(self._counts)]
+        spent = [0.0, *accumulate(self._totals)]
+        parts = _parts(last, count, self._stride, len(self._counts))
+        return [(spent[to] - spent[at]) / n if (n := fired[to] - fired[at]) else None for at, to in parts]
 
 
-def usual(stretches: Iterable[Stretch | None]) -> float:
+@lru_cache(maxsize=8)
+def _parts(last: float, count: int, stride: int, buckets: int) -> list[tuple[int, int]]:
+    """Return the first bucket of each part, and that behind its last one: those of all rows of a screen are alike."""
+    edges = [int(last * k / count // stride) for k in range(count + 1)]
+    return [(min(at, buckets), min(max(to, at + 1), buckets)) for at, to in pairwise(edges)]
+
+
+def usual(means: Iterable[float | None]) -> float:
     """Return the median of the means, in which spikes weigh nothing; 0.0 where nothing has fired."""
-    return median([each.mean for each in stretches if each] or [0.0])
+    return median([mean for mean in means if mean is not None] or [0.0])
 
 
 class Histories:

@@ -6,7 +6,6 @@ Every segment carries a style: Textual's filter for NO_COLOR fails on one that h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from typing import Literal, NamedTuple, get_args
 
 from rich.cells import cell_len
@@ -184,13 +183,16 @@ Part = str | tuple[str, str]
 
 def row(width: int, *parts: Part, picked: bool = False) -> Strip:
     """Return the parts one after the other, cut or filled up to `width` cells; a `picked` row has the cursor."""
-    segments = []
+    segments, left = [], width
     for part in parts:
         text, style = (part, "") if isinstance(part, str) else part
         if text:
-            segments.append(Segment(printable(text), STYLES[style]))
-    strip = Strip(segments).adjust_cell_length(width, STYLES[""])
-    return Strip(Segment.apply_style(strip, post_style=STYLES["cursor"])) if picked else strip
+            segments.append(Segment(text := printable(text), STYLES[style]))
+            left -= cell_len(text)
+    if left > 0:
+        segments.append(Segment(" " * left, STYLES[""]))
+    strip = Strip(segments, width - min(left, 0)).adjust_cell_length(width)
+    return Strip(Segment.apply_style(strip, post_style=STYLES["cursor"]), width) if picked else strip
 
 
 def cells(*parts: Part) -> int:
@@ -221,10 +223,8 @@ def boxed(
     line = h * max(inner - cell_len(title) - cell_len(hint) - 4, 0)
     heading: list[Part] = [(f"{corners[0]}{h} ", edge), (title, "strong" if focused else "title"), (f" {line}", edge)]
     top = row(width, *heading, (hint, "dim"), (f"{h}{corners[1]}", edge))
-    body = [
-        Strip.join([row(1, (v, edge)), (line or row(inner)).adjust_cell_length(inner, STYLES[""]), row(1, (v, edge))])
-        for line, _ in zip_longest(lines[: max(height - 2, 0)], range(max(height - 2, 0)))
-    ]
+    side = Segment(v, STYLES[edge])
+    body = [Strip([side, *line, side], width) for line in filled(lines, inner, max(height - 2, 0))]
     return [top, *body, row(width, (corners[2] + h * inner + corners[3], edge))][:height]
 
 

@@ -24,7 +24,7 @@ from tests.monitor.test_screens import FRAME, drawn
 
 
 def means(history: History, last: float, count: int) -> list[float | None]:
-    return [each and round(each.mean, 3) for each in history.stretches(0, last, count)]
+    return [mean and round(mean, 3) for mean in history.means(last, count)]
 
 
 def test_a_history_keeps_every_firing_in_a_bounded_number_of_buckets() -> None:
@@ -35,7 +35,7 @@ def test_a_history_keeps_every_firing_in_a_bounded_number_of_buckets() -> None:
     assert sum(history._counts) == pytest.approx(69_993)
     assert sum(history._totals) == pytest.approx(sum(7 * (10 if it < 35_000 else 30) for it in range(7, 70_000, 7)))
     assert means(history, 69_993, 4) == pytest.approx([10.0, 10.0, 30.0, 30.0], rel=0.02)
-    assert usual(history.stretches(0, 40_000, 8)) == 10.0, "a short peak weighs nothing"
+    assert usual(history.means(40_000, 8)) == 10.0, "a short peak weighs nothing"
 
 
 def test_what_fires_seldom_keeps_its_place_and_a_long_frame_is_spread_over_its_iterations() -> None:

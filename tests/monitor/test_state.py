@@ -127,6 +127,12 @@ def test_percentiles_of_the_last_minute_forget_what_was_before() -> None:
     assert timing.firings().percentile(0.5) == pytest.approx(1e6, rel=0.2)
     assert timing.firings(299 - WINDOW).percentile(0.5) == pytest.approx(20e6, rel=0.2)
     assert (timing.firings().count, timing.firings(299 - WINDOW).count) == (300, WINDOW)
+    for second, ns in ((300, 10**9), (301, 30_000_000), (350, 20_000_000)):
+        timing.add(second, second, entry(ns))
+        assert timing.firings(second - WINDOW).longest == 10**9
+    assert timing.firings(300).longest == 30_000_000, "the longest has left"
+    assert (timing.firings(302).count, timing.firings(302).total, timing.firings(302).longest) == (1, 20e6, 20e6)
+    assert timing.firings(360).count == 0
 
 
 @pytest.mark.parametrize(

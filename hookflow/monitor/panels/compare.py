@@ -245,7 +245,7 @@ def _past(side: Side, each: Row, last: int, room: int) -> str:
     binding = each.binding and _there(side, each.binding)
     if (each.binding and not binding) or (each.kind == "round" and each.name != ITERATION):
         return " " * room
-    return heights(side.state.histories.of(binding or each.name).stretches(0, last, room))
+    return heights(side.state.histories.of(binding or each.name).means(last, room))
 
 
 def _p50(side: Side, each: Row) -> Part:

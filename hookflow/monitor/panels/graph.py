@@ -19,7 +19,7 @@ from hookflow.graph.render.text import place_of
 from hookflow.graph.why import neighbours
 from hookflow.monitor.charts import LABEL, Axis, Curve, chart
 from hookflow.monitor.costs import COSTS, Cost, cost
-from hookflow.monitor.durations import ITERATION, Stretch, usual
+from hookflow.monitor.durations import ITERATION, usual
 from hookflow.monitor.panels.hooks import mark
 from hookflow.monitor.style import CONDITION_STYLES, SPARKS, Part, beside, boxed, row, window
 from hookflow.monitor.view import Action, Page, Prompt, Scene
@@ -79,10 +79,10 @@ class Table:
         return row(self._width, *parts, "  ", *last, picked=style == "picked")
 
 
-def heights(stretches: Sequence[Stretch | None]) -> str:
+def heights(means: Sequence[float | None]) -> str:
     """Return the means as a row of bars, of which three eighths are as usual."""
-    scale = 3 / (usual(stretches) or 1.0)
-    return "".join(SPARKS[min(max(round(each.mean * scale), 1), 8) - 1] if each else " " for each in stretches)
+    scale, most = 3 / (usual(means) or 1.0), len(SPARKS)
+    return "".join([" " if mean is None else SPARKS[min(max(round(mean * scale), 1), most) - 1] for mean in means])
 
 
 def shown_rows(scene: Scene, lanes: int) -> list[Row]:
@@ -291,7 +291,7 @@ def _past(scene: Scene, each: Row, room: int) -> list[Part]:
     state = scene.state
     if not room or (each.kind == "round" and each.name != ITERATION):
         return [" " * room]
-    drawn = heights(state.histories.of(each.binding or each.name).stretches(0, state.it + 1, room))
+    drawn = heights(state.histories.of(each.binding or each.name).means(state.it + 1, room))
     return [(drawn, "heat2" if each.binding else "train"), " ", mark(scene, each.binding) if each.binding else ""]
 
 
@@ -358,10 +358,9 @@ def over_time(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return in a box what the hook at the cursor has taken over the run, in ms."""
     binding, state, inner = scene.picked, scene.state, width - 2
     count = max(2 * (inner - LABEL - 2), 1)
-    drawn = state.histories.of(binding).stretches(0, state.it + 1, count) if binding else []
-    at = [state.it * (k + 0.5) / count for k in range(count)]
-    means = [(it, each.mean / 1e6) for it, each in zip(at, drawn, strict=False) if each]
-    points = [(it, mean, mean, mean) for it, mean in means]
+    means = state.histories.of(binding).means(state.it + 1, count) if binding else []
+    known = [(state.it * (k + 0.5) / count, mean / 1e6) for k, mean in enumerate(means) if mean is not None]
+    points = [(it, mean, mean, mean) for it, mean in known]
     name = f"{binding.hook} over the run, ms" if binding else "over the run"
     if not points:
         return boxed(name, [row(inner, (" it has not fired yet", "dim"))], width, height)
