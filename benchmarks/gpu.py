@@ -4,8 +4,9 @@
     python benchmarks/gpu.py cpu          # the same at a tiny size, to see that it works; its figures mean nothing
 
 Trains a small convolutional net on images of noise by the runner, once for each line of the table, in turns, and by a
-loop written by hand. Prints the median of the iterations a second, how much that is of the first line, and how often
-the training thread waited for the device in a steady iteration, as a table in Markdown. Compare the ratios.
+loop written by hand. Prints the median of the iterations a second, how much that is of the first line, how often the
+training thread waited for the device in a steady iteration, and the most memory that tensors took on the device, as a
+table in Markdown. Compare the ratios. A second table has what the training waits for while a large state is copied.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
@@ -33,7 +35,10 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import DistributedSection
+from hookflow.runner.checkpoint.manager import HostCopy
+from hookflow.runner.checkpoint.nested import leaves
 from hookflow.runner.data import loader
+from hookflow.runner.dispatch.beside import ModelCopies
 from hookflow.runner.distributed.parallel import DDP
 from hookflow.runner.process.launch import prepare
 from hookflow.runner.process.main import train
@@ -71,6 +76,9 @@ use = "log"
 [hooks.clock]
 use = "./gpu.py:Clock"
 """
+
+
+MIB = 1 << 20
 
 
 class Size(NamedTuple):
@@ -132,10 +140,12 @@ class Clock:
             run.log("rate", (run.iter - half) / (time.perf_counter() - self.began))
             if run.device.type == "cuda":
                 self.waits = self.counting.enter_context(noted_waits())
+                torch.cuda.reset_peak_memory_stats()
         if run.iter == run.max_iters:
             self.counting.close()
             if run.device.type == "cuda":
                 run.log("waits", len(self.waits) / rest)
+                run.log("peak", torch.cuda.max_memory_allocated() / MIB)
 
 
 @contextmanager
@@ -175,8 +185,16 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def by_runner(device: str, size: Size, overrides: Iterable[str], folder: Path) -> tuple[float, float | None]:
-    """Return the iterations a second, and the waits in one, which only CUDA can tell."""
+class Result(NamedTuple):
+    """Iterations a second; and of CUDA the waits in each, and the MiB of tensors at the most."""
+
+    rate: float
+    waits: float | None = None
+    peak: float | None = None
+
+
+def by_runner(device: str, size: Size, overrides: Iterable[str], folder: Path) -> Result:
+    """Train by hookflow."""
     source = Path(__file__)
     text = PIPELINE.format(device=device, **size._asdict())
     loaded = parse(text, source.with_suffix(".toml"), overrides)
@@ -187,11 +205,11 @@ def by_runner(device: str, size: Size, overrides: Iterable[str], folder: Path) -
     if code:
         sys.exit(f"a training has ended with {code}, see above")
     logged = {name: each[-1] for record in records if record["k"] == "scalars" for name, _, each in series(record)}
-    return logged["rate"], logged.get("waits")
+    return Result(logged["rate"], logged.get("waits"), logged.get("peak"))
 
 
-def by_hand(kind: str, size: Size) -> float:
-    """Return the iterations a second of the same training as a loop of plain PyTorch."""
+def by_hand(kind: str, size: Size) -> Result:
+    """Do the same training as a loop of plain PyTorch."""
     device = torch.device(kind)
     images, target = (tensor.to(device) for tensor in noise(size.examples).tensors)
     images = images.to(memory_format=torch.channels_last)
@@ -203,6 +221,8 @@ def by_hand(kind: str, size: Size) -> float:
         if it == size.iterations // 2:
             _wait(device)
             began = time.perf_counter()
+            if kind == "cuda":
+                torch.cuda.reset_peak_memory_stats()
         if it % (size.examples // size.batch_size) == 0:
             order = torch.randperm(size.examples).to(device)
         rows = order[it * size.batch_size % size.examples :][: size.batch_size]
@@ -213,7 +233,47 @@ def by_hand(kind: str, size: Size) -> float:
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
     _wait(device)
-    return (size.iterations - size.iterations // 2) / (time.perf_counter() - began)
+    rate = (size.iterations - size.iterations // 2) / (time.perf_counter() - began)
+    return Result(rate, peak=torch.cuda.max_memory_allocated() / MIB if kind == "cuda" else None)
+
+
+def copies(device: torch.device, width: int) -> Iterator[tuple[str, float, float]]:
+    """Yield names of copies of a network of 24 layers with its momentum, the ms that each takes, and its GB."""
+    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(24))).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.randn(8, width, device=device)).sum().backward()
+    optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    copy, twins = HostCopy(reuse=True), ModelCopies(model, grads=False)
+    copy.prepare(tensor for _, tensor in leaves(state))
+    gigabytes = sum(p.nbytes for p in model.parameters()) / 1e9
+    yield "a checkpoint, into page-locked memory", _ms(lambda: copy.of(state), device), 2 * gigabytes
+    pageable = {name: torch.empty_like(tensor, device="cpu") for name, tensor in model.state_dict().items()}
+
+    def plain() -> None:
+        for name, tensor in model.state_dict().items():
+            pageable[name].copy_(tensor)
+
+    yield "the same by `copy_` into memory of the host", 2 * _ms(plain, device), 2 * gigabytes
+    with tempfile.TemporaryDirectory() as folder:
+        yield (
+            "`torch.save` of the same",
+            _ms(lambda: torch.save(state, Path(folder) / "state.pt"), device),
+            2 * gigabytes,
+        )
+    yield "the network of an offloaded hook", _ms(lambda: twins.give_back(twins.take()), device), gigabytes
+
+
+def _ms(call: Callable[[], object], device: torch.device) -> float:
+    """Return the median milliseconds of five calls after one."""
+    times = []
+    for _ in range(6):
+        _wait(device)
+        began = time.perf_counter()
+        call()
+        _wait(device)
+        times.append((time.perf_counter() - began) * 1e3)
+    return statistics.median(times[1:])
 
 
 @contextmanager
@@ -236,26 +296,28 @@ def main() -> None:
     size = SIZES[device]
     # For the CPU PyTorch 2.13 compiles this net in bf16 to one whose gradients are NaN.
     variants = {name: keys for name, keys in VARIANTS.items() if device == "cuda" or name != COMPILED}
-    rates: dict[str, list[float]] = {name: [] for name in variants}
-    waits: dict[str, float | None] = {}
+    results: dict[str, list[Result]] = {name: [] for name in variants}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(size.rounds):
             for name, overrides in variants.items():
                 if name == BY_HAND:
-                    rates[name].append(by_hand(device, size))
+                    results[name].append(by_hand(device, size))
                     continue
                 with prefetching("without prefetch" not in name):
-                    rate, waits[name] = by_runner(device, size, overrides, Path(folder))
-                rates[name].append(rate)
+                    results[name].append(by_runner(device, size, overrides, Path(folder)))
     here = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} CPU threads"
     print(f"{here}, torch {torch.__version__}; batches of {size.batch_size}, medians of {size.rounds} rounds\n")
-    print("| training | iterations/s | of the first | waits in an iteration |")
-    print("| --- | ---: | ---: | ---: |")
-    first = statistics.median(next(iter(rates.values())))
-    for name, found in rates.items():
-        rate = statistics.median(found)
-        waited = waits.get(name)
-        print(f"| {name} | {rate:.1f} | {rate / first:.2f} | {'' if waited is None else f'{waited:g}'} |")
+    print("| training | iterations/s | of the first | waits in an iteration | MiB at the most |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    rates = {name: statistics.median(result.rate for result in each) for name, each in results.items()}
+    first = next(iter(rates.values()))
+    for name, rate in rates.items():
+        last = results[name][-1]
+        waits, peak = ("" if value is None else f"{value:g}" for value in (last.waits, last.peak and round(last.peak)))
+        print(f"| {name} | {rate:.1f} | {rate / first:.2f} | {waits} | {peak} |")
+    print("\n| copied | GB | ms | GB/s |\n| --- | ---: | ---: | ---: |")
+    for name, ms, gigabytes in copies(torch.device(device), 2048 if device == "cuda" else 256):
+        print(f"| {name} | {gigabytes:.2f} | {ms:.1f} | {gigabytes / ms * 1e3:.1f} |")
 
 
 if __name__ == "__main__":

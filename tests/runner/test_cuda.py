@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 
-from hookflow.runner.checkpoint.manager import host_memory
+from hookflow.errors import Where
+from hookflow.pipeline.schema import DistributedSection
+from hookflow.runner.checkpoint.manager import HostCopy, host_memory
+from hookflow.runner.checkpoint.shards import with_contents, without_contents, write_shards
+from hookflow.runner.checkpoint.store import _Digesting
+from hookflow.runner.distributed.parallel import DDP, FSDP, Parallel
 from tests.conftest import NewRun, Train, Trained, reason, records
-from tests.runner.same import final_state
+from tests.distributed.clouds import Deep
+from tests.distributed.conftest import TrainBoth, assert_alike, new_clouds, ranks_trained, train_both  # noqa: F401
+from tests.distributed.several import carry_out, printed
+from tests.runner.same import assert_same, assert_same_end, final_state, logged
+from tests.runner.test_offload import NUMBERS, WATCHES
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs_cuda: there is no such device here")
 
@@ -83,8 +97,7 @@ def test_optimizers_that_decide_by_themselves_decide_alike(new_run: NewRun, trai
     blind = new_run(*run, "hooks.ema.enabled=false", "hooks.checkpoint.after=[]")
     knowing = new_run(*run, "hooks.ema.enabled=false", "hooks.checkpoint.after=[]", looks)
     assert train_here(blind) == train_here(knowing) == 0, reason(blind)
-    one, other = (final_state(run_dir)["model"] for run_dir in (blind, knowing))
-    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())  # type: ignore[attr-defined, index]
+    assert_same(*(final_state(run_dir)["model"] for run_dir in (blind, knowing)))
 
 
 def test_a_full_memory_is_told_of_with_the_numbers(trained: Trained) -> None:
@@ -112,3 +125,93 @@ def test_phases_and_hooks_have_their_time_on_the_device(trained: Trained, more: 
     assert sum(each["phases"]["forward"] for each in device) > 0
     assert sum(each["ns"] for each in device) >= sum(sum(each["phases"].values()) for each in device) * 0.99
     assert any(each["hooks"] for each in device)
+
+
+@pytest.mark.parametrize("offload", ["true", '"process"'])
+def test_an_offloaded_hook_sees_what_it_would_see_in_the_training_thread(trained: Trained, offload: str) -> None:
+    run = (CUDA, ON_DEVICE, "run.deterministic=true", "run.max_epochs=1")
+    none, here = trained(*run), trained(*run, WATCHES % (0, "every=1"))
+    beside = trained(*run, WATCHES % (0.003, f"offload={offload}, queue=3"))
+    assert_same(final_state(none)["model"], final_state(beside)["model"])
+    for name in NUMBERS:
+        assert logged(here, name) == pytest.approx(logged(beside, name), rel=1e-12)
+        assert len(logged(beside, name)) == 8
+
+
+SHARED = ('run.device="cuda:0"', 'distributed.backend="gloo"')
+
+
+@pytest.mark.parametrize("more", [(), ("run.accumulate=4", "data.train.loader.workers=1"), ('run.precision="bf16"',)])
+def test_two_ranks_that_share_a_gpu_train_as_one(train_both: TrainBoth, more: tuple[str, ...]) -> None:  # noqa: F811
+    one, other = train_both(*SHARED, *more)
+    if "bf16" not in "".join(more):
+        assert_alike(one, other, "model", "model_ema")
+
+
+def test_two_ranks_that_share_a_gpu_resume_to_the_bit(new_clouds: NewRun, tmp_path: Path) -> None:  # noqa: F811
+    strikes = 'hooks.strikes={use="./actors.py:strikes", points=["after_train_iter"], args={%s}}'
+    args = f'rank=1, number={signal.SIGTERM}, mark="{tmp_path / "mark"}", at='
+    alone, cut = (new_clouds(*SHARED, "run.deterministic=true", strikes % f"{args}{at}") for at in (10**6, 3))
+    assert carry_out(alone, 2) == [0, 0], printed(alone, 0)
+    assert carry_out(cut, 2) == [143, 143], printed(cut, 0)
+    assert carry_out(cut, 2, resume=True) == [0, 0], printed(cut, 0)
+    assert_same_end(alone, cut)
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    """Form a group of this process alone, by nccl."""
+    device = torch.device("cuda", 0)
+    dist.init_process_group("nccl", store=dist.distributed_c10d.HashStore(), rank=0, world_size=1, device_id=device)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.usefixtures("one_rank")
+def test_a_group_by_nccl_trains_as_none(strategy: str, precision: str, tmp_path: Path) -> None:
+    """Its shards are copied from the memory of the GPU, written and read."""
+    device = torch.device("cuda", 0)
+    inputs = torch.randn(16, 4, device=device)
+    digesting = partial(_Digesting, abandoned=threading.Event())
+    states = []
+    for grouped in (False, True):
+        torch.manual_seed(1)
+        model: nn.Module = Deep().to(device)
+        if strategy == "ddp":
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        shares: Parallel = DDP(DistributedSection())
+        if strategy == "fsdp":
+            shares = FSDP(DistributedSection(strategy="fsdp"), precision, lambda *text: None)
+        if grouped:
+            shares.parallelize(model, [model], device, lambda key: Where("p.toml"))
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
+        autocast = strategy == "ddp" or not grouped
+        for _ in range(3):
+            with torch.autocast("cuda", torch.bfloat16, enabled=autocast and precision == "bf16"):
+                loss = model(inputs).float().square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        if grouped and strategy == "fsdp":
+            copy = HostCopy(shares.host_mesh, reuse=True).of(state)
+            assert shares.host_group is not None
+            files = write_shards(tmp_path / "shards", copy, shares.host_group, digesting)
+            assert files
+            state = with_contents(without_contents(copy), tmp_path / "shards", device, None)
+        states.append(state["model"])
+    for name, tensor in states[0].items():
+        rtol, atol = (1e-5, 1e-6) if precision == "fp32" else (0.1, 0.03)
+        torch.testing.assert_close(states[1][name].to(device), tensor, rtol=rtol, atol=atol)
+
+
+def test_a_copy_for_a_checkpoint_is_that_of_its_moment() -> None:
+    tensor = torch.zeros(64 << 20, device="cuda")
+    copy = HostCopy(reuse=True)
+    for k in range(3):
+        tensor.fill_(k)
+        copied = copy.of({"tensor": tensor})["tensor"]
+        tensor.fill_(-1)
+        assert copied.is_pinned() and bool((copied == k).all())

@@ -45,6 +45,7 @@ def here(key: str) -> Where:
         (2, "cuda", Ranks(3, 4, local=1), GPU),
         (2, "cuda", Ranks(2, 4, local=2), "this is process 3 on a machine with 2 GPUs"),
         (2, "cuda:1", Ranks(0, 2), '"cuda:1" is one GPU, and there are 2 processes'),
+        (2, "cuda:1, by gloo", Ranks(0, 2), GPU),
         (2, "cuda:1", Ranks(), GPU),
         (2, "cuda:2", Ranks(), '"cuda:2", but there is no such device here'),
         (2, "cpu", Ranks(1, 2, local=1), CPU),
@@ -57,11 +58,12 @@ def test_each_rank_has_the_gpu_of_its_number_on_its_machine(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    device, _, backend = wanted.partition(", by ")
     if isinstance(expected, torch.device):
-        assert device_of(wanted, ranks, here) == expected
+        assert device_of(device, ranks, backend, here) == expected
     else:
         with pytest.raises(UserError, match=expected):
-            device_of(wanted, ranks, here)
+            device_of(device, ranks, backend, here)
 
 
 class OnGpu(torch.Tensor):

@@ -78,7 +78,7 @@ class _Builder:
     def parts(self, plan: Plan) -> Parts:
         section = self.pipeline.run
         makers = find_makers(self.loaded, self.base, self.splits)
-        device = device_of(section.device, self.ranks, self.places.of)
+        device = device_of(section.device, self.ranks, self.pipeline.distributed.backend, self.places.of)
         if device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)  # what users put on "cuda", and what is pinned, is for the same one
         if section.compile:

@@ -17,9 +17,10 @@ from hookflow.runner.numerics.precision import choose_device
 from hookflow.runner.process.signals import Rewind
 
 
-def device_of(wanted: str, ranks: Ranks, place: Locate) -> torch.device:
+def device_of(wanted: str, ranks: Ranks, backend: str, place: Locate) -> torch.device:
     """Return the device of this rank for `run.device`: of several GPUs the one of its local rank.
 
+    Ranks share a GPU that is named with its number where the backend is gloo: nccl refuses that.
     Raises UserError when the ranks of this machine cannot each have one.
     """
     if ranks.world == 1:
@@ -31,9 +32,10 @@ def device_of(wanted: str, ranks: Ranks, place: Locate) -> torch.device:
         kind = choose_device("cuda" if wanted == "cuda" or torch.cuda.is_available() else "cpu").type
         return torch.device(kind, ranks.local) if kind == "cuda" else torch.device(kind)
     device = choose_device(wanted)
-    if device.index is not None:
+    if device.index is not None and backend != "gloo":
         message = f'run.device = "{wanted}" is one GPU, and there are {ranks.world} processes'
-        raise UserError(Problem(message, place("run.device"), '"cuda" gives each process its own'))
+        hint = '"cuda" gives each process its own; with distributed.backend = "gloo" they share it'
+        raise UserError(Problem(message, place("run.device"), hint))
     if device.type == "mps":
         raise UserError(Problem("several processes cannot train together on mps", place("run.device")))
     return device
@@ -50,7 +52,7 @@ def process_group(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
         yield
         return
     section, place = loaded.pipeline.distributed, loaded.places.of
-    device = device_of(loaded.pipeline.run.device, ranks, place)
+    device = device_of(loaded.pipeline.run.device, ranks, section.backend, place)
     backend = backend_of(section, device, place)
     if device.type == "cuda":
         torch.cuda.set_device(device)
