@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import random
 import threading
@@ -150,6 +151,29 @@ class Clouds(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         example = self.drawn[index]
         return example["inputs"] + example["noise"].sum(), example["target"]
+
+
+class Cyclic:
+    """Garbage that only a collection frees; it notes by which process."""
+
+    def __init__(self, file: str) -> None:
+        self.file, self.me = file, self
+
+    def __del__(self) -> None:
+        with Path(self.file).open("a") as file:
+            print(os.getpid(), file=file)
+
+
+def litters(file: str) -> None:
+    Cyclic(file)
+
+
+class Collects(Clouds):
+    """Collects garbage for each example."""
+
+    def __getitem__(self, index: int) -> Any:
+        gc.collect()
+        return super().__getitem__(index)
 
 
 class HangsOnce(Clouds):

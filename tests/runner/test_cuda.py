@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -51,19 +52,20 @@ def test_a_resumed_run_ends_with_the_same_bits(resumes_alike: NewRun, precision:
 
 @pytest.fixture
 def waits() -> Iterator[Callable[[], list[str]]]:
-    """Collect what PyTorch says of each wait of the training thread for CUDA, where it is told to warn of them."""
+    """Collect the lines of hookflow at which the training thread has waited for CUDA, while PyTorch warns of it."""
     result: list[str] = []
     trainer = threading.current_thread()
 
     def note(message: Any, *about: Any, **more: Any) -> None:
         if "synchronizing CUDA operation" in str(message) and threading.current_thread() is trainer:
-            result.append(str(message))
+            ours = [frame for frame in traceback.extract_stack()[:-1] if "site-packages" not in frame.filename]
+            result.append(" < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(ours[-4:])))
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = note
         yield lambda: result
-    torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("data", [ON_DEVICE, FETCHED])
@@ -162,7 +164,8 @@ def test_two_ranks_that_share_a_gpu_resume_to_the_bit(new_clouds: NewRun, tmp_pa
 def one_rank() -> Iterator[None]:
     """Form a group of this process alone, by nccl."""
     device = torch.device("cuda", 0)
-    dist.init_process_group("nccl", store=dist.distributed_c10d.HashStore(), rank=0, world_size=1, device_id=device)
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=device)
     yield
     dist.destroy_process_group()
 

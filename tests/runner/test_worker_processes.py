@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -42,6 +43,17 @@ def test_however_workers_are_started_the_bits_are_the_same(
     assert start(run_dir).wait() == 0
     assert_same_end(alone, run_dir)
     assert not [text for text in messages(run_dir) if FORKED in text or "no checkpoint holds that" in text]
+
+
+def test_forked_workers_leave_the_garbage_to_the_training(trained: Trained, tmp_path: Path) -> None:
+    """CUDA events in it, say, which cannot be freed in another process."""
+    freed = tmp_path / "freed"
+    litters = 'hooks.litters={use="./loaders.py:litters", points=["before_train"], args=["%s"]}'
+    gc.disable()
+    trained(over("Collects", workers=2), litters % freed)
+    gc.enable()
+    gc.collect()
+    assert freed.read_text() == f"{os.getpid()}\n"
 
 
 def test_data_that_cannot_be_pickled_are_forked_with_a_warning(new_run: NewRun) -> None:

@@ -28,6 +28,7 @@ from hookflow.runner.checkpoint.initial_weights import load_weights
 from hookflow.runner.data.base import DataContext
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.data.source import as_source, limit
+from hookflow.runner.data.workers import leave_garbage_to_this_process
 from hookflow.runner.dispatch.torch_hooks import wrong_parameters
 from hookflow.runner.distributed.fsdp import FSDP, unmatched_units, without_weights
 from hookflow.runner.distributed.parallel import DDP, OF_DDP, DDPAtStep, Strategy
@@ -77,6 +78,7 @@ class _Builder:
 
     def parts(self, plan: Plan) -> Parts:
         section = self.pipeline.run
+        leave_garbage_to_this_process()
         makers = find_makers(self.loaded, self.base, self.splits)
         device = device_of(section.device, self.ranks, self.pipeline.distributed.backend, self.places.of)
         if device.type == "cuda" and device.index is not None:

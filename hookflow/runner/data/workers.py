@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import pickle
@@ -14,7 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -166,6 +167,15 @@ def no_loader_warnings() -> Iterator[None]:
         warnings.filterwarnings("ignore", "This DataLoader will create")
         warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata calls it
         yield
+
+
+@cache
+def leave_garbage_to_this_process() -> None:
+    """Let forked processes collect none of the garbage of this one.
+
+    Its CUDA events and streams call CUDA as they are freed, which aborts a process that is forked.
+    """
+    os.register_at_fork(after_in_child=gc.freeze)
 
 
 def _start_method(fetches: Shipped, name: str, parts: LoaderParts) -> str | None:
