@@ -17,11 +17,12 @@ class Logs:
 
     def after_train_iter(self, run: Any) -> None:
         image = torch.zeros(3, 4, 5, device=run.device)
-        image[0] = run.iter / 255
+        image[0].fill_(run.iter / 255)
         run.log_image("val/sample", image, f"at {run.iter}")
         image.fill_(1)
         values = torch.zeros(5, device=run.device)
-        values[1:3], values[3], values[4] = 1, 2, float("nan")
+        for index, value in enumerate((0, 1, 1, 2, float("nan"))):
+            values[index].fill_(value)  # an assignment of a number waits for CUDA
         run.log_histogram("weights", values, bins=2)
         values.zero_()
         run.log_text("sample", f"iteration {run.iter}")

@@ -19,6 +19,8 @@ TRAINERS: list[Trainer] = []
 DERIVED = {
     "Timeline": "what time has passed is no state of the training",
     "Books": "as above",
+    "DeviceBooks": "as above",
+    "DeviceClock": "as above",
     "Here": "as above: which hook is being called",
     "Recorder": "what it has to write goes on, whatever the training does",
     "Media": "as above",
@@ -72,7 +74,7 @@ def photograph(thing: Any, seen: set[int] | None = None) -> Any:
     if isinstance(thing, list | tuple | deque):
         return [photograph(item, seen) for item in thing]
     kind = type(thing)
-    if not kind.__module__.startswith("hookflow.runner") or kind.__name__ in DERIVED:
+    if not kind.__module__.startswith("hookflow.runner") or any(base.__name__ in DERIVED for base in kind.__mro__):
         return kind.__name__
     seen.add(id(thing))
     names = [

@@ -396,7 +396,7 @@ class DistributedSection(Section):
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """The part of the model in each process: the whole model ("ddp"), or its share of every parameter ("fsdp")."""
     backend: Literal["auto", "nccl", "gloo"] = "auto"
-    """The backend of the process group: "auto" is nccl on CUDA, else gloo."""
+    """The backend of the process group: "auto" is nccl on CUDA, else gloo. By gloo ranks can share a GPU."""
     timeout: int = Field(default=600, ge=1)
     """Seconds that a process waits for the others before it gives them up."""
     units: list[str] | None = Field(default=None, examples=[["type:Block"], ["layers.*"]])

@@ -15,7 +15,7 @@ from hookflow.runner.checkpoint.snapshot import Snapshot
 from hookflow.runner.loop.trainer import Trainer
 from tests import photographs
 from tests.conftest import NewRun, Train, Trained, messages, records, strikes
-from tests.runner.same import assert_same_end
+from tests.runner.same import assert_same, assert_same_end
 from tests.runner.test_resume import with_checkpoints
 
 OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
@@ -89,7 +89,7 @@ def test_everything_mutable_is_in_the_checkpoint_or_follows_from_it(
     assert train_here(resumed, resume=True) == 0
     one, other = (json.loads((tmp_path / file).read_text()) for file in ("alone", "resumed"))
     assert {"Scalars", "Update", "RunState"} <= kinds(one), "it is a photograph of all, not of a name"
-    assert one == other
+    assert_same(one, other)
     assert_same_end(alone, resumed)
 
 
