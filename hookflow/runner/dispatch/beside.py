@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from threading import Condition, Thread
 from time import monotonic, perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,9 @@ from hookflow.graph.offload import awaited
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.graph.slots import root
 from hookflow.hooks.tensors import is_sharded
-from hookflow.runner.dispatch.hook_process import HookProcess
+
+if TYPE_CHECKING:
+    from hookflow.runner.dispatch.hook_process import HookProcess
 
 HEARS = 1.0
 """Seconds between the waits for a thread: Python handles a signal between them."""
@@ -276,6 +278,8 @@ class Beside:
         if binding.beside:
             worker = self._workers[binding.hook]
             if worker.hook.in_process and not worker.process:
+                from hookflow.runner.dispatch.hook_process import HookProcess  # takes 4 ms
+
                 worker.process = HookProcess(binding.hook, self._hooks[binding.hook], self._seed)
             return self._offloaded(worker, binding, method)
         if before := [self._workers[hook] for hook in awaited(self._plan, binding)]:
