@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
 from types import UnionType
@@ -111,6 +111,7 @@ def _subscript(name: str) -> str:
 def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap) -> Iterator[Problem]:
     """Lay each `key=value` over `tree`, in place; `null` takes the key away. Yields those that cannot be."""
     laid: set[Key] = set()
+    unit = _unit(tree)
     for override, where, of_python in overrides:
         try:
             key, text = split_key(override)
@@ -137,6 +138,27 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
         places.put(key, where)
         for part, _ in walk(value) if of_python else ():
             places.put((*key, *part), Where(where.source + "".join(map(_subscript, part))))
+    _keep_unit(tree, unit, laid)
+
+
+def _unit(tree: Mapping[str, Any]) -> str:
+    """Return the unit of the loop; empty without a length."""
+    match tree.get("run"):
+        case {"max_epochs": _}:
+            return "ep"
+        case {"max_iters": _}:
+            return "it"
+    return ""
+
+
+def _keep_unit(tree: Mapping[str, Any], unit: str, stated: Collection[Key]) -> None:
+    """Write out the unit that a bare `val_every` had before another length was stated, but for those stated with it."""
+    if "" in (unit, now := _unit(tree)) or unit == now:
+        return
+    for key, every in [*walk(tree)]:
+        is_interval = key[-1:] == ("val_every",) and (len(key) == 2 or key[:2] == ("data", "val"))
+        if is_interval and type(every) is int and key not in stated:
+            _put(key, f"{every}{unit}", tree, Where(""))
 
 
 def read_value(text: str) -> Any:
@@ -212,7 +234,7 @@ def extended(
     whole, base_places = extended(*tables(read(base, where), str(base)), base, route)
     if folder := os.path.dirname(named):  # noqa: PTH120  # a Path would drop the "./" that a file begins with
         whole = _aimed(whole, Pipeline, folder)
-    below, stated = whole.get("run"), tree.get("run")
+    unit, below, stated = _unit(whole), whole.get("run"), tree.get("run")
     if isinstance(below, dict) and isinstance(stated, dict) and not OTHER_LENGTH.keys() <= below.keys():
         for length, other in OTHER_LENGTH.items():
             if length in stated:
@@ -221,6 +243,7 @@ def extended(
     for name in whole:
         whole_places.take((name,), base_places)
     _lay_over(whole, tree, (), whole_places, places)
+    _keep_unit(whole, unit, {key for key, _ in walk(tree)})
     return whole, whole_places
 
 

@@ -60,6 +60,7 @@ def built_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     return make
 
 
+BARE = {"shared/base.toml": BASE.replace("epochs = 2", "epochs = 2\nval_every = 2")}
 ON_BASE = 'extends = "../shared/base.toml"\n'
 
 
@@ -86,6 +87,8 @@ def test_a_base_of_a_base_and_a_link_on_the_way(built_on: Load, tmp_path: Path) 
     assert loaded.pipeline.run.seed == 3
     run = built_on(ON_BASE + "[run]\nmax_iters = 100\n").pipeline.run
     assert (run.max_epochs, run.max_iters) == (None, 100), "the length of the child takes the place of the base's"
+    assert built_on(ON_BASE + "[run]\nmax_iters = 100\n", **BARE).pipeline.run.val_every == "2ep"
+    assert built_on(ON_BASE + "[run]\nmax_iters = 9\nval_every = 3\n", **BARE).pipeline.run.val_every == 3
     assert loaded.pipeline.model.use == "far/../../shared/net.py:Net"
     assert loaded.places.of("model.args.depth") == Where("own/far/middle.toml", 5, 1)
     assert loaded.places.of("model.args.width") == Where("shared/base.toml", 7, 10)

@@ -16,7 +16,7 @@ from hookflow.errors import UserError, Where
 from hookflow.pipeline.load import Loaded, as_tables, dump, load, parse
 from hookflow.pipeline.problems import explain
 from hookflow.pipeline.references import escape, interpolate
-from hookflow.pipeline.schema import Pipeline
+from hookflow.pipeline.schema import Interval, Pipeline
 from hookflow.pipeline.source_map import SourceMap
 from tests.pipelines import names, pipelines, plain, values
 
@@ -116,6 +116,19 @@ def test_hooks_are_switched_off_by_name_and_the_overrides_do_the_same_again() ->
         "--set run.seed=-1: run.seed must be at least 0, not -1",
         '--without emaa: there is no hook "emaa" in this pipeline\n    did you mean "ema"?',
     ]
+
+
+def test_a_bare_interval_of_validations_keeps_its_unit_under_another_length() -> None:
+    here = ("run.val_every=2", "data.val={ood={use='d:V', val_every=3}}")
+    text = dump(parse(MINIMAL, Path("p.toml"), here).public)
+
+    def kept(*overrides: str) -> tuple[Interval, Any]:
+        changed = parse(text, Path("p.toml"), overrides).pipeline
+        return changed.run.validates, changed.data.val["ood"].val_every  # type: ignore[index]
+
+    assert kept("run.max_iters=100") == kept("run.max_epochs=null", "run.max_iters=100") == (Interval(2, "ep"), "3ep")
+    assert kept("run.max_epochs=5") == (Interval(2, "ep"), 3)
+    assert kept("run.val_every=50", "run.max_iters=100") == (Interval(50, "it"), "3ep")
 
 
 def test_null_takes_a_key_away() -> None:
