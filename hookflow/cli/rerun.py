@@ -79,7 +79,7 @@ def rerun(
     target = _target(run_dir, parent, end, with_ or (), tuple(without or ()), [*hooks, *(set_ or ())])
     again = _trained(target, parent, world)
     own = event_log(again.events).read_all()
-    result = compare(scalar_rows(records), scalar_rows(own), begin, end)
+    result = compare(scalar_rows(records), scalar_rows(own), begin, end, without=bool(without))
     beginnings = [record for record in records if record["k"] == "run" and record["it"] <= begin]
     now = next(record for record in own if record["k"] == "run")
     why = [*causes(beginnings[-1], now)] if beginnings else []
@@ -247,6 +247,8 @@ def _report(
             yield "  a hook may read the clock, or a command have changed the run: hookflow show lists commands"
     if result.measured:
         yield f"  not compared, since a clock or the machine makes them: {', '.join(result.measured)}"
+    if result.silent:
+        yield f"  not compared, since no hook of the rerun logs them: {', '.join(result.silent)}"
     yield from _of_probes(result.more, at)
 
 

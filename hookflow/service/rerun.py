@@ -142,18 +142,26 @@ class Comparison:
     """The numbers that differ, the first one first."""
     measured: Sequence[str]
     """The names that were left out: a clock or the machine says them."""
+    silent: Sequence[str]
+    """The names that were left out since hooks were, and no other has logged them."""
     more: Mapping[str, Mapping[int, float]]
     """Numbers of the rerun beyond the recording, by name and iteration."""
 
 
-def compare(recorded: Iterable[ScalarRow], again: Iterable[ScalarRow], begin: int, end: int) -> Comparison:
-    """Hold what a rerun has logged after iteration `begin`, up to `end`, against the recording, to the bit."""
+def compare(
+    recorded: Iterable[ScalarRow], again: Iterable[ScalarRow], begin: int, end: int, *, without: bool = False
+) -> Comparison:
+    """Hold what a rerun has logged after iteration `begin`, up to `end`, against the recording, to the bit.
+
+    In a rerun `without` hooks of the run, a name that it has not logged at all was theirs.
+    """
     was, now = (
         {(row.iter, row.name): row.value for row in rows if begin < row.iter <= end} for rows in (recorded, again)
     )
     measured = {name for _, name in was if any(fnmatchcase(name, pattern) for pattern in MEASURED)}
-    held = {key: value for key, value in sorted(was.items()) if key[1] not in measured}
     known = {name for _, name in was}
+    silent = known - measured - {name for _, name in now} if without else set()
+    held = {key: value for key, value in sorted(was.items()) if key[1] not in measured | silent}
     more: dict[str, dict[int, float]] = {}
     for (it, name), value in sorted(now.items()):
         if name not in known and not any(fnmatchcase(name, pattern) for pattern in MEASURED):
@@ -165,6 +173,7 @@ def compare(recorded: Iterable[ScalarRow], again: Iterable[ScalarRow], begin: in
         compared=len(held),
         unlike=[Unlike(*key, value, now.get(key)) for key, value in held.items() if not _alike(value, now.get(key))],
         measured=sorted(measured),
+        silent=sorted(silent),
         more=more,
     )
 

@@ -104,6 +104,7 @@ def test_every_number_is_the_recorded_one(folder: Path, overrides: tuple[str, ..
     assert (data["begin"], data["end"], data["unlike"], data["more"]) == (0, 3, [], {})
 
 
+FROZEN = 'hooks.frozen={use="freeze", args={params=["body.*"], end="8it"}}'
 SPIKE = 'hooks.spike={use="./probe.py:spike", points=["before_train_iter"], writes=["batch"]}'
 PIPELINES = {
     "plain": (SPIKE,),
@@ -151,12 +152,14 @@ def test_a_rerun_skips_no_firing_for_its_cost(folder: Path) -> None:
 
 
 def test_the_first_difference_is_named(folder: Path) -> None:
-    run = trained('hooks.clock={use="./probe.py:clock", points=["after_train_iter"]}')
+    run = trained(FROZEN, 'hooks.clock={use="./probe.py:clock", points=["after_train_iter"]}')
     shown = rerun(run.id, "--at", "7", code=1)
     assert re.search(r"first difference in iteration 9: clock was \d+\.\d+, and is \d+\.\d+\n  1 of \d+ numbers", shown)
     assert "a hook may read the clock" in shown
-    shown = rerun(run.id, "--at", "7", "--without", "clock", "--without", "ema", code=1)
-    assert "and is nothing" in shown and "hooks were added or left out" in shown
+    shown = rerun(run.id, "--at", "7", "--without", "clock")
+    assert "to the bit" in shown and "not compared, since no hook of the rerun logs them: clock\n" in shown
+    shown = rerun(run.id, "--at", "7", "--without", "clock", "--without", "frozen", code=1)
+    assert "and is nothing" not in shown and "hooks were added or left out" in shown
 
 
 def test_a_run_that_failed_is_looked_into(folder: Path) -> None:
@@ -254,7 +257,7 @@ def test_the_debugger_stops_before_the_iteration(folder: Path) -> None:
 
 
 def test_python_gets_the_differences_and_the_numbers_of_what_watched(folder: Path) -> None:
-    run = trained('hooks.clock={use="./probe.py:clock", points=["after_train_iter"]}')
+    run = trained(FROZEN, 'hooks.clock={use="./probe.py:clock", points=["after_train_iter"]}')
     again = api.load_run(run.path).rerun(at=8, iters=2, with_=["./probe.py:Probe"], overrides={"run.seed": 0})
     assert [(each.iter, each.name) for each in again.unlike] == [(9, "clock")]
     assert {8, 9} <= again.more["probe/twice"].keys() and again.compared > 4
