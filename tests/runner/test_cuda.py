@@ -21,7 +21,8 @@ from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.manager import HostCopy, host_memory
 from hookflow.runner.checkpoint.shards import with_contents, without_contents, write_shards
 from hookflow.runner.checkpoint.store import _Digesting
-from hookflow.runner.distributed.parallel import DDP, FSDP, Parallel
+from hookflow.runner.distributed.fsdp import FSDP
+from hookflow.runner.distributed.parallel import DDP, Parallel
 from tests.conftest import NewRun, Train, Trained, reason, records
 from tests.distributed.clouds import Deep
 from tests.distributed.conftest import TrainBoth, assert_alike, new_clouds, ranks_trained, train_both  # noqa: F401
