@@ -403,6 +403,10 @@ class DistributedSection(Section):
     """With "fsdp": modules that are gathered one by one, by name or class; left out, the network's repeated block."""
     replicas: int = Field(default=1, ge=1)
     """With "fsdp": the copies of the model, each sharded over its share of the processes (hybrid sharding)."""
+    parallelize: Use | None = Field(default=None, examples=["./net.py:plan"])
+    """With "fsdp": a function of model and mesh (data × tensor) that splits layers by torch's `parallelize_module`."""
+    tensor_parallel: int = Field(default=1, ge=1, validate_default=True, examples=[2])
+    """The processes over which `parallelize` splits layers; they compute the same examples together."""
 
     find_unused_parameters: bool = False
     """With "ddp": search each forward pass for parameters that get no gradient, instead of failing; that takes time."""
@@ -426,6 +430,17 @@ class DistributedSection(Section):
         if replicas > 1 and info.data.get("strategy", "fsdp") != "fsdp":
             raise ValueError('replicas are for strategy = "fsdp"; with "ddp" each process has a copy of the model')
         return replicas
+
+    @field_validator("tensor_parallel")
+    @classmethod
+    def _of_a_plan(cls, tensor_parallel: int, info: ValidationInfo) -> int:
+        if (tensor_parallel > 1) == (info.data.get("parallelize") is None):
+            raise ValueError("tensor_parallel (2 or more) and parallelize need one another")
+        if tensor_parallel > 1 and info.data.get("strategy", "fsdp") != "fsdp":
+            raise ValueError('tensor_parallel is for strategy = "fsdp": DDP averages no gradients of split layers')
+        if tensor_parallel > 1 and info.data.get("replicas", 1) > 1:
+            raise ValueError("tensor_parallel cannot be combined with replicas")
+        return tensor_parallel
 
     @field_validator("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
     @classmethod

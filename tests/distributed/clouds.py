@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn import functional
 from torch.utils.data import Dataset
 
@@ -68,6 +70,11 @@ class Tied(Plain):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.head(self.third(self.second(self.body(inputs) * self.scale) + self.row) / self.norm)  # type: ignore[no-any-return]
+
+
+def split_nothing(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Name a layer that there is not."""
+    parallelize_module(model, mesh["tensor"], {"upp": ColwiseParallel()})
 
 
 class Clouds(Dataset[Any]):

@@ -24,6 +24,16 @@ TrainBoth = Callable[..., tuple[RunDir, RunDir]]
 
 
 @pytest.fixture
+def split_layers(tmp_path: Path) -> list[str]:
+    """Return overrides for the network of docs/distributed.md, with layers that are split over two ranks."""
+    page = (HERE.parents[1] / "docs" / "distributed.md").read_text("utf-8")
+    net = tmp_path / "net.py"
+    net.write_text(page.partition("```python\n# net.py\n")[2].partition("```")[0])
+    split = f'{{strategy="fsdp", parallelize="{net}:split", tensor_parallel=2}}'
+    return [f'model.use="{net}:Net"', f"distributed={split}"]
+
+
+@pytest.fixture
 def new_clouds(tmp_path: Path) -> NewClouds:
     """Make the directory of a new run of clouds.toml, with overrides."""
 
@@ -50,12 +60,12 @@ def ranks_trained(new_clouds: NewClouds) -> NewClouds:
 
 @pytest.fixture
 def train_both(new_clouds: NewClouds, train_here: Train) -> TrainBoth:
-    """Train two runs with the same overrides, one in this process and one by two ranks; return both."""
+    """Train two runs with the same overrides, one in this process and one by so many ranks; return both."""
 
-    def train(*overrides: str) -> tuple[RunDir, RunDir]:
+    def train(*overrides: str, world: int = 2) -> tuple[RunDir, RunDir]:
         alone, together = new_clouds(*overrides), new_clouds(*overrides)
         assert train_here(alone) == 0
-        assert carry_out(together, 2) == [0, 0], printed(together, 0)
+        assert carry_out(together, world) == [0] * world, printed(together, 0)
         return alone, together
 
     return train

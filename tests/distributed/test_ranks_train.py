@@ -78,11 +78,23 @@ def test_ranks_with_whole_batches_train_as_one_with_their_union(
 
 @pytest.mark.parametrize(
     ("strategy", "worlds"),
-    [("fsdp", (2, 4, 1)), ("replicas", (4, 2, 1)), ("fsdp", (1, 2)), ("ddp", (2, 1)), ("ddp", (1, 2))],
+    [
+        ("fsdp", (2, 4, 1)),
+        ("replicas", (4, 2, 1)),
+        ("split", (4, 2, 1)),
+        ("fsdp", (1, 2)),
+        ("ddp", (2, 1)),
+        ("ddp", (1, 2)),
+    ],
     ids=str,
 )
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(
-    new_clouds: NewClouds, train_here: Train, tmp_path: Path, strategy: str, worlds: tuple[int, ...]
+    new_clouds: NewClouds,
+    train_here: Train,
+    split_layers: list[str],
+    tmp_path: Path,
+    strategy: str,
+    worlds: tuple[int, ...],
 ) -> None:
     """Saved in the middle of an epoch."""
     stops = [
@@ -90,8 +102,9 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(
         for at in (4, 8)[: len(worlds) - 1]
     ]
     data = "data.train.args.examples=44"  # of which four ranks make as many batches as one
-    distributed = [REPLICAS] if strategy == "replicas" else [f'distributed.strategy="{strategy}"']
-    left_alone, changed = new_clouds(data), new_clouds(data, *stops, *distributed)
+    model, split = split_layers if strategy == "split" else ['model.use="./clouds.py:Plain"', ""]
+    distributed = {"replicas": REPLICAS, "split": split}.get(strategy, f'distributed.strategy="{strategy}"')
+    left_alone, changed = new_clouds(data, model), new_clouds(data, model, *stops, distributed)
     assert train_here(left_alone) == 0
     for number, world in enumerate(worlds):
         if world == 1:
@@ -258,6 +271,10 @@ def test_a_task_that_steps_itself_trains_alike(ranks_trained: NewClouds, train_b
         (
             ['hooks.sums={use="./clouds.py:sums", points=["after_train_iter"], ranks="zero"}'],
             'the hook "sums" fires on rank 0 alone, and run.sum needs all ranks',
+        ),
+        (
+            ['distributed={strategy="fsdp", parallelize="./clouds.py:split_nothing", tensor_parallel=2}'],
+            "distributed.parallelize: Parallelize plan key 'upp' could not be resolved",
         ),
         ([FSDP, 'distributed.units=["bodi"]'], 'no module of the network matches "bodi"'),
         ([FSDP, 'distributed.units=["type:Blok"]'], 'no module of the network is a "Blok"'),

@@ -21,7 +21,7 @@ from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.builder.build import choose_strategy, with_sync_batch_norm
 from hookflow.runner.data.loader_parts import BatchSharding
 from hookflow.runner.distributed.consensus import Alone
-from hookflow.runner.distributed.fsdp import repeated_block, units_of, unmatched_units
+from hookflow.runner.distributed.fsdp import ranks_of_data, repeated_block, split_layers, units_of, unmatched_units
 from hookflow.runner.distributed.parallel import (
     OWN,
     full_state,
@@ -117,7 +117,7 @@ def test_each_rank_keeps_what_it_has_of_its_own_in_the_host_s_memory() -> None:
 
 def test_a_sum_is_taken_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     reduced: list[torch.Tensor] = []
-    monkeypatch.setattr(dist, "all_reduce", reduced.append)
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: reduced.append(tensor))
     strategy = choose_strategy(DistributedSection(), Ranks(0, 2), "fp32", here, print, own_steps=False)
     for value in (torch.ones(2), 1.0):  # nccl refuses what lies in the host's memory
         assert strategy.all_reduce(value, torch.device("meta")).device.type == "meta"
@@ -130,6 +130,37 @@ def test_keys_are_for_their_strategy() -> None:
     text = TOY.read_text() + '\n[distributed]\nstrategy = "fsdp"\n'
     with pytest.raises(UserError, match=r"toy.toml:\d+:2: \[distributed\]: with strategy = "):
         parse(text, TOY, ("run.inference_mode=true",))
+
+
+def test_layers_are_split_over_neighbours_that_have_the_same_share_of_a_batch() -> None:
+    section = DistributedSection(strategy="fsdp", parallelize="./net.py:split", tensor_parallel=2)
+    shares = [ranks_of_data(section, Ranks(rank, 4), here) for rank in range(4)]
+    assert [(share.rank, share.world) for share in shares] == [(0, 2), (0, 2), (1, 2), (1, 2)]
+    assert ranks_of_data(section, Ranks(), here) == Ranks(), "one process ignores it"
+    with pytest.raises(UserError, match="3 ranks cannot be divided into groups of 2"):
+        ranks_of_data(section, Ranks(0, 3), here)
+    for wrong, expected in (
+        ({"parallelize": "./net.py:split"}, "need one another"),
+        ({"tensor_parallel": 2}, "need one another"),
+        ({"parallelize": "./net.py:split", "tensor_parallel": 2, "replicas": 2}, "cannot be combined with replicas"),
+        ({"parallelize": "./net.py:split", "tensor_parallel": 2, "strategy": "ddp"}, "DDP averages no gradients"),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            DistributedSection.model_validate({"strategy": "fsdp", **wrong})
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        (lambda net: None, "splits no parameter: the ranks of a group would compute the same"),
+        (lambda net: net.append(nn.Linear(2, 2)), "adds, removes or renames parameters"),
+        (lambda net: net.no_such_layer, "has no attribute"),
+    ],
+)
+def test_what_splits_no_layer_is_refused(split: Any, expected: str) -> None:
+    network = nn.Sequential(nn.Linear(2, 2))
+    with pytest.raises(UserError, match=expected):
+        split_layers(network, lambda: split(network), here("distributed.parallelize"))
 
 
 def test_the_backend_fits_the_device() -> None:

@@ -6,7 +6,7 @@ PowerSGD: T. Vogels and others, *PowerSGD: practical low-rank gradient compressi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -119,8 +119,25 @@ class GradClip(Hook):
             return
         of = name_of(model, run)
         assert self.max_norm is not None
-        norm = full(clip_grad_norm_(model.parameters(), self.max_norm, self.norm_type))
+        clip = clip_grad_norm_ if run.world == 1 else clip_over_ranks
+        norm = clip(model.parameters(), self.max_norm, self.norm_type)
         run.log(f"grad_norm/{of}" if of else "grad_norm", norm)
+
+
+def clip_over_ranks(parameters: Iterable[Tensor], max_norm: float, norm_type: float) -> Tensor:
+    """Scale gradients as `clip_grad_norm_` does, which refuses those on several meshes; return their norm."""
+    import torch
+    from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+    by_mesh: dict[Any, list[Tensor]] = {}
+    for parameter in parameters:
+        by_mesh.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    gradients = [[p.grad for p in group if p.grad is not None] for group in by_mesh.values()]
+    norms = [full(get_total_norm(group, norm_type)) for group in gradients if group]
+    total = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), norm_type)
+    for group in by_mesh.values():
+        clip_grads_with_norm_(group, max_norm, total)
+    return total
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ from hookflow.hooks.registry import find_hook
 from hookflow.pipeline.load import Loaded, key_of, share_parameters, trained_by
 from hookflow.pipeline.schema import SPLITS, DistributedSection
 from hookflow.pipeline.use import FOLDER
-from hookflow.runner.builder.components import OFFERED_TO_DATA, Maker, Parts, find_makers
+from hookflow.runner.builder.components import OFFERED_TO_DATA, PARALLELIZE, Maker, Parts, find_makers
 from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups, shares
 from hookflow.runner.checkpoint.initial_weights import load_weights
 from hookflow.runner.data.base import DataContext
@@ -30,7 +30,7 @@ from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.data.source import as_source, limit
 from hookflow.runner.data.workers import leave_garbage_to_this_process
 from hookflow.runner.dispatch.torch_hooks import wrong_parameters
-from hookflow.runner.distributed.fsdp import FSDP, unmatched_units, without_weights
+from hookflow.runner.distributed.fsdp import FSDP, ranks_of_data, unmatched_units, without_weights
 from hookflow.runner.distributed.parallel import DDP, OF_DDP, DDPAtStep, Strategy
 from hookflow.runner.distributed.process_group import device_of
 from hookflow.runner.distributed.rendezvous import ALONE, Ranks
@@ -85,7 +85,9 @@ class _Builder:
             torch.cuda.set_device(device)  # what users put on "cuda", and what is pinned, is for the same one
         if section.compile:
             check_compiler(device, self.places.of("run.compile"))
-        context = DataContext(section.seed, device, section.channels_last, self.say, self.ranks.rank, self.ranks.world)
+        data_ranks = ranks_of_data(self.pipeline.distributed, self.ranks, self.places.of)
+        rank, world = data_ranks.rank, data_ranks.world
+        context = DataContext(section.seed, device, section.channels_last, self.say, rank, world)
         loaders = self._loaders(context)
         seed_everything(section.seed)
         models = {name: self._model(makers, name, device) for name in self.pipeline.models}
@@ -95,7 +97,13 @@ class _Builder:
         task = self._task(makers["task"])
         precision = choose_precision(section.precision, device, self.say)
         strategy = choose_strategy(
-            self.pipeline.distributed, self.ranks, precision, self.places.of, self.say, own_steps=steps_itself(task)
+            self.pipeline.distributed,
+            self.ranks,
+            precision,
+            self.places.of,
+            self.say,
+            makers.get(PARALLELIZE),
+            own_steps=steps_itself(task),
         )
         strategy.parallelize(network, [*models.values()], device, self.places.of)  # FSDP replaces the parameters
         for name, model in models.items():
@@ -104,6 +112,7 @@ class _Builder:
         parts = Parts(
             section=section,
             ranks=self.ranks,
+            data_ranks=data_ranks,
             strategy=strategy,
             device=device,
             precision=precision,
@@ -127,8 +136,8 @@ class _Builder:
             data=self._data(makers, loaders, context),  # last: it may take long, and all else can be wrong in no time
         )
         strategy.check_lengths({split: len(source) for split, source in parts.data.items()}, self.places.of)
-        if self.ranks.rank:  # all have built the same; what the training draws is each rank's own
-            seed_everything(derive_seed(section.seed, RNGStream.RANK, self.ranks.rank))
+        if data_ranks.rank:  # all have built the same; what the training draws differs between shares of a batch
+            seed_everything(derive_seed(section.seed, RNGStream.RANK, data_ranks.rank))
         return parts
 
     def _loaders(self, context: DataContext) -> dict[str, LoaderParts]:
@@ -314,12 +323,14 @@ def choose_strategy(
     precision: str,
     place: Locate,
     say: Callable[..., None],
+    parallelize: Maker | None = None,
     *,
     own_steps: bool,
 ) -> Strategy:
-    """Return the strategy of these ranks; `own_steps` says that the task steps its optimizers itself.
+    """Return the strategy of these ranks, by which `parallelize` may split layers of the model.
 
-    Raises UserError when such a task excludes what the section asks for.
+    `own_steps` says that the task steps its optimizers itself. Raises UserError when that excludes what the section
+    asks for.
     """
     if ranks.world == 1:
         return Strategy()
@@ -332,7 +343,7 @@ def choose_strategy(
             raise UserError(Problem(message, place(f"distributed.{key}"), "leave it out"))
         return DDPAtStep()
     if section.strategy == "fsdp":
-        return FSDP(section, precision, say)
+        return FSDP(section, precision, say, parallelize)
     return DDP(section)
 
 

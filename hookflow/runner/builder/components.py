@@ -26,6 +26,9 @@ from hookflow.writers.base import Writer
 
 Maker = Callable[..., Any]
 
+PARALLELIZE = "distributed.parallelize"
+"""The key of the function that splits the layers of a model."""
+
 OFFERED_TO_DATA = ("seed", "device", "say", "rank", "world", "pipeline_dir")
 """Arguments that a data source is given where it takes them and the file does not give them."""
 
@@ -51,6 +54,11 @@ def find_makers(loaded: Loaded, base: Path, splits: Sequence[str]) -> dict[str, 
             problems += error.problems
         else:
             problems += _wrong_arguments(makers[key], part, public[key], key, loaded.places.of)
+    if plan := loaded.pipeline.distributed.parallelize:
+        try:
+            makers[PARALLELIZE] = refer(plan, base, loaded.places.of(PARALLELIZE))
+        except UserError as error:
+            problems += error.problems
     if problems:
         raise UserError(sorted(problems, key=by_place))
     return makers
@@ -76,6 +84,8 @@ class Parts:
 
     section: RunSection
     ranks: Ranks
+    data_ranks: Ranks
+    """This process among those that share a batch: all of them, unless several compute a share together."""
     strategy: Strategy
     device: torch.device
     precision: str
@@ -108,12 +118,13 @@ class Parts:
     def effective_batch(self) -> str:
         """The examples of an optimizer step in words; empty for one batch of one process, and where unknown."""
         info = self.data["train"].info if "train" in self.data else {}
-        accumulate, world = self.section.accumulate, self.ranks.world
+        accumulate, world = self.section.accumulate, self.data_ranks.world
+        together = f"groups of {self.ranks.world // world} ranks" if world < self.ranks.world else "ranks"
         if not info.get("batch_size") or accumulate == world == 1:
             return ""
         step = info["batch_size"] * accumulate
         factors = f" × accumulate {accumulate} = {step:,}" * (accumulate > 1)
-        shared = f", {step / world:g} on each of {world} ranks" * (world > 1)
+        shared = f", {step / world:g} on each of {world} {together}" * (world > 1)
         rest = min(info["examples"], info["batch_size"] * self.batches_per_epoch) % step
         last = f"; the last of an epoch has {rest:,}" * bool(rest)
         return f"examples of an optimizer step: {info['batch_size']:,}{factors}{shared}{last}"

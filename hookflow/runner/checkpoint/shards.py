@@ -38,10 +38,15 @@ def without_contents(state: Any) -> Any:
 
 
 def sharded_as(tensor: torch.Tensor, shard: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
-    """Return a tensor that is sharded over the mesh as another one is, of which this process has `shard`."""
+    """Return a tensor that is sharded over the mesh as another one is, of which this process has `shard`.
+
+    The other one may be sharded over some dimensions of the mesh alone.
+    """
     from torch.distributed.tensor import DTensor
 
     assert isinstance(tensor, DTensor)
+    if mesh is not None and tensor.device_mesh.ndim < mesh.ndim:
+        mesh = mesh[tensor.device_mesh.mesh_dim_names]  # type: ignore[index]
     return DTensor.from_local(
         shard, mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -15,14 +17,27 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils import swap_tensors
 
-from hookflow.errors import Locate, Problem, UserError
-from hookflow.hooks.tensors import local, shard_like
+from hookflow.errors import Locate, Problem, UserError, Where
+from hookflow.hooks.tensors import is_sharded, local, shard_like
 from hookflow.numbers import counted
 from hookflow.pipeline.schema import TYPE, DistributedSection
 from hookflow.runner.builder.selectors import modules_matching, no_module
 from hookflow.runner.distributed.parallel import Parallel, broadcast
+from hookflow.runner.distributed.rendezvous import Ranks
 from hookflow.runner.numerics.precision import HALVES
 from hookflow.runner.numerics.random_state import random_state, set_random_state
+
+
+def ranks_of_data(section: DistributedSection, ranks: Ranks, place: Locate) -> Ranks:
+    """Return this process among those that share a batch: with `tensor_parallel`, neighbours have the same share.
+
+    Raises UserError when the ranks cannot be divided so.
+    """
+    together = section.tensor_parallel if ranks.world > 1 else 1
+    if ranks.world % together:
+        message = f"{ranks.world} ranks cannot be divided into groups of {together} that split layers"
+        raise UserError(Problem(message, place("distributed.tensor_parallel"), f"choose a divisor of {ranks.world}"))
+    return Ranks(ranks.rank // together, ranks.world // together, ranks.local)
 
 
 def without_weights(make: Callable[[], Any], say: Callable[..., None]) -> Any:
@@ -71,11 +86,21 @@ class FSDP(Parallel):
     Without `units` they are the network's repeated blocks. With `replicas` there are several copies of the model, each
     sharded over neighbouring ranks; gradients are reduced over all. In a precision of 16 bits parameters are gathered,
     and modules compute, in it; gradients are reduced in float32. Batch norms stay in float32.
+
+    With `tensor_parallel` the ranks form a mesh, data × tensor. `parallelize`, called with the network and the mesh,
+    splits layers over the second dimension; all parameters are sharded over the first.
     """
 
-    def __init__(self, section: DistributedSection, precision: str, say: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        section: DistributedSection,
+        precision: str,
+        say: Callable[..., None],
+        parallelize: Callable[[nn.Module, DeviceMesh], Any] | None = None,
+    ) -> None:
         super().__init__()
-        self._units, self._replicas = section.units, section.replicas
+        self._units, self._replicas, self._together = section.units, section.replicas, section.tensor_parallel
+        self._parallelize = parallelize
         self._precision = precision
         self._say = say
 
@@ -88,10 +113,16 @@ class FSDP(Parallel):
         self._make_meshes(device, place)
         super().parallelize(network, models, device, place)
 
-    def share(self, network: nn.Module, device: torch.device) -> None:
+    def share(self, network: nn.Module, device: torch.device, place: Locate) -> None:
         """Shard the models, and give every rank its shards of the parameters of rank 0, one parameter after another."""
         first = dist.get_rank() == 0
-        whole = {name: parameter.detach() for name, parameter in network.named_parameters()} if first else {}
+        named = chain(network.named_parameters(), network.named_buffers())
+        whole = {name: tensor.detach() for name, tensor in named} if first else {}
+        for parameter in network.parameters():
+            if not parameter.is_meta:
+                _replace(parameter, torch.empty_like(parameter, device="meta"))
+        if self._parallelize is not None:
+            split_layers(network, partial(self._parallelize, network, self._layout), place("distributed.parallelize"))
         self._shard(network)
         for tensor in (*network.parameters(), *network.buffers()):
             if tensor.is_meta:
@@ -99,7 +130,7 @@ class FSDP(Parallel):
         network.to(device)  # by which FSDP notices its new memory
         with torch.no_grad():
             for name, tensor in chain(network.named_parameters(), network.named_buffers()):
-                values = whole.pop(name, tensor) if first else torch.empty(tensor.shape, dtype=tensor.dtype)
+                values = whole.pop(name) if first else torch.empty(tensor.shape, dtype=tensor.dtype)
                 values = values.to(device)
                 broadcast([values])
                 local(tensor).copy_(local(shard_like(values, tensor)))
@@ -110,33 +141,39 @@ class FSDP(Parallel):
     def _shard(self, network: nn.Module) -> None:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        half = HALVES.get(self._precision)
+        half, mesh = HALVES.get(self._precision), self._layout if self.mesh else self._layout["data"]
         entries = repeated_block(network) if self._units is None else self._units
         units = [module for module in units_of(network, entries) if module not in self._models]
         if units and self._units is None:
             self._say(f'FSDP gathers {len(units)} modules one by one: distributed.units = ["{entries[0]}"]')
         norms = [module for module in network.modules() if isinstance(module, _NormBase) and [*module.parameters()]]
         for norm in norms if half else ():
-            fully_shard(norm, mesh=self.mesh)
+            fully_shard(norm, mesh=mesh)
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
         for module in [*reversed(units), *self._models]:  # what lies within another one goes first
             if not half or module not in norms:
-                fully_shard(module, mesh=self.mesh, mp_policy=policy)
+                fully_shard(module, mesh=mesh, mp_policy=policy)
 
     def _make_meshes(self, device: torch.device, place: Locate) -> None:
-        world, copies = dist.get_world_size(), self._replicas
+        world, copies, together = dist.get_world_size(), self._replicas, self._together
         if world % copies:
             message = f"{world} ranks cannot hold {copies} replicas of the model: each takes as many ranks"
             raise UserError(Problem(message, place("distributed.replicas"), f"choose a divisor of {world}"))
         patient: dict[str, Any] = {"backend": "gloo", "timeout": timedelta(days=1)}  # since a disk may hang
         self.host_group = dist.new_group(**patient)
-        if copies == 1:
-            self.mesh = init_device_mesh(device.type, (world,))
+        if copies == together == 1:
+            self.mesh = self._layout = init_device_mesh(device.type, (world,))
             self.host_mesh = DeviceMesh.from_group(self.host_group, "cpu")
             return
-        self._say(f"FSDP keeps {copies} replicas of the model, each sharded over {counted(world // copies, 'rank')}")
-        names, ranks = ("replicate", "shard"), torch.arange(world).view(copies, -1)
-        self.mesh = init_device_mesh(device.type, tuple(ranks.shape), mesh_dim_names=names)
+        names = ("replicate", "shard") if copies > 1 else ("data", "tensor")
+        ranks = torch.arange(world).view(copies if copies > 1 else world // together, -1)
+        self._layout = init_device_mesh(device.type, tuple(ranks.shape), mesh_dim_names=names)
+        if copies > 1:
+            self.mesh, shards = self._layout, counted(world // copies, "rank")
+            self._say(f"FSDP keeps {copies} replicas of the model, each sharded over {shards}")
+        else:
+            self.data_group, shards = self._layout.get_group("data"), counted(len(ranks), "group")
+            self._say(f"FSDP shards the model over {shards} of {together} ranks, which split layers")
         subgroups: Any = dist.new_subgroups_by_enumeration
         groups = [subgroups(each.tolist(), **patient)[0] for each in (ranks.T, ranks)]
         self.host_mesh = DeviceMesh.from_group(groups, "cpu", mesh=ranks, mesh_dim_names=names)
@@ -148,6 +185,32 @@ class FSDP(Parallel):
     def add_parameters(self, parameters: Sequence[Tensor]) -> None:
         message = "FSDP takes no parameters after the start: it has sharded the model"
         raise UserError(Problem(message, hint='build them in the model, or use strategy = "ddp"'))
+
+
+def split_layers(network: nn.Module, split: Callable[[], Any], where: Where) -> None:
+    """Call `split`, which makes tensor-parallel layers of some of the network, on the meta device.
+
+    Raises UserError with what `split` raises, or has done that cannot be trained.
+    """
+    before = {name: parameter.shape for name, parameter in network.named_parameters()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Parallelize plan key")  # which matches no module
+        try:
+            split()
+        except (ValueError, TypeError, AttributeError, NotImplementedError, UserWarning) as error:
+            message = str(error).partition(" in module ")[0]
+            raise UserError(Problem(f"distributed.parallelize: {message}", where)) from error
+    parameters = dict(network.named_parameters())
+    layouts = (getattr(parameter, "placements", ()) for parameter in parameters.values())
+    faults = {
+        "adds, removes or renames parameters": before != {name: p.shape for name, p in parameters.items()},
+        "splits no parameter: the ranks of a group would compute the same": not any(
+            placement.is_shard() for layout in layouts for placement in layout
+        ),
+        "makes DTensors of buffers, which the ranks could not keep in step": any(map(is_sharded, network.buffers())),
+    }
+    for fault in (fault for fault, is_so in faults.items() if is_so):
+        raise UserError(Problem(f"distributed.parallelize {fault}", where))
 
 
 def unmatched_units(section: DistributedSection, network: nn.Module, place: Locate) -> Iterator[Problem]:

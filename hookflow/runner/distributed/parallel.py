@@ -67,9 +67,11 @@ class Strategy:
     several = False
     """Whether there are several ranks."""
     mesh: DeviceMesh | None = None
-    """The mesh over which tensors are sharded; None where they are not."""
+    """The mesh over which a checkpoint is loaded in shards; None where it is loaded in full."""
     host_mesh: DeviceMesh | None = None
     """The same ranks, by the CPU: copies of sharded tensors in the host's memory are sharded over it."""
+    data_group: dist.ProcessGroup | None = None
+    """The ranks over which a batch is shared, each a share of its own; None for all."""
     host_group: dist.ProcessGroup | None = None
     """All of these ranks, which write the shards of a checkpoint together."""
 
@@ -95,7 +97,10 @@ class Strategy:
         """
 
     def all_reduce(self, value: float | Tensor, device: torch.device) -> Any:
-        """Return the sum over the ranks: a new tensor of the shape of `value` on the device, float64 for a number."""
+        """Return the sum over the ranks: a new tensor of the shape of `value` on the device, float64 for a number.
+
+        Of ranks that compute the same share of a batch it takes in one.
+        """
         if isinstance(value, Tensor):
             return value.detach().to(device, copy=True, memory_format=torch.contiguous_format)
         return on_device(value, device)  # which waits for no device
@@ -121,9 +126,9 @@ class Parallel(Strategy):
             for name, _ in module.named_buffers(recurse=False)
             if name not in module._non_persistent_buffers_set
         ]
-        self.share(network, device)
+        self.share(network, device, place)
 
-    def share(self, network: nn.Module, device: torch.device) -> None:
+    def share(self, network: nn.Module, device: torch.device, place: Locate) -> None:
         """Give every rank the parameters and buffers of rank 0."""
         broadcast((*network.parameters(), *network.buffers()))
 
@@ -142,7 +147,7 @@ class Parallel(Strategy):
 
     def all_reduce(self, value: float | Tensor, device: torch.device) -> Any:
         total = super().all_reduce(value, device)
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=self.data_group)
         return total
 
     def broadcast_buffers(self) -> None:

@@ -109,6 +109,7 @@ class Context:
     def __post_init__(self) -> None:
         parts, plan, state, consensus, log = self.parts, self.plan, self.state, self.consensus, self.log
         section, ranks = parts.section, parts.ranks
+        together = ranks.world // parts.data_ranks.world  # ranks with the same share of a batch, one after another
         state.batches_per_epoch = parts.batches_per_epoch
         state.set_length(section.max_epochs, section.max_iters, parts.iters_per_epoch)
         state.seconds = consensus.seconds
@@ -132,7 +133,7 @@ class Context:
                 say=log.say,
                 world=ranks.world,
                 accumulate=section.accumulate if split == "train" else 1,
-                gather=consensus.all_gather_object,
+                gather=lambda mine: consensus.all_gather_object(mine)[::together],
             )
             for split, data in parts.data.items()
         }

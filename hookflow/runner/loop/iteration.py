@@ -152,7 +152,7 @@ class _Batchwise(ABC):
             s.batch_size = sizes.local(s.batch_idx, batch) or 0
             if self.strategy.several:
                 self.update.group.on_all_ranks = total = sizes.total(s.batch_idx, batch) or 1
-                self.update.loss_weight = s.batch_size * self.context.consensus.ranks.world / total
+                self.update.loss_weight = s.batch_size * self.context.parts.data_ranks.world / total
             return batch
         raise too_few(s)
 

@@ -79,6 +79,7 @@ class Run(_Reports):
         self.is_temporary = False
         self._compiled = parts.section.compile
         self._trains = parts.trains
+        self._shares = parts.data_ranks.world
         self._strategy = parts.strategy
         self._state = context.state
         self._engine = engine
@@ -177,7 +178,7 @@ class Run(_Reports):
         return self._reduced(value, "sum")
 
     def mean(self, value: float | torch.Tensor) -> torch.Tensor:
-        return self._reduced(value, "mean") / self.world
+        return self._reduced(value, "mean") / self._shares
 
     def _reduced(self, value: float | torch.Tensor, call: str) -> torch.Tensor:
         here = self._engine.current
