@@ -1,7 +1,9 @@
-"""`hookflow.load`: files, dicts, what overrides them, and what is wrong with them."""
+"""`hookflow.load`: files, dicts, overrides and mistakes; and what `hookflow` itself offers."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -94,3 +96,27 @@ def test_check_raises_what_is_not_there_and_returns_what_is_doubtful(toy: dict[s
     with pytest.raises(hookflow.UserError) as error:
         hookflow.load(toy).check()
     assert len(error.value.problems) == 2
+
+
+NAMES = ["Hook", "Run", "Source", "Task", "UserError", "Writer", "__version__", "load", "load_run", "runs", "train"]
+
+
+def test_these_are_the_public_names() -> None:
+    assert NAMES == hookflow.__all__ == dir(hookflow)
+    names: dict[str, object] = {}
+    exec("from hookflow import *", names)
+    assert {name: names[name] for name in NAMES} == {name: getattr(hookflow, name) for name in NAMES}
+    with pytest.raises(AttributeError, match="no attribute 'tain'"):
+        hookflow.tain  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("code", "heavy"),
+    [
+        ("dir(hookflow)", {"torch", "pydantic", "textual", "rich", "numpy", "hookflow.api"}),
+        (f"hookflow.load({str(TOY)!r}).check()", {"torch", "textual"}),
+    ],
+)
+def test_importing_hookflow_and_checking_import_nothing_heavy(code: str, heavy: set[str]) -> None:
+    code = f"import sys, hookflow; {code}; print(*{heavy} & sys.modules.keys(), '.')"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == ".\n"

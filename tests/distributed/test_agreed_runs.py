@@ -1,4 +1,4 @@
-"""What happens on one rank happens on all, also to runs of which a rank is killed: real runs of two."""
+"""What happens on one rank happens on all: stops, commands, and runs of which a rank is killed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import reason, records, wait_for
 from tests.distributed.conftest import NewClouds
-from tests.distributed.several import Ranks, carry_out, messages_of, records_of
+from tests.distributed.several import Ranks, carry_out, messages_of, printed, records_of
 from tests.killers import when_killed
 from tests.limits import LIMIT
 from tests.runner.same import assert_each_once, assert_same_end, final_state
+from tests.runner.test_commands import commander
 
 REMEMBERS = 'hooks.remembers={use="./actors.py:Remembers"}'
 OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=2}, "after_val"]'
@@ -189,3 +190,56 @@ def test_the_log_of_another_rank_is_written_before_the_checkpoint(new_clouds: Ne
     logged = [record["v"]["each"] for record in records_of(run_dir, "scalars", 1) if "each" in record["v"]]
     assert logged == [1, 2, 3]
     assert not [*run_dir.checkpoints.glob(f".it*.{nobody}")]
+
+
+EVERY_FOURTH = 'hooks.checkpoint.points=[{at="after_train_iter", every=4}, "after_val"]'
+SCRIPT = (
+    (1, "pause"),
+    (1, "step"),
+    (2, "set clip.max_norm=0.05"),
+    (2, "set clip.max_norm=none"),
+    (2, "resume"),
+    (3, "off ema"),
+    (4, "validate"),
+    (5, "trace 2"),
+    (7, "on ema"),
+)
+
+
+def answered(run_dir: RunDir, rank: int) -> list[tuple[int, str, bool]]:
+    acks = records_of(run_dir, "ack", rank)
+    return [(ack["it"], " ".join([ack["cmd"], *ack["args"]]), ack["ok"]) for ack in acks]
+
+
+def test_all_ranks_execute_a_command_at_its_iteration_and_a_resume_follows(
+    new_clouds: NewClouds, tmp_path: Path
+) -> None:
+    args = f'rank=1, at=8, number={int(signal.SIGTERM)}, mark="%s"'
+    strikes = f'hooks.strikes={{use="./actors.py:strikes", points=["after_backward"], args={{{args}}}}}'
+    (tmp_path / "was").touch()
+    alone, broken = (
+        new_clouds(EVERY_FOURTH, commander(tmp_path / name, *SCRIPT), strikes % (tmp_path / mark))
+        for name, mark in (("alone", "was"), ("broken", "mark"))
+    )
+    assert carry_out(alone, 2) == [0, 0], printed(alone, 0)
+    expected = [(it, text, "none" not in text) for it, text in SCRIPT]
+    assert sorted(answered(alone, 0)) == sorted(answered(alone, 1)) == sorted(expected)
+    assert [trace["iters"] for trace in records_of(alone, "trace", 1)] == [2]
+    assert carry_out(broken, 2) == [143, 143]
+    assert carry_out(broken, 2, resume=True) == [0, 0], printed(broken, 0)
+    assert_same_end(alone, broken)
+
+
+def test_all_ranks_go_back_to_a_checkpoint_and_end_as_if_they_had_not(new_clouds: NewClouds, tmp_path: Path) -> None:
+    (tmp_path / "alone.1").touch()
+    script = (2, "set clip.max_norm=0.05"), (7, "rewind it00000004")
+    alone, back = (
+        new_clouds(EVERY_FOURTH, "hooks.checkpoint.args.keep=9", commander(tmp_path / name, *script))
+        for name in ("alone", "back")
+    )
+    assert carry_out(alone, 2) == [0, 0], printed(alone, 0)
+    assert carry_out(back, 2) == [0, 0], printed(back, 0) + reason(back)
+    for rank in (0, 1):
+        assert [run["resumed_from"] for run in records_of(back, "run", rank)] == [None, "it00000004"]
+        assert any("max_norm=0.05 stays set" in line for line in messages_of(back, rank, "clip.max_norm"))
+    assert_same_end(alone, back)

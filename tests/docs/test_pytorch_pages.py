@@ -46,7 +46,7 @@ def test_the_examples(example: str, tmp_path: Path, trained: Trained) -> None:
 def test_the_examples_inside_modules_do_what_the_page_says(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """tests/runner/test_modules_pytorch.py compares such hooks with ones that are registered by hand."""
+    """tests/runner/test_modules.py compares such hooks with ones that are registered by hand."""
     for file, text in FILES.items():
         (tmp_path / file).write_text(text)
 

@@ -15,7 +15,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
 from tests.conftest import NewRun, Train, Trained, records
 from tests.faults.disk import Disk
-from tests.faults.test_disk_full import followed, resumed_with_room
+from tests.faults.test_disk import followed, resumed_with_room
 from tests.monitor.fake_run import make
 from tests.runner.same import assert_same_end
 

@@ -1,15 +1,18 @@
-"""Pairs that nothing orders, orders in which they are turned, and the search for those that make a difference."""
+"""Pairs that nothing orders, and the search for those that make a difference; bugs that it finds, no false alarms."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hookflow.cli.observe_report import Report
 from hookflow.graph.order import Places, compile_plan
 from hookflow.graph.plan import PHASES, Node, Plan
 from hookflow.graph.why import (
@@ -24,9 +27,15 @@ from hookflow.graph.why import (
     turned,
     unordered,
 )
-from hookflow.trials.commute import _Search
+from hookflow.hooks.registry import BUILT_IN
+from hookflow.pipeline.load import Loaded
+from hookflow.service.findings import Findings
+from hookflow.service.pipelines import read_pipeline, valid_plan
+from hookflow.trials.commute import Commuted, _Search, commute
 from hookflow.trials.trial import Trace, Trials, Visit
+from tests.conftest import TESTS, TOY
 from tests.hook_nodes import AROUND, POINT, node, order, plan
+from tests.hooks.test_contracts import SAMPLES, inline
 
 
 @st.composite
@@ -167,3 +176,190 @@ def test_trials_are_about_as_many_as_hooks_at_a_point() -> None:
     steps, same, untried = _Search(cast("Trials", made), plan(*nodes)).all([*unordered(plan(*nodes))])
     assert (steps, len(same), untried) == ([], 45, [])
     assert made.count <= 3 * len(nodes)
+
+
+SHIPPED = TESTS.parent / "pipelines"
+SMALL = {
+    "hello": (),
+    "cifar": (
+        "model.args.widths=[4, 4, 4]",
+        *(
+            f"data.{split}.args.{each}"
+            for split in ("train", "val")
+            for each in ("root='no-images'", "download=false", "limit=64", "batch_size=16")
+        ),
+    ),
+    "chargpt": (
+        "model.args.width=8",
+        "model.args.layers=1",
+        "hooks.sample.args.count=2",
+        *(f"data.{split}.args.batch_size=2" for split in ("train", "val")),
+    ),
+    "gaussian2d": ("model.args.count=20", "data.train.args.side=16", "data.train.args.batch_size=64"),
+}
+"""What makes each shipped pipeline small, and its data synthetic."""
+
+PAIRS = {
+    "clip": ("grad_clip", 'max_norm = 0.5, model = "{}"'),
+    "ema": ("ema", 'decay = 0.9, model = "{}"'),
+    "schedule": ("scheduler", 'chain = [{{ use = "CosineAnnealingLR" }}], optimizer = "{}"'),
+}
+"""What each of two models has for itself."""
+
+
+def tried_anew(pipeline: Loaded) -> Commuted:
+    """Try every pair; nothing may be doubtful, before and after."""
+    result = Findings.of(pipeline, valid_plan(pipeline))
+    assert not result.doubtful, "\n".join(result.lines(120))
+    commuted = commute(pipeline, result.plan, pipeline.source.parent, lambda *said: None)
+    result = replace(result, commuted=commuted)
+    assert not result.doubtful, "\n".join(result.lines(120))
+    return commuted
+
+
+def names(commuted: Commuted) -> set[tuple[str, ...]]:
+    return {tuple(sorted(pair.hooks)) for pair in commuted.same}
+
+
+def test_every_shipped_pipeline_is_made_small() -> None:
+    assert {path.stem for path in SHIPPED.glob("*.toml")} == SMALL.keys()
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_what_ships(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docs").symlink_to(SHIPPED.parent / "docs")  # which chargpt reads
+    monkeypatch.chdir(tmp_path)
+    pipeline = read_pipeline(SHIPPED / f"{name}.toml", ("run.threads=1", "run.device='cpu'", *SMALL[name]))
+    assert not tried_anew(pipeline).untried
+
+
+def test_a_pair_of_everything() -> None:
+    hooks = [
+        f'hooks.{hook}_{model}={{ use = "{use}", args = {{ {args.format(model)} }} }}'
+        for hook, (use, args) in PAIRS.items()
+        for model in ("generator", "discriminator")
+    ]
+    accuracies = [f'hooks.top{k}={{ use = "accuracy", args = {{ topk = {k} }} }}' for k in (1, 2)]
+    task = ["run.threads=1", 'task.use="./gan.py:Tells"']
+    pipeline = read_pipeline(TESTS / "gan.toml", (*task, *hooks, *accuracies), without=["clip", "ema", "schedule"])
+    same = names(tried_anew(pipeline))
+    assert {(f"{hook}_discriminator", f"{hook}_generator") for hook in PAIRS} <= same
+    assert ("top1", "top2") in same
+
+
+def test_all_built_in_hooks_backwards(tmp_path: Path) -> None:
+    # The rates that `lr_schedule` sets, too; one that is slow and reads nothing; one that needs images; and one that
+    # refuses a run with `accumulation_schedule`.
+    apart = {"scheduler", "profiler", "resize", "sam"}
+    others = {"whiten", "comm_hook", "batch_size_finder"}
+    assert BUILT_IN.keys() - SAMPLES.keys() == others, "of one network; of several ranks; of no iteration"
+    run = TOY.read_text().partition("[hooks.")[0].replace("./toy.py", str(TESTS / "toy.py"))
+    tables = [
+        f'[hooks.{name}]\nuse = "{name}"\nargs = {inline(SAMPLES[name])}'
+        for name in reversed(SAMPLES)
+        if name not in apart
+    ]
+    file = tmp_path / "backwards.toml"
+    file.write_text("\n".join([run, f'[task]\nuse = "{TESTS / "own_tasks.py"}:paints"', *tables]))
+    commuted = tried_anew(read_pipeline(file, ("run.threads=1", "run.test=true")))
+    assert len(commuted.same) > 40
+    assert not commuted.untried
+
+
+BUGS = Path(__file__).parent / "ordering_bugs"
+
+FOUND = {
+    "mmcv_689": {
+        ("after_train_iter", "saver", "average"): "the file weights-1.pt",
+        ("after_train_iter", "saver", "projection"): "the file weights-1.pt",
+        ("after_train_iter", "average", "projection"): "model: 4 of 15 tensors",
+    },
+    "nequip_590": {("after_val", "saver", "average"): "the file weights-2.pt: 5 of 9 values"},
+    "lightning_1464": {("after_val", "saver", "early_stop"): "the file hooks-1.pt: early_stop.best"},
+    "lightning_1592": {
+        ("after_val", "saver", "patience"): "the file hooks-1.pt: patience.waited",
+        ("after_val", "patience", "best"): "`patience`: seen, waited",
+    },
+    "lightning_9950": {
+        ("before_val", "pruned", "quantized"): "`pruned`: 6 of 8 values",
+        ("after_val", "pruned", "quantized"): "model: 6 of 9 tensors",
+    },
+    "lightning_18265": {("after_train_iter", "writer", "normalization"): "the file predictions-1.pt"},
+    "ignite_706": {("after_val_epoch", "logger", "accuracy"): "logged: accuracy"},
+    "llm_foundry_1515": {("after_val", "exporter", "saver"): "the file weights-2.pt: 8 of 9 values"},
+}
+"""The pairs that make a difference in each pipeline, and what they first differ in."""
+
+MENDED = {
+    "mmcv_689": ['hooks.average.after=["projection"]', 'hooks.saver.after=["average"]'],
+    "nequip_590": ['hooks.saver.after=["average"]'],
+    "lightning_1464": ['hooks.saver.after=["early_stop"]'],
+    "lightning_1592": ['hooks.patience.after=["best"]', 'hooks.saver.after=["patience"]'],
+    "lightning_9950": [f'hooks.{name}.use="./lightning_9950.py:Encloses"' for name in ("pruned", "quantized")],
+    "lightning_18265": ['hooks.writer.after=["normalization"]'],
+    "ignite_706": ['hooks.logger.after=["accuracy"]'],
+    "llm_foundry_1515": ['hooks.exporter.after=["saver"]'],
+}
+"""What each file has to say. Exits that are not reversed are mended by `around_val`, and impossible with it."""
+
+
+QUICK = {"nequip_590", "lightning_1592", "lightning_9950"}
+
+
+def loaded(name: str, *overrides: str) -> Loaded:
+    return read_pipeline(BUGS / f"{name}.toml", overrides)
+
+
+def tried(pipeline: Loaded) -> Commuted:
+    return commute(pipeline, valid_plan(pipeline), BUGS, lambda *line: None)
+
+
+def found_in(name: str, commuted: Commuted) -> dict[tuple[str, str, str], str]:
+    return {(pair.point, *pair.hooks): str(step.difference) for step in commuted.steps for pair in step.pairs}
+
+
+def test_there_are_eight() -> None:
+    assert {path.stem for path in BUGS.glob("*_*.toml")} == FOUND.keys() == MENDED.keys()
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_it_is_found_by_firing_the_hooks_both_ways_and_by_nothing_that_is_declared(name: str) -> None:
+    pipeline = loaded(name)
+    plan = valid_plan(pipeline)
+    assert not any(b.reads or b.writes for b in plan.bindings if not plan.hook(b.hook).default)
+    assert not plan.edges
+    assert not Findings.of(pipeline, plan).doubtful
+    commuted = tried(pipeline)
+    differing = found_in(name, commuted)
+    assert differing.keys() == FOUND[name].keys()
+    for pair, what in FOUND[name].items():
+        assert f"differ in {what}" in differing[pair]
+    assert not commuted.untried
+    assert not commuted.noise
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_with_the_edges_that_were_missing_no_pair_differs(name: str) -> None:
+    commuted = tried(loaded(name, *MENDED[name]))
+    assert not found_in(name, commuted)
+    assert not commuted.untried
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in FOUND]
+)
+def test_after_observe_write_no_bug_stands_in_silence(name: str, tmp_path: Path) -> None:
+    """What is written down decides a pair the right way, or leaves it as loud as it was."""
+    for file in (*BUGS.glob("*.*"), *(TESTS).glob("*.py")):
+        below = file.relative_to(TESTS)
+        (tmp_path / below).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, tmp_path / below)
+    folder = tmp_path / BUGS.relative_to(TESTS)
+    pipeline = read_pipeline(folder / f"{name}.toml", ())
+    assert list(Report.of(pipeline, valid_plan(pipeline)).write())
+    written = read_pipeline(folder / f"{name}.toml", ())
+    plan, right = valid_plan(written), valid_plan(loaded(name, *MENDED[name]))
+    loud = found_in(name, commute(written, plan, folder, lambda *line: None))
+    for point, *pair in FOUND[name].keys() - loud.keys():
+        orders = [[hook for hook in each.order[point] if hook in pair] for each in (plan, right)]
+        assert orders[0] == orders[1]

@@ -1,14 +1,21 @@
-"""What can be wrong with a hook's class or function without Python saying so: each is told before anything runs."""
+"""Mistakes in a hook's class or function, those of other frameworks, and looks at it that raise: each told in words."""
 
 from __future__ import annotations
 
+import signal
+import sys
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from hookflow.errors import UserError
+from hookflow.errors import Problem, UserError
+from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
-from tests.conftest import hookflow_here
+from hookflow.hooks.foreign import FRAMEWORKS
+from hookflow.pipeline.load import load
+from tests.conftest import circle, hookflow_here
 from tests.hooks.sources import HEAD, USE, pipeline_with
 
 IMPORTS = "from enum import Enum\nfrom functools import *\nfrom pathlib import Path\nfrom torch import nn\n"
@@ -169,3 +176,160 @@ def test_where_a_point_is_wrong_what_it_would_give_a_function_is_not_missed(
 ) -> None:
     said = faults(tmp_path, "def It(run, module): pass\n", points)
     assert [line.partition(": ")[2] for line in said] == [wrong]
+
+
+PIPELINE = circle("max_epochs = 1") + '[hooks.odd]\nuse = "./%s:It"\npoints = ["after_val"]\n'
+OF_CLASS = """
+class Odd(type):
+    def __getattribute__(cls, name):
+        look()
+        return type.__getattribute__(cls, name)
+
+class It(metaclass=Odd):
+    reads = ("model",)
+
+    def after_val(self, run):
+        run.log("x", 1.0)
+"""
+OF_OBJECT = """
+class Odd:
+    def __getattribute__(self, name):
+        look()
+        return object.__getattribute__(self, name)
+
+    def __call__(self, run): ...
+
+It = Odd()
+"""
+IN_CLASS = """
+class Odd(type):
+    reads = property(lambda cls: look())
+
+class It(metaclass=Odd):
+    def after_val(self): ...
+"""
+LOOKS = """
+looks = 0
+def look():
+    global looks
+    looks += 1
+    if looks == %s:
+        %s
+"""
+AT_ONCE = "look()\n"
+RAISES = "raise KeyboardInterrupt", "raise SystemExit(0)", "sys.exit(7)", "raise GeneratorExit('no')"
+COMES = "signal.raise_signal(signal.SIGINT)"
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Let SIGINT do what it does in a process that nobody else has started otherwise."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def looked_at(folder: Path, code: str, at: int, does: str, *command: str) -> tuple[int, str, int]:
+    """Run a command over a hook whose look number `at` does something; return its code, its errors, and the looks."""
+    file = f"odd{len([*folder.iterdir()])}.py"
+    (folder / file).write_text(f"import signal, sys\n{LOOKS % (at, does)}{code}")
+    (folder / "p.toml").write_text(PIPELINE % file)
+    told = hookflow_here(*(f"./{file}:It" if word == "IT" else word for word in command), cwd=folder)
+    imported = [module for module in sys.modules.values() if getattr(module, "__file__", "") == str(folder / file)]
+    return told.returncode, told.stderr, imported[0].looks if imported else 1
+
+
+@pytest.mark.parametrize("does", RAISES)
+@pytest.mark.parametrize("code", [OF_CLASS, OF_OBJECT, IN_CLASS, AT_ONCE], ids=["class", "object", "attribute", "file"])
+def test_whatever_it_raises_is_a_problem(tmp_path: Path, code: str, does: str) -> None:
+    status, told, _ = looked_at(tmp_path, code, 1, does, "check", "p.toml")
+    kind = "KeyboardInterrupt" if "Keyboard" in does else "GeneratorExit" if "Generator" in does else "SystemExit"
+    assert status == 2
+    assert told.startswith("p.toml:11:")
+    assert kind in told
+
+
+@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("does", RAISES[:2])
+@pytest.mark.parametrize("command", [("check", "p.toml"), ("explain", "IT")], ids=["check", "explain"])
+@pytest.mark.parametrize("code", [OF_CLASS, OF_OBJECT], ids=["class", "object"])
+def test_at_whichever_look(tmp_path: Path, code: str, command: tuple[str, ...], does: str, step: int) -> None:
+    for at in count(1, step):
+        status, told, looks = looked_at(tmp_path, code, at, does, *command)
+        if looks < at:
+            break
+        assert (status, "raises" in told) == (2, True), (at, status, told)
+    assert at > 20, "it was looked at"
+    assert status == 0
+
+
+@pytest.mark.parametrize("code", [OF_CLASS, OF_OBJECT, AT_ONCE], ids=["class", "object", "file"])
+def test_ctrl_c_is_still_the_end_of_it(tmp_path: Path, code: str) -> None:
+    assert looked_at(tmp_path, code, 1, COMES, "check", "p.toml")[0] == 130
+
+
+PORTED = circle("max_epochs = 1", "default_hooks = false") + '[hooks.ported]\nuse = "./ported.py:Ported"\n'
+LIGHTNING = "class Callback:\n" + "".join(
+    f"    def {name}(self, trainer, pl_module): pass\n"
+    for framework in FRAMEWORKS
+    if framework.name == "Lightning"
+    for name in framework.members
+)
+CASES = {
+    "MMEngine": (
+        "class Ported:\n    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None): pass\n",
+        "Ported has names of MMEngine, which mean nothing here: runner, data_batch",
+        ["runner → run", "data_batch → batch"],
+    ),
+    "Lightning": (
+        "import lightning.pytorch as pl\nclass Ported(pl.Callback):\n"
+        "    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx): print(trainer)\n",
+        "Ported is a hook of Lightning (lightning.pytorch.Callback)",
+        ["on_train_batch_end → after_train_iter", "trainer → run", "pl_module → run.model"],
+    ),
+    "nothing of its own": (
+        "import lightning.pytorch as pl\nclass Ported(pl.Callback):\n    pass\n",
+        "Ported is a hook of Lightning (lightning.pytorch.Callback)",
+        ["any class with methods named like points"],
+    ),
+}
+
+
+@pytest.fixture
+def frameworks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for packages that are not installed, found from the current folder."""
+    for module, text in {"lightning.pytorch": LIGHTNING}.items():
+        package = tmp_path.joinpath("packages", *module.split("."))
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(text)
+        (package.parent / "__init__.py").touch()
+        for name in (module, module.partition(".")[0]):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    monkeypatch.chdir(tmp_path)
+    Path("p.toml").write_text(PORTED)
+
+
+def problems(*, imports: bool) -> list[Problem]:
+    with pytest.raises(UserError) as refused:
+        compile_pipeline(load(Path("p.toml")), imports=imports)
+    return refused.value.problems
+
+
+@pytest.mark.usefixtures("frameworks")
+@pytest.mark.parametrize("case", CASES)
+def test_a_ported_hook_is_refused_in_one_sentence_wherever_it_is_looked_at(case: str) -> None:
+    source, said, hints = CASES[case]
+    Path("ported.py").write_text(source)
+    imported = problems(imports=True)
+    assert [problem.message for problem in imported] == [said]
+    assert all(hint in imported[0].hint for hint in hints)
+    described = hookflow_here("explain", "./ported.py:Ported", cwd=Path.cwd())
+    assert said in described.stdout + described.stderr
+    assert hints[0] in described.stdout + described.stderr
+
+
+def test_what_the_table_calls_a_point_is_one() -> None:
+    members = {theirs: ours for framework in FRAMEWORKS for theirs, ours in framework.members.items()}
+    assert {name for ours in members.values() for name in ours.split(", ") if name} - {"phase"} <= set(POINTS.names)
+    assert not members.keys() & set(POINTS.names), "a name of ours needs no other"

@@ -1,28 +1,33 @@
-"""Hooks on weights and buffers: `ema`, `swa`, `precise_bn`, `freeze` and `activation_checkpoint`."""
+"""Hooks on weights: `ema`, `swa`, `precise_bn`, `freeze`, `activation_checkpoint`, `prune` and `sam`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from copy import deepcopy
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import prune
 from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.graph.why import ambiguities
 from hookflow.hooks.builtin.averaging import EMA, SWA, Average, PreciseBN
-from hookflow.hooks.builtin.freeze import Freeze, frozen_norms, frozen_parameters
+from hookflow.hooks.builtin.freeze import Freeze, Prune, frozen_norms, frozen_parameters
 from hookflow.hooks.builtin.memory import ActivationCheckpoint, outermost
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.tensors import named_parameters
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import read
+from hookflow.runner.loop import update
 from hookflow.zoo.tasks import Classification
-from tests.conftest import TESTS, Trained
+from tests.conftest import TESTS, NewRun, Trained, reason, records
 from tests.hooks.stand_ins import StandIn
+from tests.loaders import a_list
 from tests.runner.same import assert_same, curve, final_state
 from tests.toy import Net, Points, Tied
 
@@ -294,3 +299,141 @@ class TestActivationCheckpoint:
         assert outermost(net, ["body.?", "head"]) == [*net.body, net.head]
         with pytest.raises(UserError, match='no module of the network matches "boddy"'):
             outermost(net, ["boddy"])
+
+
+def theirs(model: nn.Sequential, scope: str, amount: float) -> None:
+    places = [(model[0], "weight"), (model[2], "weight")]
+    if scope == "global":
+        prune.global_unstructured(places, prune.L1Unstructured, amount=amount)
+    else:
+        for module, name in places:
+            prune.l1_unstructured(module, name, amount=amount)
+
+
+@pytest.mark.parametrize("scope", ["global", "layer"])
+def test_it_trains_what_pytorchs_pruning_trains(scope: Literal["global", "layer"]) -> None:
+    torch.manual_seed(1)
+    ours = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3))
+    other = deepcopy(ours)
+    inputs, targets = torch.randn(16, 4), torch.randint(3, (16,))
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1, momentum=0.9) for model in (ours, other)]
+    run: Any = StandIn(ours, optimizers[0])
+    hook = Prune(params=["*.weight"], amount=0.4, begin=1, end=1, scope=scope)
+    hook.before_train(run)
+    for run.iter in range(6):
+        for model, optimizer in zip((ours, other), optimizers, strict=True):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), targets).backward()
+            if model is ours:
+                hook.after_backward()
+            optimizer.step()
+        hook.after_optimizer_step(run)
+        if run.iter == 0:
+            theirs(other, scope, 0.4)
+    for layer in (0, 2):
+        expected = other[layer].weight_orig * other[layer].weight_mask  # type: ignore[operator]
+        assert torch.equal(expected == 0, ours[layer].weight == 0)  # type: ignore[arg-type]
+        torch.testing.assert_close(ours[layer].weight, expected)
+
+
+def test_the_share_follows_the_cubic_schedule_and_what_is_pruned_stays_so() -> None:
+    model = nn.Linear(50, 20)
+    run: Any = StandIn(model, torch.optim.SGD(model.parameters(), 0.1))
+    hook = Prune(params=["weight"], amount=0.8, begin=4, end=12, every=4)
+    hook.before_train(run)
+    zeros, before = [], torch.zeros(20, 50, dtype=torch.bool)
+    for run.iter in range(16):
+        with torch.no_grad():
+            model.weight += torch.randn(20, 50)
+        hook.after_optimizer_step(run)
+        assert not (before & (model.weight != 0)).any()
+        before = model.weight == 0
+        zeros.append(int(before.sum()))
+    assert zeros == [0] * 7 + [round(800 * (1 - 0.5**3))] * 4 + [800] * 5
+
+
+def test_a_resumed_run_prunes_alike_and_the_weights_keep_their_names(resumes_alike: Any) -> None:
+    made = 'hooks.prune={use="prune", args={params=["*.weight"], amount=0.5, begin="1ep", end="2ep", every=2}}'
+    run_dir = resumes_alike(made, point="after_train_iter", at=8)
+    state = read(run_dir.checkpoints / "last")
+    assert state["hooks"]["prune"]["chosen_at"] == 10
+    assert not any("_orig" in name or "_mask" in name for name in state["model"])
+
+
+def test_an_end_before_the_beginning_and_a_glob_without_a_match_are_refused(trained: Trained) -> None:
+    trained('hooks.prune={use="prune", args={params=["no.such"]}}', code=2)
+    hook = Prune(params=["weight"], begin="80%", end="20%")
+    hook.name = "thin"
+    with pytest.raises(UserError, match='hook "thin" would end at iteration 4, before it begins at 16'):
+        hook.before_train(StandIn(nn.Linear(2, 2)))  # type: ignore[arg-type]
+
+
+def normed() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Linear(8, 3))
+
+
+SAM = 'hooks.sam={use="sam", args={rho=0.3}}'
+PLAIN = ('data.train.use="./loaders.py:a_list"', "hooks.schedule.enabled=false", "hooks.clip.enabled=false")
+
+
+def test_sharpness_aware_steps_are_those_of_a_plain_loop(trained: Trained) -> None:
+    """To the bit: with batch norms, whose statistics are those of the first pass, and momentum."""
+    run_dir = trained(f'model={{use="{__file__}:normed"}}', SAM, *PLAIN)
+    model = normed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for inputs, target in a_list() * 3:
+        functional.cross_entropy(model(inputs), target).backward()
+        norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()  # type: ignore[union-attr]
+        before = [p.detach().clone() for p in model.parameters()]
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(p.grad * (0.3 / (norm + 1e-12)))
+        optimizer.zero_grad()
+        model[1].momentum = 0  # type: ignore[index, union-attr]
+        functional.cross_entropy(model(inputs), target).backward()
+        model[1].momentum = 0.1  # type: ignore[index, union-attr]
+        with torch.no_grad():
+            for p, value in zip(model.parameters(), before, strict=True):
+                p.copy_(value)
+        optimizer.step()
+        optimizer.zero_grad()
+    ours, plain = final_state(run_dir)["model"], model.state_dict()
+    for name in plain:
+        assert torch.equal(ours[name], plain[name]), name  # type: ignore[index]
+
+
+def test_sharpness_aware_steps_are_resumed_to_the_bit(resumes_alike: NewRun) -> None:
+    resumes_alike(SAM, point="after_backward", at=7)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        (["run.accumulate=2"], "run.accumulate adds up those of several batches"),
+        (
+            ['hooks.groups={use="accumulation_schedule", args={batches=[[0, 2]]}}'],
+            "another hook adds up those of several batches",
+        ),
+        (['run.precision="fp16"'], 'run.precision = "fp16" scales the loss'),
+        (['task.use="./own_tasks.py:Forgets"'], "the task steps its optimizers itself"),
+    ],
+)
+def test_where_no_batch_can_be_computed_twice_is_a_mistake(trained: Trained, overrides: list[str], why: str) -> None:
+    run_dir = trained(SAM, *overrides, code=2)
+    assert why in reason(run_dir)
+    assert records(run_dir, "end")[-1]["it"] == 0
+
+
+@pytest.mark.parametrize(
+    ("fact", "why"),
+    [
+        ("records_graphs", "CUDA graphs keep the outputs of one pass alone"),
+        ("is_sharded", "FSDP has sharded them"),
+    ],
+)
+def test_what_needs_a_gpu_or_fsdp_is_refused_before_the_first_iteration(
+    monkeypatch: pytest.MonkeyPatch, trained: Trained, fact: str, why: str
+) -> None:
+    monkeypatch.setattr(update, fact, lambda *given: True)
+    assert why in reason(trained(SAM, code=2))

@@ -18,7 +18,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor import index
 from hookflow.monitor.index import NAME, Index
 from hookflow.monitor.summary import read_overview
-from tests.cli.test_unreadable_runs import permissions_hold
+from tests.cli.test_hostile_runs import permissions_hold
 from tests.limits import LIMIT
 from tests.monitor.fake_run import Training, append, end, make_ranks, make_several
 

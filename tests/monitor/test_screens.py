@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hookflow.events.records import PHASES
 from hookflow.graph.plan import Edge, GivenWay
 from hookflow.graph.points import POINTS
-from hookflow.monitor.charts import Axis, ticks
+from hookflow.monitor.charts import Axis, Scale, ticks
 from hookflow.monitor.health import Health
 from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.trace import Row, Traced
@@ -348,3 +349,18 @@ def test_a_scalar_keeps_its_digits_and_its_width() -> None:
 def test_one_thing_is_no_plural() -> None:
     assert [counted(count, "edge") for count in (0, 1, 2, 1000)] == ["0 edges", "1 edge", "2 edges", "1,000 edges"]
     assert [counted(2, thing) for thing in ("batch", "epoch")] == ["2 batches", "2 epochs"]
+
+
+MAX = sys.float_info.max
+
+
+@pytest.mark.parametrize(
+    "values", [[0.0], [3.0, 3.0], [-(2.0**63)], [2.0**63], [MAX], [-MAX], [-MAX, MAX], [5e-324], [-5e-324, 5e-324]]
+)
+@pytest.mark.parametrize("log", [False, True])
+def test_a_scale_holds_values_of_any_size(values: list[float], log: bool) -> None:
+    scale = Scale.of(values, log)
+    assert scale.low < scale.high
+    for value in values:
+        assert 0 <= scale.place(value) <= 1
+        assert math.isfinite(scale.at(scale.place(value)))

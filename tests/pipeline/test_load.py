@@ -1,7 +1,8 @@
-"""A pipeline file is read, changed from the command line, checked, and told what is wrong with it, all at once."""
+"""A pipeline file is read, changed from the command line, checked; its default hooks, and the schema for editors."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,21 @@ import pytest
 import tomli
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft7Validator
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
+from hookflow.cli.app import app
 from hookflow.errors import UserError, Where
+from hookflow.graph.plan import Plan
+from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded, as_tables, dump, load, parse
 from hookflow.pipeline.problems import explain
 from hookflow.pipeline.references import escape, interpolate
 from hookflow.pipeline.schema import Interval, Pipeline
 from hookflow.pipeline.source_map import SourceMap
+from hookflow.pipeline.values import PATTERN, parse_amount
+from tests.conftest import Trained, circle, hookflow_here, records
 from tests.pipelines import names, pipelines, plain, values
 
 MINIMAL = """\
@@ -245,3 +253,194 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     path.write_bytes(b"[run]\nname = '\xff'\n")
     with pytest.raises(UserError, match=r"cifar\.toml:2: this is not UTF-8"):
         load(path)
+
+
+BARE = (
+    circle("max_epochs = 2")
+    + """\
+args = { split = "train", batch_size = 256 }
+[data.val]
+use = "circle"
+args = { split = "val", batch_size = 256 }
+"""
+)
+
+OWN = """\
+from hookflow.hooks.builtin.checkpoint import Checkpoint
+from hookflow.hooks.builtin.log import Log
+
+class MyLog(Log):
+    \"\"\"Logs.\"\"\"
+
+class MyCheckpoint(Checkpoint):
+    \"\"\"Saves.\"\"\"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(OWN)
+    path = tmp_path / "p.toml"
+    path.write_text(BARE)
+    return path
+
+
+def plan(file: Path, hooks: str = "", *overrides: str, **switches: list[str]) -> Plan:
+    file.write_text(BARE + hooks)
+    return compile_pipeline(load(file, overrides, **switches))  # type: ignore[arg-type]
+
+
+def defaults(found: Plan) -> list[str]:
+    return [hook.name for hook in found.hooks if hook.default]
+
+
+def test_they_come_last_in_the_order_of_the_file_and_can_be_switched_off(file: Path) -> None:
+    own = "[hooks.own]\nuse = 'builtins:print'\npoints = ['after_train_epoch']\nafter = ['checkpoint']\n"
+    whole = plan(file, own)
+    assert [hook.name for hook in whole.hooks] == ["own", "log", "checkpoint"]
+    assert [binding.hook for binding in whole.at("after_train_epoch")] == ["checkpoint", "own"]
+    assert {(b.hook, b.point) for b in whole.bindings if b.hook != "own"} == {
+        ("log", "after_train_iter"),
+        ("checkpoint", "after_train_epoch"),
+        ("checkpoint", "after_val"),
+    }
+    assert plan(file, "", "run.default_hooks=false").hooks == ()
+    assert defaults(plan(file, "", "hooks.log.enabled=false")) == ["checkpoint"]
+    assert defaults(plan(file, own, without=["checkpoint"])) == ["log"]
+    assert defaults(plan(file, own, only=["own"])) == []
+
+
+@pytest.mark.parametrize(
+    ("hooks", "left"),
+    [
+        ("[hooks.mine]\nuse = 'hookflow.hooks.builtin.checkpoint:Checkpoint'\n", ["log"]),
+        ("[hooks.a]\nuse = './own.py:MyLog'\n[hooks.b]\nuse = './own.py:MyCheckpoint'\n", []),
+        ("[hooks.mine]\nuse = 'log'\nenabled = false\n", ["checkpoint"]),
+        ("[hooks.log]\nuse = 'builtins:print'\npoints = ['after_run']\n", ["checkpoint"]),
+    ],
+)
+def test_one_of_the_kind_or_of_the_name_takes_the_place_of_a_default(file: Path, hooks: str, left: list[str]) -> None:
+    assert defaults(plan(file, hooks)) == left
+
+
+def test_a_table_without_use_changes_the_default(file: Path) -> None:
+    found = plan(file, "[hooks.log]\nevery = 7\n", "hooks.checkpoint.args.monitor=loss")
+    assert [binding.trigger.every for binding in found.at("after_train_iter")] == ["7"]
+    assert found.hook("checkpoint").args == {"monitor": "loss"}
+    with pytest.raises(UserError, match='lacks the key "use"'):
+        plan(file, "[hooks.other]\nevery = 7\n")
+
+
+def test_a_recorded_pipeline_has_them_in_full_and_gets_no_others(file: Path) -> None:
+    loaded = load(file)
+    again = parse(dump(loaded.pipeline), Path("recorded.toml"), recorded=True)
+    assert again.pipeline == loaded.pipeline
+    assert defaults(compile_pipeline(again)) == ["log", "checkpoint"]
+    assert parse(BARE, file, recorded=True).pipeline.hooks == {}, "one from before there were any"
+
+
+def test_a_run_without_hooks_leaves_a_loss_and_weights(file: Path, tmp_path: Path, trained: Trained) -> None:
+    printed = hookflow_here("check", "p.toml", "--strict", cwd=tmp_path).stdout
+    assert "2 hooks at 3 points; by default: log, checkpoint\n" in printed
+    assert json.loads(hookflow_here("check", "p.toml", "-f", "json", cwd=tmp_path).stdout)["default_hooks"]
+    assert "log         late, every 0.5%, default" in hookflow_here("graph", "p.toml", cwd=tmp_path).stdout
+    assert "(default)" in hookflow_here("explain", "hooks", cwd=tmp_path).stdout
+    run_dir = trained(pipeline=file)
+    scalars = records(run_dir, "scalars")
+    assert len(scalars) >= 3
+    assert {"loss", "lr"} <= scalars[0]["v"].keys()  # type: ignore[attr-defined]
+    assert (run_dir.checkpoints / "last").exists()
+    assert hookflow_here("val", "p:last", cwd=tmp_path).returncode == 0
+
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ROOT / "pipelines" / "schema.json"
+SCHEMA = json.loads(SHIPPED.read_text("utf-8"))
+VALIDATOR = Draft7Validator(SCHEMA)
+
+
+def said(text: str) -> list[str]:
+    """Return what the validator says of a TOML text: the place and the message."""
+    return [f"{'.'.join(map(str, error.path))}: {error.message}" for error in VALIDATOR.iter_errors(tomli.loads(text))]
+
+
+def test_the_shipped_schema_is_the_one_that_is_printed() -> None:
+    printed = CliRunner().invoke(app, ["explain", "schema"], catch_exceptions=False).stdout
+    assert printed == SHIPPED.read_text("utf-8"), "`make docs-reference` renews it"
+    Draft7Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("path", [*sorted((ROOT / "pipelines").glob("*.toml")), ROOT / "tests" / "toy.toml"], ids=str)
+def test_a_sound_pipeline_is_valid(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert said(text) == []
+    if path.parent.name == "pipelines":
+        assert text.startswith("#:schema ./schema.json\n")
+
+
+@given(pipelines)
+def test_whatever_the_loader_takes_is_valid(pipeline: Pipeline) -> None:
+    assert said(dump(pipeline)) == []
+
+
+BEYOND = {
+    "ambiguous_with", "broken_hook_file", "class_attributes", "components", "condition", "cycle", "cycle_of_class",
+    "cycles", "edge_to_unknown", "extends_circle", "extends_itself", "extends_missing", "extends_mistaken_hooks",
+    "extends_unparsable", "hook_methods", "no_length", "own_point_of_nobody", "own_points", "ported", "requires",
+    "requires_optional", "several_names", "slots_of_class", "unknown_hook", "unknown_point", "unresolved",
+}  # fmt: skip
+"""What no schema sees: it takes another file, another key, or the hook's class."""
+
+BROKEN = sorted((ROOT / "tests" / "broken").glob("*.toml"))
+NO_TOML = {"duplicate", "syntax"}
+
+
+def test_a_broken_pipeline_is_not_valid() -> None:
+    valid = {path.stem for path in BROKEN if path.stem not in NO_TOML and not said(path.read_text("utf-8"))}
+    assert valid == BEYOND
+
+
+@given(st.sampled_from(["", "it", "ep", "s", "%"]), st.decimals(0, 10**6, places=2) | st.integers(0), st.text(" \t"))
+def test_an_amount_is_one_that_the_schema_takes(unit: str, value: Any, gap: str) -> None:
+    text = f"{gap}{value}{gap}{unit}"
+    try:
+        parse_amount(text)
+    except ValueError:
+        assert not re.search(PATTERN, text) or not re.search("[1-9]", text)
+    else:
+        assert re.search(PATTERN, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'extends = "base.toml"',
+        'extends = "base.toml"\n[hooks.ema]\nenabled = false\n[hooks.clip]\nuse = "grad_clip"',
+        'extends = "base.toml"\n[run]\nmax_epochs = "${env:N}"\nprecision = "${env:P:-auto}"\nname = "a ${run.dir}"',
+        'extends = "b.toml"\n[data.val]\nuse = "x:Y"\nargs = "${data.train.args}"\n[hooks.a]\npoints = ["${run.dir}"]',
+        'extends = "base.toml"\n[hooks.a]\nuse = "grad_clip"\nargs = [1.0]\nevery = "10%"\nenabled = "${data.on}"',
+        'extends = "base.toml"\n[hooks.a]\nuse = "mine"\npoints = ["after_grow", {at = "after_shrink"}]',
+    ],
+)
+def test_what_only_another_file_or_the_environment_can_say_is_let_pass(text: str) -> None:
+    assert said(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[hooks.ema]\nafer = []", "hooks.ema: Additional properties are not allowed ('afer' was unexpected)"),
+        (
+            '[hooks.ema]\nuse = "ema"\nargs = {decay = 2}',
+            "hooks.ema.args.decay: 2 is greater than or equal to the maximum",
+        ),
+        ('[hooks.ema]\nuse = "ema"\nargs = {dcay = 0.5}', "hooks.ema.args: Additional properties are not allowed"),
+        ("[hooks.log]\npoints = [{every = 1}]", "hooks.log.points.0: 'at' is a required property"),
+        ("[hooks.log]\npoints = [{at = 'x', until = true}]", "hooks.log.points.0.until: True is not of type"),
+        ("[hooks.log]\nevery = '5 steps'", "hooks.log.every: '5 steps' does not match"),
+        ("[run]\nmax_epochs = '3'", "run.max_epochs: '3' does not match"),
+    ],
+)
+def test_a_mistake_is_told_where_it_is(text: str, message: str) -> None:
+    (told,) = said(f'extends = "base.toml"\n{text}')
+    assert told.startswith(message)

@@ -1,9 +1,10 @@
-"""Saving beside the training, with a disk that is slow or broken; and the last checkpoint, however a run ends."""
+"""Saving beside the training, with a disk that is slow or broken, in another folder, and as copies at a URL."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from itertools import count
@@ -16,18 +17,22 @@ import pytest
 import torch
 from torch import nn
 
+from hookflow.cli.evaluate import find_checkpoint
 from hookflow.errors import UserError
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoint import manager
+from hookflow.runner.checkpoint import copies, manager
+from hookflow.runner.checkpoint.copies import Copies
 from hookflow.runner.checkpoint.manager import LARGE, HostCopy, host_memory
-from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
+from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, RUN, damage, list_checkpoints, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
-from tests.conftest import TRACER, NewRun, Train, Trained, hookflow_here, messages, reason, records, wait_for
+from tests.cli.conftest import refused
+from tests.conftest import TRACER, NewRun, Train, Trained, hookflow_here, messages, reason, records, run_here, wait_for
 from tests.distributed.actors import asked_to_stop
 from tests.hooks.stand_ins import OnCuda
 from tests.limits import LIMIT
 from tests.runner.same import assert_same, assert_same_end
+from tests.runner.test_checkpoint import save
 from tests.runner.test_resume import EVERY_3, strikes
 
 
@@ -342,3 +347,161 @@ def test_nothing_is_saved_once_the_best_weights_are_back(trained: Trained) -> No
     assert not (run_dir.checkpoints / "late").exists()
     with pytest.raises(UserError, match="restore_best needs monitor"):
         trained("hooks.checkpoint.args={restore_best=true}")
+
+
+def in_folder(folder: Path, name: str = "checkpoint") -> str:
+    return f'hooks.{name}={{use="checkpoint", args={{monitor="accuracy", keep=2, out_dir="{folder}"}}}}'
+
+
+def test_the_commands_find_them(trained: Trained, tmp_path: Path) -> None:
+    run = trained(in_folder(tmp_path / "big"), "run.max_epochs=1")
+    listed = hookflow_here("checkpoints", str(run.path), "--verify", cwd=tmp_path)
+    assert listed.returncode == 0 and "best" in listed.stdout, listed.stdout
+    for named in (f"{run.path}:best", str(run.checkpoints / "best"), str(run.checkpoints / "it00000005")):
+        result, checkpoint = find_checkpoint(named, tmp_path / "runs")
+        assert (result.path, checkpoint.resolve().name) == (run.path, "it00000005")
+    there = tmp_path / "big/toy" / run.id
+    result, _ = find_checkpoint(str(there / "best"), tmp_path / "runs")
+    assert result.path.samefile(run.path)
+    (there / RUN).unlink()
+    with pytest.raises(UserError, match="is a checkpoint without its run"):
+        find_checkpoint(str(there / "best"), tmp_path / "runs")
+
+
+def test_two_folders_are_refused_before_the_training(trained: Trained, tmp_path: Path) -> None:
+    run = trained(in_folder(tmp_path / "one"), in_folder(tmp_path / "two", "other"), code=2)
+    assert "the checkpoints of a run are in one folder, and out_dir says" in str(records(run, "end")[-1]["reason"])
+
+
+def test_a_run_that_has_checkpoints_keeps_them_where_they_are(tmp_path: Path) -> None:
+    here = tmp_path / "checkpoints"
+    (here / "it00000005").mkdir(parents=True)
+    with pytest.raises(UserError, match="keep out_dir as it was in a run that is resumed"):
+        CheckpointStore(here).keep_in(tmp_path, Path("a/big"))
+    assert not here.is_symlink()
+
+
+def test_an_empty_folder_and_a_link_to_one_give_way(tmp_path: Path) -> None:
+    here, big, bigger = tmp_path / "checkpoints", Path("a/big"), Path("b/bigger")
+    here.mkdir()
+    (tmp_path / bigger).mkdir(parents=True)
+    for place in (big, big, bigger):
+        CheckpointStore(here).keep_in(tmp_path, place)
+        assert here.resolve() == tmp_path / place
+    path = CheckpointStore(here).save({"model": {}}, ["last"], {"it": 1, "ep": 0}).path
+    CheckpointStore(here).keep_in(tmp_path, bigger)
+    assert (tmp_path / bigger / path.name).exists()
+
+
+@pytest.mark.parametrize(("new", "relative"), [("there/toy", True), ("there/other", False)])
+def test_a_run_that_was_moved_is_resumed_to_the_bit(
+    trained: Trained,
+    new_run: NewRun,
+    train_here: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    new: str,
+    relative: bool,
+) -> None:
+    """With a relative `out_dir` the folder of the checkpoints moves along."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    big = Path("big") if relative else tmp_path / "big"
+    alone, broken = trained(), new_run(in_folder(big), *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)))
+    assert train_here(broken) == 143
+    assert broken.checkpoints.resolve() == big.absolute() / "toy" / broken.id
+    moved = RunDir(tmp_path / new / broken.id)
+    moved.path.parent.mkdir(parents=True)
+    broken.path.rename(moved.path)
+    if relative:
+        home.rename(tmp_path / "home2")
+        monkeypatch.chdir(tmp_path / "home2")
+    done = run_here("--resume", str(moved.path), cwd=Path.cwd())
+    assert done.returncode == 0, done.stderr
+    assert_same_end(alone, moved)
+    there = {path.name for path in alone.checkpoints.iterdir()} | {RUN}
+    assert {path.name for path in moved.checkpoints.iterdir()} == there
+    assert not any(damage(path) for path in CheckpointStore(moved.checkpoints).all())
+    assert {str(record["path"]) for record in records(moved, "checkpoint")} >= {"checkpoints/it00000015"}
+    result, _ = find_checkpoint(str(moved.checkpoints.resolve() / "best"), tmp_path / "runs")
+    assert result.path.samefile(moved.path)
+
+
+def test_a_copy_of_a_run_does_not_write_into_its_checkpoints(trained: Trained, tmp_path: Path) -> None:
+    run = trained(in_folder(tmp_path / "big"), "run.max_epochs=1")
+    copy = RunDir(shutil.copytree(run.path, tmp_path / "copies" / "toy" / run.id, symlinks=True))
+    done = run_here("--resume", str(copy.path), "--set", "run.max_epochs=2", cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"has the checkpoints of runs/toy/{run.id}, of which this run is a copy" in done.stderr
+    copy.checkpoints.unlink()
+    shutil.copytree(run.checkpoints, copy.checkpoints, symlinks=True)
+    sets = ("--set", "run.max_epochs=2", "--set", "hooks.checkpoint.args.out_dir=null", "--allow-changed-hooks")
+    done = run_here("--resume", str(copy.path), *sets, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+TOY = Path(__file__).parents[1] / "toy.toml"
+
+
+def copying(place: str, more: str = "") -> str:
+    return f'hooks.checkpoint.args={{monitor="accuracy", copy_to="{place}"{more}}}'
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"], ids=["a folder", "a URL"])
+def test_each_checkpoint_is_there_by_its_names(trained: Trained, tmp_path: Path, scheme: str) -> None:
+    run_dir = trained(copying(f"{scheme}{tmp_path}/out/{{run}}/{{name}}", ", weights_only=true"))
+    there = tmp_path / "out" / "toy"
+    assert {path.name for path in there.iterdir()} == {"last", "best"}
+    for name in ("last", "best"):
+        assert not damage(there / name)
+        assert_same(read(there / name), read(run_dir.checkpoints / name))
+    assert not [*run_dir.checkpoints.glob(".*copy*")]
+
+
+def test_a_place_is_named_after_what_a_checkpoint_has(trained: Trained, tmp_path: Path) -> None:
+    trained(copying(f"{tmp_path}/out/ep={{ep}}-acc={{accuracy:.2f}}"))
+    assert {path.name.partition("-")[0] for path in (tmp_path / "out").iterdir()} == {"ep=1", "ep=2", "ep=3"}
+    assert not [path for path in (tmp_path / "out").iterdir() if "{" in path.name]
+
+
+def test_what_fails_is_tried_again_and_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "PAUSES", (0.01, 0.01))
+    (tmp_path / "full").write_text("no folder")
+    said: list[Any] = []
+    store = CheckpointStore(tmp_path / "checkpoints")
+    store.copies = Copies([(f"{tmp_path}/full/{{name}}", {"last"})], {}, lambda *line: said.append(line))
+    save(store, 1, "last")
+    store.finish_copies()
+    assert [line[1] for line in said] == ["warn"] * 3
+    assert "could not be copied to" in said[0][0] and "next try in 0.01 s" in said[0][0]
+    assert "the copy is given up" in said[-1][0]
+    (tmp_path / "full").unlink()
+    save(store, 2, "last")
+    store.finish_copies()
+    assert read(tmp_path / "full" / "last")["more"] == [2]
+    assert not store.clear_leftovers() and not [*store.folder.glob(".*copy*")]
+
+
+def test_what_is_removed_meanwhile_is_copied_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints")
+    store.copies = Copies([(f"{tmp_path}/out/{{it}}", {"last"})], {}, print)
+    put = copies.put
+    monkeypatch.setattr(copies, "put", lambda *where: (store.prune(1), put(*where)))
+    paths = [save(store, it, "last") for it in (1, 2, 3)]
+    store.finish_copies()
+    assert not paths[0].exists()
+    assert all(not damage(tmp_path / "out" / str(it)) for it in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("/out/{iter}", 'copy_to has "{iter}": it takes run, id, name, it, ep, accuracy, and the metrics of monitor'),
+        ("/out/{accuracy:.2q}", "Unknown format code 'q'"),
+        ("nowhere://out", "copy_to cannot use nowhere://: Protocol not known: nowhere"),
+    ],
+)
+def test_a_mistake_is_reported_before_the_training(tmp_path: Path, place: str, why: str) -> None:
+    shutil.copy(TOY, tmp_path / "toy.toml")
+    assert why in refused("check", tmp_path / "toy.toml", "--set", copying(place))

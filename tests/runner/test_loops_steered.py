@@ -1,7 +1,9 @@
-"""The control flow of a training: where hooks change it, when it validates, and the modes that modules keep."""
+"""The control flow of a training: where hooks change it, when it validates on which sets, and the modes of modules."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,10 +11,11 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from hookflow.graph.points import POINTS
 from hookflow.runner.loop import evaluation
-from tests.conftest import TRACER, NewRun, Train, Trained, messages, reason, records
-from tests.golden_files import check_golden
-from tests.toy import Net
+from tests.conftest import TESTS, TRACER, NewRun, Train, Trained, hookflow_here, messages, reason, records
+from tests.golden_files import FOLDER, check_golden
+from tests.toy import Net, Points
 
 SHORT = ("data.train.args={examples=24}", "data.val.args={examples=16,split=1}")
 
@@ -342,3 +345,114 @@ def test_there_need_be_no_validation(trained: Trained) -> None:
     run_dir = trained(swap=(text, ""))
     assert records(run_dir, "metrics") == []
     assert records(run_dir, "checkpoint")[-1]["it"] == 15
+
+
+ONE = '[data.val]\nuse = "./toy.py:Points"\nargs = { split = 1, examples = 16 }\n'
+ONE_TEST = ONE.replace("data.val", "data.test").replace("split = 1", "split = 2")
+SETS = (
+    '[data.val.near]\nuse = "./toy.py:Points"\nargs = { split = 1, examples = 16 }\n'
+    '[data.val.far]\nuse = "./toy.py:Points"\nargs = { split = 2, examples = 24 }\nval_every = "2ep"\n'
+)
+MONITORS = ("hooks.early_stop.args.monitor='near/accuracy'", "hooks.checkpoint.args.monitor='far/accuracy'")
+
+
+def test_each_set_has_its_metrics_and_its_interval(trained: Trained, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    run_dir = trained(*MONITORS, TRACER % trace, swap=(ONE, SETS))
+    metrics = [(record["it"], set(record["v"])) for record in records(run_dir, "metrics")]  # type: ignore[call-overload]
+    near, far = {"near/loss", "near/accuracy"}, {"far/loss", "far/accuracy"}
+    assert metrics == [(5, near), (10, near | far), (15, near | far)], "each at the end, too"
+    points = [line.split()[0] for line in trace.read_text().splitlines()]
+    assert (points.count("before_val"), points.count("before_val_epoch"), points.count("after_val")) == (3, 5, 3)
+
+
+def test_time_is_up_for_a_set_alone(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clock rings in the second and in the fourth iteration."""
+    monkeypatch.setattr("hookflow.runner.loop.evaluation.Timer", Clock)
+    hours = 'hooks.hours={use="tests.runner.test_loops_steered:Hours"}'
+    by_time = SETS.replace('val_every = "2ep"', 'val_every = "10m"')
+    run_dir = trained(*MONITORS, hours, "run.max_epochs=1", swap=(ONE, by_time))
+    sets = [(r["it"], {name.split("/")[0] for name in r["v"]}) for r in records(run_dir, "metrics")]  # type: ignore[attr-defined]
+    assert sets == [(2, {"far"}), (4, {"far"}), (5, {"near", "far"})]
+
+
+def test_a_set_is_measured_as_if_it_were_alone(trained: Trained) -> None:
+    alone = records(trained(), "metrics")[-1]["v"]
+    among = records(trained(*MONITORS, swap=(ONE, SETS)), "metrics")[-1]["v"]
+    assert {f"near/{name}": value for name, value in alone.items()}.items() <= among.items()  # type: ignore[attr-defined]
+
+
+def test_a_set_is_measured_as_pytorch_measures_it(trained: Trained) -> None:
+    run_dir = trained(*MONITORS, "hooks.ema.enabled=false", swap=(ONE, SETS))
+    net = Net()
+    net.load_state_dict(torch.load(run_dir.checkpoints / "last" / "model.pt", weights_only=True))
+    inputs, targets = (
+        torch.cat(part) for part in zip(*Points(0, torch.device("cpu"), split=2, examples=24).epoch(0), strict=True)
+    )
+    right = (net.eval()(inputs).argmax(dim=1) == targets).double().mean()
+    metrics: Any = records(run_dir, "metrics")[-1]["v"]
+    assert metrics["far/accuracy"] == float(right)
+
+
+@pytest.mark.parametrize("at", [5, 10])
+def test_a_validation_that_a_signal_has_cut_is_of_the_same_sets(resumes_alike: NewRun, at: int) -> None:
+    resumes_alike(*MONITORS, point="after_val_iter", at=at, swap=(ONE, SETS))
+
+
+def test_a_metric_is_that_of_a_set(trained: Trained) -> None:
+    printed = reason(trained(swap=(ONE, SETS), code=2))
+    assert '"checkpoint" reads the metric "accuracy", which the validation does not give' in printed
+    assert "far/accuracy" in printed
+
+
+def test_a_single_set_has_the_interval_of_the_run(trained: Trained) -> None:
+    with pytest.raises(Exception, match="val_every is for one of several sets"):
+        trained(swap=(ONE, ONE + 'val_every = "2ep"\n'))
+
+
+def test_sets_are_tested_and_evaluated_by_name(trained: Trained, tmp_path: Path) -> None:
+    sets = ONE_TEST.replace("data.test", "data.test.a") + ONE.replace("data.val", "data.test.b")
+    run_dir = trained("run.test=true", swap=(ONE_TEST, sets))
+    tested: Any = [record["v"] for record in records(run_dir, "metrics") if record["split"] == "test"]
+    assert [*tested[0]] == ["a/loss", "a/accuracy", "b/loss", "b/accuracy"]
+    found = hookflow_here("test", str(run_dir.path), "--format", "json", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert '"a/accuracy"' in found.stdout
+    assert '"test.b"' in found.stdout
+    assert not messages(run_dir, "error")
+    refused = hookflow_here("predict", str(run_dir.path), "--split", "test", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "[data.test] has several sets" in refused.stderr
+
+
+PAGE = (TESTS.parent / "docs" / "loops.md").read_text("utf-8")
+
+
+def rows(heading: str) -> dict[str, list[str]]:
+    table = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    result = re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE)
+    return {point: cells.split(" | ") for point, cells in result}
+
+
+def trace(name: str) -> list[tuple[str, str, str]]:
+    lines = (FOLDER / f"trace_{name}.txt").read_text("utf-8")
+    return re.findall(r"^(\w+) iter=(\d+) epoch=(\d+)", lines, re.MULTILINE)
+
+
+@pytest.mark.parametrize("point", rows("The counters"))
+def test_the_counters(point: str) -> None:
+    seen = [f"{it}, {epoch}" for name, it, epoch in trace("epochs") if name == point]
+    assert rows("The counters")[point] == [seen[0], seen[-1]]
+
+
+def test_no_point_of_the_training_is_left_out() -> None:
+    assert {point.name for point in POINTS if point.kind == "step" or "train" in point.name} <= rows(
+        "The counters"
+    ).keys()
+
+
+@pytest.mark.parametrize(("name", "column"), [("epochs", 0), ("accumulate", 1)])
+def test_how_often_they_fire(name: str, column: int) -> None:
+    seen = Counter(point for point, it, _ in trace(name) if it == str(int(point == "after_train_iter")))
+    told = {point: int(cells[column]) for point, cells in rows("Which points fire how often in an iteration").items()}
+    assert told == {point: seen[point] for point in told}

@@ -1,12 +1,19 @@
-"""The training process: what a hook, or a stranger, may do to it, and that a run that is over leaves nothing in it."""
+"""The training process, its start, its lock and its workers: nothing is left of it, and nobody holds it up."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import gc
 import os
+import re
+import signal
+import subprocess
+import sys
 import warnings
 import weakref
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +23,17 @@ import torch
 from torch import nn
 
 import hookflow
+from hookflow.errors import UserError
+from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
-from hookflow.runner.process.launch import start
+from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.data import workers
+from hookflow.runner.process.launch import Standby, claim, start
 from hookflow.trials.trial import Trials
 from hookflow.trials.trial import trials as trials_of
-from tests.conftest import TOY, NewRun, Train, messages, records
+from tests.conftest import TOY, NewRun, Train, Trained, messages, records, run_here, wait_for
 from tests.processes import Training
+from tests.runner.same import assert_same_end
 from tests.runner.test_loader_runs import over
 
 ONE_EPOCH = "run.max_epochs=1"
@@ -142,3 +154,247 @@ def test_the_models_of_trials_are_not_all_there(monkeypatch: pytest.MonkeyPatch)
             trials.again(loaded.plan)
     assert len(counts) == 4
     assert 1 <= max(counts) <= 2, "that of this trial, and that which the data were made with"
+
+
+@pytest.mark.usefixtures("interpreters")
+def test_it_trains_the_run_that_it_is_sent(new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has printed before is in the output of the run."""
+    (tmp_path / "sitecustomize.py").write_text("print('early')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run_dir = new_run("run.max_epochs=1", "hooks.print={use='builtins:print', args=['hello'], points=['before_run']}")
+    with closing(Standby()) as standby:
+        child = start(run_dir, standby=standby)
+    assert child.wait() == 0
+    assert records(run_dir, "end")
+    assert run_dir.describe()["pid"] == child.pid
+    assert run_dir.output.read_text() == "early\nhello\n"
+
+
+def test_it_ends_where_the_pipeline_is_wrong() -> None:
+    with closing(Standby()) as standby:
+        process = psutil.Process(standby._process.pid)
+        assert process.is_running()
+    assert not process.is_running()
+
+
+def test_it_leaves_with_its_parent() -> None:
+    source = """
+from hookflow.runner.process.launch import Standby
+print(Standby()._process.pid, flush=True)
+input()
+"""
+    parent = subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    process = psutil.Process(int(parent.stdout.readline()))
+    parent.send_signal(signal.SIGKILL)
+    parent.communicate()
+    wait_for(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.fixture
+def endless(new_run: NewRun) -> RunDir:
+    return new_run("run.max_epochs=100000")
+
+
+def test_a_living_run_is_not_resumed_though_its_lock_was_removed(endless: RunDir, tmp_path: Path) -> None:
+    training = Training(endless, locked=True)
+    wait_for(lambda: bool(records(endless, "checkpoint")))
+    endless.lock.unlink()
+    refused = run_here("--resume", str(endless.path), cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"the run {endless.id} is already running" in refused.stderr
+    assert len(records(endless, "run")) == 1
+    training.signal(signal.SIGTERM)
+    assert training.wait() == 143, "it has noticed nothing"
+
+
+def test_nor_where_the_file_system_knows_no_locks(endless: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*provided: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unknown)
+    release(claim(endless))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        endless.sign_process(child.pid)
+        with pytest.raises(UserError, match="is already running"):
+            claim(endless)
+        child.kill()
+    release(claim(endless))
+
+
+def test_a_process_that_lives_on_after_its_run_is_not_in_the_way(trained: Trained) -> None:
+    release(claim(trained("run.max_epochs=1")))
+
+
+@pytest.mark.parametrize("how", ["forked", "spawned"])
+def test_a_child_that_outlives_the_training_does_not_hold_its_lock(new_run: NewRun, tmp_path: Path, how: str) -> None:
+    mark = tmp_path / "mark"
+    leaves = f'hooks.leaves={{use="./disturbers.py:LeavesChild", args={{mark="{mark}", how="{how}"}}}}'
+    run_dir = new_run("run.max_epochs=100000", leaves)
+    training = Training(run_dir, locked=True)
+    wait_for(mark.exists)
+    child = int(mark.read_text())
+    training.signal(signal.SIGKILL)
+    assert training.wait() == -signal.SIGKILL
+    try:
+        release(claim(run_dir))
+        assert run_dir.life() == "gone"
+        os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_what_a_living_process_writes_is_left_alone(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    run_dir.checkpoints.mkdir()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        living = run_dir.checkpoints / f".it00000003.{child.pid}"
+        given_again = run_dir.checkpoints / f".it00000004.1.{child.pid}"
+        dead = run_dir.checkpoints / ".it00000005.4194305"  # more than any system has
+        own, gone = run_dir.checkpoints / f".it00000006.{os.getpid()}", run_dir.checkpoints / ".it00000001.gone"
+        for path in (living, given_again, dead, own, gone):
+            path.mkdir()
+        os.utime(given_again, (1.0, 1.0))
+        assert train_here(run_dir) == 0
+        child.kill()
+    assert [path for path in (living, given_again, dead, own, gone) if path.exists()] == [living]
+    (reported,) = (record["text"] for record in records(run_dir, "message") if "left alone" in str(record["text"]))
+    assert str(living.name) in str(reported)
+    assert CheckpointStore(run_dir.checkpoints).clear_leftovers() == []
+
+
+FORKED = "they are forked, which may hang"
+
+
+DATA = ("Clouds", "Numbers")
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("", "Numbers"),
+        ("forkserver", "Clouds"),
+        pytest.param("", "Clouds", marks=pytest.mark.long),
+        pytest.param("forkserver", "Numbers", marks=pytest.mark.long),
+        *(pytest.param(method, name, marks=pytest.mark.long) for method in ("spawn", "fork") for name in DATA),
+    ],
+)
+def test_however_workers_are_started_the_bits_are_the_same(
+    new_run: NewRun, train_here: Train, method: str, name: str
+) -> None:
+    chosen = {"multiprocessing_context": method} if method else {}
+    alone, run_dir = new_run(over(name, workers=1)), new_run(over(name, workers=1, **chosen))
+    assert train_here(alone) == 0
+    assert start(run_dir).wait() == 0
+    assert_same_end(alone, run_dir)
+    assert not [text for text in messages(run_dir) if FORKED in text or "no checkpoint holds that" in text]
+
+
+def test_forked_workers_leave_the_garbage_to_the_training(trained: Trained, tmp_path: Path) -> None:
+    """CUDA events in it, say, which cannot be freed in another process."""
+    freed = tmp_path / "freed"
+    litters = 'hooks.litters={use="./loaders.py:litters", points=["before_train"], args=["%s"]}'
+    gc.disable()
+    trained(over("Collects", workers=2), litters % freed)
+    gc.enable()
+    gc.collect()
+    assert freed.read_text() == f"{os.getpid()}\n"
+
+
+def test_data_that_cannot_be_pickled_are_forked_with_a_warning(new_run: NewRun) -> None:
+    run_dir = new_run(over("Unpicklable", workers=1))
+    assert start(run_dir).wait() == 0
+    (said,) = [text for text in messages(run_dir) if FORKED in text]
+    assert said.startswith("Unpicklable cannot be pickled for its workers (TypeError: cannot pickle")
+    chosen = new_run(over("Unpicklable", workers=1, multiprocessing_context="fork"))
+    assert Training(chosen).wait() == 0
+    assert not [text for text in messages(chosen) if FORKED in text]
+
+
+def test_a_start_method_that_cannot_be_is_an_error_before_the_training(trained: Trained) -> None:
+    (end,) = records(trained(over("Unpicklable", workers=1, multiprocessing_context="spawn"), code=2), "end")
+    assert '"spawn" workers need data that can be pickled, and Unpicklable cannot be: TypeError' in str(end["reason"])
+    assert "data.train.loader.multiprocessing_context" in str(end["reason"]) or "--set" in str(end["reason"])
+
+
+@pytest.mark.parametrize(
+    ("small", "said"), [("shm", "its tensors .+ do not fit into"), ("memory", "2 copies of it .+ do not fit into")]
+)
+def test_data_that_do_not_fit_are_forked(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, small: str, said: str
+) -> None:
+    class Spec:
+        name = "hookflow.runner.__main__"
+
+    class Full:
+        free = available = 0
+
+    monkeypatch.setattr("__main__.__spec__", Spec)
+    if small == "shm":
+        monkeypatch.setattr(workers.shutil, "disk_usage", lambda path: Full)
+    else:
+        monkeypatch.setattr(workers.psutil, "virtual_memory", lambda: Full)
+    (text,) = [text for text in messages(trained(over("Clouds", workers=2))) if FORKED in text]
+    assert re.match(f"Clouds is too big for workers that are not forked: {said}", text)
+
+
+@pytest.mark.parametrize(
+    ("split", "holds"),
+    [
+        ("train", "the GIL"),
+        pytest.param("train", "nothing", marks=pytest.mark.long),
+        pytest.param("val", "the GIL", marks=pytest.mark.long),
+        pytest.param("val", "nothing", marks=pytest.mark.long),
+    ],
+)
+def test_a_training_that_waits_for_a_hung_worker_leaves_at_the_first_signal(
+    trained: Trained, new_run: NewRun, tmp_path: Path, split: str, holds: str
+) -> None:
+    mark = tmp_path / "hangs"
+    args = f'data.{split}.args={{mark="{mark}", gil={str(holds == "the GIL").lower()}}}'
+    hasty = 'hooks.hasty={use="./disturbers.py:Hasty"}'
+    run_dir = new_run(over("HangsOnce", split, workers=1), args, "run.sanity=false", hasty)
+    training = Training(run_dir)
+    wait_for(mark.exists)
+    training.signal(signal.SIGTERM)
+    assert training.wait() == 143
+    (end,) = records(run_dir, "end")
+    assert end["reason"] == "SIGTERM received"
+    (text,) = [text for text in messages(run_dir) if text.startswith("worker ")]
+    named = r"worker 0 of HangsOnce \(pid \d+\) did not leave within 0.5 s and was killed \(SIGKILL\): it hung .*"
+    assert re.fullmatch(named, text)
+    assert Training(run_dir, resume=True).wait() == 0
+    assert_same_end(trained(over("Clouds", split), "run.sanity=false"), run_dir)
+
+
+@pytest.mark.parametrize("method", ["forkserver", "fork", pytest.param("spawn", marks=pytest.mark.long)])
+def test_a_hung_worker_does_not_outlive_a_training_that_is_killed(new_run: NewRun, tmp_path: Path, method: str) -> None:
+    mark = tmp_path / "hangs"
+    data = over("HangsOnce", workers=1, multiprocessing_context=method)
+    training = start(new_run(data, f'data.train.args={{mark="{mark}", gil=true}}'))
+    wait_for(mark.exists)
+    whole = psutil.Process(training.pid).children(recursive=True)
+    assert int(mark.read_text()) in {process.pid for process in whole}
+    training.kill()
+    assert training.wait() == -9
+    wait_for(lambda: all(not child.is_running() or child.status() == psutil.STATUS_ZOMBIE for child in whole))
+
+
+@pytest.mark.usefixtures("interpreters")
+def test_a_signal_to_the_whole_job_leaves_the_fork_server_and_its_workers_alone(new_run: NewRun) -> None:
+    slow = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
+    run_dir = new_run(over("Clouds", workers=2), slow, swap=("max_epochs = 3", "max_epochs = 400"))
+    training = start(run_dir)  # which starts a resource tracker of its own
+    wait_for(lambda: bool(records(run_dir, "checkpoint")) or training.poll() is not None)
+    helpers = psutil.Process(training.pid).children(recursive=True)
+    assert len(helpers) == 4, "the resource tracker, the fork server and two workers"
+    for helper in helpers:
+        helper.terminate()
+    saved = len(records(run_dir, "checkpoint"))
+    wait_for(lambda: len(records(run_dir, "checkpoint")) > saved + 2 or training.poll() is not None)
+    os.killpg(training.pid, signal.SIGTERM)
+    assert training.wait() == 143
+    assert run_dir.output.read_text() == ""
+    (end,) = records(run_dir, "end")
+    assert end["reason"] == "SIGTERM received"
+    assert not [text for text in messages(run_dir) if "worker" in text and "share" not in text]

@@ -1,12 +1,13 @@
-"""The recorder: a disk that fails or hangs harms no training, and what is lost is said."""
+"""The recorder and what is logged: numbers, media, hooks at `on_log`; a disk that fails harms no training."""
 
 from __future__ import annotations
 
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,10 +18,18 @@ import torch
 from hookflow.events.log import Tail, event_log
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from hookflow.png import encode_png
+from hookflow.runner.logging import media
 from hookflow.runner.logging import recorder as module
+from hookflow.runner.logging.media import copied, drawn, pixels
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.timing import Books, Timeline
 from hookflow.runner.loop.task import event_of_stream, scalar
+from hookflow.runner.process.launch import prepare
+from tests.conftest import TESTS, Trained, messages, reason, records
+from tests.distributed.several import carry_out
 from tests.hooks.stand_ins import OnCuda
 from tests.limits import LIMIT
 
@@ -232,3 +241,245 @@ def test_firings_are_recorded_from_the_beginning_of_each_attempt(run_dir: RunDir
     books.cells[0].add(np.array([1000]))
     recorder.flush()
     assert [record["hooks"].keys() for record in read(run_dir) if record["k"] == "frame"] == [{"0"}]
+
+
+LOGS = 'hooks.logs={use="./loggers.py:Logs"}'
+SHORT = "run.max_epochs=1"
+
+
+def read_png(path: Path) -> Any:
+    image = pytest.importorskip("PIL.Image", reason="reads PNG files; it comes with the extra dev")
+    with image.open(path) as opened:
+        return np.asarray(opened)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_a_png_reads_back_to_the_bit(channels: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    slope = np.linspace(0, 255, 40 * 30 * channels).reshape(30, 40, channels).astype(np.uint8)
+    for name, array in {"noise": rng.integers(0, 256, (30, 40, channels), np.uint8), "slope": slope}.items():
+        file = tmp_path / f"{name}.png"
+        file.write_bytes(encode_png(array))
+        assert np.array_equal(read_png(file).reshape(array.shape), array)
+
+
+def test_one_of_each_is_recorded_as_it_was_by_a_thread_that_may_read_the_device_and_write(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[str] = set()
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: [threads.add(threading.current_thread().name), function(*args)][1]
+
+    for name in ("pixels", "encode_png"):
+        monkeypatch.setattr(media, name, watched(getattr(media, name)))
+    run = trained(LOGS, SHORT)
+    assert threads == {"hookflow-media"}
+    images = records(run, "image")
+    assert [(r["it"], r["caption"], r["hook"]) for r in images] == [(k, f"at {k}", "logs") for k in range(1, 6)]
+    assert images[2]["path"] == "images/val/sample/it00000003.png"
+    assert (images[2]["width"], images[2]["height"], images[2]["figure"]) == (5, 4, False)
+    assert np.array_equal(read_png(run.path / str(images[2]["path"]))[0, 0], [3, 0, 0])
+    histogram = records(run, "histogram")[-1]
+    assert (histogram["it"], histogram["edges"], histogram["counts"]) == (5, [0.0, 1.0, 2.0], [1, 3])
+    assert [r["text"] for r in records(run, "text")] == [f"iteration {k}" for k in range(1, 6)]
+
+
+def test_what_there_is_no_room_for_is_dropped_and_told(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, close = threading.Event(), media.Media.close
+
+    def slow(image: torch.Tensor) -> Any:
+        assert given.wait(LIMIT)
+        return pixels(image)
+
+    def closed(logged: media.Media) -> None:
+        given.set()
+        close(logged)
+
+    monkeypatch.setattr(media, "PLACES", 4)
+    monkeypatch.setattr(media, "pixels", slow)
+    monkeypatch.setattr(media.Media, "close", closed)
+    run = trained('hooks.floods={use="./loggers.py:Floods", args={count=50}}', SHORT)
+    written = len(records(run, "image"))
+    assert written == 4 == len(list((run.path / "images/many").iterdir())), "each has a file of its own"
+    told = messages(run, "warn")
+    assert any("faster than they can be written" in text for text in told)
+    assert any(text.startswith("46 logged images and histograms") for text in told)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("image", "TypeError: run.log_image(\"sample\", …) needs height × width × 1, 3 or 4 channels, last or first, "
+        "not (2, 3, 4, 5); log the images of a batch one by one, or make a grid of them"),
+        ("text", 'TypeError: run.log_text("sample", …) needs a string, not a int (3)'),
+        ("histogram", "TypeError: run.log_histogram(\"sample\", …) needs numbers, not a str ('abc')"),
+        ("figure", 'TypeError: run.log_figure("sample", …) needs a figure of matplotlib, not a Tensor (tensor([[0'),
+    ],
+)  # fmt: skip
+def test_what_is_no_image_is_refused_where_it_is_logged(what: str, message: str, trained: Trained) -> None:
+    wrong = f'hooks.wrong={{use="./loggers.py:logs_wrongly", args={{what="{what}"}}, points=["after_train_iter"]}}'
+    run = trained(wrong, SHORT, code=1)
+    assert reason(run).startswith(message)
+
+
+def test_channels_may_come_first_or_last() -> None:
+    wide = torch.rand(3, 8, 10)
+    assert torch.equal(copied(wide, ""), wide.permute(1, 2, 0))
+    assert torch.equal(copied(wide.permute(1, 2, 0), ""), wide.permute(1, 2, 0))
+    assert copied(torch.zeros(8, 10), "").shape == (8, 10, 1)
+    assert copied(torch.zeros(1, 8, 10), "").shape == (8, 10, 1)
+    small = np.zeros((4, 7, 3), np.uint8)
+    assert copied(small, "").shape == (4, 7, 3), "an array has them last where both would do"
+    assert copied(torch.from_numpy(small), "").shape == (7, 3, 4), "a tensor first"
+
+
+def test_values_become_bytes() -> None:
+    values = torch.tensor([[-1.0, 0.0, 0.5, 1.0, 2.0, float("nan")]])
+    assert pixels(copied(values, "")).ravel().tolist() == [0, 0, 128, 255, 255, 0]
+    assert pixels(copied(values.bfloat16(), "")).ravel().tolist() == [0, 0, 128, 255, 255, 0]
+    assert pixels(copied(torch.tensor([[True, False]]), "")).ravel().tolist() == [255, 0]
+    assert pixels(copied(np.array([[7, 255]], np.uint8)[:, ::-1], "")).ravel().tolist() == [255, 7]
+    with pytest.raises(TypeError, match="uint8, floating"):
+        copied(torch.zeros(3, 3, dtype=torch.int64), "")
+
+
+def test_an_image_of_pil_is_taken_with_its_palette() -> None:
+    image = pytest.importorskip("PIL.Image", reason="it comes with the extra dev")
+    red = image.new("RGB", (3, 2), (255, 0, 0))
+    assert pixels(copied(red, "")).tolist() == pixels(copied(red.convert("P"), "")).tolist() == 2 * [3 * [[255, 0, 0]]]
+
+
+def test_a_figure_keeps_its_canvas_and_is_drawn() -> None:
+    figures = pytest.importorskip("matplotlib.figure", reason="it comes with the extra dev")
+    figure = figures.Figure(figsize=(3, 2), dpi=50)
+    figure.add_subplot().plot([0, 1], color="red")
+    before = figure.canvas
+    image = drawn(figure, "")
+    assert figure.canvas is before
+    assert image.shape == (100, 150, 4)
+    assert image[..., :3].unique().numel() > 2
+
+
+CLOUDS = TESTS / "distributed" / "clouds.toml"
+BRIEF = ("run.max_epochs=1", "data.train.args={examples=32}")
+LISTENS = 'hooks.listens={use="tests.runner.test_recorder:Listens"%s}'
+OFTEN = "hooks.log={use='log'}"
+
+
+class Listens:
+    heard: list[tuple[int, str, Any]]
+
+    def before_run(self) -> None:
+        Listens.heard = []
+
+    def on_log(self, run: Any, name: str, value: Any) -> None:
+        Listens.heard.append((run.iter, name, value))
+        run.log(f"again_{name}", value)
+
+
+class Gradients:
+    parameters = ("*.weight",)
+
+    def post_accumulate_grad(self, run: Any) -> None:
+        run.log("seen", 1.0)
+        run.say("seen")
+        alone = Thread(target=run.log, args=("alone", 1.0))
+        alone.start()
+        alone.join()
+
+
+class Fails:
+    def on_log(self, name: str) -> None:
+        if name == "loss":
+            raise RuntimeError("a loss")
+
+
+class Stops:
+    writes = ("control",)
+
+    def on_log(self, run: Any, name: str) -> None:
+        if name == "loss" and run.iter == 3:
+            run.stop("heard enough")
+
+
+def logged(run_dir: RunDir) -> dict[tuple[Any, str], Any]:
+    result = {}
+    for record in records(run_dir, "scalars"):
+        result.update({(record["it"], name): value for name, value in record["v"].items()})  # type: ignore[attr-defined]
+    return result
+
+
+def test_every_number_is_offered_with_its_iteration_and_what_is_logged_there_is_not(trained: Trained) -> None:
+    recorded = logged(trained(LISTENS % "", OFTEN, *BRIEF))
+    again = {key for key in recorded if key[1].startswith("again_")}
+    heard = {(it, name): float(value) for it, name, value in Listens.heard}
+    assert heard == {key: value for key, value in recorded.items() if key not in again}
+    assert {(it, f"again_{name}") for it, name in heard} == again
+    assert {name for _, name in heard} >= {"loss", "lr", "samples_per_s", "grad_norm"}
+    kinds = {name: type(value) for _, name, value in Listens.heard}
+    assert (kinds["loss"], kinds["lr"]) == (torch.Tensor, float), "nobody has waited for the loss"
+
+
+def test_triggers_hold_and_its_time_is_its_own(trained: Trained) -> None:
+    run_dir = trained(LISTENS % ", every=3", OFTEN, *BRIEF)
+    offered = [key for key in logged(run_dir) if not key[1].startswith("again_")]
+    assert len(Listens.heard) == len(offered) // 3
+
+
+@pytest.mark.parametrize(("on_error", "code"), [("raise", 1), ("ignore", 0), ("disable", 0)])
+def test_what_raises_there_is_the_fault_of_who_listens(trained: Trained, on_error: str, code: int) -> None:
+    fails = f'hooks.fails={{use="tests.runner.test_recorder:Fails", on_error="{on_error}"}}'
+    run_dir = trained(fails, OFTEN, *BRIEF, code=code)
+    errors = records(run_dir, "error")
+    assert {(error["hook"], error["point"], error["action"]) for error in errors} == {("fails", "on_log", on_error)}
+    losses = [key for key in logged(run_dir) if key[1] == "loss"]
+    assert len(errors) == (len(losses) if on_error == "ignore" else 1)
+
+
+def test_a_stop_asked_for_there_is_granted_after_the_iteration(trained: Trained) -> None:
+    (end,) = records(trained('hooks.stops={use="tests.runner.test_recorder:Stops"}', OFTEN, *BRIEF), "end")
+    assert (end["it"], end["status"], end["reason"]) == (3, "finished", "heard enough")
+
+
+class LogsAlone:
+    ranks = "zero"
+
+    def after_train_iter(self, run: Any) -> None:
+        run.log("alone", float(run.iter))
+
+
+class Says:
+    def on_log(self, run: Any, name: str, value: Any) -> None:
+        run.say(f"{name} {float(value)}")
+
+
+def test_a_rank_that_logs_alone_waits_for_no_other(tmp_path: Path) -> None:
+    """A condition there looks at its own numbers: asking the others would hang."""
+    alone = 'hooks.alone={use="tests.runner.test_recorder:LogsAlone"}'
+    says = 'hooks.says={use="tests.runner.test_recorder:Says", when="alone > 4"}'
+    off = [f"hooks.{name}.enabled=false" for name in ("log", "ema", "clip")]
+    loaded = parse(CLOUDS.read_text(), CLOUDS, (alone, says, *off, "run.max_epochs=1"))
+    run_dir = RunDir.create(tmp_path, "clouds")
+    prepare(loaded, compile_pipeline(loaded), run_dir, CLOUDS.parent)
+    assert carry_out(run_dir, 2) == [0, 0]
+    said = [record["text"] for record in records(run_dir, "message") if record["source"] == "says"]
+    assert said == ["alone 5.0", "alone 6.0"]
+
+
+def test_a_hook_in_the_thread_of_autograd_is_one_like_any_other(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On CUDA the gradients are not computed in the training thread. What a hook's own thread logs is not offered."""
+    backward = torch.Tensor.backward
+
+    def elsewhere(*args: Any, **named: Any) -> None:
+        thread = Thread(target=backward, args=args, kwargs=named)
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(torch.Tensor, "backward", elsewhere)
+    run_dir = trained(*BRIEF, LISTENS % "", 'hooks.gradients={use="tests.runner.test_recorder:Gradients"}')
+    heard = {name for _, name, _ in Listens.heard}
+    assert "seen" in heard and "alone" not in heard
+    assert {r["source"] for r in records(run_dir, "message") if r["text"] == "seen"} == {"gradients"}

@@ -1,4 +1,4 @@
-"""Settings for the whole process, put back after a run; and the precision that a run computes in."""
+"""Settings for the whole process, put back after a run; precision, types of weights, and a memory that is full."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import os
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import load
+from hookflow.pipeline.load import load, parse
+from hookflow.pipeline.schema import Pipeline
 from hookflow.runner.builder.build import build
+from hookflow.runner.numerics import precision
 from hookflow.runner.numerics.precision import CUBLAS, choose_precision
-from tests.conftest import TESTS, TOY, NewRun, Trained, messages, reason, records
-from tests.runner.same import final_state, logged
+from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, records
+from tests.runner.same import assert_same, final_state, logged
+from tests.runner.test_optimizers import NET, OFF, Fixed
+from tests.toy import Points
 
 SEES = ('hooks.sees={use="./upsets.py:Settings"}', "run.max_epochs=1")
 
@@ -174,3 +179,81 @@ def test_pictures_with_the_channels_last(trained: Trained) -> None:
     net = 'model={use="./loaders.py:ConvNet"}'
     run_dir = trained(seen, *off, *data, net, "run.channels_last=true", "run.max_epochs=1")
     assert {record["text"] for record in records(run_dir, "message")} == {"batch True, weights True"}
+
+
+TYPES = {"bf16-true": torch.bfloat16, "fp64": torch.float64}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_weights_optimizer_and_batches_have_the_type(trained: Trained, name: str) -> None:
+    off = ("hooks.clip.enabled=false", *OFF)
+    run_dir = trained(NET, f"run.precision='{name}'", "run.max_epochs=2", *off)
+    net, data = Fixed().to(TYPES[name]), Points(0, torch.device("cpu"))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for epoch in range(2):
+        for inputs, target in data.epoch(epoch):
+            optimizer.zero_grad()
+            logits = net(inputs.to(TYPES[name]))
+            cross_entropy(logits.float() if name == "bf16-true" else logits, target).backward()
+            optimizer.step()
+    state = final_state(run_dir)
+    assert_same(state["model"], net.state_dict())
+    buffers = [item["momentum_buffer"] for item in state["optimizer"]["state"].values()]  # type: ignore[index]
+    assert {buffer.dtype for buffer in buffers} == {TYPES[name]}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_they_resume_to_the_bit(resumes_alike: NewRun, name: str) -> None:
+    resumes_alike(f"run.precision='{name}'", point="after_train_iter", at=7)
+
+
+def test_mps_has_no_float64() -> None:
+    with pytest.raises(UserError, match="MPS has no float64"):
+        choose_precision("fp64", torch.device("mps"), print)
+
+
+def full(kind: str) -> str:
+    return f'hooks.full={{use="./upsets.py:Full", args={{kind="{kind}"}}}}'
+
+
+def advice(pipeline: Pipeline, error: BaseException) -> str:
+    return precision.advice(pipeline, error, saved=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_"), [("device", "OutOfMemoryError"), ("process", "MemoryError"), ("cpu", "RuntimeError")]
+)
+def test_the_last_words_say_what_to_change(trained: Trained, kind: str, type_: str) -> None:
+    run_dir = trained(full(kind), "data.train.args.batch_size=8", "run.accumulate=2", code=1)
+    text = reason(run_dir)
+    assert text.startswith("OutOfMemoryError: out of memory")
+    assert "batch_size = 4 (now 8) with run.accumulate = 4 (now 2), which computes the same" in text
+    assert text.endswith("Existing checkpoints are not affected; --resume continues from the newest.")
+    (error,) = records(run_dir, "error")
+    assert "upsets.py" in str(error["traceback"]) and error["hook"] == "full"
+    assert f"{type_} with 0 gradients" in [record["text"] for record in records(run_dir, "message")]
+
+
+def test_a_run_that_found_no_memory_goes_on_from_its_checkpoint(trained: Trained, train_here: Train) -> None:
+    run_dir = trained(full("device"), 'hooks.asks={use="./watchers.py:Asks", args={point="after_train_iter"}}', code=1)
+    assert train_here(run_dir, resume=True) == 1, "it is as full as before"
+    assert "Existing checkpoints are not affected; --resume" in reason(run_dir)
+    assert "resumed from it" in str([record["text"] for record in records(run_dir, "message")])
+
+
+def test_a_data_set_on_the_device_and_float32_are_spoken_of() -> None:
+    source = 'data.train={use="./loaders.py:Cloud", loader={batch_size=512, on_device=true}}'
+    text = advice(parse(TOY.read_text(), TOY, (source, 'run.precision="fp32"')).pipeline, torch.OutOfMemoryError())
+    assert "batch_size = 256 (now 512) with run.accumulate = 2 (now 1)" in text
+    assert "on_device = false" in text
+
+
+def test_where_there_is_no_checkpoint_and_no_batch_size_nothing_is_said_of_them() -> None:
+    text = advice(parse(TOY.read_text(), TOY).pipeline, MemoryError())
+    assert "affected" not in text and "batch_size" not in text and "torch.utils.checkpoint" in text
+
+
+def test_where_the_task_may_step_itself_nothing_is_said_of_accumulation() -> None:
+    gan = TESTS / "gan.toml"
+    text = advice(parse(gan.read_text(), gan, ("data.train.args.batch_size=8",)).pipeline, MemoryError())
+    assert "batch_size = 4 (now 8); " in text and "accumulate" not in text

@@ -1,0 +1,274 @@
+"""Several models and optimizers, or several optimizers on one model, and their groups of parameters."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+from hookflow.errors import UserError, Where
+from hookflow.events.rundir import RunDir
+from hookflow.pipeline.schema import ParamGroup
+from hookflow.runner.builder.selectors import param_groups, scale_groups
+from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, strike
+from tests.gan import Discriminator, Generator
+from tests.golden_files import check_golden
+from tests.runner.same import assert_same, assert_same_end, curve, final_state
+from tests.toy import Net, Points, Tied
+
+GAN = (TOY.read_text(), (TESTS / "gan.toml").read_text())
+
+
+@pytest.fixture
+def gan(trained: Trained) -> Trained:
+    """Train a new run of two models with optimizers of their own."""
+    return partial(trained, swap=GAN)
+
+
+def weights(run_dir: RunDir, name: str) -> dict[str, torch.Tensor]:
+    return torch.load(run_dir.checkpoints / "last" / f"{name}.pt", weights_only=True)  # type: ignore[no-any-return]
+
+
+def test_it_trains_and_each_model_has_a_file_of_its_own(gan: Trained) -> None:
+    run_dir = gan()
+    logged = {name for *_, name in curve(run_dir)}
+    assert logged == {
+        "discriminator_loss", "generator_loss", "grad_norm/generator", "lr/generator", "lr/discriminator", "told_apart",
+    }  # fmt: skip
+    Generator().load_state_dict(weights(run_dir, "model_generator"))
+    Discriminator().load_state_dict(weights(run_dir, "model_discriminator"))
+    Generator().load_state_dict(average := weights(run_dir, "model_ema"))
+    assert not torch.equal(average["0.weight"], weights(run_dir, "model_generator")["0.weight"])
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_a_step_is_seen_by_the_next_forward_pass(gan: Trained, precision: str) -> None:
+    """What autocast keeps of the weights in half precision must not outlive a step."""
+    linear = 'model.discriminator={use="torch.nn:Linear", args={in_features=4, out_features=1}}'
+    more = f"run.precision='{precision}'", "run.device='cpu'", "optimizer.discriminator.args.lr=1.0"
+    gan('task={use="./gan.py:Looks"}', linear, *more)
+
+
+def test_it_resumes_to_the_bit(gan: Trained, train_here: Train, tmp_path: Path) -> None:
+    often = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}]'
+    alone, cut = gan(often), gan(often, strike(tmp_path, 8), code=143)
+    assert train_here(cut, resume=True) == 0
+    assert_same_end(alone, cut)
+
+
+def test_a_loss_reaches_the_parameters_of_its_optimizer_alone(gan: Trained) -> None:
+    said = messages(gan('hooks.norms={use="./gan.py:Norms"}', "run.max_epochs=1", "hooks.clip.enabled=false"))
+    assert said[:4] == [
+        "0 discriminator discriminator",
+        "1 discriminator discriminator",
+        "1 generator generator discriminator",  # whose gradients are those that its own step has used
+        "2 discriminator generator discriminator",
+    ]
+
+
+def test_the_trace(gan: Trained, tmp_path: Path) -> None:
+    tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{tmp_path / "trace"}"}}, '
+    picked = 'modules=["generator.1"], parameters=["generator.1.bias"]}'
+    gan(tracer + picked, "data.train.args={examples=16}", "run.max_epochs=1")
+    check_golden("trace_steps_itself.txt", (tmp_path / "trace").read_text())
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ('task={use="./gan.py:Clumsy", args={mistake="name"}}', 'no optimizer "genrator"; did you mean "generator"?'),
+        ('task={use="./gan.py:Clumsy", args={mistake="one"}}', "several optimizers, and run.optimizer means one"),
+        ('task={use="./gan.py:NoEvaluation"}', "defines no evaluate"),
+        ('hooks.steps={use="./gan.py:Steps"}', "run.step is for the step of a task that steps its optimizers itself"),
+        ("run.accumulate=2", "run.accumulate says when the optimizers step, and this task steps them itself"),
+        ('hooks.clip.args.model="genrator"', 'there is no model "genrator"; did you mean "generator"?'),
+        ('model.train={use="./gan.py:Generator"}', 'no model can be called "train"'),
+        ('optimizer.generator.groups=[{match="*.weigth"}]', '"*.weigth" matches no parameter'),
+    ],
+)
+def test_mistakes(gan: Trained, override: str, said: str) -> None:
+    run_dir = gan(override, code=2)
+    assert all(part in reason(run_dir) for part in said.split("; ")), "the line that is at fault stands between them"
+
+
+def test_each_of_several_steps_has_norms_of_its_own(gan: Trained) -> None:
+    both = 'hooks.clip={use="grad_clip", args={max_norm=0.5}}'
+    logged = Counter(name for *_, name in curve(gan(both, 'hooks.norms={use="grad_norm"}', "run.max_epochs=1")))
+    for model in ("generator", "discriminator"):
+        assert logged[f"grad_norm/{model}"] == logged[f"grad_norm/{model}.total"] > 0
+    assert not {"grad_norm", "grad_norm/total"} & {*logged}
+
+
+def test_one_optimizer_of_several_models_steps_them_together(trained: Trained) -> None:
+    toy, text = GAN
+    models, rest = text.split("[optimizer.generator]")
+    data = rest[rest.index("[data.train]") : rest.index("[hooks.clip]")]
+    one = '[optimizer]\nuse = "torch.optim:SGD"\nargs = { lr = 0.01 }\n[task]\nuse = "./gan.py:both"\n'
+    clip = '[hooks.clip]\nuse = "grad_clip"\nargs = { max_norm = 0.5 }\n'
+    assert "grad_norm" in {name for *_, name in curve(trained(swap=(toy, models + one + data + clip)))}
+
+
+OFF = [f"hooks.{name}.enabled=false" for name in ("schedule", "ema", "throughput", "early_stop")]
+ONE = '[optimizer]\nuse = "torch.optim:SGD"\nargs = { lr = 0.1, momentum = 0.9 }\n'
+MUON = '[optimizer.muon]\nuse = "torch.optim:Muon"\nargs = {{ lr = 0.02 }}\n{}\n'
+ADAMW = '[optimizer.adamw]\nuse = "torch.optim:AdamW"\nargs = {{ lr = 0.01 }}\n{}\n'
+MATRICES = 'parameters = ["body.0.weight"]'
+NET = f'model.use="{__file__}:Fixed"'
+
+
+class Fixed(Net):
+    """A net that draws nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body[3] = nn.Identity()
+        for k, parameter in enumerate(self.parameters()):
+            values = torch.sin(torch.arange(parameter.numel(), dtype=torch.float32) + k)
+            parameter.data = 0.5 * values.reshape(parameter.shape)
+
+
+def by_hand(optimizers: Callable[[nn.Module], list[torch.optim.Optimizer]], clip: Callable[[nn.Module], object]) -> Net:
+    net, data = Fixed(), Points(0, torch.device("cpu"))
+    several = optimizers(net)
+    for epoch in range(2):
+        for inputs, target in data.epoch(epoch):
+            net.zero_grad()
+            cross_entropy(net(inputs), target).backward()
+            clip(net)
+            for optimizer in several:
+                optimizer.step()
+    return net
+
+
+def muon_and_adamw(net: nn.Module) -> list[torch.optim.Optimizer]:
+    parameters = dict(net.named_parameters())
+    matrix = parameters.pop("body.0.weight")
+    return [torch.optim.Muon([matrix], lr=0.02), torch.optim.AdamW([*parameters.values()], lr=0.01)]
+
+
+def sgd(net: nn.Module) -> list[torch.optim.Optimizer]:
+    return [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)]
+
+
+def test_two_optimizers_share_a_model_as_in_pytorch(trained: Trained) -> None:
+    swap = (ONE, MUON.format(MATRICES) + ADAMW.format(""))
+    run_dir = trained(NET, "run.max_epochs=2", "hooks.clip.enabled=false", *OFF, swap=swap)
+    assert_same(final_state(run_dir)["model"], by_hand(muon_and_adamw, lambda net: None).state_dict())
+
+
+def test_they_resume_to_the_bit(resumes_alike: NewRun) -> None:
+    swap = (ONE, MUON.format(MATRICES) + ADAMW.format(""))
+    resumes_alike(NET, "hooks.schedule.enabled=false", point="after_train_iter", at=7, swap=swap)
+
+
+@pytest.mark.parametrize(
+    ("muon", "adamw", "message"),
+    [
+        (MATRICES, 'parameters = ["head.*"]', "no optimizer trains body."),
+        (MATRICES, 'parameters = ["*"]', r"\[optimizer.muon\] and \[optimizer.adamw\] both train body.0.weight"),
+        ('parameters = ["bodi.*"]', "", '"bodi.\\*" matches no parameter that trains'),
+        ('parameters = ["type:Conv2d"]', "", '"type:Conv2d" matches no parameter that trains'),
+    ],
+)
+def test_each_parameter_has_one_optimizer(trained: Trained, muon: str, adamw: str, message: str) -> None:
+    printed = reason(trained(NET, swap=(ONE, MUON.format(muon) + ADAMW.format(adamw)), code=2))
+    assert re.search(message, printed), printed
+
+
+@pytest.mark.parametrize(
+    ("args", "clip"),
+    [
+        ("{clip_value=0.01}", lambda net: clip_grad_value_(net.parameters(), 0.01)),
+        ("{max_norm=0.1, norm_type=1.0}", lambda net: clip_grad_norm_(net.parameters(), 0.1, 1.0)),
+        ("{max_norm=0.05, norm_type=inf}", lambda net: clip_grad_norm_(net.parameters(), 0.05, float("inf"))),
+    ],
+)
+def test_gradients_are_bounded_as_by_pytorch(trained: Trained, args: str, clip: Callable[[nn.Module], object]) -> None:
+    run_dir = trained(NET, "run.max_epochs=2", f"hooks.clip.args={args}", *OFF)
+    assert_same(final_state(run_dir)["model"], by_hand(sgd, clip).state_dict())
+
+
+def test_a_bound_is_of_the_norm_or_of_each_element(trained: Trained) -> None:
+    with pytest.raises(UserError, match="grad_clip needs max_norm or clip_value, and not both"):
+        trained("hooks.clip.args={}")
+    with pytest.raises(UserError, match="norm_type belongs to max_norm"):
+        trained("hooks.clip.args={clip_value=1.0, norm_type=1.0}")
+
+
+def names_of(*groups: dict[str, Any]) -> list[list[str]]:
+    """Return the names of the parameters in each group of the toy net, and of those that are left."""
+    net = Net()
+    called = {id(p): name for name, p in net.named_parameters()}
+    made, problems = param_groups([ParamGroup(**group) for group in groups], net, Where)
+    assert not problems, problems
+    return [[called[id(p)] for p in group["params"]] for group in made]
+
+
+NORM, BODY = "body.1.weight body.1.bias", "body.0.weight body.0.bias"
+
+
+@pytest.mark.parametrize(
+    ("groups", "names"),
+    [
+        *(
+            ([{"match": match}], [NORM, f"{BODY} head.weight head.bias"])
+            for match in ("type:BatchNorm1d", "type:_NormBase", "type:*Norm*", ["*.1.weight", "body.1.*"])
+        ),
+        ([{"match": "type:Sequential"}, {"match": "*.bias"}], [f"{BODY} {NORM}", "head.bias", "head.weight"]),
+        ([{"match": ["type:*Norm*", "*.bias"]}], [f"{NORM} body.0.bias head.bias", "body.0.weight head.weight"]),
+    ],
+)
+def test_parameters_are_picked_by_name_and_by_all_that_modules_of_a_type_hold(
+    groups: list[dict[str, Any]], names: list[str]
+) -> None:
+    assert names_of(*groups) == [group.split() for group in names]
+
+
+@pytest.mark.parametrize("match", ["head.*", "embed.*", "type:Linear"])
+def test_tied_weights_are_picked_by_either_name_and_are_in_one_group(match: str) -> None:
+    net = Tied()
+    made, problems = param_groups([ParamGroup(match=match)], net, Where)
+    assert not problems
+    groups = [list(map(id, group["params"])) for group in made]
+    tied, others = [id(net.head.weight)], [id(net.middle.weight), id(net.middle.bias)]
+    assert groups == ([tied, others] if match != "type:Linear" else [tied + others])
+
+
+def test_a_type_that_nothing_is_of_is_told_with_the_nearest() -> None:
+    _, (problem,) = param_groups([ParamGroup(match="type:BatchNorm2d")], Net(), Where)
+    assert "matches no parameter that trains" in problem.message
+    assert problem.where == Where("0.match")
+    assert "BatchNorm1d" in problem.hint
+
+
+def test_settings_are_scaled_before_a_schedule_sees_them(trained: Trained) -> None:
+    groups = 'optimizer.groups=[{match=["type:*Norm*", "*.bias"], scale={lr=0.1, momentum=0.5}}]'
+    run_dir = trained(groups, "run.max_epochs=1")
+    state: Any = final_state(run_dir)["optimizer"]
+    (first, last), begins = state["param_groups"], 0.1
+    assert (first["initial_lr"], first["momentum"]) == (begins * 0.1, 0.45)
+    assert (last["initial_lr"], last["momentum"]) == (begins, 0.9)
+    assert first["lr"] == pytest.approx(last["lr"] * 0.1)
+
+
+def test_what_is_no_number_of_the_optimizer_cannot_be_scaled() -> None:
+    groups = [ParamGroup(match="*.bias", scale={"momentun": 0.1})]
+    optimizer = torch.optim.SGD(param_groups(groups, Net(), Where)[0], lr=0.5)
+    with pytest.raises(UserError, match='SGD has no number "momentun" to scale') as raised:
+        scale_groups(optimizer, groups, Where)
+    assert raised.value.problems[0].where == Where("0.scale.momentun")
+    assert 'did you mean "momentum"?' in raised.value.problems[0].hint
+
+
+def test_a_setting_is_given_or_scaled(new_run: NewRun) -> None:
+    with pytest.raises(UserError, match='"lr" is given in args, too'):
+        new_run('optimizer.groups=[{match="*.bias", args={lr=1}, scale={lr=2}}]')
