@@ -271,6 +271,7 @@ def test_a_hook_that_no_process_can_be_sent_is_refused(trained: Trained, hook: s
     assert f'hook "theirs" cannot be offloaded to a process: {why}' in reason(run_dir)
 
 
+@pytest.mark.usefixtures("interpreters")
 def test_what_a_hook_starts_in_its_process_ends_by_sigterm(trained: Trained) -> None:
     run_dir = trained('hooks.starts={use="./offloaded.py:Starts", offload="process"}', "run.max_epochs=1")
     assert [*logged(run_dir, "codes").values()] == [-1515.0]
