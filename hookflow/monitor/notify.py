@@ -170,7 +170,7 @@ class Watch:
         self._run, self._wanted, self._since = run, wanted, since
         self._pid, self._started = pid, started_at(pid)
         self._live = Live(run)
-        self._stall = StallWatch(run, self._live)
+        self._stall, self._stalled = StallWatch(run, self._live), False
         self._begun = False
         self._best: dict[str, Best] = {}
         self._seen = 0  # entries of the journal
@@ -189,7 +189,9 @@ class Watch:
         messages = [*self._due(everything=over)]
         if self._begun and (stall := self._stall.look(time.time())):
             condition, sentence = stall
-            messages += [self._message("stall", f"{condition}: {sentence}", [])]
+            if (stalled := condition == "stalled") != self._stalled:  # once, however long it lasts
+                messages.append(self._message("stall", f"{condition}: {sentence}", []))
+            self._stalled = stalled
         if over:
             title, *rest = summary(self._run, self._live.state, self._live.plan)
             bad = judge(self._run, self._live.state, time.time()).bad or self._live.state.refused is not None

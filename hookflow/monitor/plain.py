@@ -262,7 +262,7 @@ class _Printer:
         self._interrupts = 0
         self._missing = False  # the run directory is not in its place
         self._stall = StallWatch(run, live)
-        self._progressed = 0.0  # when the last line on progress was due
+        self._progressed = 0.0, -1  # when the last line on progress was due, and its iteration
 
     def take(self, record: Record) -> None:
         """Print a record; frames and scalars only now and then."""
@@ -345,15 +345,16 @@ class _Printer:
         at = _place(state, state.epoch_of(record["it"], record["ep"]), record["it"])
         match record["k"]:
             case "run":
-                self._progressed = record["t"]
+                self._progressed = record["t"], -1
                 return _beginning(self._run, self._live)
             case "epoch":
-                self._progressed = record["t"]
+                self._progressed = record["t"], state.it
                 return [self._progress()]
             case "frame":
-                if self._sheet.has_bars or record["t"] - self._progressed < EVERY or record["stage"] != "train":
+                since, it = self._progressed
+                if self._sheet.has_bars or record["t"] - since < EVERY or record["stage"] != "train" or state.it == it:
                     return []
-                self._progressed = record["t"]
+                self._progressed = record["t"], state.it
                 return [self._progress()]
             case "metrics" | "checkpoint":
                 return [_line(entry.source, at, entry.text) for entry in entries if not entry.own]

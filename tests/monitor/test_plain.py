@@ -73,7 +73,9 @@ def test_before_an_iteration_has_been_timed_no_speed_is_told_but_what_was_printe
     run.output.write_text("downloading\n")
     at = {"t": BEGAN + plain.EVERY, "it": 0, "ep": 0}
     waits = {"bi": 0, "bn": 98, "samples": 0, "phases": {"data": 10**9}, "iters": [0, 0, 0, 0, [0]], "hooks": {}}
-    append(run, [{"k": "run", **at, "t": BEGAN}, {"k": "frame", **at, "stage": "train", **waits, "cost": 0}, end(**at)])
+    frame = {"k": "frame", **at, "stage": "train", **waits, "cost": 0}
+    again = {**frame, "t": at["t"] + plain.EVERY}  # in the same iteration
+    append(run, [{"k": "run", **at, "t": BEGAN}, frame, again, end(**at)])
     printed, *lines = plain_lines(gone(run)).splitlines()
     assert printed == "output     | downloading"
     assert [line[9:] for line in lines if " train " in line] == ["train      epoch 1  iter 0"]
