@@ -22,7 +22,6 @@ from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.builder.build import build
 from hookflow.runner.builder.components import Parts, layers
 from hookflow.runner.checkpoint.copies import Copies
-from hookflow.runner.checkpoint.fork import Fork
 from hookflow.runner.checkpoint.manifest import newest_good, read_manifest
 from hookflow.runner.checkpoint.resume_rules import (
     May,
@@ -134,7 +133,11 @@ def execute(
             if not resume:
                 begin_attempt()
             built()
-            fork = None if parent is None else Fork(parent, before, (loaded.public, plan), parts, say)
+            fork = None
+            if parent is not None:
+                from hookflow.runner.checkpoint.fork import Fork  # and the schedules, which few runs need
+
+                fork = Fork(parent, before, (loaded.public, plan), parts, say)
             train = partial(trainer.train, checkpoint, begin_attempt if resume else _nothing, fork=fork)
             try:
                 stop = explaining_worker_errors(partial(train, test=loaded.pipeline.run.test))
