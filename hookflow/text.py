@@ -25,7 +25,7 @@ The value "8" stands in too many texts. A value that is masked in a word must no
 
 GLYPHS = {
     **dict.fromkeys(("starting", "reading"), "○"),
-    **dict.fromkeys(("pruned", "stopped", "interrupted"), "■"),
+    **dict.fromkeys(("stopped", "interrupted"), "■"),
     **dict.fromkeys(("lost", "unreadable"), "?"),
     "running": "●",
     "paused": "‖",

@@ -102,9 +102,9 @@ class RecordedRun:
 
     @property
     def status(self) -> str:
-        """How it is: "finished", "pruned", "stopped", "interrupted", "failed", or "running", "stalled", "lost", ….
+        """How it is: "finished", "stopped", "interrupted", "failed", or "running", "stalled", "lost", ….
 
-        A run is "pruned" where a hook has ended it before its last iteration.
+        A run that a hook has ended before its last iteration is "finished", too; its reason says so.
         """
         return read_overview(self._run_dir, time.time()).health.condition
 

@@ -212,7 +212,7 @@ def _print_end(run: RunDir) -> None:
 
     seen = read_overview(run, time.time())
     echo(f"{seen.health.glyph} {seen.health.condition} at iteration {seen.state.it:,}")
-    if seen.state.checkpoints and not seen.health.completed:
+    if seen.state.checkpoints and seen.health.condition != "finished":
         at = seen.state.checkpoints[-1]["it"]
         echo(f"resume from iteration {at:,}: hookflow run --resume {run_argument(run)}")
 

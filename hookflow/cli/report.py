@@ -42,7 +42,7 @@ def collect(run: RunDir) -> dict[str, Any]:
         "id": run.id,
         "condition": health.condition,
         "glyph": health.glyph,
-        "tone": "bad" if health.bad else "good" if health.completed else "going",
+        "tone": "bad" if health.bad else "good" if health.condition == "finished" else "going",
         "made": at_time(time.time()),
         "command": "hookflow export",
         "reason": [line for line in end_reason(state) or [health.sentence] if line],

@@ -271,12 +271,13 @@ class Page:
     def _next(self) -> Iterator[tuple[str, str]]:
         """Yield what can be done with the run as it is."""
         from hookflow.events.rundir import run_argument, short
+        from hookflow.monitor.health import end_reason
 
         known, facts = run_argument(self.run), self.run.describe()
         if not self.health.over:
             yield "watch", f"hookflow watch {known}"
             yield "stop", f"hookflow stop {known}"
-        elif self.health.condition == "finished":
+        elif self.health.condition == "finished" and not end_reason(self.state):
             run = self.state.run
             epochs = run.get("max_epochs") if self.state.ep >= run.get("max_epochs", 0) else 0
             longer = f"max_epochs={2 * epochs}" if epochs else f"max_iters={2 * run.get('max_iters', 1)}"

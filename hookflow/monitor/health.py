@@ -130,14 +130,8 @@ def end_reason(state: RunState) -> list[str]:
         return []
     status, reason = state.end["status"], one_line(state.end["reason"])
     if status == "finished":
-        return [f"stopped early: {reason}"] if pruned(state) else []
+        return [f"stopped early: {reason}"] if state.it < state.total_iters else []
     return [reason if reason.startswith(status) and status != "failed" else f"{status}: {reason}"]
-
-
-def pruned(state: RunState) -> bool:
-    """Return whether a hook has ended the run before its last iteration."""
-    end = state.end
-    return bool(end and end["status"] == "finished" and end["reason"] and state.it < state.total_iters)
 
 
 def raised_at(error: Error) -> str:
@@ -147,8 +141,8 @@ def raised_at(error: Error) -> str:
 
 
 Condition = Literal[
-    "starting", "running", "paused", "stalled", "lost", "finished", "pruned", "stopped", "interrupted", "failed",
-    "unreadable", "reading",
+    "starting", "running", "paused", "stalled", "lost", "finished", "stopped", "interrupted", "failed", "unreadable",
+    "reading",
 ]  # fmt: skip
 
 ALIVE: tuple[Condition, ...] = ("running", "starting", "paused", "stalled")
@@ -171,7 +165,7 @@ class Health:
     @property
     def over(self) -> bool:
         """Nothing more will come."""
-        return self.condition in ("lost", "finished", "pruned", "stopped", "interrupted", "failed", "unreadable")
+        return self.condition in ("lost", "finished", "stopped", "interrupted", "failed", "unreadable")
 
     @property
     def occasion(self) -> Literal["end", "failure", "stall"] | None:
@@ -179,11 +173,6 @@ class Health:
         if self.condition == "stalled":
             return "stall"
         return None if not self.over else "failure" if self.bad else "end"
-
-    @property
-    def completed(self) -> bool:
-        """It has trained to its last iteration, or as far as a hook let it."""
-        return self.condition in ("finished", "pruned")
 
     @property
     def bad(self) -> bool:
@@ -207,7 +196,7 @@ def examine(
     if over and (state.ranks.first_failure or (state.end and state.end["status"] == "failed")):
         return Health("failed", end_reason(state)[0])
     if state.end is not None:
-        return Health("pruned" if pruned(state) else state.end["status"])
+        return Health(state.end["status"])
     if life == "missing":
         return Health("lost", missing(state, moved))
     if life == "gone":

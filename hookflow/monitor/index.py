@@ -30,7 +30,7 @@ FORMAT = 3
 """The version of the values in a row; a file of another one is replaced."""
 
 TABLE = "CREATE TABLE IF NOT EXISTS runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT, config TEXT, curve TEXT)"
-ENDED = ("finished", "pruned", "stopped")
+ENDED = ("finished", "stopped")
 """The states of a run whose log has its last record."""
 
 WAITS = 5.0
@@ -42,7 +42,7 @@ CURVE = 24
 FACTS = {
     "id": "when it was started, and four digits",
     "name": "run.name of its pipeline",
-    "status": "running, finished, pruned (ended by a hook), stopped, interrupted, failed, lost, …",
+    "status": "running, finished (by a hook, too: see the reason), stopped, interrupted, failed, lost, …",
     "reason": "why it ended, or what is wrong",
     "begun": "when it was started, in seconds since 1970",
     "duration": "seconds of all its attempts",

@@ -45,7 +45,7 @@ class Overview:
     def reason(self) -> str:
         """Why it has ended, or what is wrong; empty where there is nothing to say."""
         text = next(iter(end_reason(self.state)), self.health.sentence)
-        return text.removeprefix("stopped early: ").removeprefix(f"{self.health.condition}: ")
+        return text.removeprefix(f"{self.health.condition}: ")
 
 
 class Glance:

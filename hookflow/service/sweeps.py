@@ -257,7 +257,7 @@ class Executor:
                 self._say(f"trial {trial.number}  goes on as {run.id}  {trial.text}")
                 return job
             seen = job.glance.read(time.time())
-            if seen.health.completed:  # the sweep was killed before it had recorded that
+            if seen.health.condition == "finished":  # the sweep was killed before it had recorded that
                 self._record(job, seen)
                 return None
             self._start(job, "--resume")
@@ -325,8 +325,10 @@ class Executor:
         value = self._sweep.best(points)
         trial = replace(job.trial, points=points, value=value)
         state: State = "failed"
-        if seen.health.completed or (seen.health.condition == "stopped" and job.hopeless):
-            state = "finished" if seen.health.condition == "finished" else "pruned"
+        if seen.health.condition == "finished":
+            state = "finished"
+        elif seen.health.condition == "stopped" and job.hopeless:
+            state = "pruned"
         elif seen.health.condition in ("stopped", "interrupted"):
             state = "interrupted"
         if state == "finished" and value is None:

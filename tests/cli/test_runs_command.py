@@ -65,7 +65,7 @@ def test_a_table_has_the_keys_in_which_the_runs_differ(several: list[RunDir]) ->
         ("optimizer.args.lr >= 0.05 and model.args.width == 64", ["0001", "0000"]),
         ("run.seed in 3", []),
         ("'good' in tags", ["0001"]),
-        ("'SGD' in optimizer.use and not status == 'pruned'", ["0003", "0002", "0000"]),
+        ("'SGD' in optimizer.use and not status == 'finished'", ["0003", "0002"]),
         ("status < 3", []),
         ("abs(optimizer.args.lr - 0.1) < 1e-6", ["0000"]),
         ("value('best.accuracy') > 0 and epochs == 8", ["0003", "0002", "0001", "0000"]),
@@ -105,14 +105,14 @@ def test_runs_are_sorted_with_those_without_a_value_last(several: list[RunDir]) 
     (several[0].path / "pipeline.toml").write_text("x")
     assert ids(invoke("runs", "--sort", "optimizer.args.lr")) == ["0003", "0002", "0001", "0000"]
     assert ids(invoke("runs", "--sort", "-optimizer.args.lr")) == ["0001", "0002", "0003", "0000"]
-    assert ids(invoke("runs", "--sort", "status")) == ["0003", "0000", "0002", "0001"]
+    assert ids(invoke("runs", "--sort", "status")) == ["0003", "0001", "0000", "0002"]
 
 
 def test_values_are_data_as_they_are(several: list[RunDir]) -> None:
     keys = "id,optimizer.args.lr,status,reason,tags,best.accuracy"
     facts = json.loads(invoke("runs", "--columns", keys, "--format", "json"))
     assert facts[0].keys() == {*keys.split(",")}
-    assert [each["status"] for each in facts] == ["failed", "lost", "pruned", "finished"]
+    assert [each["status"] for each in facts] == ["failed", "lost", "finished", "finished"]
     assert facts[0]["reason"] == "ValueError: too bad"
     rows = [*csv.DictReader(io.StringIO(invoke("runs", "--columns", keys, "--format", "csv")))]
     assert [row["optimizer.args.lr"] for row in rows] == [str(0.1 / (4 - k)) for k in range(4)]
@@ -122,7 +122,7 @@ def test_values_are_data_as_they_are(several: list[RunDir]) -> None:
     listed = hookflow.runs(sort="run.seed")
     assert [{**row, "tags": []} for row in listed.rows] == everything
     assert listed[0].config["optimizer"]["args"] == {"lr": 0.1}
-    assert listed[1].status == "pruned"
+    assert listed[1].status == "finished"
     assert listed[0].best["accuracy"] == everything[0]["best.accuracy"]
     assert listed._repr_html_().count("<svg") == 4
     assert listed[0]._repr_html_().count("<svg") == len(listed[0].metrics["val"])
@@ -155,7 +155,7 @@ def test_runs_are_deleted_with_all_that_is_theirs(several: list[RunDir], here: P
     assert "add --yes" in refused("rm", first.id)
     assert invoke("rm", first.id, str(second.path), "--yes").splitlines() == [
         f"{first.id}  cifar  finished",
-        f"{second.id}  cifar  pruned",
+        f"{second.id}  cifar  finished",
     ]
     assert [row.id[-4:] for row in Index(here / "runs").refresh()] == ["0003", "0002"]
     assert {path.name for path in (here / "runs").iterdir()} == {"cifar", ".index.sqlite"}
@@ -277,7 +277,7 @@ def test_a_run_that_a_hook_ended_is_resumed_and_not_extended(here: Path) -> None
     with run.events.open("ab") as log:
         log.write(json.dumps({**end, "seconds": 60.0}, separators=(",", ":")).encode() + b"\n")
     page = shown()
-    assert "pruned" in page
+    assert "stopped early: no progress" in page
     assert "resume      it has no checkpoint to resume from" in page
     assert "extend" not in page
 

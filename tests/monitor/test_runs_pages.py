@@ -108,7 +108,7 @@ def test_keys_move_pick_and_sort(shown: Scene) -> None:
         press("o", shown)
     assert seen[0] == ids(shown) == ["0003", "0002", "0001", "0000"]
     assert seen[1][0] == "0000", "the best value first"
-    assert seen[2] == ["0003", "0000", "0002", "0001"], "by status"
+    assert seen[2] == ["0003", "0001", "0000", "0002"], "by status"
     press("O", shown)
     assert ids(shown) == seen[-1]
 
