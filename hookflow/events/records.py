@@ -19,6 +19,9 @@ VERSION = 2
 PHASES = ("data", "forward", "backward", "optimizer", "hooks", "other")
 """The categories of the time of an iteration. `hooks` is the sum of every firing inside it."""
 
+DEVICE = 1
+"""The track of a trace with the times on the device, below that of the training thread."""
+
 WORLD = 1 << 14
 """Ranks that a run has at most."""
 

@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.events.reading import read_object, read_regular
-from hookflow.events.records import PHASES
-
-DEVICE = 1
-"""The track of a trace that has the times on the device."""
+from hookflow.events.records import DEVICE, PHASES
 
 ROUNDING = 0.01
 """Microseconds by which a span may seem to begin before the one ahead of it has ended."""

@@ -483,6 +483,21 @@ def test_what_fails_is_tried_again_and_given_up(tmp_path: Path, monkeypatch: pyt
     assert not store.clear_leftovers() and not [*store.folder.glob(".*copy*")]
 
 
+def test_all_copies_of_a_run_that_ends_share_their_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[float] = []
+    monkeypatch.setattr(copies, "time", SimpleNamespace(monotonic=lambda: sum(passed), sleep=passed.append))
+    (tmp_path / "full").write_text("no folder")
+    said: list[str] = []
+    out = Copies([(f"{tmp_path}/full/{k}", {"last"}) for k in range(4)], {}, lambda text, level: said.append(text))
+    out._copy(tmp_path / ".it1", f"{tmp_path}/full/0")
+    assert sum(passed) == sum(copies.PAUSES), "while the run goes on"
+    out.finish()
+    for k in range(4):
+        out._copy(tmp_path / ".it1", f"{tmp_path}/full/{k}")
+    assert sum(passed) == 2 * sum(copies.PAUSES)
+    assert sum("given up" in text for text in said) == 5
+
+
 def test_what_is_removed_meanwhile_is_copied_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CheckpointStore(tmp_path / "checkpoints")
     store.copies = Copies([(f"{tmp_path}/out/{{it}}", {"last"})], {}, print)

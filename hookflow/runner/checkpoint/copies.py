@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import threading
@@ -16,7 +17,7 @@ from hookflow.hooks.builtin.checkpoint import Checkpoint, place_of
 from hookflow.runner.checkpoint.manifest import MANIFEST
 
 PAUSES = (1.0, 5.0, 30.0)
-"""Seconds between the tries of a copy; after the last one it is given up."""
+"""Seconds between the tries of a copy; after the last one it is given up. Once the run ends, they are those of all."""
 
 
 class Copies:
@@ -33,6 +34,8 @@ class Copies:
         self._waiting: dict[str, Path] = {}
         self._changed = threading.Condition()
         self._busy = False
+        self._patience = math.inf
+        """When pauses end, by `time.monotonic`."""
         self._numbers = count()
         self._thread: threading.Thread | None = None
 
@@ -71,6 +74,7 @@ class Copies:
 
     def finish(self) -> None:
         """Wait until every copy is made or given up."""
+        self._patience = time.monotonic() + sum(PAUSES)
         with self._changed:
             while self._waiting or self._busy:
                 self._changed.wait(1.0)  # a signal is handled in between
@@ -98,8 +102,12 @@ class Copies:
                 trouble = f"{what} could not be copied to {place}: {type(error).__name__}: {error}"
             if place in self._waiting:  # a newer one
                 return
-            self._say(f"{trouble}; {f'next try in {pause:g} s' if pause else 'the copy is given up'}", "warn")
-            time.sleep(pause or 0)
+            if pause is None:
+                self._say(f"{trouble}; the copy is given up", "warn")
+                return
+            pause = min(pause, max(self._patience - time.monotonic(), 0.0))
+            self._say(f"{trouble}; next try in {pause:.3g} s", "warn")
+            time.sleep(pause)
 
 
 def put(folder: Path, place: str) -> None:

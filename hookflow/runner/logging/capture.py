@@ -16,13 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from hookflow.events.records import PHASES
+from hookflow.events.records import DEVICE, PHASES
 from hookflow.events.rundir import write_whole
 from hookflow.graph.plan import Plan
 from hookflow.runner.logging.timing import HOOKS, ITERATION, NOBODY, OUTSIDE, Array, on_host_clock
-
-DEVICE = 1
-"""The track of the trace with the times on the device, below that of the training thread."""
 
 
 class Capture:
