@@ -16,6 +16,7 @@ from hookflow.graph.order import Places
 from hookflow.graph.plan import PHASES, Binding, Edge, GivenWay, Half, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.slots import Lifetimes, Parts, commutes, widest
+from hookflow.numbers import counted
 
 Reason = Literal["edge", "phase", "file"]
 """The reason of the order of two hooks: an edge, their phases, or nothing but their order in the file (or the
@@ -152,6 +153,16 @@ def ambiguities(plan: Plan) -> Iterator[Ambiguity]:
     for point in plan.order:
         for first, then in _clashing(plan, point):
             yield Ambiguity(point, first, then, clash(plan.points[point], first, then))
+
+
+COUNTED = 1000
+"""How many ambiguities are looked for; where thousands of hooks write one slot, so are the pairs."""
+
+
+def in_number(ambiguous: Sequence[Ambiguity]) -> str:
+    """Return how many pairs of hooks are ambiguous, in words; empty where none is."""
+    pairs = len({(each.first.hook, each.then.hook) for each in ambiguous})
+    return "at least " * (len(ambiguous) == COUNTED) + counted(pairs, "ambiguous pair") if pairs else ""
 
 
 def ways_to_state(first: str, then: str) -> tuple[str, str, str]:

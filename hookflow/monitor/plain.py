@@ -10,6 +10,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self, TextIO
 
@@ -22,6 +23,7 @@ from hookflow.events.log import encode
 from hookflow.events.reading import open_regular
 from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir, count_attempts
+from hookflow.graph.why import COUNTED, ambiguities, in_number
 from hookflow.monitor.feed import Live, follow_records
 from hookflow.monitor.health import Pace, bottleneck, examine, look_inside, missing, raised_at
 from hookflow.monitor.journal import BECAME, Entry, brief
@@ -421,5 +423,6 @@ def _beginning(run: RunDir, live: Live) -> list[str]:
         shuffled = [f"SHUFFLED {plan.shuffle}"] if plan.shuffle is not None else []
         numbers = {"hook": len(plan.hooks), "binding": len(plan.bindings), "edge": len(plan.edges)}
         counts = ", ".join(f"{count} {plural(count, thing)}" for thing, count in numbers.items())
-        lines.append(_line("plan", counts, *shuffled))
+        pairs = in_number([*islice(ambiguities(plan), COUNTED)])
+        lines.append(_line("plan", counts, *shuffled, *[f"{pairs}: hookflow check"] * bool(pairs)))
     return lines

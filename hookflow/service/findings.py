@@ -16,7 +16,18 @@ from hookflow.events.rundir import all_runs
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.plan import Plan
 from hookflow.graph.render.text import edges_that_gave_way
-from hookflow.graph.why import Ambiguity, Pair, Reason, ambiguities, meeting_points, neighbours, pair_of, ways_to_state
+from hookflow.graph.why import (
+    COUNTED,
+    Ambiguity,
+    Pair,
+    Reason,
+    ambiguities,
+    in_number,
+    meeting_points,
+    neighbours,
+    pair_of,
+    ways_to_state,
+)
 from hookflow.numbers import counted, parse_size, size
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import Pipeline
@@ -115,10 +126,6 @@ def offloading(loaded: Loaded, plan: Plan, *, imports: bool = True) -> tuple[dic
     return states, tried
 
 
-COUNTED = 1000
-"""How many ambiguous pairs are looked for; where thousands of hooks write one slot, so are the pairs."""
-
-
 @dataclass(frozen=True, slots=True)
 class Findings:
     """A valid pipeline and its plan, with what they come to; `forecasts` are by the binding's id.
@@ -158,10 +165,8 @@ class Findings:
     def lines(self, width: int) -> Iterator[str]:
         """Yield all of it for people."""
         limit = ", as far as can be told without importing its hooks" * bool(self.plan.unknown)
-        pairs = len({(alarm.first.hook, alarm.then.hook) for alarm in self.alarms})
-        least = "at least " * (len(self.alarms) == COUNTED)
         steps = len(self.commuted.steps) if self.commuted else 0
-        doubts = [f"{least}{counted(pairs, 'ambiguous pair')}"] * bool(pairs)
+        doubts = [pairs] if (pairs := in_number(self.alarms)) else []
         doubts += [f"{counted(steps, 'pair')} whose order makes a difference"] * bool(steps)
         doubts += [counted(len(self.plan.warnings), "warning")] * bool(self.plan.warnings)
         yield f"{self.loaded.source} is valid{limit}" + f", with {' and '.join(doubts)}" * bool(doubts)

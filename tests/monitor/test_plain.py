@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from hookflow.monitor.view import Scene
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At, read
 from tests.monitor.fake_run import BEGAN, TRACEBACK, Training, append, end, gone, make
+from tests.monitor.fake_run import plan as planned
 from tests.monitor.test_screens import FRAME
 from tests.monitor.test_terminal import Terminal
 
@@ -48,6 +50,12 @@ def in_turn(*steps: Callable[[], object] | int | None) -> Callable[[], int | Non
 def test_the_lines_and_the_summary_of_a_whole_run(whole: RunDir) -> None:
     check_golden("monitor/plain.txt", plain_lines(whole).replace(str(whole.path), "RUN"))
     check_golden("monitor/summary.txt", summed(whole).replace(str(whole.path), "RUN"))
+
+
+def test_the_line_of_the_plan_counts_ambiguous_pairs(whole: RunDir) -> None:
+    bindings = (replace(binding, writes=("model",)) for binding in planned().bindings)
+    whole.plan.write_text(json.dumps(replace(planned(), bindings=tuple(bindings), edges=()).to_json()))
+    assert re.search(r"plan .* 0 edges  \d+ ambiguous pairs?: hookflow check\n", plain_lines(whole))
 
 
 def test_every_line_can_be_found_and_none_moves_the_cursor(tmp_path: Path) -> None:
