@@ -233,8 +233,9 @@ MARKED = frozenset({"run", "epoch", "metrics", "checkpoint", "error", "message"}
 class Recording:
     """Finished logs, folded up to any moment. Only the places of their lines are held, and a few states on the way."""
 
-    KEPT = 256
-    """States held on the way, so that going back need not begin at the beginning; of one rank, they are kept, too."""
+    KEPT, LINES = 256, 500
+    """States held on the way, at most, and lines of rank 0 between two, at least: so that going back need not begin at
+    the beginning. They are kept as snapshots, too."""
 
     def __init__(self, run: RunDir) -> None:
         self._paths = {0: run.events} | {rank: path for rank, path, why in logs_of_others(run) if not why}
@@ -248,11 +249,16 @@ class Recording:
         self._begins = [at for at, (_, rank, _, kind, _) in enumerate(lines) if rank == 0 and kind == "run"]
         self._marked = [at for at, (_, rank, _, kind, _) in enumerate(lines) if rank == 0 and kind in MARKED]
         self._plans = [read_plan(run, attempt) for attempt in range(1, max(len(self._begins), 1) + 1)]
-        self._every = max(len(self._times) // self.KEPT, 500)
+        self._of = {rank: array("Q") for rank in self._paths}  # the places of the lines of each rank
+        for at, rank in enumerate(self._ranks):
+            self._of[rank].append(at)
+        self._sizes = {rank: path.stat().st_size for rank, path in self._paths.items()}
+        self._stops = frozenset(self._of[0][:: max(len(self._of[0]) // self.KEPT, self.LINES)])
         self._kept: dict[int, bytes | int] = {0: packed(Snapshot(RunState()))}  # ten times as quick as copies
-        self._snapshots = Snapshots(run.events) if len(self._paths) == 1 else None
-        for bytes_ in self._snapshots.places if self._snapshots else ():
-            self._kept[bisect_left(self._starts, bytes_)] = bytes_
+        self._snapshots = Snapshots(run.events, "" if len(self._paths) == 1 else "replay")  # `Others` leaves out frames
+        for bytes_ in self._snapshots.places:
+            first = bisect_left(self._of[0], bytes_, key=lambda at: self._starts[at])
+            self._kept[self._of[0][first] if first < len(self._of[0]) else len(lines)] = bytes_
         self.state = RunState()
         self._at = 0
 
@@ -308,7 +314,7 @@ class Recording:
                 if record := self._read(files[rank], self._at):
                     self.state.apply(record, rank, self.plan or NO_PLAN)
                 self._at += 1
-                if self._at % self._every == 0 and self._at not in self._kept:
+                if self._at in self._stops and self._at not in self._kept:
                     self._keep()
 
     def _begin_near(self, target: int) -> None:
@@ -317,22 +323,29 @@ class Recording:
             if at <= self._at <= target:
                 return
             held = self._kept[at]
-            if (
-                snapshot := unpacked(held)
-                if isinstance(held, bytes)
-                else self._snapshots and self._snapshots.load(held)
-            ):
+            snapshot = unpacked(held) if isinstance(held, bytes) else self._snapshots.load(held)
+            if snapshot and (isinstance(held, bytes) or snapshot.others == self._others(at)):
                 self.state, self._at = snapshot.state, at
                 self.state.requests = {id_: each for id_, each in self.state.requests.items() if each.answer}
                 return
             del self._kept[at]  # it does not fit the log
 
     def _keep(self) -> None:
-        snapshot = Snapshot(self.state, bisect_left(self._begins, self._at))
+        snapshot = Snapshot(self.state, bisect_left(self._begins, self._at), others=self._others(self._at))
         self._kept[self._at] = packed(snapshot)
-        at = self._starts[self._at] if self._at < len(self._starts) else 0
-        if self._snapshots and at >= STRIDE:
+        if (at := self._starts[self._at]) >= STRIDE:
             self._snapshots.add(at, snapshot)
+
+    def _others(self, at: int) -> dict[int, Place]:
+        """Return how much of the logs of other ranks is folded, up to a line of rank 0."""
+        result = {}
+        for rank, path in self._paths.items():
+            lines = self._of[rank]
+            if rank:
+                following = bisect_left(lines, at)
+                bytes_ = self._starts[lines[following]] if following < len(lines) else self._sizes[rank]
+                result[rank] = Place(path.name, bytes_, before(path, bytes_), 0, 0, "", ())
+        return result
 
 
 _STAMP = re.compile(rb'\{"k":"([a-z]+)","t":(\d{1,10}(?:\.\d+)?),"it":(\d{1,18}),')

@@ -97,11 +97,14 @@ def folder() -> Path:
 
 
 class Snapshots:
-    """The snapshots of one log, in a file of their own to which readers of the log append."""
+    """The snapshots of one log, in a file of their own to which readers of the log append.
 
-    def __init__(self, log: Path) -> None:
+    What a reader leaves out makes another state: each `way` of reading has a file.
+    """
+
+    def __init__(self, log: Path, way: str = "") -> None:
         self._log = log
-        self._path = folder() / sha256(os.fsencode(log.resolve())).hexdigest()[:32]
+        self._path = folder() / sha256(os.fsencode(log.resolve()) + way.encode()).hexdigest()[:32]
         self._places: dict[int, tuple[int, int, bytes]] = {}  # by bytes of the log: where it begins, size, checksum
         self._end = 0
         with suppress(OSError), open_regular(self._path) as file:

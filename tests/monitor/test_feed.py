@@ -40,8 +40,8 @@ def drawn(state: RunState, recording: Recording) -> list[str]:
 
 def test_replay_shows_at_every_moment_what_the_live_view_showed(whole: RunDir, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(Recording, "KEPT", 8)
+    monkeypatch.setattr(Recording, "LINES", 20)
     recording = Recording(whole)
-    recording._every = 20
     shown = {}
     live = RunState()
     for place, line in enumerate(whole.events.read_text("utf-8").splitlines(), start=1):
@@ -205,6 +205,33 @@ def test_a_recording_shows_at_every_moment_what_it_shows_without_snapshots(kept:
     for moment, shown in zip((middle, recording.last, recording.first, middle), screens, strict=True):
         without.seek(moment)
         assert drawn(without.state, without) == shown
+
+
+@pytest.mark.parametrize("kept", [3], indirect=True)
+def test_a_recording_of_several_ranks_is_sought_in_from_its_own_snapshots(
+    kept: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Recording, "LINES", 20)
+    first = Recording(kept)
+    first.seek(first.last)
+    assert [*map(type, first._kept.values())].count(int) == 0
+    places = Snapshots(kept.events, "replay").places
+    assert len(places) > 4
+    moments = [first.first + share * (first.last - first.first) for share in (0.9, 0.3, 1.0, 0.6)]
+    applied = []
+    for changed in (False, True):
+        if changed:  # as where a rank has written more before these moments
+            other = kept.events_of(1)
+            other.write_text(other.read_text().replace('"cost":', '"cost":1'))
+            first = Recording(kept)
+        again = Recording(kept)
+        assert [*map(type, again._kept.values())].count(int) == len(places)
+        for moment in moments:
+            first.seek(moment)
+            again.seek(moment)
+            assert drawn(again.state, again) == drawn(first.state, first)
+        applied.append([*map(type, again._kept.values())].count(int))
+    assert applied[0] == len(places) > applied[1], "what does not fit the logs is taken for none"
 
 
 def boom(path: Path) -> None:
