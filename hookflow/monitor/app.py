@@ -93,6 +93,9 @@ def _common(segments: Iterable[Segment], others: Iterable[Segment]) -> int:
 LINES = 10_000
 """Lines of the output that are held."""
 
+LONG = 1 << 23
+"""Bytes of the logs that are still to be read, from which on the last minutes are shown first."""
+
 RATE, RATE_OVER_SSH, RATE_CALM = 4.0, 2.0, 0.5
 """Looks at the log per second: usually, and once nothing has changed for CALM seconds."""
 
@@ -168,6 +171,7 @@ class MonitorApp(App[Outcome]):
         self.title = f"hookflow {run.path.parent.name}"
         self._dir = run
         self._live = Live(run, kept=True)
+        self._newest = Live(run, newest=True) if self._live.unread[0] > LONG and replay is None else None
         self._player = Player(Recording(run), replay) if replay is not None else None
         self._view = View(page=self._view.page, runs=self._view.runs, panels=self._view.panels)
         self._frozen: RunState | None = None
@@ -185,9 +189,13 @@ class MonitorApp(App[Outcome]):
         self._trace: tuple[Trace, list[Traced] | str] | None = None
 
     @property
+    def _shown(self) -> Live | Recording:
+        return self._player.recording if self._player else self._newest or self._live
+
+    @property
     def state(self) -> RunState:
-        """The run as far as it has been read."""
-        return (self._player.recording if self._player else self._live).state
+        """The run as far as it has been read; while a long log is read, its events and its last minutes."""
+        return self._shown.state
 
     @property
     def run_dir(self) -> RunDir:
@@ -196,7 +204,7 @@ class MonitorApp(App[Outcome]):
 
     @property
     def plan(self) -> Plan:
-        return (self._player.recording if self._player else self._live).plan or NO_PLAN
+        return self._shown.plan or NO_PLAN
 
     def compose(self) -> ComposeResult:
         yield self._canvas
@@ -318,10 +326,10 @@ class MonitorApp(App[Outcome]):
         again = 1 / (RATE_OVER_SSH if "SSH_CONNECTION" in os.environ else RATE)
         if self._player:
             self._player.tick()
-        elif self._live.poll():
+        elif (self._newest and self._newest.poll()) or self._live.poll():
             self._behind, again = True, 0.01
         else:
-            self._behind = False
+            self._behind, self._newest = False, None
             end = self.state.refused or (self.state.end if self.state.failed_to_start else None)
             if end and end["t"] >= self._since and self._dir == self._own:
                 self.exit(Outcome.ENDED)
@@ -416,7 +424,8 @@ class MonitorApp(App[Outcome]):
         life: Life = "alive" if self._player else self._life
         unread, whole = self._live.unread if self._behind else (0, 0)
         if unread > CHUNK:  # what the log says at its end is not known yet
-            return Health("reading", f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB of the event log")
+            text = f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB of the event log"
+            return Health("reading", text + ": older curves and times follow" * (self._newest is not None))
         moved = self._live.moved() if life == "missing" else None
         return examine(state, life, clock, self.plan, self._inside, self._suspicion, moved)
 

@@ -36,8 +36,9 @@ _KINDS = (
 SHARED = tuple(b'{"k":"%s"' % kind for kind in _KINDS)
 """How lines begin that other ranks write too, and that are shown of rank 0 alone."""
 
+FRAMES, SCALARS = b'{"k":"frame"', b'{"k":"scalars"'
 RECENT = 1 << 19
-"""Bytes at the end of another rank's log, when it is first looked at, of which the frames are read: some minutes."""
+"""Bytes at the end of a log, when it is first looked at, of which a `Part` has all: some minutes."""
 
 _NUMBER = re.compile(r"events\.rank(\d{1,9})\.jsonl")
 
@@ -55,27 +56,33 @@ def logs_of_others(run: RunDir, known: Collection[int] = ()) -> Iterator[tuple[i
             yield rank, path, why
 
 
-class Others(Tail[Record]):
-    """Reads on in the log of another rank, without frames before the byte `recent` and what rank 0 alone shows."""
+class Part(Tail[Record]):
+    """Reads on in a log without lines that begin as `never` has it; before the byte `recent`, also as `old` has it."""
 
-    chunk = 1 << 17
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, old: tuple[bytes, ...], never: tuple[bytes, ...] = ()) -> None:
         super().__init__(path, self._parse_line)
-        self.recent = path.stat().st_size - RECENT
+        self.recent = path.stat().st_size - RECENT if path.exists() else 0
+        self._old, self._never = old, never
 
     def _parse_line(self, line: bytes) -> Record | None:
-        is_old = self.at <= self.recent and line.startswith(b'{"k":"frame"')
-        return None if is_old or line.startswith(SHARED) else read_record(line)
+        left_out = self._old + self._never if self.at <= self.recent else self._never
+        return None if line.startswith(left_out) else read_record(line)
+
+
+def other(path: Path) -> Part:
+    """Return a reader of the log of another rank, without old frames and what rank 0 alone shows."""
+    tail = Part(path, (FRAMES,), SHARED)
+    tail.chunk = 1 << 17
+    return tail
 
 
 class Logs:
     """Reads on in the logs of all ranks; a log that comes late, or lags behind, harms nothing."""
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, *, newest: bool = False) -> None:
         self._run = run
-        self.first = event_log(run.events)
-        self._others: dict[int, Others] = {}
+        self.first = Part(run.events, (FRAMES, SCALARS)) if newest else event_log(run.events)
+        self._others: dict[int, Part] = {}
         self._waiting: dict[int, deque[Record]] = {0: deque()}
         self._known: set[int] = set()
         self.refused: list[str] = []
@@ -100,7 +107,7 @@ class Logs:
         """Go to the position of a snapshot, after so many bytes of the log of rank 0."""
         self.first.at, self.first.passed_over, self.first.complaint = at, snapshot.passed_over, snapshot.complaint
         for rank, place in snapshot.others.items():
-            tail = self._others[rank] = Others(self._run.events_of(rank))
+            tail = self._others[rank] = other(self._run.events_of(rank))
             tail.at, tail.recent, tail.passed_over, tail.complaint = place.at, *place[3:6]
             self._waiting[rank] = deque(place.waiting)
         self._known.update(snapshot.others)
@@ -112,7 +119,7 @@ class Logs:
             if why:
                 self.refused.append(why)
             else:
-                self._others[rank], self._waiting[rank] = Others(path), deque()
+                self._others[rank], self._waiting[rank] = other(path), deque()
         more = dict(self.tails)  # those that may have more than was read
         while True:
             for rank, tail in list(more.items()):
@@ -146,15 +153,16 @@ class Live:
     """Folds what a run appends to its logs.
 
     With `kept` it begins at the last snapshot of the state, so that it yields no records of before, and keeps more of
-    them.
+    them. With `newest` it leaves out all frames and scalars but those of the last minutes: a long log is open at once.
     """
 
-    def __init__(self, run: RunDir, *, kept: bool = False) -> None:
+    def __init__(self, run: RunDir, *, kept: bool = False, newest: bool = False) -> None:
         self.state = RunState()
         self.plan: Plan | None = None
         self._attempt = 0
         self._run = run
-        self._logs = Logs(run)
+        self._newest = newest
+        self._logs = Logs(run, newest=newest)
         self._commands = Tail[CommandRecord](run.commands, read_command)
         self._folder: int | None = None  # held open, to find it again after it was moved
         with suppress(OSError):
@@ -164,9 +172,9 @@ class Live:
         self._kept = 0
         if self._snapshots:  # one after each look, between which the log was not folded up to the end of a line
             self._logs.first.chunk = min(STRIDE // 8, Tail.chunk)
-            if newest := self._snapshots.newest():
-                self._logs.go_on(*newest)
-                self._kept, snapshot = newest
+            if last := self._snapshots.newest():
+                self._logs.go_on(*last)
+                self._kept, snapshot = last
                 self.state, self._attempt = snapshot.state, snapshot.attempt
 
     def moved(self) -> RunDir | None:
@@ -201,6 +209,8 @@ class Live:
         for command in self._commands.read():
             self.state.apply_command(command)
         for rank, record in self._logs.read():
+            if self._newest and record["k"] == "frame" and not self.state.frames:  # what was before is not known
+                self.state.histories.again(record["it"] - record["iters"][0])
             self.state.apply(record, rank, self.plan or NO_PLAN)
             if rank == 0 and record["k"] == "run":
                 self._attempt += 1
@@ -255,7 +265,7 @@ class Recording:
         self._sizes = {rank: path.stat().st_size for rank, path in self._paths.items()}
         self._stops = frozenset(self._of[0][:: max(len(self._of[0]) // self.KEPT, self.LINES)])
         self._kept: dict[int, bytes | int] = {0: packed(Snapshot(RunState()))}  # ten times as quick as copies
-        self._snapshots = Snapshots(run.events, "" if len(self._paths) == 1 else "replay")  # `Others` leaves out frames
+        self._snapshots = Snapshots(run.events, "" if len(self._paths) == 1 else "replay")  # `Logs` leaves out frames
         for bytes_ in self._snapshots.places:
             first = bisect_left(self._of[0], bytes_, key=lambda at: self._starts[at])
             self._kept[self._of[0][first] if first < len(self._of[0]) else len(lines)] = bytes_

@@ -63,7 +63,7 @@ class Pace:
         left, eta, etas = state.total_iters - state.it, None, (0.0, 0.0)
         if state.end is None and seconds and sums["iters"] and state.iterating and left >= 0:
             beside = max(state.active / (state.iterating / 1e9), 1.0)  # validation and saving, in proportion so far
-            done = state.it - state.attempts[-1].begin if state.attempts else 0
+            done = state.first.attempt.sums["iters"]
             each = [sums["ns"] / sums["iters"], minute.lately, state.iterating / done if done else 0.0]
             eta, *others = (left * ns / 1e9 * beside for ns in each if ns)
             etas = min(eta, *others), max(eta, *others)

@@ -19,7 +19,7 @@ from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import feed, plain, snapshots
 from hookflow.monitor.feed import Live, Recording
-from hookflow.monitor.health import examine
+from hookflow.monitor.health import Pace, examine
 from hookflow.monitor.layout import screen
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.snapshots import HEAD, RUNS, Snapshots
@@ -36,6 +36,27 @@ def drawn(state: RunState, recording: Recording) -> list[str]:
     health, path = examine(state, "alive", state.now), Path("runs/cifar/20260921-141320-a3f9")
     scene = Scene(state, recording.plan or NO_PLAN, health, View(), path, clock=state.now)
     return [strip.text for strip in screen(scene, 160, 50)]
+
+
+def test_the_newest_of_a_log_is_read_without_what_only_old_frames_and_numbers_say(
+    whole: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "RECENT", whole.events.stat().st_size // 2)
+    monkeypatch.setattr(Tail, "chunk", 1 << 13)
+    newest, every = Live(whole, newest=True), read(whole)
+    newest.read_all()
+    state = newest.state
+    assert 0 < state.frames < 0.6 * every.state.frames
+    assert (state.it, state.ep, state.end, state.checkpoints) == (
+        every.state.it,
+        every.state.ep,
+        every.state.end,
+        every.state.checkpoints,
+    )
+    assert state.metrics.by_name == every.state.metrics.by_name
+    assert [(entry.t, entry.kind) for entry in state.journal] == [(e.t, e.kind) for e in every.state.journal]
+    assert Pace.of(state).iters_per_s == pytest.approx(Pace.of(every.state).iters_per_s, rel=0.1)
+    assert state.histories.of("iteration").means(state.it, 4)[0] is None, "nothing is known of it yet"
 
 
 def test_replay_shows_at_every_moment_what_the_live_view_showed(whole: RunDir, monkeypatch) -> None:  # type: ignore[no-untyped-def]

@@ -24,7 +24,7 @@ from hookflow.cli.run import _dashboard
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import app as dashboard
-from hookflow.monitor import health
+from hookflow.monitor import feed, health
 from hookflow.monitor.app import MonitorApp, Outcome
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import Health
@@ -33,7 +33,7 @@ from hookflow.monitor.layout import visible
 from hookflow.monitor.view import Action, Line, Notice, Scene
 from hookflow.runner.distributed.failures import append_record
 from tests.limits import LIMIT
-from tests.monitor.conftest import At
+from tests.monitor.conftest import At, read
 from tests.monitor.fake_run import append, end, gone, make
 from tests.monitor.test_screens import FRAME, drawn
 
@@ -450,7 +450,12 @@ def test_leaving_asks_whether_the_training_goes_on(
     assert commands(going) == sent
 
 
-def test_a_run_whose_log_is_still_being_read_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("newest", [False, True], ids=["from its beginning", "its newest first"])
+def test_a_run_whose_log_is_still_being_read_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newest: bool
+) -> None:
+    monkeypatch.setattr(dashboard, "LONG", 0 if newest else 1 << 23)
+    monkeypatch.setattr(feed, "RECENT", 1 << 13)
     monkeypatch.setattr(Tail, "chunk", 1 << 12)
     monkeypatch.setattr(dashboard, "CHUNK", 1 << 10)
     monkeypatch.setattr(Live.poll, "__defaults__", (0.0,))  # a record at a time
@@ -461,6 +466,11 @@ def test_a_run_whose_log_is_still_being_read_is_not_lost(tmp_path: Path, monkeyp
             await until_shown(shows, pilot, "○ READING")
             assert shown(shows).count("reading 0 of 0 MB of the event log") == 2, "on every page, in its footer"
             assert "LIVE" in shown(shows)
+            if newest:
+                last = read(shows.run_dir).state.it
+                await until_shown(shows, pilot, f"it {last}")
+                assert shows._live.state.it < last
+                assert "older curves and times follow" in shown(shows)
             shows._live.read_all()
             await until_shown(shows, pilot, "? LOST")
 
