@@ -48,6 +48,7 @@ from hookflow.monitor.panels.frame import RECENT
 from hookflow.monitor.panels.gallery import beside_each_other
 from hookflow.monitor.panels.now import NOW
 from hookflow.monitor.panels.output import level_of
+from hookflow.monitor.panels.rerun import RERUN, Rerun
 from hookflow.monitor.panels.runs import RUNS
 from hookflow.monitor.plain import Output
 from hookflow.monitor.prompt import insert
@@ -187,6 +188,7 @@ class MonitorApp(App[Outcome]):
         self._printed = Output(run.output, back=CHUNK)
         self._lines: deque[Line] = deque(maxlen=LINES)
         self._trace: tuple[Trace, list[Traced] | str] | None = None
+        self._rerun: Rerun | None = None
 
     @property
     def _shown(self) -> Live | Recording:
@@ -317,6 +319,7 @@ class MonitorApp(App[Outcome]):
             int(clock) if ages else 0,
             self._looked,
             self._dir.output.stat().st_size if page == "output" and self._dir.output.exists() else 0,
+            tuple(self._rerun.report()) if self._rerun and page == RERUN.name else (),
             (self._listed, self._listing) if page == RUNS.name else (),
             (self._reading, *(side.state.news for side in self._sides.values())) if page == COMPARE.name else (),
         )
@@ -389,6 +392,7 @@ class MonitorApp(App[Outcome]):
             stacks=self._stacks,
             looked=self._looked,
             listing=self._reading if self._view.page == COMPARE.name else self._listing,
+            rerun=self._rerun.report() if self._rerun and self._view.page == RERUN.name else (),
             replay=self._player is not None,
             timeline=self._player.recording.timeline if self._player else None,
             readonly=self._readonly,
@@ -479,6 +483,13 @@ class MonitorApp(App[Outcome]):
                 self.run_worker(self._kill, thread=True, group="kill", exclusive=True, exit_on_error=True)
             case "look":
                 self._wants_stacks, self._sensed = True, -math.inf
+            case "rerun" if self._rerun and not self._rerun.over:
+                self._say(f"iteration {self._rerun.it} is being done again: one rerun at a time")
+                self._view.open(RERUN.name)
+            case "rerun":
+                with self._telling("cannot start a rerun"):
+                    self._rerun = Rerun(self._dir, self._view.metrics.at or self.state.it)
+                    self._view.open(RERUN.name)
             case "list runs":
                 self._listed = -math.inf
             case "delete run" | "resume run" as action:

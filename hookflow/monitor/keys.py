@@ -17,10 +17,11 @@ from hookflow.monitor.panels.events import EVENT, EVENTS
 from hookflow.monitor.panels.gallery import GALLERY
 from hookflow.monitor.panels.graph import GRAPH, PANEL
 from hookflow.monitor.panels.hooks import HOOK, HOOKS, POINTS
-from hookflow.monitor.panels.metrics import EXPLORER, METRICS
+from hookflow.monitor.panels.metrics import EXPLORER, METRICS, rerun_command
 from hookflow.monitor.panels.now import NOW
 from hookflow.monitor.panels.output import OUTPUT
 from hookflow.monitor.panels.ranks import RANKS, SYSTEM
+from hookflow.monitor.panels.rerun import RERUN
 from hookflow.monitor.panels.runs import OF_A_RUN, RUNS
 from hookflow.monitor.panels.waterfall import TRACE
 from hookflow.monitor.prompt import Offer, ask, edit, settable
@@ -109,7 +110,7 @@ def help_page(scene: Scene, width: int, height: int, keys: Terms) -> list[Strip]
 HELP = Page("help", lambda scene, width, height: help_page(scene, width, height, key_rows(scene)), "?", "this help")
 PANELS: dict[int, Page] = dict(enumerate((PANEL, POINTS, HOOKS, METRICS, SYSTEM, EVENTS, RANKS)))
 TOGGLED = (GRAPH, EXPLORER, TRACE, GALLERY, OUTPUT, NOW, RUNS)
-PAGES = {page.name: page for page in (HOOK, EVENT, HELP, COMPARE, *TOGGLED)}
+PAGES = {page.name: page for page in (HOOK, EVENT, HELP, COMPARE, RERUN, *TOGGLED)}
 
 
 def panels(scene: Scene) -> list[int]:
@@ -276,6 +277,8 @@ def _answer(name: str, scene: Scene) -> str:
         return "send stop" if name in ("s", "y") else ""
     if question in OF_A_RUN:
         return question if name == "y" else ""
+    if question == "rerun":
+        return {"y": question, "c": f"copy text {rerun_command(scene)}"}.get(name, "")
     if question == "rewind":
         return f"send rewind {back[int(name) - 1]}" if name in "123456"[: len(back := ways_back(scene))] else ""
     if name in ("d", "enter", "q", "ctrl+c"):

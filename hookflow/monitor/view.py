@@ -164,7 +164,7 @@ class View:
     focus: int = 0
     zoomed: bool = False
     page: str = "main"
-    asking: Literal["", "quit", "stop", "rewind", "delete run", "resume run"] = ""
+    asking: Literal["", "quit", "stop", "rewind", "rerun", "delete run", "resume run"] = ""
     prompt: Prompt | None = None
     point: str = ""
     hook: int = 0
@@ -207,7 +207,8 @@ class Scene:
     `path`: the run directory, as people read it. `remote`: the run is on another machine. `output`: the lines that the
     training printed, while they are shown. `kept`: the checkpoints on the disk and their files of weights, while an
     event is shown or the run is to go back. `images`: the logged images that are looked at, by their numbers, or why
-    there is none; `trace` likewise. `inside`: where the training threads are, see `look_inside`; `stacks`: theirs,
+    there is none; `trace` likewise. `rerun`: the report of a rerun,
+    each line with its style. `inside`: where the training threads are, see `look_inside`; `stacks`: theirs,
     taken at the moment `looked`. `visible`: the panels that the whole dashboard has room for. `rows`: the runs of the
     folder, and `compared` those beside each other, while they are shown; `listing`: what is still being read of them,
     in words. `timeline`: of a recording. `keymap`: the user's keys.
@@ -226,6 +227,7 @@ class Scene:
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     images: Mapping[int, Pixels | str] = field(default_factory=dict)
     trace: Sequence[Traced] | str = ""
+    rerun: Sequence[tuple[str, str]] = ()
     replay: bool = False
     timeline: Timeline | None = None
     readonly: bool = False

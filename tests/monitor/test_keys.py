@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -193,7 +194,25 @@ def test_the_iteration_at_the_cursor_can_be_done_again(scene: At) -> None:
     at = scene()
     at.view.open("metrics")
     pressed(at, "left")
-    assert press("R", at) == f"copy text hookflow rerun {at.known_as} --at {at.view.metrics.at} --with grad_norm"
+    copied = f"copy text hookflow rerun {at.known_as} --at {at.view.metrics.at} --with grad_norm"
+    for answer, action in (("n", ""), ("c", copied), ("y", "rerun")):
+        assert press("R", at) == ""
+        assert f"do iteration {at.view.metrics.at} again?" in pressed(at)
+        assert press(answer, at) == action
+    at.readonly = True
+    assert press("R", at) == copied
+
+
+def test_an_iteration_is_done_again_by_a_process_whose_report_is_shown(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    walk(
+        make(tmp_path / "runs"),
+        ("m left R", "again?"),
+        ("y", "it runs"),
+        ("j", "✗ it failed, with exit code 2", "it runs", "Traceback"),
+        ("k", "no such file"),
+        ("escape", "metrics"),
+    )
 
 
 def test_a_key_without_an_action_says_so(scene: At) -> None:

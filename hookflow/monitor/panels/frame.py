@@ -193,6 +193,9 @@ def _question(scene: Scene) -> tuple[str, list[tuple[str, str]], str]:
         title, answer, note = OF_A_RUN[scene.view.asking]
         return title, [("y", answer), ("esc", "no")], f"{note} {scene.view.runs.at}"
     kill = [("k", "kill it: stops now, saves nothing")] * scene.can_kill
+    if scene.view.asking == "rerun":
+        choices = [("y", "here, in a process of its own"), ("c", "copy the command"), ("esc", "no")]
+        return f"do iteration {scene.view.metrics.at} again?", choices, "it is compared with the recording, to the bit"
     if scene.view.asking == "rewind":
         names = {Path(saved["path"]).name: saved for saved in scene.state.checkpoints}
         ways = [(f"{k}", _way_back(names.get(name), name)) for k, name in enumerate(ways_back(scene), start=1)]

@@ -12,6 +12,7 @@ from textual.strip import Strip
 
 from hookflow.metric_mode import mode_by_name
 from hookflow.monitor.charts import LABEL, Axis, Curve, Mark, Scale, Unit, chart, draw, heat
+from hookflow.monitor.panels.rerun import as_typed
 from hookflow.monitor.series import Progress, Series
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import Part, beside, boxed, cells, row, spread, window
@@ -380,9 +381,19 @@ def _read(steps: int, scene: Scene) -> Notice | None:
 
 
 def _rerun(scene: Scene) -> str | Notice:
+    """Ask whether to do the iteration at the cursor again; who may change nothing gets the command."""
+    choices = scene.view.metrics
     if not Board(scene).ends:
         return Notice("there are no values to read off")
-    return f"copy text hookflow rerun {scene.known_as} --at {scene.view.metrics.at or scene.state.it} --with grad_norm"
+    choices.at = choices.at or scene.state.it  # the newest, as it was when the question was asked
+    if scene.readonly:
+        return f"copy text {rerun_command(scene)}"
+    scene.view.asking = "rerun"
+    return ""
+
+
+def rerun_command(scene: Scene) -> str:
+    return " ".join(as_typed(scene.known_as, scene.view.metrics.at or scene.state.it))
 
 
 def _zoom(step: int, scene: Scene) -> Notice | None:
@@ -434,7 +445,7 @@ EXPLORER = Page(
         Action("row-after", "]", "to the metric before, and to the next", partial(_move, step=1)),
         Action("smooth", "s", "smooth the line of the training, more, and not at all", _smooth),
         Action("axis", "x", "axis in iterations, epochs or seconds", _turn_unit),
-        Action("rerun", "R", "copy the command that does the iteration at the cursor again", _rerun),
+        Action("rerun", "R", "do the iteration at the cursor again, beside its recording (asks first)", _rerun),
         Action("filter-metrics", "/", "show the metrics whose names match globs or parts", _filter),
     ),
     hints=lambda scene: [
