@@ -252,7 +252,7 @@ class MonitorApp(App[Outcome]):
             self._inside = look_inside(self._dir, self._live.state) if self._life == "alive" else {}
             with self._looking:  # a slow look may meet the next one: no stack is taken twice
                 self._look_at_stacks()
-            if not over or self._machine is None:
+            if not over:
                 self._machine = sensor.look() if self._life != "remote" else None
 
         self._sensed = time.monotonic()

@@ -160,7 +160,7 @@ def slowest(scene: Scene, width: int, height: int) -> list[Strip]:
     state, wide = scene.state, width >= 56
     stretches = 12 if width >= 72 else 6 if wide else 4
     name = max(width - stretches - (22 if wide else 16), 8)
-    rows = [row(width, (f" {fit('hook  point', name)}{'   p50' if wide else ''}   p95   %it 60 s", "dim"))]
+    rows = [row(width, (f" {fit('hook  point, ms', name)}{'   p50' if wide else ''}   p95   %it 60 s", "dim"))]
     ranked = sorted(scene.plan.bindings, key=scene.spent, reverse=True)
     for binding in ranked[: height - 1]:
         timing = state.first.timing(binding.id)

@@ -104,11 +104,10 @@ def strips(scene: Scene, width: int, height: int) -> list[Strip]:
     left, known = width, gathered(scene.state)
     for place, name in enumerate(charts(scene.state)):
         curve = sparkline(known[name][0][1], width // 4, scene.view.log) if not place else ""
-        words: list[Part] = [(f" {name}", "dim"), (f" {curve}" * bool(curve), "train")]
+        words: list[Part] = ["  " * bool(parts), (f" {name}", "dim"), (f" {curve}" * bool(curve), "train")]
         for style, series in known[name]:
             words.append((" val" * (style == "val"), "dim"))
             words.append((f" {number(series.last)}", style if math.isfinite(series.last) else "error"))
-        words.append("  ")
         left -= cells(*words)
         if left < 0:
             break

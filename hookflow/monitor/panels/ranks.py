@@ -175,6 +175,7 @@ def _machine(scene: Scene, width: int) -> list[Strip]:
     machine = scene.machine
     if machine is None:
         why = "the run is on another machine" if scene.remote else "looking at this machine …"
+        why = "the run is over: this machine is not looked at" if scene.health.over else why
         why = "a replay has no machine to look at" if scene.replay else why
         return [row(width, (f" {why}", "dim"))]
     rows = []
