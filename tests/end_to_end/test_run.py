@@ -71,8 +71,7 @@ def test_the_shipped_pipeline_learns_on_real_pictures(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_finishes_the_iteration_saves_and_exits_with_130(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hookflow", "run", str(TOY), "--set=run.max_epochs=500", SLOW]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as child:
+    with hookflow_begun("run", str(TOY), "--set=run.max_epochs=500", SLOW, cwd=tmp_path) as child:
         wait_for(lambda: bool(all_runs(tmp_path / "runs")) and len(records(only_run(tmp_path), "epoch")) > 0)
         child.send_signal(signal.SIGINT)
         printed, _ = child.communicate(timeout=LIMIT)

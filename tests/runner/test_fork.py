@@ -77,18 +77,17 @@ def test_an_unchanged_fork_trains_on_as_its_parent(trained: Trained, fork: Fork,
     assert child.parent() == (parent.id, "it00000006", 6, str(parent.checkpoints / "it00000006"))
 
 
-@pytest.mark.parametrize("change", ["optimizer.args.lr=0.02", "data.train.loader.batch_size=4", "run.accumulate=2"])
-@pytest.mark.parametrize("schedule", [None, COSINE, WARM, PLAIN], ids=["lr_schedule", "cosine", "warm", "none"])
+@pytest.mark.parametrize("schedule", [(), (COSINE,), (WARM,), (PLAIN,)], ids=["lr_schedule", "cosine", "warm", "none"])
 def test_a_rate_is_that_of_a_run_which_always_was_like_this(
-    trained: Trained, fork: Fork, schedule: str | None, change: str
+    trained: Trained, fork: Fork, schedule: tuple[str, ...]
 ) -> None:
     """Whatever sets it, and with other batches at the same share of the run."""
-    overrides = (LOADED, LR, 'hooks.log.points=["after_train_iter"]', *([schedule] if schedule else []))
-    parent, always = trained(*KEEPS, *overrides), trained(*overrides, change)
-    child = fork(parent, "it00000006", change)
-    here = rates(child)
-    assert max(here) == max(rates(always))
-    assert here == pytest.approx({it: rates(always)[it] for it in here}, rel=1e-6)
+    overrides = (LOADED, LR, 'hooks.log.points=["after_train_iter"]', *schedule)
+    parent = trained(*KEEPS, *overrides)
+    for change in ("optimizer.args.lr=0.02", "data.train.loader.batch_size=4", "run.accumulate=2"):
+        here, always = rates(fork(parent, "it00000006", change)), rates(trained(*overrides, change))
+        assert max(here) == max(always), change
+        assert here == pytest.approx({it: always[it] for it in here}, rel=1e-6), change
 
 
 def test_other_settings_and_groups_take_the_state_along(trained: Trained, fork: Fork) -> None:
