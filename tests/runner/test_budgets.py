@@ -1,16 +1,23 @@
-"""Budgets of hooks: a warning when one is exceeded, and again only after it was kept."""
+"""Costs of hooks: budgets, a warning when one is exceeded, and the time on an accelerator."""
 
 from __future__ import annotations
 
+import json
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hookflow.cli.show import Page
 from hookflow.errors import UserError
+from hookflow.graph.render.loop import rows
 from hookflow.hooks.compile import compile_pipeline
+from hookflow.monitor.costs import cost
+from hookflow.monitor.feed import Live
+from hookflow.monitor.health import Pace
+from hookflow.monitor.trace import read_trace
 from hookflow.pipeline.load import parse
 from hookflow.runner.dispatch.throttle import Throttles
 from hookflow.runner.logging import budgets
@@ -18,6 +25,7 @@ from hookflow.runner.logging.budgets import RAREST, WARM_UP, WINDOW, Budgets
 from hookflow.runner.process.state import RunState
 from tests.conftest import TOY, NewRun, Train, Trained, messages, records, strikes
 from tests.runner.same import final_state, logged
+from tests.simulated_device import FORWARD, HOOK, simulate
 
 
 def made(*overrides: str) -> tuple[Any, list[str], Throttles]:
@@ -212,3 +220,64 @@ def test_who_comes_after_it_and_what_it_saves_is_named() -> None:
 def test_over_budget_is_for_a_hook_with_a_budget() -> None:
     with pytest.raises(UserError, match=r"hooks\.clip\.over_budget: there is no budget that the hook could be over"):
         parse(TOY.read_text(), TOY, ['hooks.clip.over_budget="throttle"'])
+
+
+@pytest.fixture(autouse=True)
+def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("run.accumulate=2", "data.train.args={examples=32}")], ids=["plain", "accumulated"]
+)
+def test_phases_and_hooks_have_their_time_on_the_device(trained: Trained, more: tuple[str, ...]) -> None:
+    run = trained(*more)
+    live = Live(run)
+    live.read_all()
+    assert live.plan is not None
+    device, batches, pace = live.state.first.device, 2 if more else 1, Pace.of(live.state)
+    costs = {
+        row.binding.hook if row.binding else row.name: cost(live.state, live.plan, pace, row, whole=False).device or 0.0
+        for row in rows(live.plan)
+    }
+    launched = 0.99e9 * (batches * FORWARD + HOOK)
+    assert costs["iteration"] >= launched
+    assert costs["forward"] >= 0.99e9 * batches * FORWARD
+    assert costs["clip"] >= 0.99e9 * HOOK
+    assert (device.phase("hooks") or 0.0) >= 0.99e9 * HOOK
+    clip = next(each.id for each in live.plan.bindings if each.hook == "clip")
+    assert 0.0 < (device.share([clip]) or 0.0) < 0.9
+
+
+def test_sampled_iterations_are_some_of_all(trained: Trained) -> None:
+    run = trained()
+    device = [frame["device"] for frame in records(run, "frame") if "device" in frame]
+    iters = sum(frame["iters"][0] for frame in records(run, "frame"))
+    assert 0 < sum(each["iters"] for each in device) <= iters
+    assert all(fired <= each["iters"] for each in device for fired, _ in each["hooks"].values())
+
+
+def test_a_trace_has_the_device_on_a_track_of_its_own(trained: Trained, tmp_path: Path) -> None:
+    commander = (
+        f'hooks.commander={{use="./commander.py:Commander", args={{script=[[3, "trace 4"]], mark="{tmp_path}/m"}}}}'
+    )
+    run = trained(commander)
+    (path,) = run.traces.glob("*.json")
+    traced = read_trace(path)
+    assert not isinstance(traced, str) and [each.it for each in traced] == [4, 5, 6, 7]
+    for each in traced:
+        assert each.device is not None and each.device >= 0.99e6 * (FORWARD + HOOK)
+        device = {row.name: row.device for row in each.rows}
+        assert device["forward"] >= 0.99e6 * FORWARD and device["clip @ before_optimizer_step"] >= 0.99e6 * HOOK
+    events = json.loads(path.read_text())["traceEvents"]
+    forward = {
+        track: [event["ts"] for event in events if event["name"] == "forward" and event["tid"] == track]
+        for track in (0, 1)
+    }
+    assert len(forward[0]) == len(forward[1]) == 4
+    assert all(device >= host - 0.01 for host, device in zip(*forward.values(), strict=True)), "before its launch"
+
+
+def test_a_device_without_events_costs_nothing(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert not any("device" in frame for frame in records(trained(), "frame"))
