@@ -14,6 +14,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.foreign import FRAMEWORKS
+from hookflow.pipeline import use
 from hookflow.pipeline.load import load
 from tests.conftest import circle, hookflow_here
 from tests.hooks.sources import HEAD, USE, pipeline_with
@@ -306,6 +307,7 @@ def frameworks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in (module, module.partition(".")[0]):
             monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(tmp_path / "packages")
+    monkeypatch.setattr(use, "_imported", {})  # a hook's process would import these files again, and cannot
     monkeypatch.chdir(tmp_path)
     Path("p.toml").write_text(PORTED)
 
