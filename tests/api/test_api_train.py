@@ -57,8 +57,7 @@ def test_a_run_is_trained_and_returned(tmp_path: Path, capsys: pytest.CaptureFix
     assert "resumed " not in printed
     assert [signal.getsignal(number) for number in HANDLED] == handlers
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
-    left = set(threading.enumerate()) - {*threads}
-    assert not [thread for thread in left if thread.name.startswith("hookflow")]
+    wait_for(lambda: not any(each.name.startswith("hookflow") for each in {*threading.enumerate()} - {*threads}))
     assert run.metrics == hookflow.train(toy(), "none", runs=tmp_path).metrics
     assert capsys.readouterr().out == ""
 
