@@ -162,16 +162,15 @@ class WeightedSum:
         self.weight = weight
 
     def add(self, value: float | Tensor, weight: int) -> None:
-        """Add a number; from the second on, all are on the device of the latest."""
-        import torch
-
+        """Add a number, or a tensor without a graph; from the second on, all are on the device of the latest."""
         self.weight += weight
-        if not isinstance(value, torch.Tensor):
-            self.total = self.total + value * weight
+        total = self.total
+        if isinstance(value, (int, float)):
+            self.total = total + value * weight
             return
-        if not isinstance(self.total, torch.Tensor) or self.total.device != value.device:
-            self.total = on_device(self.total, value.device)  # after a resume it is in the host's memory
-        self.total = torch.add(self.total, value.detach(), alpha=weight)
+        if isinstance(total, (int, float)) or total.device != value.device:
+            total = on_device(total, value.device)  # after a resume it is in the host's memory
+        self.total = total.add(value, alpha=weight)
 
 
 def over_ranks(run: Run, sums: Sums) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -39,17 +40,17 @@ class Means:
     def __init__(self, exact: bool) -> None:
         self._exact = exact
         self._known = True
-        self._over_examples: dict[str, WeightedSum] = {}
-        self._over_batches: dict[str, WeightedSum] = {}
+        self._over_examples = defaultdict[str, WeightedSum](WeightedSum)
+        self._over_batches = defaultdict[str, WeightedSum](WeightedSum)
 
     def add(self, numbers: Mapping[str, Any], size: int | None) -> None:
         """Take in the numbers of a batch of `size` examples, each of which is a mean over them."""
         self._known = self._known and size is not None
         for name, value in numbers.items():
             if size is not None:
-                self._over_examples.setdefault(name, WeightedSum()).add(value, size)
+                self._over_examples[name].add(value, size)
             if not self._exact:
-                self._over_batches.setdefault(name, WeightedSum()).add(value, 1)
+                self._over_batches[name].add(value, 1)
 
     def over_ranks(self, gather: Callable[[Sums], list[Sums]]) -> dict[str, float]:
         """Return the means over what all ranks have taken in: on all of them the same, to the bit."""
@@ -78,7 +79,15 @@ class Evaluation:
         self._told: set[str] = set()
 
     def _inferred(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return torch.inference_mode()(function) if self.parts.section.inference_mode else function
+        if not self.parts.section.inference_mode:
+            return function
+        mode = torch.inference_mode()  # as a decorator it would make another one at each call
+
+        def inferred(run: Any, batch: Any) -> Any:
+            with mode:
+                return function(run, batch)
+
+        return inferred
 
     @torch.no_grad()
     def __call__(self, split: Literal["val", "test"], sets: Sequence[str] | None = None) -> bool:
