@@ -130,8 +130,8 @@ class FSDP(Parallel):
         network.to(device)  # by which FSDP notices its new memory
         with torch.no_grad():
             for name, tensor in chain(network.named_parameters(), network.named_buffers()):
-                values = whole.pop(name) if first else torch.empty(tensor.shape, dtype=tensor.dtype)
-                values = values.to(device)
+                empty = partial(torch.empty, tensor.shape, dtype=tensor.dtype, device=device)
+                values = whole.pop(name).to(device) if first else empty()
                 broadcast([values])
                 local(tensor).copy_(local(shard_like(values, tensor)))
         states = [random_state(device)]
