@@ -43,7 +43,8 @@ def module_file(module: str) -> Path | None:
     for part in rest:
         if spec is None:
             break
-        spec, seen = PathFinder.find_spec(f"{seen}.{part}", spec.submodule_search_locations), f"{seen}.{part}"
+        # Of the last part alone: a package without __init__.py would look for its parent among the imported modules.
+        spec, seen = PathFinder.find_spec(part, spec.submodule_search_locations), f"{seen}.{part}"
     if spec is None:
         raise ModuleNotFoundError(name=seen)
     return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None

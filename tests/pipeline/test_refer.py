@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.pipeline.use import refer
+from hookflow.pipeline.use import module_file, refer
 
 HERE = Where("p.toml", 3)
 SHORT = {"path": "pathlib:Path", "parts": "pathlib:PurePath.parts"}
@@ -35,6 +35,16 @@ def test_a_name_of_each_form_is_found(tmp_path: Path) -> None:
     assert refer("builtins:print", tmp_path, None) is print
     assert refer("./mine.py:A.B", tmp_path, None).__qualname__ == "A.B"
     assert refer("../mine.py:A", tmp_path / "sub", None) is refer("./mine.py:A", tmp_path, None), "imported once"
+
+
+def test_a_folder_without_init_within_a_package_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "whole_package" / "models" / "net.py"
+    file.parent.mkdir(parents=True)
+    (tmp_path / "whole_package" / "__init__.py").touch()
+    file.touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert module_file("whole_package.models.net") == file
+    assert "whole_package" not in sys.modules
 
 
 def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
