@@ -18,7 +18,7 @@ from hookflow.events.rundir import RunDir, short
 from hookflow.graph.observation import Seen
 from hookflow.graph.plan import Binding, Plan, Trigger
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import Loaded, load
+from hookflow.pipeline.load import Loaded, dump, load
 from hookflow.runner.builder.build import build
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.store import CheckpointStore
@@ -115,6 +115,7 @@ Result = TypeVar("Result")
 
 
 def in_temporary_run(
+    loaded: Loaded,
     parts: Parts,
     plan: Plan,
     execute: Callable[[Trainer, CheckpointStore], Result],
@@ -130,6 +131,7 @@ def in_temporary_run(
     """
     with tempfile.TemporaryDirectory(prefix="hookflow-") as folder:
         run_dir = RunDir(Path(folder))
+        run_dir.pipeline.write_text(dump(loaded.public), "utf-8")  # hooks of other frameworks show it as their config
         recorder = Recorder(run_dir, lambda command: None, prints_failure=prints_failure)
         recorder.start()
         try:
@@ -177,7 +179,9 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
         whole = build(loaded, plan, base, say)
         parts, device = shortened(whole, 1, "--dry-run"), describe(whole.device)
-        _, recorded = in_temporary_run(parts, plan, partial(Trainer.train_once, test=run.test, sanity=run.sanity), say)
+        _, recorded = in_temporary_run(
+            loaded, parts, plan, partial(Trainer.train_once, test=run.test, sanity=run.sanity), say
+        )
     fired = fired_in(recorded)
     return DryRun(
         parts=whole,
@@ -221,7 +225,7 @@ def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
             return trainer.state.iter
 
         try:
-            iters, recorded = in_temporary_run(parts, plan, train, say, observer=observer)
+            iters, recorded = in_temporary_run(loaded, parts, plan, train, say, observer=observer)
         finally:
             observer.end()
     return Observed(
@@ -249,7 +253,7 @@ def copies_made(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]
             trainer.train_once(store, test=False, iters=ITERS)
             return trainer.copies
 
-        by_binding, _ = in_temporary_run(parts, plan, train, say)
+        by_binding, _ = in_temporary_run(loaded, parts, plan, train, say)
     result: dict[str, tuple[int, float]] = {}
     for binding in plan.bindings:
         if binding.id in by_binding:
@@ -300,5 +304,5 @@ def with_checkpoint(
 
     with torch_settings(loaded.pipeline.run, say):
         parts = build(loaded, plan, base, say, [split_of(name)], fresh=False)
-        (result, state), _ = in_temporary_run(parts, plan, with_state, say)
+        (result, state), _ = in_temporary_run(loaded, parts, plan, with_state, say)
     return Evaluated(state.iter, state.epoch, {name: parts.data[name].info for name in sets}, result)

@@ -227,7 +227,7 @@ class Trials:
             execute = partial(Trainer.train_once, test=run.test, epochs=EPOCHS, iters=ITERS)
             quiet = nullcontext() if first else redirect_stderr(io.StringIO())
             with redirect_stdout(io.StringIO()), quiet, probe.watching_saves():
-                _, recorded = in_temporary_run(parts, probing, execute, say, prints_failure=not may_raise)
+                _, recorded = in_temporary_run(self.loaded, parts, probing, execute, say, prints_failure=not may_raise)
         except Exception as error:
             if not may_raise:
                 raise

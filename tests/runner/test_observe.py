@@ -164,7 +164,7 @@ def test_a_run_that_is_observed_ends_with_the_bits_of_one_that_is_not() -> None:
             parts = build(loaded, plan, TOY.parent, lambda *said: None)
             observer = Observer(plan, parts) if watched else None
             train = partial(Trainer.train_once, test=False, epochs=2, iters=2)
-            in_temporary_run(parts, plan, train, lambda *said: None, observer=observer)
+            in_temporary_run(loaded, parts, plan, train, lambda *said: None, observer=observer)
             if observer:
                 observer.end()
         assert all(type(group) is dict for group in parts.optimizers["optimizer"].param_groups)
