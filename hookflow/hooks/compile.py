@@ -19,7 +19,7 @@ from hookflow.graph.slots import doubts, root
 from hookflow.graph.throttle import Limit, with_throttling
 from hookflow.hooks.base import Hook
 from hookflow.hooks.inspect import Inspection
-from hookflow.hooks.lightning import LightningHook
+from hookflow.hooks.lightning import LightningHook, rates_set_twice
 from hookflow.hooks.mmengine import is_adapted, with_priorities
 from hookflow.hooks.pointrix import PointrixHook
 from hookflow.hooks.registry import find_hook, find_without_import
@@ -97,6 +97,7 @@ def compile_pipeline(
             except UserError as error:
                 problems += error.problems
     problems += wrong_comm_hooks(nodes)
+    problems += rates_set_twice(nodes, {name: table.hook for name, table in tables.items()})
     nodes, misspelt = with_scalars(nodes, sources)
     try:
         ordered = with_prepended_first(nodes, {name: table.prepended for name, table in tables.items()})

@@ -10,15 +10,15 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.graph.plan import Nodes
 from hookflow.graph.slots import root
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.lightning_trainer import Checkpoint, Groups, Trainer
-from hookflow.hooks.mmengine import CHECKPOINT, as_method, has_base, slots_of
+from hookflow.hooks.mmengine import CHECKPOINT, ByPoint, as_method, has_base, is_adapted, slots_of
 from hookflow.hooks.mmengine_runner import changed, numbers_of
 from hookflow.hooks.tensors import is_sharded
 from hookflow.pipeline.registry import missing_package
@@ -87,16 +87,26 @@ INSTEAD: Mapping[str, str] = {
 
 
 EVALUATED = ("before_val_epoch", "after_val_epoch")
-ENDED: Slots = dict.fromkeys(ENDS_EPOCH, ("metrics",))
-SLOTS: Mapping[str, tuple[Slots, Slots]] = {
+ENDED: ByPoint = dict.fromkeys(ENDS_EPOCH, ("metrics",))
+SLOTS: Mapping[str, tuple[ByPoint, ByPoint]] = {
     "EarlyStopping": (ENDED, dict.fromkeys(ENDS_EPOCH, ("control",))),
-    "ModelCheckpoint": (ENDED, ()),
-    "LearningRateMonitor": (dict.fromkeys(("before_train_epoch", "before_train_iter"), ("lr",)), ()),
-    "SpikeDetection": ({"after_train_iter": ("outputs",)}, ()),
-    "Timer": ((), dict.fromkeys(("after_train_iter", *ENDS_EPOCH), ("control",))),
+    "ModelCheckpoint": (ENDED, {}),
+    "LearningRateMonitor": (
+        {
+            "before_train": ("optimizer",),
+            **dict.fromkeys(("before_train_epoch", "before_train_iter"), ("lr", "optimizer", "metrics")),
+        },
+        {},
+    ),
+    "SpikeDetection": ({"after_train_iter": ("outputs",)}, {}),
+    "Timer": ({}, dict.fromkeys(("after_train_iter", *ENDS_EPOCH), ("control",))),
     "WeightAveraging": (
-        {**dict.fromkeys((*EVALUATED, *ENDS_EPOCH, "after_train_iter", "before_run"), ("model",)), **CHECKPOINT},
-        {**dict.fromkeys((*EVALUATED, "after_train"), ("model",)), **CHECKPOINT},
+        dict.fromkeys((*EVALUATED, *ENDS_EPOCH, "after_train_iter", "before_run", "after_load_checkpoint"), ("model",)),
+        {
+            **dict.fromkeys((*EVALUATED, "after_train"), ("model",)),
+            **CHECKPOINT,
+            "after_load_checkpoint": ("checkpoint", "model"),  # Lightning has loaded the weights by then
+        },
     ),
 }
 """The slots that Lightning's own callbacks read and write, and classes that are derived from them."""
@@ -139,7 +149,7 @@ def adapted(kind: type, where: Where | None) -> type[Hook]:
     base = next((hook for name, hook in SPECIAL.items() if _derives(kind, name)), LightningHook)
     methods = {point: _method(point) for point in (*_points(kind), *base.needs)}
     facts = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__signature__": inspect.signature(kind)}
-    slots = slots_of(kind, PACKAGES, SLOTS) if base is LightningHook else {}
+    slots = slots_of(kind, PACKAGES, SLOTS, methods, CHECKPOINT) if base is LightningHook else {}
     return type(kind.__name__, (base,), {**facts, "kind": kind, **slots, **methods})
 
 
@@ -167,7 +177,7 @@ def _method(point: str) -> Callable[..., None]:
     _, names = CALLS[point]
 
     def method(self: LightningHook, run: Run, *offered: Any) -> None:
-        self.call(point, trainer_of(run), dict(zip(names, offered, strict=True)))
+        self.call(point, trainer_of(run, self.kind), dict(zip(names, offered, strict=True)))
 
     return as_method(method, point, names)
 
@@ -210,7 +220,8 @@ class LightningHook(Hook):
             trainer.at(point)
             trainer.epoch_is_over = False
         for name in CALLS[point][0]:
-            getattr(self.callback, name)(trainer, trainer.lightning_module, *self._arguments(name, trainer, offered))
+            for arguments in self._calls(name, trainer, offered):
+                getattr(self.callback, name)(trainer, trainer.lightning_module, *arguments)
         if point == "after_load_checkpoint":
             offered["checkpoint"]["model"] = trainer.loaded
         if point == "after_train_epoch":
@@ -224,20 +235,21 @@ class LightningHook(Hook):
             trainer.at("after_train_epoch")
             self.callback.on_train_epoch_end(trainer, trainer.lightning_module)
 
-    def _arguments(self, name: str, trainer: Trainer, offered: dict[str, Any]) -> list[Any]:
+    def _calls(self, name: str, trainer: Trainer, offered: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """Return the arguments of each call of a method at a point."""
         match name:
             case "setup" | "teardown":
-                return ["test" if trainer.testing else "predict" if trainer.predicting else "fit"]
+                return [("test" if trainer.testing else "predict" if trainer.predicting else "fit",)]
             case "on_before_backward":
-                return [offered["outputs"]["loss"]]
+                return [(offered["outputs"]["loss"],)]
             case "on_before_optimizer_step":
-                return [trainer.optimizers[0]]
+                return [(optimizer,) for optimizer in trainer.run.stepping.values()]
             case "on_save_checkpoint":
-                return [Checkpoint(offered["checkpoint"])]
+                return [(Checkpoint(offered["checkpoint"]),)]
             case "on_load_checkpoint":
                 trainer.loaded = trainer.load(offered["checkpoint"]["model"])
-                return [Checkpoint(offered["checkpoint"])]
-        return [*offered.values()]
+                return [(Checkpoint(offered["checkpoint"]),)]
+        return [(*offered.values(),)]
 
     def state_dict(self) -> dict[str, Any]:
         numbers = changed(numbers_of(vars(self.callback)), self._initial)
@@ -266,6 +278,8 @@ class AccumulationHook(LightningHook):
     def call(self, point: str, trainer: Trainer, offered: dict[str, Any]) -> None:
         groups, run = self.groups, trainer.run
         match point:
+            case "before_run":
+                trainer.groups = groups
             case "before_train":
                 self._check(run)
                 batches, groups.batches = groups.batches, 1  # the callback refuses what a resumed run has
@@ -307,7 +321,7 @@ class WeightAveragingHook(LightningHook):
     training data, without gradients. The points of the training and the validation do not fire for that pass.
     """
 
-    reads: ClassVar[Slots] = {"before_train_epoch": ("model",)}
+    reads: ClassVar[Slots] = dict.fromkeys(("before_run", "before_train_epoch", "before_test"), ("model",))
     writes: ClassVar[Slots] = {
         **dict.fromkeys(("before_train", "before_train_epoch", "after_train_epoch"), ("lr", "optimizer")),
         "after_train": ("model",),
@@ -339,10 +353,6 @@ class WeightAveragingHook(LightningHook):
 
     def _check(self, run: Run) -> None:
         name = type(self.callback).__name__
-        if other := next((name for name, hook in run.hooks.items() if hook is not self and _sets_rates(hook)), None):
-            message = f'{name} sets the learning rates from one epoch on, and so does the hook "{other}"'
-            hint = 'use = "swa", and torch.optim.swa_utils:SWALR at the end of the chain of `scheduler`'
-            raise UserError(Problem(message, hint=hint))
         if any(map(is_sharded, run.model.parameters())):
             raise UserError(Problem(f"{name} does not support sharded models", hint='use = "swa"'))
 
@@ -378,9 +388,14 @@ class WeightAveragingHook(LightningHook):
         self._resumes = state["state"]["scheduler_state"] is not None
 
 
-def _sets_rates(hook: Any) -> bool:
-    writes = getattr(hook, "writes", ())
-    return any(root(slot) == "lr" for slot in (chain(*writes.values()) if isinstance(writes, Mapping) else writes))
+def rates_set_twice(nodes: Nodes, hooks: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield each StochasticWeightAveraging beside which another hook sets learning rates."""
+    setting = [name for name, node in nodes.items() if any(root(slot) == "lr" for b in node.bound for slot in b.writes)]
+    for name in setting:
+        if is_adapted(hooks[name], WeightAveragingHook) and (others := [other for other in setting if other != name]):
+            message = f'{hooks[name].__name__} sets the learning rates from one epoch on, and so does "{others[0]}"'
+            hint = 'use = "swa", and torch.optim.swa_utils:SWALR at the end of the chain of `scheduler`'
+            yield Problem(message, nodes[name].where, hint)
 
 
 SPECIAL: Mapping[str, type[LightningHook]] = {
@@ -393,12 +408,10 @@ TRAINERS: WeakValueDictionary[int, Trainer] = WeakValueDictionary()
 """The trainer of each run, by its identity: the callbacks of the run share it, and keep it alive."""
 
 
-def trainer_of(run: Run) -> Trainer:
-    """Return the trainer of a run."""
+def trainer_of(run: Run, kind: type) -> Trainer:
+    """Return the trainer of a run, of which `kind` is one of the callbacks."""
     if (known := TRAINERS.get(id(run))) is not None:
         return known
-    hooks = [hook for hook in run.hooks.values() if isinstance(hook, LightningHook)]
-    bases = [base.__module__ for hook in hooks for base in hook.kind.__mro__ if _is_base(base)]
-    package = next(package for package in PACKAGES if bases[0].startswith(package))  # both may be installed
-    groups = next((hook.groups for hook in hooks if isinstance(hook, AccumulationHook)), None)
-    return TRAINERS.setdefault(id(run), Trainer(run, package, [hook.callback for hook in hooks], groups))
+    base = next(base.__module__ for base in kind.__mro__ if _is_base(base))
+    package = next(package for package in PACKAGES if base.startswith(package))  # both may be installed
+    return TRAINERS.setdefault(id(run), Trainer(run, package))

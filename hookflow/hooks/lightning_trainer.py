@@ -5,7 +5,7 @@ Source: `lightning.pytorch.trainer` and `lightning.pytorch.loops`, version 2.6.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -95,9 +95,10 @@ class FitLoop:
     @property
     def epoch_loop(self) -> Any:
         run = self._trainer.run
+        batches = run.batch_idx + (self._trainer.point != "after_train_iter")
         return SimpleNamespace(
             _batches_that_stepped=self._trainer.global_step,
-            batch_progress=SimpleNamespace(is_last_batch=run.batch_idx + 1 == run.iters_per_epoch),
+            batch_progress=SimpleNamespace(is_last_batch=batches == len(run.data["train"])),
             val_loop=SimpleNamespace(_has_run=bool(run.metrics)),
         )
 
@@ -144,15 +145,17 @@ class Trainer:
     sanity_checking = fast_dev_run = False
     log_every_n_steps = 50
 
-    def __init__(self, run: Run, package: str, callbacks: Sequence[Any], groups: Groups | None) -> None:
-        self.run, self.package, self.callbacks, self.groups = run, package, [*callbacks], groups
+    def __init__(self, run: Run, package: str) -> None:
+        self.run, self.package = run, package
+        self.groups: Groups | None = None
+        """Set by the hook of a GradientAccumulationScheduler."""
         self.epoch_is_over = False
         """Whether the epoch is counted, and Lightning would not yet have."""
         self.more_epochs = 0
         """Passes over the training data after the run's epochs, which callbacks have asked for."""
         self.loaded: Any = None
         self._stops = self.has_raised = False
-        self._point = "before_run"
+        self.point = "before_run"
         self._metrics: dict[str, torch.Tensor] = {}
         self.default_root_dir = self.log_dir = str(run.dir)
         self.world_size, self.num_devices, self.num_nodes = run.world, run.world, 1
@@ -168,11 +171,11 @@ class Trainer:
 
     def at(self, point: str) -> None:
         """Take the state of a point."""
-        self._point = point
+        self.point = point
 
     @property
     def _stage(self) -> str:
-        return next((name for key, name in STAGES.items() if f"_{key}" in self._point), "train")
+        return next((name for key, name in STAGES.items() if f"_{key}" in self.point), "train")
 
     @property
     def state(self) -> Any:
@@ -216,6 +219,13 @@ class Trainer:
         elif batches != 1 and not self.fit_loop._skip_backward:  # where nothing steps
             message = "only a GradientAccumulationScheduler sets trainer.accumulate_grad_batches"
             raise UserError(Problem(message, hint='use = "accumulation_schedule", or run.accumulate'))
+
+    @cached_property
+    def callbacks(self) -> list[Any]:
+        """The callbacks of the run, in the order of the file."""
+        from hookflow.hooks.lightning import LightningHook
+
+        return [hook.callback for hook in self.run.hooks.values() if isinstance(hook, LightningHook)]
 
     @cached_property
     def fit_loop(self) -> FitLoop:
@@ -269,7 +279,7 @@ class Trainer:
 
     @property
     def _logger_connector(self) -> Any:
-        due = (self.run.iter + (self._point != "after_train_iter")) % self.log_every_n_steps == 0
+        due = (self.run.iter + (self.point != "after_train_iter")) % self.log_every_n_steps == 0
         due = due or not self.training or self.should_stop
         return SimpleNamespace(should_update_logs=due, log_metrics=self.logger.log_metrics)
 

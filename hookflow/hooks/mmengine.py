@@ -7,7 +7,7 @@ bases is adapted likewise. Source: `mmengine.hooks.Hook` and `mmengine.runner.lo
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from inspect import Parameter, Signature
@@ -69,21 +69,23 @@ INSTEAD: Mapping[str, str] = {
 
 SWAPS = ("before_val_epoch", "after_val_epoch", "before_test_epoch", "after_test_epoch")
 CHECKPOINT = dict.fromkeys(("before_save_checkpoint", "after_load_checkpoint"), ("checkpoint",))
-SLOTS: Mapping[str, tuple[Slots, Slots]] = {
+OFFERED = {**dict.fromkeys((f"after_{split}_iter" for split in ("train", "val", "test")), ("outputs",)), **CHECKPOINT}
+"""The slots that the adapter itself reads at these points."""
+ByPoint = Mapping[str, tuple[str, ...]]
+SLOTS: Mapping[str, tuple[ByPoint, ByPoint]] = {
     "EMAHook": (
-        {**dict.fromkeys((*SWAPS, "after_train_iter", "before_run"), ("model",)), **CHECKPOINT},
+        dict.fromkeys((*SWAPS, "after_train_iter", "before_run", "after_load_checkpoint"), ("model",)),
         {**dict.fromkeys(SWAPS, ("model",)), **CHECKPOINT},
     ),
     "EarlyStoppingHook": ({"after_val_epoch": ("metrics",)}, {"after_val_epoch": ("control",)}),
     "RuntimeInfoHook": (
         {
             "before_train_iter": ("lr",),
-            "after_train_iter": ("outputs",),
             **dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics",)),
         },
-        (),
+        {},
     ),
-    "SyncBuffersHook": ((), dict.fromkeys(("before_val_epoch", "after_train_epoch"), ("model",))),
+    "SyncBuffersHook": ({}, dict.fromkeys(("before_val_epoch", "after_train_epoch"), ("model",))),
 }
 """The slots that MMEngine's own hooks read and write, and classes that are derived from them."""
 
@@ -141,15 +143,25 @@ def adapted(kind: type, where: Where | None) -> type[Hook]:
     level = PRIORITIES[priority] if isinstance(priority, str) else int(priority)
     phase = next(phase for most, phase in PHASES if level <= most)
     facts = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__signature__": inspect.signature(kind)}
-    own = {"kind": kind, "level": level, "phase": phase, **slots_of(kind, "mmengine.", SLOTS)}
+    own = {"kind": kind, "level": level, "phase": phase, **slots_of(kind, "mmengine.", SLOTS, methods, OFFERED)}
     return type(kind.__name__, (MMEngineHook,), {**facts, **own, **methods})
 
 
-def slots_of(kind: type, package: str | tuple[str, ...], known: Mapping[str, tuple[Slots, Slots]]) -> dict[str, Slots]:
-    """Return what a class reads and writes, if it is one of a framework's own of which that is known, or derived."""
+def slots_of(
+    kind: type,
+    package: str | tuple[str, ...],
+    known: Mapping[str, tuple[ByPoint, ByPoint]],
+    points: Collection[str],
+    offered: ByPoint,
+) -> dict[str, Slots]:
+    """Return the slots that an adapted class reads and writes: those `offered` to any, and those `known` of its base.
+
+    The base is a class of the framework's own `package`.
+    """
     own = (base.__name__ for base in kind.__mro__ if base.__module__.startswith(package))
-    reads, writes = next((known[name] for name in own if name in known), ((), ()))
-    return {"reads": reads, "writes": writes}
+    reads, writes = next((known[name] for name in own if name in known), ({}, {}))
+    every = {point: (*reads.get(point, ()), *offered.get(point, ())) for point in points}
+    return {"reads": {point: slots for point, slots in every.items() if slots}, "writes": writes}
 
 
 def with_priorities(nodes: Nodes, hooks: Mapping[str, Any]) -> dict[str, Node]:

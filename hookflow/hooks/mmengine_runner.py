@@ -418,7 +418,7 @@ class Runner:
     def hub_state(self) -> dict[str, Any]:
         """Return what the message hub resumes: scalars, float64 and int64 (count,), and information.
 
-        What no checkpoint can have of that is named in a warning.
+        A warning names information that no checkpoint can have.
         """
         import torch
 

@@ -119,6 +119,10 @@ class Run(Protocol):
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer. Raises UserError where there are several: they stand in `optimizers`, by name."""
 
+    @property
+    def stepping(self) -> Mapping[str, torch.optim.Optimizer]:
+        """At `before_` and `after_optimizer_step`: the optimizers that step, by name."""
+
     def stepped(self, model: str | None = None) -> nn.Module | None:
         """Return the network that the current optimizer step changes; of `model`, None when that is not it.
 

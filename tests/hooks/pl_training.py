@@ -19,10 +19,17 @@ with warnings.catch_warnings():
         EarlyStopping,
         EMAWeightAveraging,
         GradientAccumulationScheduler,
+        ModelCheckpoint,
         StochasticWeightAveraging,
     )
 
-__all__ = ["EMAWeightAveraging", "EarlyStopping", "GradientAccumulationScheduler", "StochasticWeightAveraging"]
+__all__ = [
+    "EMAWeightAveraging",
+    "EarlyStopping",
+    "GradientAccumulationScheduler",
+    "ModelCheckpoint",
+    "StochasticWeightAveraging",
+]
 
 PIPELINE = """
 [run]
@@ -96,6 +103,54 @@ class Module(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
 
+def two() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.ModuleDict({"a": torch.nn.Linear(4, 3), "b": torch.nn.Linear(4, 3)})
+
+
+class Turns:
+    """A task whose optimizers step in turn, "b" before "a"."""
+
+    steps_itself = True
+
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        for name in ("b", "a"):
+            loss = functional.cross_entropy(run.models[name](batch[0]), batch[1])
+            run.backward(loss, name)
+            run.step(name)
+        return {"loss": loss}
+
+    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
+        return {"loss": functional.cross_entropy(run.models["a"](batch[0]), batch[1])}
+
+
+class ManualModule(Module):
+    """The same for Lightning."""
+
+    def __init__(self) -> None:
+        super().__init__(two)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        for name, optimizer in reversed([*zip("ab", self.optimizers(), strict=True)]):
+            loss = functional.cross_entropy(self.net[name](batch[0]), batch[1])
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+        return {"loss": loss}
+
+    def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        loss = functional.cross_entropy(self.net["a"](batch[0]), batch[1])
+        self.log("val_loss", loss, batch_size=len(batch[1]))
+        return {"loss": loss}
+
+    test_step = validation_step
+
+    def configure_optimizers(self) -> Any:
+        first = torch.optim.SGD(self.net["a"].parameters(), lr=0.1)
+        return first, torch.optim.Adam(self.net["b"].parameters())
+
+
 def train_theirs(
     folder: Path,
     epochs: int,
@@ -103,6 +158,7 @@ def train_theirs(
     make: Callable[[], torch.nn.Module] = net,
     examples: int = 12,
     predict: bool = False,
+    module: LightningModule | None = None,
 ) -> Any:
     """Train, test and maybe predict by Lightning's Trainer; return the weights."""
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -111,7 +167,7 @@ def train_theirs(
         max_epochs=epochs, accelerator="cpu", callbacks=[*callbacks], default_root_dir=folder, num_sanity_val_steps=0,
         **quiet, **kept,
     )  # fmt: skip
-    module = Module(make)
+    module = module or Module(make)
     trainer.fit(module, loader(examples), loader(8))
     trainer.test(module, loader(8), verbose=False)
     if predict:

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli
 import torch
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
+from hookflow.graph.observation import missing
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import parse
+from hookflow.pipeline.load import load, parse
 from hookflow.runner.loop.trainer import Trainer
-from hookflow.trials.temporary_run import with_checkpoint
+from hookflow.service.pipelines import valid_plan
+from hookflow.trials.temporary_run import observe, with_checkpoint
 from tests.conftest import TOY, Trained, messages, reason, records
 from tests.runner.same import final_state, logged
 
@@ -44,6 +47,28 @@ def test_a_callback_sees_the_same_calls_and_counters(here: Any, tmp_path: Path) 
     run_dir = here('hooks.recorder={use="tests.hooks.pl_training:Recorder"}', 'hooks.checkpoint={use="checkpoint"}')
     with_checkpoint(Trainer.predict, run_dir, run_dir.checkpoints / "last", "test", (), print, single=True)
     assert expected == SEEN
+
+
+def test_each_optimizer_that_steps_is_handed_over_as_in_lightning(here: Any, tmp_path: Path) -> None:
+    from tests.hooks.pl_training import SEEN, ManualModule, Recorder, train_theirs
+
+    def calls() -> list[Any]:
+        """Lightning's `global_step` counts the steps of every optimizer, and ours the iterations."""
+        return [(name, epoch, *rest) for name, epoch, _, *rest in SEEN]
+
+    SEEN.clear()
+    train_theirs(tmp_path / "theirs", 1, Recorder(), module=ManualModule())
+    expected = calls()
+    SEEN.clear()
+    here(
+        'hooks.recorder={use="tests.hooks.pl_training:Recorder"}',
+        'model={a={use="tests.hooks.pl_training:net"}, b={use="tests.hooks.pl_training:net"}}',
+        'optimizer={a={use="torch.optim:SGD", args={lr=0.1}}, b={use="torch.optim:Adam"}}',
+        "task.use='tests.hooks.pl_training:Turns'",
+        epochs=1,
+    )
+    assert [call[-1] for call in expected if call[0] == "on_before_optimizer_step"] == [["Adam"], ["SGD"]] * 3
+    assert expected == calls()
 
 
 def test_early_stopping_stops_where_lightning_s_trainer_stops(here: Any, tmp_path: Path) -> None:
@@ -128,9 +153,8 @@ def test_groups_and_averages_are_resumed_to_the_bit(resumes_alike: Any, point: s
 def test_what_they_would_contradict_is_refused(here: Any) -> None:
     average = 'hooks.average={use="lightning:StochasticWeightAveraging", args={swa_lrs=0.05}}'
     rates = 'hooks.rates={use="lr_schedule", args={warmup=2}}'
-    assert 'StochasticWeightAveraging sets the learning rates from one epoch on, and so does the hook "rates"' in (
-        reason(here(average, rates, code=2))
-    )
+    with pytest.raises(UserError, match='sets the learning rates from one epoch on, and so does "rates"'):
+        here(average, rates)
     groups = 'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={1=2}}}'
     assert "both set on how many batches the optimizer steps" in reason(here(groups, "run.accumulate=2", code=2))
     sets = 'hooks.sets={use="tests.hooks.pl_training:Sets"}'
@@ -174,6 +198,17 @@ def test_they_write_checkpoints_that_lightning_reads(here: Any) -> None:
     module.net.load_state_dict(saved["state_dict"])
 
 
+def test_checkpoints_within_an_epoch_are_lightning_s(here: Any, tmp_path: Path) -> None:
+    from tests.hooks.pl_training import ModelCheckpoint, train_theirs
+
+    args = {"monitor": "val_loss", "every_n_train_steps": 2, "save_top_k": -1}
+    train_theirs(tmp_path / "theirs", 3, ModelCheckpoint(tmp_path / "kept", **args))
+    table = json.dumps({**args, "dirpath": str(tmp_path / "ours")}).replace('": ', '"=')
+    here(f"hooks.keeps={{use='lightning:ModelCheckpoint', args={table}}}", epochs=3)
+    names = [sorted(file.name for file in (tmp_path / folder).iterdir()) for folder in ("kept", "ours")]
+    assert names[0] == names[1] == ["epoch=1-step=4.ckpt", "epoch=1-step=6.ckpt", "epoch=2-step=8.ckpt"]
+
+
 def test_they_save_when_something_raises(here: Any, tmp_path: Path) -> None:
     saves = f'hooks.keeps={{use="lightning:OnExceptionCheckpoint", args={{dirpath="{tmp_path}/kept"}}}}'
     here(saves, 'hooks.raises={use="tests.hooks.pl_training:Raises"}', code=1)
@@ -200,6 +235,7 @@ def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> 
         "trainer.max_epochs, trainer.num_training_batches, trainer.num_val_batches": "(2, 3, [2])",
         "trainer.check_val_every_n_epoch, trainer.val_check_interval": "(1, 1.0)",
         "module.in_features, module.trainer is trainer": "(4, True)",
+        "[type(each).__name__ for each in trainer.callbacks]": "['Asks']",
         "module(torch.zeros(1, 4)).shape": "torch.Size([1, 3])",
         "trainer.strategy.broadcast(3), trainer.strategy.reduce_boolean_decision(True)": "(3, True)",
     }.items():
@@ -222,6 +258,29 @@ def test_what_is_not_there_is_named(use: str, message: str, hint: str) -> None:
         compile_pipeline(parse(TOY.read_text(), TOY, [f'hooks.theirs={{use="{use}"}}']))
     assert refused.value.problems[0].message == message
     assert hint in refused.value.problems[0].hint
+
+
+def test_what_hooks_of_other_frameworks_touch_is_declared_and_they_fire_in_a_run_that_is_not_kept(
+    tmp_path: Path,
+) -> None:
+    from tests.hooks.pl_training import PIPELINE
+
+    hooks = {
+        "stops": {"use": "lightning:EarlyStopping", "args": {"monitor": "val_loss"}},
+        "average": {"use": "lightning:StochasticWeightAveraging", "args": {"swa_lrs": 0.05}},
+        "rates": {"use": "lightning:LearningRateMonitor"},
+        "ema": {"use": "lightning:EMAWeightAveraging"},
+        "timer": {"use": "lightning:Timer"},
+        "spikes": {"use": "lightning:SpikeDetection", "args": {"exclude_batches_path": str(tmp_path / "spikes.json")}},
+        "theirs": {"use": "mmengine:EMAHook"},
+        "early": {"use": "mmengine:EarlyStoppingHook", "args": {"monitor": "loss"}},
+        "info": {"use": "mmengine:RuntimeInfoHook"},
+    }
+    tables: dict[str, Any] = tomli.loads(PIPELINE.replace("EPOCHS", "2")) | {"hooks": hooks}
+    plan = valid_plan(loaded := load(tables), tmp_path)
+    result = observe(loaded, plan, tmp_path, lambda *texts: None)
+    assert not [item for item in result.silent if item.why.startswith("raised")]
+    assert missing(plan, result.seen) == {}
 
 
 def test_it_is_not_offloaded() -> None:

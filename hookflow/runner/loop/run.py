@@ -136,8 +136,12 @@ class Run(_Reports):
     def scalar(self, name: str) -> float:
         return self._scalars.latest(name)
 
+    @property
+    def stepping(self) -> Mapping[str, torch.optim.Optimizer]:
+        return {name: self.optimizers[name] for name in self._update.stepping or self._update.every}
+
     def stepped(self, model: str | None = None) -> nn.Module | None:
-        stepping = [self._trains[name] for name in self._update.stepping or self._update.every]
+        stepping = [self._trains[name] for name in self.stepping]
         if model is None:
             return stepping[0] if len(stepping) == 1 else self.model
         wanted = self.models[model]
