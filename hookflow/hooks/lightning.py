@@ -414,4 +414,4 @@ def trainer_of(run: Run, kind: type) -> Trainer:
         return known
     base = next(base.__module__ for base in kind.__mro__ if _is_base(base))
     package = next(package for package in PACKAGES if base.startswith(package))  # both may be installed
-    return TRAINERS.setdefault(id(run), Trainer(run, package))
+    return TRAINERS.setdefault(id(run), Trainer(run, package, LightningHook))

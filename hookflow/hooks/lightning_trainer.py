@@ -140,13 +140,13 @@ class Groups:
 
 
 class Trainer:
-    """A run as Lightning's Trainer shows it to callbacks, of which `package` is the package."""
+    """A run as Lightning's Trainer shows it to callbacks of a package; `adapted` is the class of the hooks that call them."""
 
     sanity_checking = fast_dev_run = False
     log_every_n_steps = 50
 
-    def __init__(self, run: Run, package: str) -> None:
-        self.run, self.package = run, package
+    def __init__(self, run: Run, package: str, adapted: type) -> None:
+        self.run, self.package, self._adapted = run, package, adapted
         self.groups: Groups | None = None
         """Set by the hook of a GradientAccumulationScheduler."""
         self.epoch_is_over = False
@@ -223,9 +223,7 @@ class Trainer:
     @cached_property
     def callbacks(self) -> list[Any]:
         """The callbacks of the run, in the order of the file."""
-        from hookflow.hooks.lightning import LightningHook
-
-        return [hook.callback for hook in self.run.hooks.values() if isinstance(hook, LightningHook)]
+        return [hook.callback for hook in self.run.hooks.values() if isinstance(hook, self._adapted)]
 
     @cached_property
     def fit_loop(self) -> FitLoop:
