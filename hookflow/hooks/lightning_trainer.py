@@ -140,7 +140,7 @@ class Groups:
 
 
 class Trainer:
-    """A run as Lightning's Trainer shows it to callbacks of a package; `adapted` is the class of the hooks that call them."""
+    """A run as Lightning's Trainer shows it to callbacks of a package; hooks of the class `adapted` call them."""
 
     sanity_checking = fast_dev_run = False
     log_every_n_steps = 50
