@@ -145,7 +145,7 @@ class Trainer:
     sanity_checking = fast_dev_run = False
     log_every_n_steps = 50
 
-    def __init__(self, run: Run, package: str, adapted: type) -> None:
+    def __init__(self, run: Run, package: str, adapted: type[Any]) -> None:
         self.run, self.package, self._adapted = run, package, adapted
         self.groups: Groups | None = None
         """Set by the hook of a GradientAccumulationScheduler."""
