@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakValueDictionary, finalize, proxy, ref
+from weakref import WeakValueDictionary, proxy, ref
 
 import tomli
 
@@ -237,10 +237,10 @@ class Messages(logging.Handler):
 
 
 class Visualizer:
-    """The methods of MMEngine's visualizer, and of its backends, that log something."""
+    """The methods of MMEngine's visualizer, and of its backends, that log something; nothing once the run is gone."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self._run = ref(run)
         self.dataset_meta: Any = None
 
     @classmethod
@@ -250,19 +250,20 @@ class Visualizer:
         if made is None or not made._instance_dict:
             return cls(run)
         visualizer = made.get_current_instance()
-        visualizer._vis_backends["hookflow"] = cls(proxy(run))
-        finalize(run, visualizer._vis_backends.pop, "hookflow", None)
+        visualizer._vis_backends["hookflow"] = cls(run)  # in place of that of an earlier run
         return visualizer
 
     def add_scalar(self, name: str, value: Any, step: int = 0, **_: Any) -> None:
-        self._run.log(name, value)
+        self.add_scalars({name: value})
 
     def add_scalars(self, scalar_dict: Mapping[str, Any], step: int = 0, file_path: Any = None, **_: Any) -> None:
-        for name, value in scalar_dict.items():
-            self._run.log(name, value)
+        if (run := self._run()) is not None:
+            for name, value in scalar_dict.items():
+                run.log(name, value)
 
     def add_image(self, name: str, image: Any, step: int = 0, **_: Any) -> None:
-        self._run.log_image(name, image)
+        if (run := self._run()) is not None:
+            run.log_image(name, image)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"hookflow's view of MMEngine's visualizer has no {name}")

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
+from hookflow.hooks import mmengine_runner
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.mmengine import adapted
 from hookflow.pipeline.load import parse
@@ -200,6 +201,28 @@ def test_a_visualizer_of_the_user_s_draws_into_the_run(trained: Trained, monkeyp
     )
     assert [*logged(run_dir, "drawn").values()] == [3.0] * 3
     assert {record["name"] for record in records(run_dir, "image")} == {"sample"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_visualizer_draws_into_the_latest_run_when_an_earlier_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mmengine.visualization import Visualizer
+
+    class Run:
+        def __init__(self) -> None:
+            self.logged: list[str] = []
+
+        def log(self, name: str, value: float) -> None:
+            self.logged.append(name)
+
+    monkeypatch.setattr(Visualizer, "_instance_dict", {})
+    visualizer = Visualizer.get_instance("of the user", vis_backends=[])
+    runs: list[Any] = [Run(), Run()]
+    for run in runs:
+        mmengine_runner.Visualizer.of(run)
+    del runs[0], run
+    visualizer.add_scalar("kept", 1.0)
+    assert runs.pop().logged == ["kept"]
+    visualizer.add_scalar("dropped", 1.0)
 
 
 @pytest.mark.filterwarnings("ignore")
