@@ -82,7 +82,9 @@ def _of_phase(state: RunState, pace: Pace, name: str, whole: bool) -> Cost:
     if not count or not before:
         return Cost()
     lately = (minute.sums["ns"] if name == ITERATION else minute.booked[name]) / count
-    share = 1.0 if name == ITERATION else pace.phases[name]
+    booked = state.first.attempt.booked
+    shares = {phase: ns / (sum(booked.values()) or 1) for phase, ns in booked.items()} if whole else pace.phases
+    share = 1.0 if name == ITERATION else shares[name]
     done = state.it - state.attempts[-1].begin if name == ITERATION and state.attempts else 0
     times = state.first.device
     device = times.iteration() if name == ITERATION else times.phase(name)

@@ -80,6 +80,17 @@ def test_a_spike_makes_no_phase_slower_than_its_past() -> None:
     assert cost(state, plan(), Pace.of(state), forward, whole=False).ratio == pytest.approx(1.0, rel=0.05)
 
 
+@pytest.mark.parametrize(("whole", "share"), [(False, 0.1), (True, 0.3)], ids=["last minute", "attempt"])
+def test_a_phase_has_its_share_of_the_same_stretch_as_its_time(whole: bool, share: float) -> None:
+    state = RunState()
+    for it in range(1, 201):
+        phases = {"forward": 25_000 if it <= 100 else 5000}
+        frame = {**FRAME, "t": float(it), "it": it, "phases": phases, "iters": [1, 50_000, 0, 0, [0]]}
+        state.apply({**frame, "k": "frame", "ep": 0})  # type: ignore[typeddict-item]
+    forward = next(row for row in rows(plan()) if row.name == "forward")
+    assert cost(state, plan(), Pace.of(state), forward, whole=whole).share == pytest.approx(share)
+
+
 def test_the_rows_are_the_loop_with_every_binding_once_in_its_order() -> None:
     every = rows(plan())
     assert [row.binding for row in every if row.binding] == list(plan().bindings)
