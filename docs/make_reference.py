@@ -27,12 +27,12 @@ from hookflow.cli.explain import arguments, schema_of_pipelines
 from hookflow.cli.output import as_json
 from hookflow.graph import points
 from hookflow.graph.slots import SLOTS
+from hookflow.hooks.arguments import OFFERED_TO_WRITERS
 from hookflow.hooks.registry import HOOKS
 from hookflow.pipeline.json_schema import sentences
 from hookflow.pipeline.registry import COMPONENTS, DATA, WRITERS
 from hookflow.pipeline.schema import Pipeline, Section
 from hookflow.pipeline.use import refer
-from hookflow.runner.builder.components import OFFERED_TO_WRITERS
 
 FOLDER = Path(__file__).parent
 PIECES: dict[str, Callable[[], str]] = {

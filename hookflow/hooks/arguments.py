@@ -6,18 +6,28 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.pipeline.load import Loaded, components
 from hookflow.pipeline.problems import refusals, wrong_value
 from hookflow.pipeline.references import environment_keys
+from hookflow.pipeline.registry import registry_of
 from hookflow.pipeline.schema import Component
-from hookflow.pipeline.use import FOLDER, refer
+from hookflow.pipeline.use import FOLDER, locate, module_file, refer, stand_in
+
+OFFERED_TO_DATA = ("seed", "device", "say", "rank", "world", "pipeline_dir")
+"""Arguments that a data source is given where it takes them and the file does not give them."""
+
+OFFERED_TO_WRITERS = ("dir", "run_name", "run_id")
+"""Arguments that a writer is given likewise: a folder of its own, and whose results these are."""
 
 VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 """Kinds of parameters that take any number of arguments."""
@@ -99,6 +109,36 @@ def wrong_arguments(
     missing = [n for n, p in named.items() if p.default is p.empty and n not in provided and n not in filled]
     if missing:
         yield Problem(f"{called} needs the argument " + ", ".join(f'"{name}"' for name in missing), place(""))
+
+
+def wrong_component(
+    make: Callable[..., Any], part: Component, public: Component, key: str, place_of: Callable[[str], Where]
+) -> Iterator[Problem]:
+    """Yield what is wrong with the arguments of a component, by its key ("data.train"), as `wrong_arguments` does."""
+
+    def place(name: str) -> Where:
+        return place_of(f"{key}.args.{name}" if name else f"{key}.use")
+
+    kind = key.partition(".")[0]
+    offered = {"data": OFFERED_TO_DATA, "writers": OFFERED_TO_WRITERS, "optimizer": ("params",)}
+    filled: Sequence[str] = offered.get(kind, ())
+    if key == "task" and not isinstance(make, type):
+        filled = [p.name for p in parameters_of(make)][:2]  # the run and the batch, whatever it calls them
+    return wrong_arguments(make, part.args, key, place, filled, public=public.args)
+
+
+def wrong_by_source(loaded: Loaded, base: Path) -> Iterator[Problem]:
+    """Yield unknown and missing arguments of components whose signature their source shows; nothing is imported."""
+    public = components(loaded.public)
+    for key, part in components(loaded.pipeline).items():
+        registry = registry_of(key)
+        with suppress(
+            UserError, ImportError, OSError, SyntaxError, RecursionError
+        ):  # who looks for what is missing names it
+            module, name = locate(part.use, base, None, registry.short_names(part.use) if registry else {})
+            file = base / module if module.endswith(".py") else module_file(module)
+            if file and (make := stand_in(file, name)):
+                yield from wrong_component(make, part, public[key], key, loaded.places.of)
 
 
 def find_class(

@@ -80,6 +80,57 @@ def bindings_in(body: ast.AST) -> Iterator[tuple[str, ast.AST]]:
                 yield from bindings_in(child)
 
 
+def stand_in(file: Path, name: str) -> Callable[..., Any] | None:
+    """Return a class or a function with the signature that a source file shows of `name`; nothing is imported.
+
+    None where it shows none: under a decorator or a metaclass, with `__new__`, or beyond what the file defines or
+    imports by name. Raises OSError, SyntaxError or ImportError for a file that cannot be read.
+    """
+    match [node for bound, node in bindings_in(parse_file(file)) if bound == name]:
+        case [ast.FunctionDef(decorator_list=[], args=arguments)]:
+
+            def function() -> None: ...
+
+            function.__signature__ = inspect.Signature(_parameters(arguments))  # type: ignore[attr-defined]
+            return function
+        case [ast.ClassDef(decorator_list=[], keywords=[], bases=bases) as node] if "__new__" not in (
+            body := dict(bindings_in(node))
+        ):
+            match body.get("__init__"), bases:
+                case ast.FunctionDef(decorator_list=[], args=arguments), _:
+                    return type(name, (), {"__signature__": inspect.Signature(_parameters(arguments)[1:])})
+                case None, [ast.Name(id=base)]:
+                    return stand_in(file, base)
+        case [ast.ImportFrom(module=module, level=level, names=aliases)]:
+            original = next(alias.name for alias in aliases if name == (alias.asname or alias.name))
+            if level == 0:
+                source = module_file(module or "")
+            else:
+                package = file.parents[level - 1].joinpath(*(module or "").split("."))
+                source = package / "__init__.py" if package.is_dir() else package.with_suffix(".py")
+            return stand_in(source, original) if source and source != file else None
+    return None
+
+
+def _parameters(arguments: ast.arguments) -> list[inspect.Parameter]:
+    """Return the parameters of a definition, without annotations; None stands for each default."""
+    kind, empty = inspect.Parameter, inspect.Parameter.empty
+    named = [*arguments.posonlyargs, *arguments.args]
+    required = len(named) - len(arguments.defaults)
+    result = [
+        kind(
+            each.arg,
+            kind.POSITIONAL_ONLY if k < len(arguments.posonlyargs) else kind.POSITIONAL_OR_KEYWORD,
+            default=empty if k < required else None,
+        )
+        for k, each in enumerate(named)
+    ]
+    result += [kind(each.arg, kind.VAR_POSITIONAL) for each in [arguments.vararg] if each]
+    for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        result.append(kind(each.arg, kind.KEYWORD_ONLY, default=empty if default is None else None))
+    return result + [kind(each.arg, kind.VAR_KEYWORD) for each in [arguments.kwarg] if each]
+
+
 _suspended: dict[Path, dict[str, ModuleType]] = {}
 """For each folder that files have been imported from: its modules that have made room for namesakes of another one."""
 

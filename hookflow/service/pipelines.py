@@ -115,10 +115,12 @@ def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = N
     Unless it `imports`, of the user's hooks only the file's words are known. Raises UserError with all that is wrong.
     """
     from hookflow.graph.forecast import Length, forecast
+    from hookflow.hooks.arguments import wrong_by_source
     from hookflow.hooks.compile import compile_pipeline
     from hookflow.pipeline.load import missing_components, wrong_parts
 
-    problems = [*missing_components(loaded, base or loaded.source.parent), *wrong_parts(loaded)]
+    folder = base or loaded.source.parent
+    problems = [*missing_components(loaded, folder), *wrong_parts(loaded), *wrong_by_source(loaded, folder)]
     if loaded.pipeline.notify is not None:
         from hookflow.monitor.notify import wrong_notifications
 
@@ -129,7 +131,7 @@ def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = N
         every = [*problems, *error.problems]
         raise UserError(sorted(every, key=by_place)) from None
     if problems:
-        raise UserError(problems)
+        raise UserError(sorted(problems, key=by_place))
     return replace(plan, warnings=(*plan.warnings, *lint(loaded, plan, forecast(plan, Length.of(loaded.pipeline)))))
 
 

@@ -47,3 +47,16 @@ class Astray:
 
     def after_val(self):
         pass
+
+
+class Narrow:
+    def __init__(self, width, depth=2):
+        pass
+
+
+class Wide(Narrow):
+    pass
+
+
+def weighted(run, batch, scale, *, weight=1.0):
+    pass

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookflow.errors import Problem, UserError, Where, by_place
+from hookflow.errors import UserError, Where, by_place
 from hookflow.events.records import Layer
-from hookflow.hooks.arguments import parameters_of, wrong_arguments
+from hookflow.hooks.arguments import wrong_component
 from hookflow.pipeline.load import Loaded, components, wrong_parts
 from hookflow.pipeline.registry import missing_extra, registry_of
-from hookflow.pipeline.schema import Component, Interval, RunSection
+from hookflow.pipeline.schema import Interval, RunSection
 from hookflow.pipeline.use import refer
 from hookflow.runner.builder.selectors import Picked
 from hookflow.runner.data.source import Limited
@@ -28,12 +28,6 @@ Maker = Callable[..., Any]
 
 PARALLELIZE = "distributed.parallelize"
 """The key of the function that splits the layers of a model."""
-
-OFFERED_TO_DATA = ("seed", "device", "say", "rank", "world", "pipeline_dir")
-"""Arguments that a data source is given where it takes them and the file does not give them."""
-
-OFFERED_TO_WRITERS = ("dir", "run_name", "run_id")
-"""Arguments that a writer is given likewise: a folder of its own, and whose results these are."""
 
 
 def find_makers(loaded: Loaded, base: Path, splits: Sequence[str]) -> dict[str, Maker]:
@@ -53,7 +47,7 @@ def find_makers(loaded: Loaded, base: Path, splits: Sequence[str]) -> dict[str, 
         except UserError as error:
             problems += error.problems
         else:
-            problems += _wrong_arguments(makers[key], part, public[key], key, loaded.places.of)
+            problems += wrong_component(makers[key], part, public[key], key, loaded.places.of)
     if plan := loaded.pipeline.distributed.parallelize:
         try:
             makers[PARALLELIZE] = refer(plan, base, loaded.places.of(PARALLELIZE))
@@ -62,20 +56,6 @@ def find_makers(loaded: Loaded, base: Path, splits: Sequence[str]) -> dict[str, 
     if problems:
         raise UserError(sorted(problems, key=by_place))
     return makers
-
-
-def _wrong_arguments(
-    make: Maker, part: Component, public: Component, key: str, place_of: Callable[[str], Where]
-) -> Iterator[Problem]:
-    def place(name: str) -> Where:
-        return place_of(f"{key}.args.{name}" if name else f"{key}.use")
-
-    kind = key.partition(".")[0]
-    offered = {"data": OFFERED_TO_DATA, "writers": OFFERED_TO_WRITERS, "optimizer": ("params",)}
-    filled: Sequence[str] = offered.get(kind, ())
-    if key == "task" and not isinstance(make, type):
-        filled = [p.name for p in parameters_of(make)][:2]  # the run and the batch, whatever it calls them
-    return wrong_arguments(make, part.args, key, place, filled, public=public.args)
 
 
 @dataclass(frozen=True)
