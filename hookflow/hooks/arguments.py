@@ -132,9 +132,7 @@ def wrong_by_source(loaded: Loaded, base: Path) -> Iterator[Problem]:
     public = components(loaded.public)
     for key, part in components(loaded.pipeline).items():
         registry = registry_of(key)
-        with suppress(
-            UserError, ImportError, OSError, SyntaxError, RecursionError
-        ):  # who looks for what is missing names it
+        with suppress(UserError, ImportError, OSError, SyntaxError, RecursionError):  # `missing_components` names it
             module, name = locate(part.use, base, None, registry.short_names(part.use) if registry else {})
             file = base / module if module.endswith(".py") else module_file(module)
             if file and (make := stand_in(file, name)):
