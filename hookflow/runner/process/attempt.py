@@ -6,10 +6,11 @@ import os
 import platform
 import socket
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Thread
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -19,6 +20,7 @@ from hookflow.events.rundir import Parent, RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.layers import in_python
 from hookflow.pipeline.load import Loaded, load
+from hookflow.pipeline.schema import Pipeline
 from hookflow.runner.builder.build import build
 from hookflow.runner.builder.components import Parts, layers
 from hookflow.runner.checkpoint.copies import Copies
@@ -34,7 +36,7 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
 from hookflow.runner.data.workers import explaining_worker_errors
 from hookflow.runner.dispatch.torch_hooks import check_comm_hook
-from hookflow.runner.distributed.consensus import Alone, AnyConsensus, Consensus
+from hookflow.runner.distributed.consensus import Alone, Consensus
 from hookflow.runner.distributed.parallel import class_of
 from hookflow.runner.distributed.process_group import process_group
 from hookflow.runner.distributed.rendezvous import Ranks
@@ -48,114 +50,178 @@ from hookflow.runner.process.signals import Signals, Stop
 from hookflow.runner.process.state import all_iterations
 from hookflow.user_code import only_showable
 
+if TYPE_CHECKING:
+    from hookflow.runner.checkpoint.fork import Fork
 
-def execute(
-    run_dir: RunDir,
-    recorder: Recorder,
-    signals: Signals,
-    ranks: Ranks,
-    built: Callable[[], None],
-    *,
-    resume: bool,
-    allow_changed_hooks: bool,
-    back_to: Path | None = None,
-) -> Stop:
-    """Build and train the run in `run_dir`, from its newest checkpoint if `resume`; return why it ended.
 
-    Where a command has gone `back_to` a checkpoint, it starts from that one, and those after it are removed. `built` is
-    called before the training begins. Raises UserError when the hooks are not those of the checkpoint, unless that is
-    allowed, and Rewind when a command goes back; other exceptions propagate, those of hooks after `recorder` has them.
+@dataclass(frozen=True)
+class Origin:
+    """Where an attempt begins: at a checkpoint, that of a `parent` where the run is a fork; or at the beginning."""
+
+    checkpoint: Path | None
+    parent: Parent | None
+
+    @cached_property
+    def manifest(self) -> Mapping[str, Any]:
+        return read_manifest(self.checkpoint) if self.checkpoint else {"it": 0, "ep": 0}
+
+    @cached_property
+    def before(self) -> tuple[Pipeline, Plan]:
+        """The pipeline and the plan of the parent."""
+        loaded, plan = recorded(Path(self.parent.path if self.parent else ""))
+        return loaded.pipeline, plan
+
+
+class Attempt:
+    """An attempt at the run in `run_dir`, from its newest checkpoint if it is to `resume`.
+
+    Where a command has gone `back_to` a checkpoint, it starts from that one, and those after it are removed.
     """
-    say = recorder.say
-    wanted = run_dir.wanted() if resume else run_dir
-    texts = {path.name: path.read_text("utf-8") for path in (wanted.pipeline, wanted.plan)}
-    plan = Plan.from_json(texts[wanted.plan.name])
-    loaded = _with_places(load(short(wanted.pipeline), recorded=True), wanted)
-    store = CheckpointStore(run_dir.checkpoints, texts)
-    explained = explain_oom(loaded.pipeline, lambda: bool(store.all()))
-    with explained, torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks), only_showable():
-        consensus = Consensus(ranks, loaded.pipeline.distributed.timeout) if ranks.world > 1 else Alone()
-        first = partial(_begin, store, say, resume, run_dir.parent() is not None) if ranks.first else list[Path]
-        saved = [back_to] if back_to else consensus.broadcast_object(consensus.together(first))
-        checkpoint, passed_over = newest_good(saved, partial(_load, store, consensus))
-        for line in passed_over if ranks.first else ():
-            say(line, "warn")
-        parent = run_dir.parent() if checkpoint is None else None
-        if checkpoint is not None:
-            changes, since = changes_since(checkpoint, loaded.public, plan), f"the checkpoint {checkpoint.name}"
-            if not allow_changed_hooks and (refused := changed_hooks(changes, since)):
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        recorder: Recorder,
+        signals: Signals,
+        ranks: Ranks,
+        *,
+        resume: bool,
+        allow_changed_hooks: bool,
+        back_to: Path | None = None,
+    ) -> None:
+        self._run_dir, self._recorder, self._signals, self._ranks = run_dir, recorder, signals, ranks
+        self._resume, self._allows_changes, self._back_to = resume, allow_changed_hooks, back_to
+        self._say = recorder.say
+        self._wanted = run_dir.wanted() if resume else run_dir
+        texts = {path.name: path.read_text("utf-8") for path in (self._wanted.pipeline, self._wanted.plan)}
+        self._plan = Plan.from_json(texts[self._wanted.plan.name])
+        self._loaded = _with_places(load(short(self._wanted.pipeline), recorded=True), self._wanted)
+        self._store = CheckpointStore(run_dir.checkpoints, texts)
+
+    def execute(self, built: Callable[[], None]) -> Stop:
+        """Build and train; return why the run ended. `built` is called before the training begins.
+
+        Raises UserError when the hooks are not those of the checkpoint, unless that is allowed, and Rewind when a
+        command goes back; other exceptions propagate, those of hooks after the recorder has them.
+        """
+        loaded, ranks, store = self._loaded, self._ranks, self._store
+        explained = explain_oom(loaded.pipeline, lambda: bool(store.all()))
+        with explained, torch_settings(loaded.pipeline.run, self._say), process_group(loaded, ranks), only_showable():
+            self._consensus = Consensus(ranks, loaded.pipeline.distributed.timeout) if ranks.world > 1 else Alone()
+            origin = self._origin()
+            self._report_changes(origin)
+            parts = self._built(origin)
+            arguments = parts.writers, self._run_dir, self._wanted.pipeline, origin.manifest["it"]
+            with writing(*arguments, self._recorder, self._signals) as start_writers:
+                _record_start(self._recorder, self._plan, parts, origin, loaded.pipeline.distributed.strategy)
+                self._report_warnings()
+                trainer = Trainer(
+                    parts, self._plan, self._run_dir, store, self._recorder, self._signals, self._consensus
+                )
+                if ranks.first:
+                    self._recorder.budgets = Budgets.of(loaded.pipeline, self._plan, self._say, trainer.throttles)
+                begin = partial(self._begin, origin, start_writers)
+                if not self._resume:
+                    begin()
+                built()
+                begins = begin if self._resume else _nothing
+                train = partial(trainer.train, origin.checkpoint, begins, fork=self._fork(origin, parts))
+                try:
+                    stop = explaining_worker_errors(partial(train, test=loaded.pipeline.run.test))
+                    store.finish_copies()
+                except Exception:  # not where a signal ends the run at once
+                    store.finish_copies()
+                    raise
+                finally:
+                    for source in parts.data.values():
+                        close(source)
+        return stop or Stop("every iteration is done", "finished", 0, save=False)
+
+    def _origin(self) -> Origin:
+        """Choose the checkpoint, on all ranks the same, and read it."""
+        forked = self._run_dir.parent()
+        first = partial(_saved, self._store, self._say, self._resume, forked is not None)
+        found = self._consensus.together(first if self._ranks.first else list[Path])
+        saved = [self._back_to] if self._back_to else self._consensus.broadcast_object(found)
+        checkpoint, passed_over = newest_good(saved, self._load)
+        for line in passed_over if self._ranks.first else ():
+            self._say(line, "warn")
+        if checkpoint or not forked:
+            return Origin(checkpoint, None)
+        if wrong := self._load(Path(forked.path)):
+            raise UserError(Problem(f"{forked}, which this run is a fork of, cannot be used: {wrong}"))
+        return Origin(Path(forked.path), forked)
+
+    def _load(self, path: Path) -> str:
+        """Read a checkpoint on all ranks; return its damage, which any of them may find.
+
+        Each rank reads for itself, from the memory of its machine: that is faster than to send the state to the others.
+        """
+        rank, world = self._ranks.rank, self._ranks.world
+        own = self._consensus.together(partial(self._store.load, path, rank, world))
+        return next(filter(None, self._consensus.all_gather_object(own)), "")
+
+    def _report_changes(self, origin: Origin) -> None:
+        """Report what has changed since the checkpoint. Raises UserError for hooks that may not change."""
+        if origin.parent:
+            for change in changes_between(origin.before, (self._loaded.public, self._plan)):
+                self._say(f"since {origin.parent}: {change.text}")
+        elif origin.checkpoint:
+            changes = changes_since(origin.checkpoint, self._loaded.public, self._plan)
+            since = f"the checkpoint {origin.checkpoint.name}"
+            if not self._allows_changes and (refused := changed_hooks(changes, since)):
                 raise UserError(refused)
             for change in changes:
-                say(f"since {since}: {change.text}", "info" if change.may is May.YES else "warn")
-        elif parent is not None:
-            checkpoint = Path(parent.path)
-            if wrong := _load(store, consensus, checkpoint):
-                raise UserError(Problem(f"{parent}, which this run is a fork of, cannot be used: {wrong}"))
-            then = recorded(checkpoint)
-            before = then[0].pipeline, then[1]
-            for change in changes_between(before, (loaded.public, plan)):
-                say(f"since {parent}: {change.text}")
-        parts = build(loaded, plan, wanted.base(), say, ranks=ranks, fresh=checkpoint is None)
-        kept = partial(_place_checkpoints, store, run_dir, parts.hooks.values(), say)
-        consensus.together(kept if ranks.first else _nothing)
-        check_comm_hook(plan, parts.strategy, parts.place)
-        manifest = read_manifest(checkpoint) if checkpoint else {"it": 0, "ep": 0}
-        if ranks.first and not back_to and not parent and recorder.log_found < manifest.get("log", 0):
+                self._say(f"since {since}: {change.text}", "info" if change.may is May.YES else "warn")
+
+    def _built(self, origin: Origin) -> Parts:
+        """Build the components of the run, and say what the event log lacks of the iterations before."""
+        base, fresh = self._wanted.base(), origin.checkpoint is None
+        parts = build(self._loaded, self._plan, base, self._say, ranks=self._ranks, fresh=fresh)
+        kept = partial(_place_checkpoints, self._store, self._run_dir, parts.hooks.values(), self._say)
+        self._consensus.together(kept if self._ranks.first else _nothing)
+        check_comm_hook(self._plan, parts.strategy, parts.place)
+        is_own = self._ranks.first and not self._back_to and not origin.parent
+        if is_own and self._recorder.log_found < origin.manifest.get("log", 0):
             lost = "what was recorded between its end and the checkpoint is lost, as after a power cut"
-            say(f"the event log ends before the checkpoint's iteration {manifest['it']}: {lost}", "warn")
-        with writing(parts.writers, run_dir, wanted.pipeline, manifest["it"], recorder, signals) as start_writers:
-            origin = parent or checkpoint
-            _record_start(recorder, plan, parts, manifest, origin, loaded.pipeline.distributed.strategy)
-            for problem in plan.warnings if ranks.first else ():
-                place = f"{problem.where.at_line}: " if problem.where else ""
-                hint = f" ({' '.join(problem.hint.split())})" if problem.hint else ""
-                say(f"{place}{problem.message}{hint}", "warn")
-            trainer = Trainer(parts, plan, run_dir, store, recorder, signals, consensus)
-            if ranks.first:
-                recorder.budgets = Budgets.of(loaded.pipeline, plan, say, trainer.throttles)
+            self._say(f"the event log ends before the checkpoint's iteration {origin.manifest['it']}: {lost}", "warn")
+        return parts
 
-            def record_files() -> None:
-                adopt(run_dir)
-                if checkpoint is not None and parent is None:
-                    store.rewind(checkpoint, forget=back_to is not None)
+    def _fork(self, origin: Origin, parts: Parts) -> Fork | None:
+        if origin.parent is None:
+            return None
+        from hookflow.runner.checkpoint.fork import Fork  # and the schedules, which few runs need
 
-            def begin_attempt() -> None:
-                """Record the attempt, on all ranks or on none: the checkpoint has been read, if there is one."""
-                consensus.any_rank(False)
-                consensus.together(record_files if ranks.first else _nothing)
-                recorder.held = False
-                start_writers()
-                # in a thread, since a signal may raise in this one: the log says that the attempt began
-                thread = Thread(target=partial(recorder.flush, frame=False), daemon=True)
-                thread.start()
-                thread.join()
+        return Fork(origin.parent, origin.before, (self._loaded.public, self._plan), parts, self._say)
 
-            if not resume:
-                begin_attempt()
-            built()
-            fork = None
-            if parent is not None:
-                from hookflow.runner.checkpoint.fork import Fork  # and the schedules, which few runs need
+    def _report_warnings(self) -> None:
+        for problem in self._plan.warnings if self._ranks.first else ():
+            place = f"{problem.where.at_line}: " if problem.where else ""
+            hint = f" ({' '.join(problem.hint.split())})" if problem.hint else ""
+            self._say(f"{place}{problem.message}{hint}", "warn")
 
-                fork = Fork(parent, before, (loaded.public, plan), parts, say)
-            train = partial(trainer.train, checkpoint, begin_attempt if resume else _nothing, fork=fork)
-            try:
-                stop = explaining_worker_errors(partial(train, test=loaded.pipeline.run.test))
-                store.finish_copies()
-            except Exception:  # not where a signal ends the run at once
-                store.finish_copies()
-                raise
-            finally:
-                for source in parts.data.values():
-                    close(source)
-    return stop or Stop("every iteration is done", "finished", 0, save=False)
+    def _begin(self, origin: Origin, start_writers: Callable[[], None]) -> None:
+        """Record the attempt, on all ranks or on none: the checkpoint has been read, if there is one."""
+        self._consensus.any_rank(False)
+        self._consensus.together(partial(self._record_files, origin) if self._ranks.first else _nothing)
+        self._recorder.held = False
+        start_writers()
+        # in a thread, since a signal may raise in this one: the log says that the attempt began
+        thread = Thread(target=partial(self._recorder.flush, frame=False), daemon=True)
+        thread.start()
+        thread.join()
+
+    def _record_files(self, origin: Origin) -> None:
+        adopt(self._run_dir)
+        if origin.checkpoint and not origin.parent:
+            self._store.rewind(origin.checkpoint, forget=self._back_to is not None)
 
 
 def _nothing() -> None:
     pass
 
 
-def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool, forked: bool) -> list[Path]:
+def _saved(store: CheckpointStore, say: Callable[..., None], resume: bool, forked: bool) -> list[Path]:
     """Clear away what a killed process has left, and return the checkpoints to resume from, the newest first.
 
     Without one, a run that was `forked` starts at its parent's.
@@ -166,16 +232,6 @@ def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool, forke
     if resume and not saved and not forked:
         say("there is no checkpoint to resume from: starting at the beginning", "warn")
     return saved
-
-
-def _load(store: CheckpointStore, consensus: AnyConsensus, path: Path) -> str:
-    """Read a checkpoint on all ranks; return its damage, which any of them may find.
-
-    Each rank reads for itself: from the memory of its machine, which is faster than to send the state to the others.
-    """
-    ranks = consensus.ranks
-    wrong = consensus.all_gather_object(consensus.together(partial(store.load, path, ranks.rank, ranks.world)))
-    return next(filter(None, wrong), "")
 
 
 def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
@@ -206,18 +262,18 @@ def _record_start(
     recorder: Recorder,
     plan: Plan,
     parts: Parts,
-    manifest: Mapping[str, Any],
-    origin: Path | Parent | None,
+    origin: Origin,
     strategy: Literal["ddp", "fsdp"],
 ) -> None:
-    """Record the beginning of an attempt; `origin` is the own checkpoint that it resumes from, or that of a parent."""
+    """Record the beginning of an attempt."""
+    resumed_from = origin.checkpoint if not origin.parent else None
     iters_per_epoch = parts.iters_per_epoch
     monitored = (getattr(hook, "modes", None) for hook in parts.hooks.values())
     modes = {name: mode for each in monitored if isinstance(each, Mapping) for name, mode in each.items()}
     recorder.put(
         "run",
-        it=manifest["it"],
-        ep=manifest["ep"],
+        it=origin.manifest["it"],
+        ep=origin.manifest["ep"],
         version=VERSION,
         pipeline=plan.pipeline,
         pid=os.getpid(),
@@ -236,8 +292,8 @@ def _record_start(
         max_iters=all_iterations(parts.section.max_epochs, parts.section.max_iters, iters_per_epoch),
         iters_per_epoch=iters_per_epoch,
         modes={name: mode for name, mode in modes.items() if mode in ("min", "max")},  # hooks may have anything there
-        resumed_from=origin.name if isinstance(origin, Path) else None,
-        forked_from=str(origin) if isinstance(origin, Parent) else None,
+        resumed_from=resumed_from and resumed_from.name,
+        forked_from=str(origin.parent) if origin.parent else None,
         rank=parts.ranks.rank,
         world=parts.ranks.world,
         strategy=strategy if parts.ranks.world > 1 else "",

@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import thread as executors
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,22 +142,14 @@ def train(
             hold(run_dir)
             watch_parent(signals, launcher)
         with seldom_collected() as collect, _recording_warnings(recorder):
-            from hookflow.runner.process.attempt import execute
+            from hookflow.runner.process.attempt import Attempt
 
             built = True
+            make = partial(Attempt, run_dir, recorder, signals, ranks, allow_changed_hooks=allow_changed_hooks)
             back_to: Path | None = None
             while not signals.ignored:
                 try:
-                    stop = execute(
-                        run_dir,
-                        recorder,
-                        signals,
-                        ranks,
-                        collect,
-                        resume=resume,
-                        allow_changed_hooks=allow_changed_hooks,
-                        back_to=back_to,
-                    )
+                    stop = make(resume=resume, back_to=back_to).execute(collect)
                     signals.ignored = True
                 except Rewind as rewind:  # everything is built anew
                     resume, back_to, signals.state = True, rewind.path, RunState()
@@ -174,17 +167,8 @@ def train(
         text = f'the thread "{thread.name}" is still running: end it in after_run, or make it a daemon thread'
         recorder.say(text, "warn")
         print_error(f"hookflow: {text}")
-    if refused := recorder.held:
-        recorder.discard()
-    if (agent and lost) or (restarts_left and stop.exit == 1):
-        level: Level = "warn" if lost else "error"  # an error is this rank's word of its failure
-        recorder.say(stop.reason, level)
-    elif refused:
-        recorder.put("refused", exit=stop.exit, reason=stop.reason, traceback=recorder.traceback)
-    else:
-        seconds = time.perf_counter() - began
-        recorder.put("end", status=stop.status, exit=stop.exit, reason=stop.reason, seconds=seconds)
-    recorder.close()
+    goes_on = (agent and lost) or bool(restarts_left and stop.exit == 1)
+    _record_end(recorder, stop, time.perf_counter() - began, lost=lost, goes_on=goes_on)
     if signs:
         run_dir.sign_off()
     with suppress(OSError, ValueError, AttributeError):  # it is closed, full, without a reader, or None
@@ -194,6 +178,20 @@ def train(
     if raises:
         raise raised
     return stop.exit
+
+
+def _record_end(recorder: Recorder, stop: Stop, seconds: float, *, lost: bool, goes_on: bool) -> None:
+    """Record how an attempt has ended, unless other ranks or a restart `goes_on`, and close the log."""
+    if refused := recorder.held:
+        recorder.discard()
+    if goes_on:
+        level: Level = "warn" if lost else "error"  # an error is this rank's word of its failure
+        recorder.say(stop.reason, level)
+    elif refused:
+        recorder.put("refused", exit=stop.exit, reason=stop.reason, traceback=recorder.traceback)
+    else:
+        recorder.put("end", status=stop.status, exit=stop.exit, reason=stop.reason, seconds=seconds)
+    recorder.close()
 
 
 def _ended_by(error: BaseException, signals: Signals, recorder: Recorder, lost: bool) -> Stop:
