@@ -27,7 +27,7 @@ use = "torch.nn:Flatten"
 [optimizer]
 use = "torch.optim:SGD"
 [data.train]
-use = "cifar10"
+use = "circle"
 """
 """A pipeline without hooks, which nothing trains."""
 

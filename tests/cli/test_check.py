@@ -23,7 +23,7 @@ PRINT = '[hooks.print]\nuse = "builtins:print"\npoints = ["after_train_iter"]\n'
 SOUND = f"""\
 {SMALL.replace("max_iters = 10", "max_iters = 3_000; val_every = 200").replace("; ", chr(10))}\
 [data.val]
-use = "cifar10"
+use = "circle"
 [hooks.clip]
 use = "grad_clip"
 args = {{ max_norm = 1.0 }}
@@ -41,13 +41,13 @@ p.toml is valid
   model      torch.nn:Flatten
   task       hookflow.zoo.tasks:Classification
   optimizer  torch.optim:SGD
-  data       train cifar10, val cifar10, no test
+  data       train circle, val circle, no test
   hooks      3 hooks at 2 points; switched off: ema
   order      1 pair of neighbours: ordered 1 by phase
 """
 SHORT = SMALL.replace("max_iters = 10", "max_iters = 40") + PRINT
 CLASH = "hooks.clip2={use='grad_clip', args={max_norm=2.0}}"
-NO_VAL = "data={train={use='cifar10'}}"
+NO_VAL = "data={train={use='circle'}}"
 KEEPS = "hooks.keeps={use='checkpoint', args={monitor='x', mode='max', top=3}}"
 OFTEN = "hooks.print.points=['after_train_epoch', 'after_val', 'after_run']"
 NEVER = "hooks.print.from='5ep'"
