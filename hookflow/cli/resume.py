@@ -124,7 +124,7 @@ def as_recorded(run_dir: RunDir, folder: Path, changes: Changes) -> Target:
 
     base, facts, file = run_dir.base(), run_dir.describe(), folder / run_dir.pipeline.name
     shuffle = recorded(folder)[1].shuffle if changes.shuffle is None else changes.shuffle
-    loaded = read_pipeline(short(file), changes.overrides, without=changes.without, only=changes.only, recorded=True)
+    loaded = read_pipeline(short(file), changes.overrides, without=changes.without, only=changes.only, base=base)
     plan = valid_plan(loaded, base, shuffle)
     name = f"{run_dir.id} with {' '.join(loaded.overrides) or f'--shuffle {shuffle}'}"
     kept = _kept(facts.get("overrides", []), changes.overrides, None)

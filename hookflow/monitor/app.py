@@ -507,11 +507,7 @@ class MonitorApp(App[Outcome]):
             case "theme":
                 self._next_theme()
             case "mouse":
-                mouse = not self._preferences.settings.mouse
-                self._preferences = self._preferences.changed(mouse=mouse)
-                self._use_mouse()
-                self._say("the mouse is the dashboard's" if mouse else "the mouse is the terminal's: it selects text")
-                self._remember(mouse, "mouse")
+                self._switch_mouse()
             case "remember hidden":
                 self._remember([*self._view.panels.hidden], "hidden")
             case "remember lower":
@@ -527,10 +523,7 @@ class MonitorApp(App[Outcome]):
                 self._copy(text := action.removeprefix("copy text "))
                 self._say(f"copied: {text}")
             case "image":
-                with self._telling("cannot save an image"):
-                    name = time.strftime("screen-%Y%m%d-%H%M%S.svg")
-                    self.save_screenshot(name, str(self._dir.path))
-                    self._say(f"saved {short(self._dir.path / name)}")
+                self._save_image()
             case str() as action if self._player:
                 if why := self._player.obey(action):
                     self._say(why)
@@ -559,6 +552,19 @@ class MonitorApp(App[Outcome]):
 
     def _use_mouse(self) -> None:
         self._write(CLICKS if self._preferences.settings.mouse else NO_MOUSE)
+
+    def _switch_mouse(self) -> None:
+        mouse = not self._preferences.settings.mouse
+        self._preferences = self._preferences.changed(mouse=mouse)
+        self._use_mouse()
+        self._say("the mouse is the dashboard's" if mouse else "the mouse is the terminal's: it selects text")
+        self._remember(mouse, "mouse")
+
+    def _save_image(self) -> None:
+        with self._telling("cannot save an image"):
+            name = time.strftime("screen-%Y%m%d-%H%M%S.svg")
+            self.save_screenshot(name, str(self._dir.path))
+            self._say(f"saved {short(self._dir.path / name)}")
 
     def _write(self, sequence: str) -> None:
         if self._driver is not None:

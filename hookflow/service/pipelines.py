@@ -84,10 +84,10 @@ def read_pipeline(
     *,
     without: Sequence[str] = (),
     only: Sequence[str] = (),
-    recorded: bool = False,
+    base: Path | None = None,
     imports: bool = True,
 ) -> Loaded:
-    """Load a file, or its tables, as `hookflow.pipeline.load.load` does.
+    """Load a file, or its tables, as `hookflow.pipeline.load.load` does. A run records it with the `base` of its files.
 
     Raises UserError with all that is wrong with it, and with what is understood of its components and hooks; unless it
     `imports`, by their source alone.
@@ -96,13 +96,13 @@ def read_pipeline(
     from hookflow.pipeline.load import UnsoundError, load, missing_components
 
     try:
-        return load(source, overrides, without=without, only=only, recorded=recorded)
+        return load(source, overrides, without=without, only=only, recorded=base is not None)
     except UnsoundError as error:
         problems = [*error.problems]
         if error.rest is not None:
-            problems += missing_components(error.rest, error.rest.source.parent)
+            problems += missing_components(error.rest, base or error.rest.source.parent)
             try:
-                compile_pipeline(error.rest, imports=imports)
+                compile_pipeline(error.rest, base, imports=imports)
             except UserError as of_hooks:
                 problems += of_hooks.problems
         raise UserError(sorted(problems, key=by_place)) from None

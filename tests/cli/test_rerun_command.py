@@ -168,6 +168,7 @@ def test_a_run_that_failed_is_looked_into(folder: Path) -> None:
     assert "to the bit" in shown
     assert "grad_norm" in shown
     assert "has done" in rerun(run.id, "--at", "99", code=2)
+    assert "probe.py" not in rerun(run.id, "--at", "8", "--without", "failz", code=2)
 
 
 def test_a_loss_that_is_not_finite_names_a_command_that_works(folder: Path) -> None:
