@@ -141,8 +141,8 @@ class Attempt:
         """Choose the checkpoint, on all ranks the same, and read it."""
         forked = self._run_dir.parent()
         first = partial(_saved, self._store, self._say, self._resume, forked is not None)
-        found = self._consensus.together(first if self._ranks.first else list[Path])
-        saved = [self._back_to] if self._back_to else self._consensus.broadcast_object(found)
+        own = self._consensus.together(first if self._ranks.first else list[Path])
+        saved = [self._back_to] if self._back_to else self._consensus.broadcast_object(own)
         checkpoint, passed_over = newest_good(saved, self._load)
         for line in passed_over if self._ranks.first else ():
             self._say(line, "warn")
