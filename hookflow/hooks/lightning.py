@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,7 +21,7 @@ from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.lightning_trainer import Checkpoint, Groups, Trainer
 from hookflow.hooks.mmengine import CHECKPOINT, ByPoint, as_method, has_base, is_adapted, slots_of
 from hookflow.hooks.mmengine_runner import changed, numbers_of
-from hookflow.hooks.tensors import is_sharded
+from hookflow.hooks.tensors import evaluating, in_mode, is_sharded
 from hookflow.pipeline.registry import missing_package
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ CALLS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 WHILE_PREDICTING = ("after_load_checkpoint", *(point for point in CALLS if "predict" in point), "on_exception")
 EPOCH_END = "on_train_epoch_end"
 """Lightning calls it after the validation of the epoch: see `LightningHook`."""
+EVAL_STARTS = ("on_validation_start", "on_test_start")
+"""The network is in evaluation by then."""
 ENDS_EPOCH = ("after_train_epoch", "after_val", "before_train_epoch", "after_train")
 
 INSTEAD: Mapping[str, str] = {
@@ -220,8 +223,9 @@ class LightningHook(Hook):
             trainer.at(point)
             trainer.epoch_is_over = False
         for name in CALLS[point][0]:
-            for arguments in self._calls(name, trainer, offered):
-                getattr(self.callback, name)(trainer, trainer.lightning_module, *arguments)
+            with evaluating(trainer.run.model) if name in EVAL_STARTS else nullcontext():
+                for arguments in self._calls(name, trainer, offered):
+                    getattr(self.callback, name)(trainer, trainer.lightning_module, *arguments)
         if point == "after_load_checkpoint":
             offered["checkpoint"]["model"] = trainer.loaded
         if point == "after_train_epoch":
@@ -232,8 +236,10 @@ class LightningHook(Hook):
     def _end_epoch(self, trainer: Trainer) -> None:
         if self._epoch_ends:
             self._epoch_ends, trainer.epoch_is_over = False, True
+            validated = trainer.point == "after_val"  # Lightning has put the network back into training by then
             trainer.at("after_train_epoch")
-            self.callback.on_train_epoch_end(trainer, trainer.lightning_module)
+            with in_mode(trainer.run.model, training=True) if validated else nullcontext():
+                self.callback.on_train_epoch_end(trainer, trainer.lightning_module)
 
     def _calls(self, name: str, trainer: Trainer, offered: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Return the arguments of each call of a method at a point."""

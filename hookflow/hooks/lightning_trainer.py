@@ -36,15 +36,42 @@ class Checkpoint(MMEngineCheckpoint):
         return super().__getitem__(key)
 
 
-class Logger:
-    """Logs into the run."""
-
-    group_separator = "/"
+class Experiment:
+    """The methods of TensorBoard's SummaryWriter, which log into the run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None, **_: Any) -> None:
+        self._run.log(tag, scalar_value)
+
+    def add_image(self, tag: str, img_tensor: Any, global_step: int | None = None, **_: Any) -> None:
+        self._run.log_image(tag, img_tensor)
+
+    def add_figure(self, tag: str, figure: Any, global_step: int | None = None, **_: Any) -> None:
+        self._run.log_figure(tag, figure)
+
+    def add_text(self, tag: str, text_string: str, global_step: int | None = None, **_: Any) -> None:
+        self._run.log_text(tag, text_string)
+
+    def add_histogram(self, tag: str, values: Any, global_step: int | None = None, **_: Any) -> None:
+        self._run.log_histogram(tag, values)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"hookflow's view of TensorBoard's SummaryWriter has no {name}")
+
+
+class Logger:
+    """Logs into the run. It is an instance of Lightning's TensorBoardLogger, `kind`, for which callbacks look."""
+
+    group_separator = "/"
+    __class__ = property(lambda self: self._kind)
+
+    def __init__(self, run: Run, kind: type) -> None:
+        self._run, self._kind = run, kind
         self.save_dir = self.log_dir = self.root_dir = str(run.dir)
         self.name, self.version = "", run.dir.name
+        self.experiment = Experiment(run)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         for name, value in metrics.items():
@@ -95,10 +122,10 @@ class FitLoop:
     @property
     def epoch_loop(self) -> Any:
         run = self._trainer.run
-        batches = run.batch_idx + (self._trainer.point != "after_train_iter")
+        train, batches = run.data.get("train"), run.batch_idx + (self._trainer.point != "after_train_iter")
         return SimpleNamespace(
             _batches_that_stepped=self._trainer.global_step,
-            batch_progress=SimpleNamespace(is_last_batch=batches == len(run.data["train"])),
+            batch_progress=SimpleNamespace(is_last_batch=train is not None and batches == len(train)),
             val_loop=SimpleNamespace(_has_run=bool(run.metrics)),
         )
 
@@ -161,7 +188,8 @@ class Trainer:
         self.world_size, self.num_devices, self.num_nodes = run.world, run.world, 1
         self.global_rank = self.local_rank = run.rank
         self.is_global_zero = run.rank == 0
-        self.loggers, self.strategy = [Logger(run)], Strategy(run)
+        self.loggers = [Logger(run, import_module(f"{package}.loggers").TensorBoardLogger)]
+        self.strategy, self._accelerator_connector = Strategy(run), SimpleNamespace(is_distributed=run.world > 1)
         self.logger = self.loggers[0]
         self.lr_scheduler_configs: list[Any] = []
         self.ckpt_path = self.datamodule = None
@@ -181,6 +209,8 @@ class Trainer:
     def state(self) -> Any:
         states = import_module(f"{self.package}.trainer.states")
         fns = {"test": states.TrainerFn.TESTING, "predict": states.TrainerFn.PREDICTING}
+        if "train" not in self.run.data:  # a checkpoint is validated
+            fns["validate"] = states.TrainerFn.VALIDATING
         fn = fns.get(self._stage, states.TrainerFn.FITTING)
         return SimpleNamespace(fn=fn, stage=states.RunningStage(self._stage))
 
@@ -190,8 +220,13 @@ class Trainer:
     predicting = property(lambda self: self._stage == "predict")
 
     @cached_property
-    def lightning_module(self) -> Any:
+    def _module(self) -> Any:
         return _module(import_module(self.package).LightningModule, self)
+
+    @property
+    def lightning_module(self) -> Any:
+        self._module.training = _inner(self.run.model).training
+        return self._module
 
     model = property(lambda self: self.lightning_module)
 
@@ -286,6 +321,8 @@ class Trainer:
         total = SimpleNamespace(ready=self.run.batch_idx + 1)
         return SimpleNamespace(batch_progress=SimpleNamespace(total=total))
 
+    predict_loop = _evaluation_loop
+
     @cached_property
     def accelerator(self) -> Any:
         accelerators = import_module(f"{self.package}.accelerators")
@@ -321,10 +358,13 @@ STAGES: Mapping[str, str] = {"train": "train", "val": "validate", "test": "test"
 """Lightning's names of the stages, by a part of the names of points."""
 
 
+def _inner(model: Any) -> Any:
+    return getattr(model, "module", model) if type(model).__name__ == "DistributedDataParallel" else model
+
+
 def _module(base: type, trainer: Trainer) -> Any:
     """Return a LightningModule that shares parameters, buffers and modules with the run's model, under their names."""
-    model, run = trainer.run.model, trainer.run
-    inner = getattr(model, "module", model) if type(model).__name__ == "DistributedDataParallel" else model
+    run, inner = trainer.run, _inner(trainer.run.model)
 
     def log(self: Any, name: str, value: Any, *_: Any, **__: Any) -> None:
         run.log(name, value)
@@ -333,6 +373,11 @@ def _module(base: type, trainer: Trainer) -> Any:
         for name, value in values.items():
             run.log(name, value)
 
+    def train(self: Any, mode: bool = True) -> Any:
+        if self._modules is inner._modules:  # a copy, such as an average, has modules of its own
+            inner.training = mode
+        return base.train(self, mode)  # type: ignore[attr-defined]
+
     def missing(self: Any, name: str) -> Any:
         try:
             return base.__getattr__(self, name)  # type: ignore[attr-defined]
@@ -340,12 +385,12 @@ def _module(base: type, trainer: Trainer) -> Any:
             return getattr(inner, name)
 
     methods = {"log": log, "log_dict": log_dict, "forward": lambda self, *args, **kwargs: inner(*args, **kwargs)}
-    methods |= {"optimizers": lambda self, *_, **__: run.optimizer, "__getattr__": missing}
-    kind = type("Module", (base,), methods)
+    methods |= {"optimizers": lambda self, *_, **__: run.optimizer, "train": train, "__getattr__": missing}
+    own = {name: getattr(inner, name) for name in ("hparams", "example_input_array") if hasattr(inner, name)}
+    kind = type("Module", (base,), methods | own)
     module: Any = kind()
     for shared in ("_parameters", "_buffers", "_modules"):
         module.__dict__[shared] = inner.__dict__[shared]
     module._device = run.device
-    module.training = inner.training
     module._trainer = trainer
     return module

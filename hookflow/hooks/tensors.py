@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -84,15 +84,20 @@ def by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put every module into evaluation, and each back into the mode that it had: one that was frozen stays frozen."""
+def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Put every module into training or evaluation, and each back into its mode: one that was frozen stays frozen."""
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    model.train(training)
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module, before in modes:
+            module.training = before
+
+
+def evaluating(model: nn.Module) -> AbstractContextManager[None]:
+    """Put every module into evaluation, and each back into the mode that it had."""
+    return in_mode(model, training=False)
 
 
 def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -22,6 +22,7 @@ with warnings.catch_warnings():
         ModelCheckpoint,
         StochasticWeightAveraging,
     )
+    from pytorch_lightning.loggers import TensorBoardLogger
 
 __all__ = [
     "EMAWeightAveraging",
@@ -179,7 +180,7 @@ SEEN: list[tuple[Any, ...]] = []
 
 
 class Recorder(Callback):
-    """Record every call with the counters, the stage, the numbers given, and the loss that is monitored."""
+    """Record every call with the counters, the stage, the mode, the numbers given, and the loss that is monitored."""
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         if stage == "predict":
@@ -190,7 +191,7 @@ class Recorder(Callback):
 
 def _method(name: str) -> Any:
     def method(self: Any, trainer: Any, module: Any, *offered: Any, **_: Any) -> None:
-        place = (trainer.current_epoch, trainer.global_step, trainer.should_stop, module.device.type)
+        place = (trainer.current_epoch, trainer.global_step, trainer.should_stop, module.device.type, module.training)
         numbers = [each for each in offered if isinstance(each, int)][:1] if "batch" in name else []
         loss = trainer.callback_metrics.get("val_loss") if name.endswith(("epoch_end", "validation_end")) else None
         kinds = [type(each).__name__ for each in offered[:1]]
@@ -202,6 +203,18 @@ def _method(name: str) -> Any:
 for _name in vars(Callback):
     if _name.startswith("on_") and not any(each in _name for each in ("sanity", "zero_grad", "checkpoint")):
         setattr(Recorder, _name, _method(_name))
+
+
+class Draws(Callback):
+    """Log by TensorBoard's writer, and look at the network in evaluation."""
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        assert isinstance(trainer.logger, TensorBoardLogger)
+        module.eval()
+        trainer.logger.experiment.add_scalar("evaluated", float(not trainer.run.model.training), global_step=3)
+        module.train()
+        trainer.logger.experiment.add_image("noise", torch.rand(3, 4, 4), global_step=trainer.global_step)
+        trainer.logger.experiment.add_histogram("weights", module.weight, trainer.global_step)
 
 
 class Stops(Callback):

@@ -177,12 +177,17 @@ def test_they_log_into_the_run(here: Any) -> None:
     rates = 'hooks.rates={use="lightning:LearningRateMonitor", args={logging_interval="epoch", log_momentum=true}}'
     stats = 'hooks.stats={use="lightning:DeviceStatsMonitor"}'
     speed = 'hooks.speed={use="lightning:ThroughputMonitor", args={batch_size_fn={use="tests.hooks.pl_training:size"}}}'
-    run_dir = here(rates, stats, speed)
+    run_dir = here(rates, stats, speed, 'hooks.checkpoint={use="checkpoint"}')
+    for split in ("val", "test"):
+        with_checkpoint(Trainer.evaluate, run_dir, run_dir.checkpoints / "last", split, (), print, single=True)
     assert [*logged(run_dir, "lr-SGD").values()] == [0.1, 0.1]
     assert [*logged(run_dir, "lr-SGD-momentum").values()] == [0.9, 0.9]
     names = {name for record in records(run_dir, "scalars") for name in record["v"]}  # type: ignore[attr-defined]
     assert any(name.startswith("DeviceStatsMonitor.on_validation_batch_start/cpu_percent") for name in names)
     assert any(name == "validate/samples" for name in names)
+    run_dir = here('hooks.draws={use="tests.hooks.pl_training:Draws"}')
+    assert [*logged(run_dir, "evaluated").values()] == [1.0]
+    assert {each["name"] for kind in ("image", "histogram") for each in records(run_dir, kind)} == {"noise", "weights"}
 
 
 def test_they_write_checkpoints_that_lightning_reads(here: Any) -> None:
