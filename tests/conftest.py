@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,7 +103,8 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
     for module in (launch, hook_process):
         module.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Spawned})  # type: ignore[assignment]
-    main.gc = SimpleNamespace(**{**vars(gc), "freeze": lambda: None, "unfreeze": lambda: None})  # type: ignore[assignment]
+    main.seldom_collected = lambda: nullcontext(lambda: None)  # type: ignore[assignment]
+    main.gc = SimpleNamespace(**{**vars(gc), "unfreeze": lambda: None})  # type: ignore[assignment]
     compiling.Inspection = _inspected  # type: ignore[assignment,misc]
     if has := config.getoption("--bf16"):
         os.environ[sitecustomize.VARIABLE] = has

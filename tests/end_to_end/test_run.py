@@ -159,9 +159,14 @@ def test_a_reader_that_goes_away_ends_no_run(tmp_path: Path) -> None:
 
 
 def test_no_two_processes_train_in_one_directory(tmp_path: Path) -> None:
-    done = hookflow("run", str(TOY), "--ui=json", cwd=tmp_path)
+    (go_on := tmp_path / "go on").touch()
+    waits = f'--set=hooks.waits={{use="{TOY.parent}/watchers.py:WaitsFor", args={{file="{go_on}"}}}}'
+    done = hookflow("run", str(TOY), "--ui=json", waits, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, only_run(tmp_path).events.read_text()), "the log, line by line"
+    go_on.unlink()
     both = [hookflow_begun("run", "--resume", "--ui=none", "--set=run.max_epochs=6", cwd=tmp_path) for _ in range(2)]
+    wait_for(lambda: any(child.poll() is not None for child in both), "the refusal of the second")
+    go_on.touch()
     said = [child.communicate(timeout=LIMIT)[1] for child in both]
     assert sorted(child.returncode for child in both) == [0, 2]
     assert "is already running" in "".join(said)
