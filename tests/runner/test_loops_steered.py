@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pytest
 import torch
@@ -238,7 +238,16 @@ class Evaluating(Net):
         self.eval()
 
 
-@pytest.mark.parametrize(("net", "frozen"), [("Frozen", "['body.1']"), ("Evaluating", "[]")])
+class KeepsNorms(Net):
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        self.body[1].eval()
+        return self
+
+
+@pytest.mark.parametrize(
+    ("net", "frozen"), [("Frozen", "['body.1']"), ("KeepsNorms", "['body.1']"), ("Evaluating", "[]")]
+)
 def test_what_comes_frozen_stays_so_and_a_net_in_evaluation_as_a_whole_is_trained(
     trained: Trained, net: str, frozen: str
 ) -> None:

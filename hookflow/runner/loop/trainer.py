@@ -199,8 +199,10 @@ class Trainer:
             undoing.callback(self._checkpoints.abandon)
             self._context.module_hooks.attach(compiled=bool(mode))
             for model in parts.models.values():
-                if not model.training:
-                    model.train()  # a model that comes in evaluation as a whole; what is frozen in it is another matter
+                frozen = [module for module in model.modules() if not module.training] if model.training else []
+                model.train()  # its own train() may keep parts in evaluation, as those of MMDetection do
+                for module in frozen:
+                    module.training = False
             undoing.enter_context(register_hooks(parts, engine, self.state))
             try:
                 with only_showable():
