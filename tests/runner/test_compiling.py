@@ -17,6 +17,7 @@ from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics import precision
 from hookflow.runner.numerics.precision import in_precision
 from hookflow.runner.process.launch import start
+from hookflow.zoo.airbench import AirNet
 from tests.conftest import NewRun, Trained, messages, reason
 from tests.runner.by_hand import Ran, hook, ran
 from tests.runner.same import assert_same, final_state
@@ -164,3 +165,14 @@ def test_gradients_accumulate_outside_of_the_memory_of_cuda_graphs(
     for module in (precision, update):
         monkeypatch.setattr(module, "records_graphs", lambda device, compiled: True)
     assert_same(final_state(trained(accumulates))["model"], final_state(plain)["model"])
+
+
+@pytest.mark.long
+def test_the_gradients_of_the_shipped_net_are_finite_in_bf16() -> None:
+    """Those of `amax` are not: 0 / 0 where what it has compared is computed anew."""
+    model = AirNet((8, 8, 8))
+    model.compile()
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(torch.randn(32, 3, 32, 32))
+    logits.float().square().mean().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)

@@ -170,6 +170,8 @@ def test_the_backend_fits_the_device() -> None:
     assert backend_of(asked["nccl"], GPU, here) == "nccl"
     with pytest.raises(UserError, match="this run computes on cpu"):
         backend_of(asked["nccl"], CPU, here)
+    with pytest.raises(UserError, match="FSDP cannot gather its shards on a GPU by gloo"):
+        backend_of(DistributedSection(strategy="fsdp", backend="gloo"), GPU, here)
 
 
 def test_synchronised_batch_norms_keep_their_state_and_names() -> None:

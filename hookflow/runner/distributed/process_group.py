@@ -80,4 +80,7 @@ def backend_of(section: DistributedSection, device: torch.device, place: Locate)
     if section.backend == "nccl" and device.type != "cuda":
         message = f'distributed.backend = "nccl" requires CUDA, and this run computes on {device.type}'
         raise UserError(Problem(message, place("distributed.backend"), '"auto" takes what fits the device'))
+    if section.backend == "gloo" and section.strategy == "fsdp" and device.type == "cuda":
+        message = "FSDP cannot gather its shards on a GPU by gloo: PyTorch 2.11 ends with a segmentation fault"
+        raise UserError(Problem(message, place("distributed.backend"), 'use "nccl", or strategy = "ddp"'))
     return section.backend
