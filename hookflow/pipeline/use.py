@@ -352,8 +352,8 @@ def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
 
 
 def imported_files() -> list[str]:
-    """Return the files that `import_file` has imported, in that order."""
-    return [str(path) for name, path in _imported.items() if name in sys.modules]
+    """Return the files that `import_file` has imported, in that order, but for those that are gone since."""
+    return [str(path) for name, path in _imported.items() if name in sys.modules and path.is_file()]
 
 
 def _fail_import(shown: str, error: BaseException, where: Where | None) -> NoReturn:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.pipeline.use import module_file, refer
+from hookflow.pipeline.use import import_file, imported_files, module_file, refer
 
 HERE = Where("p.toml", 3)
 SHORT = {"path": "pathlib:Path", "parts": "pathlib:PurePath.parts"}
@@ -124,3 +124,11 @@ def test_a_failed_import_is_shown_once_for_all_places_that_need_it(tmp_path: Pat
     shown = UserError([*problems, Problem("other"), Problem("other")])
     assert str(shown) == f'p.toml:3: "./mine.py" cannot be imported: ImportError: install x\n    {hint}\nother\nother'
     assert shown.to_json()[0]["hint"] == hint
+
+
+def test_a_file_that_is_gone_is_left_out_of_what_other_processes_import(tmp_path: Path) -> None:
+    (file := tmp_path / "gone.py").touch()
+    import_file(file, str(file), None)
+    assert str(file) in imported_files()
+    file.unlink()
+    assert str(file) not in imported_files()
