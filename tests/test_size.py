@@ -11,7 +11,7 @@ FILES = {path: path.read_text("utf-8") for path in sorted((ROOT / "hookflow").rg
 TREES = {path: ast.parse(text) for path, text in FILES.items()}
 MOST_FILES = 250
 MOST_LINES = 53_776
-MOST_TEST_LINES = 41_784
+MOST_TEST_LINES = 41_792
 MOST_PARAMETERS = 8
 """Of a constructor, built-in hooks aside: their arguments are those of a table in the pipeline."""
 MOST_SMALL = 10
