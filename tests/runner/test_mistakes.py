@@ -104,7 +104,7 @@ def test_the_dashboard_leaves_by_itself(mistaken: Path, tmp_path: Path) -> None:
     try:
         assert terminal.finish() == 2
         assert terminal.mode == terminal.cooked
-        printed = terminal.output.decode()
+        printed = terminal.output.decode().rpartition("\x1b[?1049l")[2]  # once the dashboard has left the screen
         assert printed.count('"lr" must be a number') == 1
         assert f"{mistaken}:{LINE}:10: " in printed.replace("\r\n", "\n")
     finally:
