@@ -58,14 +58,14 @@ def progress(scene: Scene, width: int) -> Strip:
         newest = scene.entry.text if scene.entry else "importing torch, building the model and the data"
         return row(width, (f" {scene.health.condition}: ", "dim"), (fit(newest, max(width - 13, 1)), ""))
     done = state.it / state.total_iters if state.total_iters else 0.0
-    eta = "ended" if state.end or scene.health.over else "–"
-    if scene.health.condition in ("running", "paused"):  # else the pace says nothing of now
-        eta = pace.left or eta
+    is_now = scene.health.condition in ("running", "paused")  # else the pace says nothing of now
+    eta = (is_now and pace.left) or "–"
     speed: list[Part] = [f"{pace.iters_per_s:6.1f} it/s", "  "]
     if width >= 100:
         unknown = pace.iters_per_s and not pace.samples_per_s  # the number of examples in a batch is unknown
         speed += [f"{'–' if unknown else many(pace.samples_per_s):>5} samples/s", "  "]
-    left_over: list[Part] = [("ETA ", "dim"), (f"{eta:>10} ", "strong")]
+    over = state.end or scene.health.over
+    left_over: list[Part] = [] if over else [("ETA ", "dim"), (f"{eta:>10} ", "strong")]
     if run.get("max_epochs"):
         word = "epoch" if width >= 76 else "ep"
         whole = f"{word} {state.epoch:>{len(str(run['max_epochs']))}}/{run['max_epochs']}"
