@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 FILES = {path: path.read_text("utf-8") for path in sorted((ROOT / "hookflow").rglob("*.py"))}
 TREES = {path: ast.parse(text) for path, text in FILES.items()}
 MOST_FILES = 250
-MOST_LINES = 53_776
+MOST_LINES = 53_780
 MOST_TEST_LINES = 41_792
 MOST_PARAMETERS = 8
 """Of a constructor, built-in hooks aside: their arguments are those of a table in the pipeline."""

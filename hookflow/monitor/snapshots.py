@@ -99,12 +99,12 @@ def folder() -> Path:
 class Snapshots:
     """The snapshots of one log, in a file of their own to which readers of the log append.
 
-    What a reader leaves out makes another state: each `way` of reading has a file.
+    A `reader` that leaves other records out has other states, and so a file of its own.
     """
 
-    def __init__(self, log: Path, way: str = "") -> None:
+    def __init__(self, log: Path, reader: str = "") -> None:
         self._log = log
-        self._path = folder() / sha256(os.fsencode(log.resolve()) + way.encode()).hexdigest()[:32]
+        self._path = folder() / sha256(os.fsencode(log.resolve()) + reader.encode()).hexdigest()[:32]
         self._places: dict[int, tuple[int, int, bytes]] = {}  # by bytes of the log: where it begins, size, checksum
         self._end = 0
         with suppress(OSError), open_regular(self._path) as file:

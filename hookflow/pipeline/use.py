@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
 from datetime import date, time
-from functools import partial
+from functools import lru_cache, partial
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from itertools import chain, count
@@ -43,11 +43,17 @@ def module_file(module: str) -> Path | None:
     for part in rest:
         if spec is None:
             break
-        # Of the last part alone: a package without __init__.py would look for its parent among the imported modules.
+        # The last part alone: a package without __init__.py would look for its parent among the imported modules.
         spec, seen = PathFinder.find_spec(part, spec.submodule_search_locations), f"{seen}.{part}"
     if spec is None:
         raise ModuleNotFoundError(name=seen)
     return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+
+
+@lru_cache(maxsize=16)  # of one check: several parts of a pipeline lie in one file, and each is looked up twice
+def _parsed(source: bytes) -> ast.Module:
+    with warnings.catch_warnings(action="ignore"):  # who imports the file is warned
+        return ast.parse(source)
 
 
 def parse_file(file: Path) -> ast.Module:
@@ -55,9 +61,7 @@ def parse_file(file: Path) -> ast.Module:
     try:
         if (size := file.stat().st_size) > LARGEST:
             raise SyntaxError(f"the file has {size:,} bytes, and no more than {LARGEST:,} are parsed")
-        data = file.read_bytes()
-        with warnings.catch_warnings(action="ignore"):  # who imports the file is warned
-            return ast.parse(data)
+        return _parsed(file.read_bytes())
     except ValueError as error:
         raise SyntaxError(str(error)) from None
     except (RecursionError, MemoryError):
