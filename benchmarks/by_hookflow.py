@@ -17,7 +17,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.process.launch import prepare
 from hookflow.runner.process.main import train as carry_out
-from hookflow.writers.base import Writer
+from hookflow.writers import Writer
 
 HERE = Path(__file__).resolve()
 

@@ -30,8 +30,8 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from hookflow.errors import Where
-from hookflow.events.columns import series
 from hookflow.events.log import Tail
+from hookflow.events.packing import series
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse

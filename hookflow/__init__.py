@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
     from hookflow.runner.data.source import Source
     from hookflow.runner.loop.task import Task
-    from hookflow.writers.base import Writer
+    from hookflow.writers import Writer
 
 __all__ = ["Hook", "Run", "Source", "Task", "UserError", "Writer", "__version__", "load", "load_run", "runs", "train"]
 
@@ -30,7 +30,7 @@ _MODULES = {
     "Source": "hookflow.runner.data.source",
     "Task": "hookflow.runner.loop.task",
     "UserError": "hookflow.errors",
-    "Writer": "hookflow.writers.base",
+    "Writer": "hookflow.writers",
     "load": "hookflow.api.pipeline",
     "load_run": "hookflow.api.recorded",
     "runs": "hookflow.api.recorded",

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self, TextIO
 from urllib.parse import quote, quote_plus
@@ -242,14 +243,6 @@ def _stroke(dots: int) -> str:
     return "/" if slope > 0.5 else "\\" if slope < -0.5 else "|" if len(rows) > 2 else "="
 
 
-def _unknown(error: UnicodeError) -> tuple[str | bytes, int]:
-    return _substituted(error, keeps=False)
-
-
-def _kept(error: UnicodeError) -> tuple[str | bytes, int]:
-    return _substituted(error, keeps=True)
-
-
 def _substituted(error: UnicodeError, *, keeps: bool) -> tuple[str | bytes, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -266,8 +259,8 @@ def _substituted(error: UnicodeError, *, keeps: bool) -> tuple[str | bytes, int]
 ASCII, ASCII_AND_TEXTS = "hookflow.ascii", "hookflow.ascii-and-texts"
 """Error handlers: a character that is not in the table is "?", or goes as UTF-8, as it is of the user's own texts."""
 
-codecs.register_error(ASCII, _unknown)
-codecs.register_error(ASCII_AND_TEXTS, _kept)
+codecs.register_error(ASCII, partial(_substituted, keeps=False))
+codecs.register_error(ASCII_AND_TEXTS, partial(_substituted, keeps=True))
 
 
 def is_plain(environ: Mapping[str, str]) -> bool:

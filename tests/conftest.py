@@ -27,8 +27,8 @@ from hypothesis import HealthCheck, settings
 
 from hookflow import text
 from hookflow.events import run_lock
-from hookflow.events.columns import unpack
 from hookflow.events.log import Tail
+from hookflow.events.packing import unpack
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.graph.points import POINTS, Points

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from hookflow.events.percentiles import BINS
+from hookflow.events.packing import BINS
 from hookflow.events.records import PHASES, Record
 from tests.garbling import ODD
 

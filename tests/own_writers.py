@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hookflow.writers.base import Writer
+from hookflow.writers import Writer
 
 
 class Notes(Writer):

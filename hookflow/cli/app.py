@@ -33,7 +33,7 @@ def _quoted() -> Iterator[None]:
 
 
 TRAIN = (
-    *("new.new", "run.run", "fork.fork", "rerun.rerun", "sweep.sweep", "control.ctl", "control.stop"),
+    *("new.new", "run.run", "run.fork", "rerun.rerun", "sweep.sweep", "control.ctl", "control.stop"),
     *("evaluate.val", "evaluate.test", "evaluate.predict"),
 )
 RUNS = (
@@ -47,8 +47,6 @@ COMMANDS = {
 }
 """Modules and functions of the commands, by the panel of `--help`; a command is called as its function is."""
 PLACES = {place.split(".")[1]: (panel, place) for panel, places in COMMANDS.items() for place in places}
-RENAMED = {"diff": "compare"}
-"""Commands by their former names, which `--help` leaves out."""
 
 
 def function_of(command: str) -> Callable[..., Any]:
@@ -62,18 +60,16 @@ class OnDemand(Mapping[str, Any]):
     """The commands by name, each made at its first use."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in PLACES.keys() | RENAMED:
-            raise KeyError(name)
-        known = RENAMED.get(name, name)
+        panel, _ = PLACES[name]
         alone = typer.Typer(add_completion=False, rich_markup_mode=app.rich_markup_mode, **SETTINGS)
-        alone.command(name, rich_help_panel=PLACES[known][0], hidden=name != known)(function_of(known))
+        alone.command(name, rich_help_panel=panel)(function_of(name))
         return typer.main.get_command(alone)
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*PLACES, *RENAMED))
+        return iter(PLACES)
 
     def __len__(self) -> int:
-        return len(PLACES) + len(RENAMED)
+        return len(PLACES)
 
 
 class Commands(TyperGroup):

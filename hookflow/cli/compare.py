@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.output import RunsFolder, columns, echo, echo_json
+from hookflow.cli.output import RunsFolder, brief, columns, echo, echo_json, with_deltas
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import ms, number, signed
 
@@ -54,7 +54,7 @@ def compare(
     """
     from hookflow.graph.plan import difference
     from hookflow.monitor.compare import LETTERS, Side
-    from hookflow.service.pipelines import open_target
+    from hookflow.service.pipelines import difference_lines, open_target
 
     if not 2 <= len(targets) <= len(LETTERS):
         message = f"compares 2 to {len(LETTERS)} pipelines or runs, and there are {len(targets)}"
@@ -73,8 +73,6 @@ def compare(
 
         echo(as_html(opened, results, every).removesuffix("\n"))
     else:
-        from hookflow.cli.difference_text import difference_lines
-
         for each, result in zip(others, results, strict=True):
             echo("\n".join(difference_lines(first, each, result)) + "\n" * (len(others) > 1))
         if len(sides) > 1:
@@ -103,7 +101,6 @@ def _runs_as_data(sides: Sequence[Side]) -> dict[str, Any]:
 
 def _print_runs(sides: Sequence[Side]) -> None:
     """Print what differs between runs beyond their pipelines, and what came of them."""
-    from hookflow.cli.difference_text import brief, with_deltas
     from hookflow.monitor.compare import LETTERS
 
     facts = _runs_as_data(sides)
@@ -129,7 +126,6 @@ def _print_runs(sides: Sequence[Side]) -> None:
 
 
 def _times(sides: Sequence[Side]) -> Iterator[tuple[str, ...]]:
-    from hookflow.cli.difference_text import with_deltas
     from hookflow.monitor.compare import WHOLE, times
 
     rows = times(sides)
@@ -144,9 +140,9 @@ def _print_curves(sides: Sequence[Side]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from hookflow.cli.difference_text import WIDTH
     from hookflow.monitor.compare import metrics_of, names_of
     from hookflow.monitor.panels.compare import curves
+    from hookflow.service.pipelines import WIDTH
 
     names = dict.fromkeys([*metrics_of([side.state for side in sides])[:1], "loss"])
     console = Console(no_color="NO_COLOR" in os.environ, highlight=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hookflow.cli.difference_text import brief, difference_lines, with_deltas, written
+from hookflow.cli.output import brief, with_deltas
 from hookflow.cli.report import CHARTS, FEWEST, MOST, POINTS, lines_of, points
 from hookflow.cli.report_html import curves, escaped, page, pre, scrolled, table
 from hookflow.cli.show import at_time
@@ -16,7 +16,7 @@ from hookflow.monitor.compare import LETTERS, WHOLE, Side, changed_keys, metrics
 from hookflow.monitor.health import judge
 from hookflow.monitor.series import Series, in_order
 from hookflow.numbers import ms, number, signed, span
-from hookflow.service.pipelines import Target
+from hookflow.service.pipelines import Target, difference_lines, written
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def _write_tensorboard(run: RunDir, folder: Path) -> None:
         raise UserError(missing)
     from hookflow.events.reading import read_regular
     from hookflow.runner.logging.writers import History
-    from hookflow.writers.builtin import TensorBoardWriter
+    from hookflow.writers import TensorBoardWriter
 
     try:
         if any(folder.glob("*tfevents*")):

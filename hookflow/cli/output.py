@@ -106,6 +106,18 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "", width: int | None =
     return lines
 
 
+def brief(value: Any) -> str:
+    """Return a value of the environment on one short line."""
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return "-" if value is None or not text else textwrap.shorten(text, 40, placeholder=" …")
+
+
+def with_deltas(cells: Sequence[str], deltas: Sequence[str]) -> tuple[str, ...]:
+    """Return the cells of runs, beside each but the first its difference from that."""
+    first, *others = cells
+    return first, *(cell for pair in zip(others, deltas, strict=True) for cell in pair)
+
+
 SELECTION = "Which hooks, in what order"
 """The panel of `--help` for what changes a pipeline from outside."""
 

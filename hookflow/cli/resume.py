@@ -157,10 +157,10 @@ def _key(override: str) -> tuple[str, ...]:
 
 def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: bool) -> None:
     """Show what differs. Raises UserError with each change that a run cannot make once it has a checkpoint."""
-    from hookflow.cli.difference_text import difference_lines
     from hookflow.events.rundir import run_argument
     from hookflow.graph.plan import difference
     from hookflow.runner.checkpoint.resume_rules import May, changed_hooks, changes_since
+    from hookflow.service.pipelines import difference_lines
 
     if now is then:
         return

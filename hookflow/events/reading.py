@@ -19,8 +19,7 @@ from typing import Annotated, Any, BinaryIO, Literal, Union, cast, get_args, get
 from pydantic_core import PydanticCustomError, SchemaValidator, ValidationError, from_json
 from pydantic_core import core_schema as schema
 
-from hookflow.events.columns import stamps
-from hookflow.events.percentiles import BINS
+from hookflow.events.packing import BINS, stamps
 from hookflow.events.records import (
     TEXT_LIMIT,
     Acknowledged,

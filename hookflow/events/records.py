@@ -35,7 +35,7 @@ ROWS = 4096
 """Rows that a record of scalars has at most."""
 
 Column = float | list[float] | dict[str, float]
-"""The numbers of one name in the rows of a record of scalars: see `hookflow.events.columns`."""
+"""The numbers of one name in the rows of a record of scalars: see `hookflow.events.packing`."""
 
 Stage = Literal["start", "train", "val", "test", "save", "paused", "end"]
 Level = Literal["info", "warn", "error"]

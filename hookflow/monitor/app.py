@@ -34,7 +34,7 @@ from hookflow.events.log import CHUNK
 from hookflow.events.records import Trace
 from hookflow.events.rundir import Life, RunDir, delete_run, short
 from hookflow.graph.plan import Plan
-from hookflow.monitor import pointer
+from hookflow.monitor import machine, pointer
 from hookflow.monitor.charts import Pixels, half_blocks, read_image
 from hookflow.monitor.compare import Side
 from hookflow.monitor.feed import Live, Player, Recording
@@ -56,7 +56,6 @@ from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.settings import Preferences
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import THEMES, ThemeName, row, use
-from hookflow.monitor.terminal import CLICKS, NO_MOUSE, announcement, clipboard, exit_on_hang_up
 from hookflow.monitor.trace import Traced, read_trace
 from hookflow.monitor.view import Line, Notice, Scene, View
 from hookflow.numbers import plural
@@ -219,7 +218,7 @@ class MonitorApp(App[Outcome]):
         for name in (signal.SIGTERM, signal.SIGHUP):  # Textual leaves the terminal as it is on these
             loop.add_signal_handler(name, self.exit, Outcome.DETACHED)
         if not self.is_headless and sys.__stdin__ is not None:
-            exit_on_hang_up(sys.__stdin__.fileno())
+            machine.exit_on_hang_up(sys.__stdin__.fileno())
             loop.add_signal_handler(signal.SIGCONT, self._go_on)
             if (stop := getattr(self._driver, "_sigtstp_application", None)) is not None:
                 loop.add_signal_handler(signal.SIGTSTP, stop)  # a signal handler might wait for a paint's own lock
@@ -551,7 +550,7 @@ class MonitorApp(App[Outcome]):
         self._remember(name, "theme")
 
     def _use_mouse(self) -> None:
-        self._write(CLICKS if self._preferences.settings.mouse else NO_MOUSE)
+        self._write(machine.CLICKS if self._preferences.settings.mouse else machine.NO_MOUSE)
 
     def _switch_mouse(self) -> None:
         mouse = not self._preferences.settings.mouse
@@ -574,7 +573,7 @@ class MonitorApp(App[Outcome]):
         if not text:
             self._say("there is nothing to copy here")
             return
-        self._write(clipboard(text))
+        self._write(machine.clipboard(text))
         lines = text.count("\n") + 1
         self._say(f"copied {lines} {plural(lines, 'line')}")
 
@@ -582,7 +581,7 @@ class MonitorApp(App[Outcome]):
         """Let the terminal announce an end, a failure or a stall that comes while the run is watched."""
         before, self._condition = self._condition, health.condition
         if before in ALIVE and health.occasion in self._preferences.settings.notify:
-            self._write(announcement(self._dir, health) * (before != health.condition))
+            self._write(machine.announcement(self._dir, health) * (before != health.condition))
 
     def _remember(self, value: Any, *key: str) -> None:
         with self._telling("not remembered"):

@@ -12,7 +12,7 @@ from itertools import accumulate, islice, pairwise
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
-from hookflow.events.percentiles import add_packed, bin_of, percentile
+from hookflow.events.packing import add_packed, bin_of, percentile
 from hookflow.events.records import PHASES, Frame, OnDevice
 from hookflow.graph.plan import Binding, Plan
 from hookflow.numbers import ms, rough

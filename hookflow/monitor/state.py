@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hookflow.events import records
-from hookflow.events.columns import series
+from hookflow.events.packing import series
 from hookflow.events.records import KINDS, LATE, VERSION
 from hookflow.graph.plan import Plan
 from hookflow.metric_mode import Mode, mode_by_name

@@ -109,10 +109,10 @@ WRITERS = Registry(
     "writer",
     "hookflow.writers",
     {
-        "csv": "hookflow.writers.builtin:CSVWriter",
-        "mlflow": "hookflow.writers.builtin:MLflowWriter",
-        "tensorboard": "hookflow.writers.builtin:TensorBoardWriter",
-        "wandb": "hookflow.writers.builtin:WandbWriter",
+        "csv": "hookflow.writers:CSVWriter",
+        "mlflow": "hookflow.writers:MLflowWriter",
+        "tensorboard": "hookflow.writers:TensorBoardWriter",
+        "wandb": "hookflow.writers:WandbWriter",
     },
 )
 COMPONENTS = (MODELS, DATA, TASKS, WRITERS)

@@ -1,22 +1,24 @@
-"""Pipelines for commands and the Python API: read and compiled from a file, or recorded by a run."""
+"""Pipelines for commands and the Python API: read and compiled from a file, or recorded by a run; and compared."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import Problem, UserError, by_place, first_few, nearest
 from hookflow.graph.schedule import window_is_empty
 from hookflow.pipeline.condition import METRICS, parse_condition
+from hookflow.pipeline.source_map import as_toml
 from hookflow.text import print_error
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
     from hookflow.graph.forecast import Forecast
-    from hookflow.graph.plan import Binding, Plan
+    from hookflow.graph.plan import Binding, Change, Difference, Plan
     from hookflow.graph.points import Points
     from hookflow.pipeline.load import Loaded, PipelineSource, Said
 
@@ -184,6 +186,62 @@ def open_target(
     loaded = read_pipeline(path, overrides, without=without, only=only, imports=imports)
     plan = compile_pipeline(loaded, shuffle=shuffle, imports=imports)
     return Target(str(path), loaded, plan, path.parent, imports=imports)
+
+
+WIDTH = 100
+"""Characters of a line about a difference."""
+
+
+def difference_lines(old: Target, new: Target, result: Difference) -> Iterator[str]:
+    """Yield what differs, as `hookflow compare` shows it."""
+    if not result:
+        yield f"{old.name} and {new.name} amount to the same"
+        return
+    yield f"- {old.name}"
+    yield f"+ {new.name}"
+    hooks = [
+        f"{sign} {hook.name}  {hook.use}({hook.written_args})"
+        for sign, target, names in (("-", old, result.hooks_removed), ("+", new, result.hooks_added))
+        for hook in map(target.plan.hook, names)
+    ]
+    bound = (("-", result.unbound), ("+", result.bound))
+    points = [(f"{sign} {hook}", at) for sign, by_hook in bound for hook, at in by_hook.items()]
+    changed = (("-", result.edges_removed), ("+", result.edges_added))
+    edges = [(f"{sign} {edge.first} → {edge.then}", edge.points) for sign, arrows in changed for edge in arrows]
+    for title, lines in (
+        ("keys", _keys(result.keys)),
+        ("hooks", hooks),
+        ("fire at", _at(points)),
+        ("edges", _at(edges)),
+        ("order", [line for t in result.order for line in (t.point, *_order("-", t.old), *_order("+", t.new))]),
+    ):
+        if shown := list(lines):
+            yield f"\n{title}"
+            yield from (f"  {line}" for line in shown)
+
+
+def _keys(changes: Sequence[Change]) -> Iterator[str]:
+    width = max((len(change.key) for change in changes), default=0)
+    for change in changes:
+        old, new = written(change.old), written(change.new)
+        if width + len(old) + len(new) + 8 <= WIDTH:
+            yield f"{change.key:<{width}}  {old} → {new}"
+        else:
+            yield from (change.key, f"  - {old}", f"  + {new}")
+
+
+def _at(points: Iterable[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    for subject, names in points:
+        yield from textwrap.wrap(f"{subject} at {', '.join(names)}", WIDTH, subsequent_indent="    ")
+
+
+def _order(sign: str, hooks: Sequence[str]) -> list[str]:
+    return textwrap.wrap(f"  {sign} {' → '.join(hooks)}", WIDTH, subsequent_indent="      ")
+
+
+def written(value: Any) -> str:
+    """Return the value of a key as TOML; "nothing" where a pipeline lacks it."""
+    return "nothing" if value is None else as_toml(value)
 
 
 def warn_unknown(plan: Plan) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.events.columns import unpack
 from hookflow.events.log import event_log
+from hookflow.events.packing import unpack
 from hookflow.events.reading import open_regular, read_regular
 from hookflow.events.rundir import RunDir, all_runs, short
 

@@ -2,6 +2,7 @@
 
 A sweep is a folder beside its runs, `runs/<name>/sweep-<date>-<time>-<digits>/`: `sweep.json`, the pipeline, and a file
 for each trial. Each process that executes trials writes the files of its own trials alone, so tasks of Slurm share it.
+A study of optuna is built from these files each time.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import random
 import secrets
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from subprocess import Popen
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tomli
 
@@ -34,20 +35,129 @@ from hookflow.numbers import number
 from hookflow.pipeline.layers import Override
 from hookflow.pipeline.load import Loaded, dump
 from hookflow.pipeline.registry import missing_package
-from hookflow.pipeline.schema import SweepSection
+from hookflow.pipeline.schema import SweepRange, SweepSection
 from hookflow.pipeline.source_map import as_toml, flat, split_key
 from hookflow.runner.distributed.failures import ChildExit
 from hookflow.runner.process.launch import cores, new_run, start
 from hookflow.runner.process.signals import SIGNALS
-from hookflow.service import sweep_trials
 from hookflow.service.pipelines import read_pipeline, valid_plan
 from hookflow.service.runs import failure_report
-from hookflow.service.sweep_trials import State, Trial, drawn, ends_of, suggest
 from hookflow.text import print_error
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
 
 PREFIX = "sweep-"
 PERIOD = 0.2
 """Seconds between looks at the trials that train."""
+
+State = Literal["waiting", "running", "finished", "pruned", "interrupted", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A trial: its values by key, its run (a path), and what came of it: the best `value`, or the reason of a failure.
+
+    `points` are the values of the metric so far, one a validation.
+    """
+
+    number: int
+    values: dict[str, Any] = field(default_factory=dict)
+    state: State = "waiting"
+    run: str = ""
+    value: float | None = None
+    reason: str = ""
+    points: list[float] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        return self.state in ("finished", "pruned")
+
+    @property
+    def text(self) -> str:
+        """The values as the command line would set them."""
+        return "  ".join(f"{key}={as_toml(value)}" for key, value in self.values.items())
+
+
+def ends_of(values: Sequence[Any] | SweepRange) -> Sequence[Any]:
+    """Return the values of a list, or the ends of a range."""
+    return (values.low, values.high) if isinstance(values, SweepRange) else values
+
+
+def drawn(values: Sequence[Any] | SweepRange, generator: random.Random) -> Any:
+    """Return a value of a list or a range."""
+    if not isinstance(values, SweepRange):
+        return generator.choice(values)
+    low, high = values.low, values.high
+    if values.step is not None:
+        return low + values.step * generator.randint(0, int((high - low) / values.step + 1e-9))
+    if values.integers:
+        if not values.log:
+            return generator.randint(int(low), int(high))
+        return min(max(round(math.exp(generator.uniform(math.log(low), math.log(high)))), int(low)), int(high))
+    value = math.exp(generator.uniform(math.log(low), math.log(high))) if values.log else generator.uniform(low, high)
+    return min(max(float(f"{value:.4g}"), low), high)
+
+
+STATES = {"finished": "COMPLETE", "pruned": "PRUNED", "running": "RUNNING", "interrupted": "RUNNING"}
+PRUNERS = {"median": "Median", "halving": "SuccessiveHalving", "hyperband": "Hyperband", None: "Nop"}
+"""Optuna's names for the states of trials, and for its classes of pruners, to which "Pruner" is added."""
+
+
+def suggest(section: SweepSection, mode: Mode, trials: Iterable[Trial], number: int) -> dict[str, Any]:
+    """Return the values that the sampler chooses for a trial by the others."""
+    study = _study(section, mode, (trial for trial in trials if trial.number != number), number)
+    chosen = study.ask({key: _distribution(values) for key, values in section.optuna.items()}).params
+    lists = {key: values for key, values in section.optuna.items() if not isinstance(values, SweepRange)}
+    return {key: lists[key][value] if key in lists else value for key, value in chosen.items()}
+
+
+def is_hopeless(section: SweepSection, mode: Mode, trials: Iterable[Trial], trial: Trial) -> bool:
+    """Say whether the pruner ends a trial at its latest value."""
+    study = _study(section, mode, (other for other in trials if other.number != trial.number), trial.number)
+    study.add_trial(_frozen(section, trial))
+    return bool(study.pruner.prune(study, study.trials[-1]))
+
+
+def _study(section: SweepSection, mode: Mode, trials: Iterable[Trial], number: int) -> optuna.Study:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.TPESampler(seed=section.seed + number, constant_liar=True)
+    direction = "maximize" if mode == "max" else "minimize"
+    pruner = getattr(optuna.pruners, f"{PRUNERS[section.pruner]}Pruner")()
+    study = optuna.create_study(sampler=sampler, pruner=pruner, direction=direction)
+    study.add_trials([_frozen(section, trial) for trial in trials if trial.state in STATES])
+    return study
+
+
+def _frozen(section: SweepSection, trial: Trial) -> FrozenTrial:
+    from optuna.trial import TrialState, create_trial
+
+    state, params = TrialState[STATES[trial.state]], dict[str, Any]()
+    for key, values in section.optuna.items():
+        value = trial.values[key]
+        params[key] = value if isinstance(values, SweepRange) else values.index(value)
+    return create_trial(
+        state=state,
+        value=trial.value if state is TrialState.COMPLETE else None,
+        params=params,
+        distributions={key: _distribution(values) for key, values in section.optuna.items()},
+        intermediate_values=dict(enumerate(trial.points, 1)),
+    )
+
+
+def _distribution(values: Sequence[Any] | SweepRange) -> BaseDistribution:
+    """Return the distribution of a key; of a list it has the places, as optuna takes no lists and tables."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if not isinstance(values, SweepRange):
+        return CategoricalDistribution(range(len(values)))
+    if values.integers:
+        return IntDistribution(int(values.low), int(values.high), log=values.log, step=int(values.step or 1))
+    return FloatDistribution(float(values.low), float(values.high), log=values.log, step=values.step)
 
 
 class Sweep:
@@ -178,7 +288,7 @@ class Sweep:
         """Say whether the pruner ends a trial at its latest value."""
         if self.section.pruner is None or not trial.points:
             return False
-        return sweep_trials.is_hopeless(self.section, self.mode, self.trials(), trial)
+        return is_hopeless(self.section, self.mode, self.trials(), trial)
 
     def best(self, points: Sequence[float]) -> float | None:
         finite = [point for point in points if math.isfinite(point)]

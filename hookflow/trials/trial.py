@@ -23,7 +23,7 @@ from unittest.mock import patch
 import torch
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.columns import series
+from hookflow.events.packing import series
 from hookflow.events.records import Level, Record
 from hookflow.events.rundir import RunDir
 from hookflow.graph.order import Places

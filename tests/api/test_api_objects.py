@@ -144,4 +144,4 @@ def test_objects_are_only_here(tmp_path: Path) -> None:
     assert re.search(r'pipeline\.toml:\d+:1: "<object Net>" stands for an object of the Python', done.stderr)
     assert 'use = "./file.py:Name"' in done.stderr
     assert run.status == "finished", "what was refused has not been begun"
-    assert command("diff", run.id, run.id, cwd=tmp_path).returncode == 0
+    assert command("compare", run.id, run.id, cwd=tmp_path).returncode == 0

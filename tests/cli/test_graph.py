@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.events.percentiles import bin_of
+from hookflow.events.packing import bin_of
 from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import read_plan
 from tests.cli.conftest import invoke, refused

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from hookflow.pipeline.schema import SweepRange, SweepSection
-from hookflow.service.sweep_trials import Trial
-from hookflow.service.sweeps import Sweep, gpus
+from hookflow.service.sweeps import Sweep, Trial, gpus, is_hopeless, suggest
 from tests.cli.conftest import called, invoke, refused
 from tests.conftest import TOY, hookflow, hookflow_begun, wait_for
 
@@ -186,8 +185,6 @@ def test_random_values_are_within_their_ranges_and_the_same_each_time(folder: Pa
 
 def test_optuna_learns_from_the_trials_and_prunes() -> None:
     pytest.importorskip("optuna")
-    from hookflow.service.sweep_trials import is_hopeless, suggest
-
     searched = section("optuna", **RANGES).model_copy(update={"pruner": "median"})
 
     def value_of(values: dict[str, Any]) -> float:

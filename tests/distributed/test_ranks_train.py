@@ -14,8 +14,8 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import hookflow
-from hookflow.cli.fork import forked
 from hookflow.cli.resume import Changes
+from hookflow.cli.run import forked
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.manifest import damage

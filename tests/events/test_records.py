@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookflow.events import records
-from hookflow.events.columns import Row, pack, series, unpack
 from hookflow.events.log import Appender, Tail, encode, event_log
-from hookflow.events.percentiles import BINS, bin_of, bounds, percentile
+from hookflow.events.packing import BINS, Row, bin_of, bounds, pack, percentile, series, unpack
 from hookflow.events.reading import read_command, read_record
 from hookflow.events.records import KINDS, TEXT_LIMIT, DataInfo
 from hookflow.events.rundir import RunDir

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.events.log import Appender
-from hookflow.events.percentiles import bin_of
+from hookflow.events.packing import bin_of
 from hookflow.events.records import VERSION
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Edge, Plan, PlannedHook, Trigger

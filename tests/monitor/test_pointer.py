@@ -17,8 +17,8 @@ from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.health import Health
 from hookflow.monitor.keys import PAGES, press
 from hookflow.monitor.layout import screen, visible
+from hookflow.monitor.machine import CLICKS, NO_MOUSE, announcement, clipboard
 from hookflow.monitor.settings import Preferences, Settings
-from hookflow.monitor.terminal import CLICKS, NO_MOUSE, announcement, clipboard
 from hookflow.monitor.view import Line, Notice, Scene
 from tests.limits import LIMIT
 from tests.monitor.conftest import At

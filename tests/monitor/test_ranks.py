@@ -11,7 +11,7 @@ import pytest
 
 from hookflow.cli.runs import runs
 from hookflow.events.log import encode
-from hookflow.events.percentiles import bin_of
+from hookflow.events.packing import bin_of
 from hookflow.events.reading import read_record
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import feed, plain

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hookflow.events.now import NOWHERE
-from hookflow.events.percentiles import bin_of
+from hookflow.events.packing import bin_of
 from hookflow.events.reading import read_record
 from hookflow.events.records import KINDS
 from hookflow.monitor.durations import WINDOW, Timing

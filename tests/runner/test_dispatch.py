@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookflow.events.now import NOWHERE
-from hookflow.events.percentiles import bin_of
+from hookflow.events.packing import bin_of
 from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
 from hookflow.graph.points import POINTS, Point
 from hookflow.runner.dispatch import dispatcher

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from hookflow.cli.fork import forked
 from hookflow.cli.resume import Changes
+from hookflow.cli.run import forked
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.store import read

@@ -93,7 +93,7 @@ def test_no_command_shows_a_secret(
 
     run, file = str(run_dir.path), "toy.toml"
     of_file = [("check", file), ("graph", file), ("graph", file, "-f", "html"), ("explain", "hooks", file)]
-    for arguments in [*of_file, ("diff", file, run), ("diff", run, file), ("check", file, "-f", "json")]:
+    for arguments in [*of_file, ("compare", file, run), ("compare", run, file), ("check", file, "-f", "json")]:
         text = shown(*arguments)
         assert TOKEN not in text, arguments
         assert PIN not in text, arguments
@@ -102,7 +102,7 @@ def test_no_command_shows_a_secret(
     for name in ("HOOKFLOW_TOKEN", "HOOKFLOW_PIN", "HOOKFLOW_EPOCHS"):
         monkeypatch.delenv(name)
     report = ("export", run, "--format", "html")
-    for arguments in [report, ("show", run), ("runs",), ("diff", run, run), ("graph", run), ("checkpoints", run)]:
+    for arguments in [report, ("show", run), ("runs",), ("compare", run, run), ("graph", run), ("checkpoints", run)]:
         assert shown(*arguments), "what is recorded is shown where the variables are not set"
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from hookflow.api.recorded import RecordedRun
-from hookflow.cli.fork import forked
 from hookflow.cli.resume import Changes
+from hookflow.cli.run import forked
 from hookflow.errors import UserError, Where
 from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.pipeline.schema import WeightsSection

@@ -167,7 +167,7 @@ def test_a_metric_may_be_called_as_what_stands_before_the_slash_of_another(
 ) -> None:
     """In a folder each is a file: the second of the two has another name, in every attempt the same."""
     mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'hookflow[mlflow]'")
-    from hookflow.writers.builtin import MLflowWriter
+    from hookflow.writers import MLflowWriter
 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # which the writer would set for good
     for iteration in (1, 2):
@@ -189,7 +189,7 @@ def test_wandb_has_scalars_images_and_texts(new_run: NewRun) -> None:
 
 
 def test_a_torn_row_of_a_csv_file_is_cut_off(tmp_path: Path) -> None:
-    from hookflow.writers.builtin import CSVWriter
+    from hookflow.writers import CSVWriter
 
     first = CSVWriter(tmp_path)
     for iteration in range(1, 4):

@@ -84,7 +84,7 @@ def test_the_training_thread_never_calls_what_writes(trained: Trained, tmp_path:
     trained(own("Notes", tmp_path / "notes"), LOGS, watches)
     called = {"/".join(Path(file).parts[-2:]) for file in (tmp_path / "called").read_text().splitlines()}
     assert {"loop/run.py", "logging/media.py", "loop/task.py"} <= called, "what it does call is seen"
-    writes = "tests/own_writers.py", "writers/base.py", "logging/writers.py", "hookflow/png.py"
+    writes = "tests/own_writers.py", "writers.py", "logging/writers.py", "hookflow/png.py"
     assert called.isdisjoint(writes)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 from textual.strip import Strip
 
-from hookflow.events.percentiles import bounds
+from hookflow.events.packing import bounds
 from hookflow.events.records import PHASES
 from hookflow.graph.plan import Binding, PlannedHook
 from hookflow.graph.render.text import gutter

@@ -38,7 +38,7 @@ from hookflow.runner.loop.task import FunctionTask, steps_itself, wrong_task
 from hookflow.runner.numerics.precision import WHOLE, choose_precision
 from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seed_everything
 from hookflow.user_code import explained
-from hookflow.writers.base import Writer, as_writer
+from hookflow.writers import Writer, as_writer
 
 Made = TypeVar("Made")
 

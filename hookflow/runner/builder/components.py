@@ -22,7 +22,7 @@ from hookflow.runner.builder.selectors import Picked
 from hookflow.runner.data.source import Limited
 from hookflow.runner.distributed.parallel import Strategy
 from hookflow.runner.distributed.rendezvous import Ranks
-from hookflow.writers.base import Writer
+from hookflow.writers import Writer
 
 Maker = Callable[..., Any]
 

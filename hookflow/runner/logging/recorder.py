@@ -14,8 +14,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from hookflow.events.columns import Row, pack
 from hookflow.events.log import Appender, Tail
+from hookflow.events.packing import Row, pack
 from hookflow.events.reading import read_command
 from hookflow.events.records import HOOKFLOW, ROWS, CommandRecord, Frame, Level, Message, Record, shortened, stamped
 from hookflow.events.rundir import RunDir, of_rank

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hookflow.events.percentiles import BINS, packed
+from hookflow.events.packing import BINS, packed
 from hookflow.events.records import PHASES, OnDevice
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -198,7 +198,7 @@ class Cell:
 
 
 def bins_of(ns: Array) -> Array:
-    """Return the bin of each duration: `hookflow.events.columns.bin_of` for many at once."""
+    """Return the bin of each duration: `hookflow.events.packing.bin_of` for many at once."""
     exponent = np.maximum(np.frexp(ns.astype(np.float64))[1] - 3, 0)
     bins: Array = (exponent << 2) + (ns >> exponent)
     return bins

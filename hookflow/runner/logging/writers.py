@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from hookflow.events.columns import unpack
 from hookflow.events.log import Tail
+from hookflow.events.packing import unpack
 from hookflow.events.reading import read_record
 from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.process.signals import Signals
 from hookflow.user_code import showable
-from hookflow.writers.base import Writer
+from hookflow.writers import Writer
 
 FRAME = b'{"k":"frame"'
 HEAD = struct.Struct("<QQ")
