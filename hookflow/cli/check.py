@@ -32,29 +32,19 @@ if TYPE_CHECKING:
     from hookflow.pipeline.load import Loaded
 
 
+OBSERVE = "Train a few iterations, and report what each hook reads and writes without declaring it."
+WRITE = "With --observe: add the missing declarations to the file."
+COMMUTE = "Fire every pair of unordered hooks both ways, in short runs, to see whether their order matters."
+OFFLOAD = "Report which hooks may fire beside the training, and what keeps the others."
+
+
 def check(
     pipeline: PipelineFile,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on a warning or an ambiguous order.")] = False,
-    observe: Annotated[
-        bool,
-        typer.Option(
-            "--observe", help="Train a few iterations, and report what each hook reads and writes without declaring it."
-        ),
-    ] = False,
-    write: Annotated[
-        bool, typer.Option("--write", help="With --observe: add the missing declarations to the file.")
-    ] = False,
-    commute: Annotated[
-        bool,
-        typer.Option(
-            "--commute",
-            help="Fire every pair of unordered hooks both ways, in short runs, to see whether their order matters.",
-        ),
-    ] = False,
-    offload: Annotated[
-        bool,
-        typer.Option("--offload", help="Report which hooks may fire beside the training, and what keeps the others."),
-    ] = False,
+    observe: Annotated[bool, typer.Option("--observe", help=OBSERVE)] = False,
+    write: Annotated[bool, typer.Option("--write", help=WRITE)] = False,
+    commute: Annotated[bool, typer.Option("--commute", help=COMMUTE)] = False,
+    offload: Annotated[bool, typer.Option("--offload", help=OFFLOAD)] = False,
     format_: FormatOption = "text",
     set_: Overrides = None,
     without: Without = None,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.output import FormatOption, RunArgument, RunsFolder, columns, echo, echo_json
+from hookflow.cli.output import FormatOption, RunArgument, RunsFolder, argument, columns, echo, echo_json
 from hookflow.cli.runs import FILTER
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import age, counted, number, size
@@ -124,13 +124,7 @@ class Cut:
 
 def prune(
     runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN]…",
-            help="Runs: paths, ids, or parts of ids; all if left out.",
-            show_default=False,
-            autocompletion=complete.runs,
-        ),
+        list[str] | None, argument("[RUN]…", "Runs: paths, ids, or parts of ids; all if left out.", complete.runs)
     ] = None,
     filter_: Annotated[str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER)] = None,
     every: Annotated[bool, typer.Option("--all", help="Also the newest, and those with a name as `best`.")] = False,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.output import RunsFolder, brief, columns, echo, echo_json, with_deltas
+from hookflow.cli.output import RunsFolder, argument, brief, columns, echo, echo_json, with_deltas
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import ms, number, signed
 
@@ -26,13 +26,7 @@ TIMES, LEAST = 12, 1e4
 
 def compare(
     targets: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="A B…",
-            help="Pipeline files or runs: ids, names or folders.",
-            show_default=False,
-            autocompletion=complete.files_and_runs,
-        ),
+        list[str], argument("A B…", "Pipeline files or runs: ids, names or folders.", complete.files_and_runs)
     ],
     format_: Annotated[
         Literal["text", "json", "html"],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.output import RunArgument, RunsFolder, UIOption, columns, echo, has_terminal
+from hookflow.cli.output import RunArgument, RunsFolder, UIOption, argument, columns, echo, has_terminal
 from hookflow.errors import Problem, UserError, Where
 from hookflow.text import print_error
 
@@ -27,24 +27,13 @@ PATIENCE = 10.0
 ENDING = 60.0
 """Seconds that a run is given to end, or to validate or save a checkpoint before it answers."""
 
-RunName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="The run: a path, an id, a part of one, or a name.",
-        show_default=False,
-        autocompletion=complete.runs,
-    ),
-]
+RunName = Annotated[str, argument("RUN", "The run: a path, an id, a part of one, or a name.", complete.runs)]
 
 
 def ctl(
     run: RunName,
-    command: Annotated[
-        str | None,
-        typer.Argument(metavar="COMMAND", help="The command.", show_default=False, autocompletion=complete.commands),
-    ] = None,
-    args: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="What it takes.", show_default=False)] = None,
+    command: Annotated[str | None, argument("COMMAND", "The command.", complete.commands)] = None,
+    args: Annotated[list[str] | None, argument("ARGS", "What it takes.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before rewind and stop.")] = False,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:

@@ -17,6 +17,7 @@ from hookflow.cli.output import (
     FormatOption,
     Overrides,
     RunsFolder,
+    argument,
     columns,
     echo,
     echo_json,
@@ -31,15 +32,8 @@ if TYPE_CHECKING:
     from hookflow.trials.temporary_run import Evaluated
 
 
-CheckpointArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="CHECKPOINT",
-        help="A checkpoint's folder, a run (its newest good one), or RUN:NAME such as cifar:best.",
-        show_default=False,
-        autocompletion=complete.runs,
-    ),
-]
+_named = "A checkpoint's folder, a run (its newest good one), or RUN:NAME such as cifar:best."
+CheckpointArgument = Annotated[str | None, argument("CHECKPOINT", _named, complete.runs)]
 
 
 def _evaluate(split: str, named: str | None, shown: Format, overrides: Sequence[str] | None, root: Path) -> None:

@@ -10,10 +10,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from hookflow.cli import complete
-from hookflow.cli.output import NoImport, PipelineArgument, RunsFolder, columns, echo, echo_json
+from hookflow.cli.output import NoImport, PipelineArgument, RunsFolder, argument, columns, echo, echo_json
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.graph.points import POINTS
 from hookflow.hooks.registry import BUILT_IN, HOOKS
@@ -27,16 +25,11 @@ if TYPE_CHECKING:
     from hookflow.service.pipelines import Target
 
 
+WHAT = "A key, a hook, `points`, `hooks`, or `schema`. Left out: the tables of a pipeline file."
+
+
 def explain(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="WHAT",
-            help="A key, a hook, `points`, `hooks`, or `schema`. Left out: the tables of a pipeline file.",
-            show_default=False,
-            autocompletion=complete.explained,
-        ),
-    ] = "",
+    what: Annotated[str, argument("WHAT", WHAT, complete.explained)] = "",
     pipeline: PipelineArgument = None,
     no_import: NoImport = False,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name

@@ -21,23 +21,21 @@ if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
 
 
+COLUMNS = ("iteration", "epoch", "time", "name", "value")
+
+
 def _csv(run: RunDir) -> str:
     from hookflow.service.runs import scalars
 
     text = io.StringIO()
-    rows = [("iteration", "epoch", "time", "name", "value"), *scalars(run)]
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *scalars(run)])
     return text.getvalue()
 
 
 def _jsonl(run: RunDir) -> str:
     from hookflow.service.runs import scalars
 
-    facts = (
-        {"iteration": row.iter, "epoch": row.epoch, "time": row.time, "name": row.name, "value": row.value}
-        for row in scalars(run)
-    )
-    return "".join(f"{strict_json(fact)}\n" for fact in facts)
+    return "".join(f"{strict_json(dict(zip(COLUMNS, row, strict=True)))}\n" for row in scalars(run))
 
 
 def _perfetto(run: RunDir) -> str:

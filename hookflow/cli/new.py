@@ -9,9 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
-from hookflow.cli.output import echo
+from hookflow.cli.output import argument, echo
 from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.registry import BUILT_IN
 
@@ -30,10 +28,8 @@ NEXT = {
 
 
 def new(
-    kind: Annotated[
-        Literal["pipeline", "hook"], typer.Argument(metavar="pipeline|hook", help="What to make.", show_default=False)
-    ],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, and that of its files.", show_default=False)],
+    kind: Annotated[Literal["pipeline", "hook"], argument("pipeline|hook", "What to make.")],
+    name: Annotated[str, argument("NAME", "Its name, and that of its files.")],
 ) -> None:
     """Make a pipeline or a hook to begin with.
 

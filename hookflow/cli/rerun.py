@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.output import FormatOption, Overrides, RunsFolder, Without, columns, echo, echo_json
+from hookflow.cli.output import FormatOption, Overrides, RunsFolder, Without, argument, columns, echo, echo_json
 from hookflow.cli.resume import Changes, as_recorded
 from hookflow.errors import Problem, UserError, Where, first_few
 from hookflow.numbers import counted, number
@@ -36,10 +36,7 @@ ROWS, COLUMNS = 30, 8
 
 
 def rerun(
-    run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="A path, an id, a part of one, or a name.", autocompletion=complete.runs),
-    ],
+    run: Annotated[str, argument("RUN", "A path, an id, a part of one, or a name.", complete.runs)],
     at: Annotated[int, typer.Option("--at", min=1, metavar="N", help="The iteration to look at.")],
     for_: Annotated[int, typer.Option("--for", min=1, metavar="K", help="How many iterations, from N on.")] = 20,
     with_: Annotated[list[str] | None, typer.Option("--with", metavar="USE", help=WITH)] = None,

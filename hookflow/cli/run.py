@@ -28,6 +28,7 @@ from hookflow.cli.output import (
     Shuffle,
     UIOption,
     Without,
+    argument,
     columns,
     echo,
     exits_after_traceback,
@@ -118,10 +119,8 @@ def run(
 
 
 def fork(
-    parent: Annotated[
-        str, typer.Argument(metavar="RUN[:CHECKPOINT]", help=PARENT, show_default=False, autocompletion=complete.runs)
-    ],
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help=FORK_FILE, show_default=False)] = None,
+    parent: Annotated[str, argument("RUN[:CHECKPOINT]", PARENT, complete.runs)],
+    file: Annotated[Path | None, argument("[FILE]", FORK_FILE)] = None,
     set_: Overrides = None,
     without: Without = None,
     only: Only = None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.output import Overrides, echo, write_file
+from hookflow.cli.output import Overrides, argument, echo, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import counted, plural
 
@@ -24,10 +24,7 @@ FILE = "A pipeline file with [sweep], or the folder of a sweep that has begun."
 
 
 def sweep(
-    target: Annotated[
-        Path,
-        typer.Argument(metavar="FILE|SWEEP", help=FILE, show_default=False, autocompletion=complete.files_and_runs),
-    ],
+    target: Annotated[Path, argument("FILE|SWEEP", FILE, complete.files_and_runs)],
     set_: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest sweep of FILE.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Trials side by side.")] = None,

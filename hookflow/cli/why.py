@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.output import NoImport, Only, Overrides, PipelineArgument, RunsFolder, Shuffle, Without, columns, echo
+from hookflow.cli.output import (
+    NoImport,
+    Only,
+    Overrides,
+    PipelineArgument,
+    RunsFolder,
+    Shuffle,
+    Without,
+    argument,
+    columns,
+    echo,
+)
 from hookflow.errors import Problem, UserError, nearest_or_all
 
 if TYPE_CHECKING:
@@ -25,8 +36,8 @@ INDENT = "    "
 
 
 def why(
-    a: Annotated[str, typer.Argument(metavar="A", help="A hook's name.", autocompletion=complete.hooks)],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another hook's name.", autocompletion=complete.hooks)],
+    a: Annotated[str, argument("A", "A hook's name.", complete.hooks)],
+    b: Annotated[str, argument("B", "Another hook's name.", complete.hooks)],
     pipeline: PipelineArgument = None,
     point: Annotated[
         str | None, typer.Option(metavar="POINT", help="Answer for this point only.", autocompletion=complete.points)
