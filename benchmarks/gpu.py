@@ -37,13 +37,13 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.manager import HostCopy
-from hookflow.runner.checkpoint.nested import leaves
+from hookflow.runner.checkpoint.shards import leaves
 from hookflow.runner.data import loader
 from hookflow.runner.dispatch.beside import ModelCopies
 from hookflow.runner.distributed.parallel import DDP
 from hookflow.runner.process.launch import prepare
 from hookflow.runner.process.main import train
-from hookflow.zoo.airbench import AirNet
+from hookflow.zoo.cifar10 import AirNet
 
 PIPELINE = """
 [run]
@@ -55,7 +55,7 @@ precision = "bf16"
 channels_last = true
 
 [model]
-use = "hookflow.zoo.airbench:AirNet"
+use = "hookflow.zoo.cifar10:AirNet"
 args = {{ widths = {widths} }}
 
 [optimizer]

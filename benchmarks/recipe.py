@@ -24,8 +24,7 @@ from torch import nn
 from hookflow.hooks.builtin.schedules import LRSchedule
 from hookflow.pipeline.load import load
 from hookflow.pipeline.schema import OptimizerSection, Pipeline
-from hookflow.zoo.airbench import AirNet
-from hookflow.zoo.cifar10 import Images, cifar10
+from hookflow.zoo.cifar10 import AirNet, Images, cifar10
 from hookflow.zoo.hooks import PICTURES, whitening
 from hookflow.zoo.tasks import Classification
 

@@ -30,7 +30,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.process.launch import prepare
 from hookflow.runner.process.main import train
-from hookflow.zoo.airbench import AirNet
+from hookflow.zoo.cifar10 import AirNet
 
 HERE = Path(__file__).resolve()
 BATCH, WARM_UP, WORKERS = 64, 5, 2

@@ -17,7 +17,7 @@ import torch
 
 from hookflow.errors import Where
 from hookflow.pipeline.schema import LoaderSection
-from hookflow.runner.data.base import DataContext
+from hookflow.runner.data.batches import DataContext
 from hookflow.runner.data.loader import Loader
 from hookflow.runner.data.loader_parts import LoaderParts
 

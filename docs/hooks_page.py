@@ -9,7 +9,7 @@ from markdown_tables import code, doc, rows_of_fields, slug, table
 
 from hookflow.cli.explain import arguments
 from hookflow.graph.points import POINTS
-from hookflow.hooks.describe import Description
+from hookflow.hooks.inspect import Description
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import DEFAULT_HOOKS
 from hookflow.pipeline.use import refer

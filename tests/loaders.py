@@ -26,7 +26,7 @@ from torch.utils.data import (
 )
 
 from hookflow.events.rundir import write_whole
-from hookflow.runner.data.base import DataContext
+from hookflow.runner.data.batches import DataContext
 
 
 def context(**changes: Any) -> DataContext:

@@ -20,7 +20,7 @@ from hookflow.pipeline.registry import COMPONENTS
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from hookflow.hooks.describe import Description
+    from hookflow.hooks.inspect import Description
     from hookflow.pipeline.json_schema import Declared
     from hookflow.service.pipelines import Target
 
@@ -221,8 +221,7 @@ class _Hooks:
     def described(self, name: str, width: int) -> Iterator[str]:
         """Yield the page of a hook: its summary, methods, slots, place, arguments, and an example."""
         from hookflow.hooks.compile import looking_at
-        from hookflow.hooks.describe import Description
-        from hookflow.hooks.inspect import about
+        from hookflow.hooks.inspect import Description, about
         from hookflow.hooks.registry import NotImported
         from hookflow.pipeline.load import DEFAULT_HOOKS
 

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, by_place, nearest
-from hookflow.graph.offload import APART, OFFERED, Wish, with_offloading
+from hookflow.graph.offload import APART, OFFERED, Limit, Wish, with_offloading, with_throttling
 from hookflow.graph.order import Places, compile_plan
 from hookflow.graph.plan import Binding, EdgeSpec, Node, Nodes, Plan
 from hookflow.graph.points import POINTS, Point, Points
 from hookflow.graph.slots import doubts, root
-from hookflow.graph.throttle import Limit, with_throttling
 from hookflow.hooks.base import Hook
 from hookflow.hooks.inspect import Inspection
 from hookflow.hooks.lightning import LightningHook, rates_set_twice

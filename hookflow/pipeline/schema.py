@@ -8,8 +8,7 @@ directory; `"./file.py:Name"` in `use` and `modules`, and files of `weights`, to
 from __future__ import annotations
 
 from collections.abc import Iterable
-from fractions import Fraction
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
@@ -22,6 +21,7 @@ from hookflow.pipeline.values import (
     Device,
     FolderName,
     HookName,
+    Interval,
     Limit,
     PartName,
     SecondsField,
@@ -30,18 +30,6 @@ from hookflow.pipeline.values import (
     WeightsFile,
     validation_interval,
 )
-
-
-class Interval(NamedTuple):
-    """A number of iterations, of epochs or parts of one, or of seconds."""
-
-    value: int | Fraction
-    unit: Literal["it", "ep", "s"]
-
-    @property
-    def by_iterations(self) -> bool:
-        """Whether it may end within an epoch."""
-        return self.unit != "ep" or self.value.denominator != 1
 
 
 class Section(BaseModel):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date, time
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
@@ -194,6 +194,18 @@ SecondsField = Annotated[
 def seconds(written: str) -> float:
     """Return an amount of time in seconds."""
     return float(parse_amount(written, ("s",)).value)
+
+
+class Interval(NamedTuple):
+    """A number of iterations, of epochs or parts of one, or of seconds."""
+
+    value: int | Fraction
+    unit: Literal["it", "ep", "s"]
+
+    @property
+    def by_iterations(self) -> bool:
+        """Whether it may end within an epoch."""
+        return self.unit != "ep" or self.value.denominator != 1
 
 
 def validation_interval(written: object) -> Amount:

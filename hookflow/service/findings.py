@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import Problem
 from hookflow.events.rundir import all_runs
-from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.plan import Plan
 from hookflow.graph.render.text import edges_that_gave_way
+from hookflow.graph.schedule import Forecast, Length, forecast
 from hookflow.graph.why import (
     COUNTED,
     Ambiguity,

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import Problem, UserError, by_place, first_few, nearest
-from hookflow.graph.schedule import window_is_empty
+from hookflow.graph.schedule import Forecast, Length, forecast, window_is_empty
 from hookflow.pipeline.condition import METRICS, parse_condition
 from hookflow.pipeline.source_map import as_toml
 from hookflow.text import print_error
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
-    from hookflow.graph.forecast import Forecast
     from hookflow.graph.plan import Binding, Change, Difference, Plan
     from hookflow.graph.points import Points
     from hookflow.pipeline.load import Loaded, PipelineSource, Said
@@ -116,7 +115,6 @@ def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = N
     Files are relative to `base`, the pipeline's own folder if left out; `shuffle` is the seed of another order.
     Unless it `imports`, of the user's hooks only the file's words are known. Raises UserError with all that is wrong.
     """
-    from hookflow.graph.forecast import Length, forecast
     from hookflow.hooks.arguments import wrong_by_source
     from hookflow.hooks.compile import compile_pipeline
     from hookflow.pipeline.load import missing_components, wrong_parts

@@ -1,21 +1,294 @@
-"""Find the unordered pairs of hooks whose order makes a difference, by firing each pair both ways."""
+"""Find the unordered pairs of hooks whose order makes a difference, by trials that fire each pair both ways.
+
+A trial is two epochs of two iterations, each with a validation, then a checkpoint that is read back, and the test if
+the run has one; it is fingerprinted at each point. Each trial builds its models, optimizers and hooks from the seed;
+the batches are fetched once. Triggers keep their `when` and lose their amounts, so that rare hooks fire too.
+"""
 
 from __future__ import annotations
 
+import io
+import os
+import pickle
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from threading import current_thread, main_thread
+from typing import Any
+from unittest.mock import patch
+
+import torch
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.records import Level
-from hookflow.graph.plan import Plan
-from hookflow.graph.why import Pair, brought_together, neighbouring, swapped, swaps_between, turned, unordered
+from hookflow.events.packing import series
+from hookflow.events.records import Level, Record
+from hookflow.events.rundir import RunDir
+from hookflow.graph.order import Places
+from hookflow.graph.plan import Binding, Plan, PlannedHook, Trigger
+from hookflow.graph.slots import OFFERED
+from hookflow.graph.why import (
+    Key,
+    Pair,
+    brought_together,
+    key,
+    keys,
+    neighbouring,
+    swapped,
+    swaps_between,
+    turned,
+    unordered,
+)
+from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import Loaded
-from hookflow.runner.observe.tensors import Leaves
+from hookflow.runner.builder.build import build
+from hookflow.runner.data.batches import split_of
+from hookflow.runner.data.source import Repeated, close
+from hookflow.runner.loop.run import Run
+from hookflow.runner.loop.trainer import Trainer
+from hookflow.runner.numerics.precision import explain_oom, torch_settings
+from hookflow.runner.numerics.random_state import random_state
+from hookflow.runner.observe.tensors import Fingerprints, Leaves, of_bytes, trained
 from hookflow.runner.observe.tensors import Path as Leaf
-from hookflow.trials.trial import SECONDS, TRIALS, EnoughError, Trace, Trials, Visit, trials
+from hookflow.runner.process.main import collected_between
+from hookflow.trials.temporary_run import BATCHES, EPOCHS, ITERS, fired_in, in_temporary_run, without_amounts
+
+NAME = "the probe"
+"""The name of the probe among the hooks; no table can be called so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """The values of a run after a firing of a point: the fingerprint of each value."""
+
+    point: str
+    iter: int
+    leaves: Leaves
+
+
+class Probe:
+    """Keeps what it has seen in `visits`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.visits: list[Visit] = []
+        self._saved: dict[Path, Leaves] = {}
+        for binding in probed(plan):
+            setattr(self, binding.method, partial(self._look, binding.point, binding.takes[1:]))
+
+    def _look(self, point: str, names: Sequence[str], run: Run, *offered: Any) -> None:
+        leaves = dict(_of_run(run))
+        known = [run, run.task, *run.optimizers.values(), *run.data.values()]
+        for model in run.models.values():
+            known += [*model.modules(), *model.parameters(), *model.buffers()]
+        owners: dict[tuple[str, ...], Any] = {
+            ("hooks", name): hook for name, hook in run.hooks.items() if hook is not self
+        }
+        look = Fingerprints([*known, *owners.values()])
+        for name, value in zip(names, offered, strict=True):
+            leaves.update(look.of(_plainly(value) if name == "checkpoint" else value, name))
+        for path, owner in {**owners, ("task",): run.task}.items():
+            for attribute, value in getattr(owner, "__dict__", {}).items():
+                leaves.update(look.of(value, *path, attribute))
+        leaves.update(_of_files(run.dir))
+        for file, saved in self._saved.items():
+            leaves.update({} if file.is_relative_to(run.dir) else saved)
+        self.visits.append(Visit(point, run.iter, leaves))
+
+    @contextmanager
+    def watching_saves(self) -> Iterator[None]:
+        """See what `torch.save` writes meanwhile, wherever that is; of a name the latest."""
+        save = torch.save
+
+        def watched(thing: Any, to: Any, *args: Any, **named: Any) -> None:
+            if isinstance(to, str | os.PathLike) and current_thread() is main_thread():
+                self._saved[Path(to).absolute()] = dict(Fingerprints().of(thing, "files", os.fspath(to)))
+            save(thing, to, *args, **named)
+
+        with patch.object(torch, "save", watched):
+            yield
+
+
+def probed(plan: Plan) -> list[Binding]:
+    """Return the probe's bindings, with the numbers that follow those of the plan: it fires last at each point.
+
+    Effects of hooks inside the network show at the next point of the loop; at some points it looks for them always.
+    """
+    always = ("after_train_iter", "after_train_epoch", "after_val", "before_save_checkpoint", "after_run")
+    kinds = ("standard", "step", "own")
+    points = [p for p in plan.points if p.kind in kinds and (plan.at(p.name) or p.name in always)]
+    result = []
+    for id_, point in enumerate(points, len(plan.bindings)):
+        takes = [name for name in point.offers if name in OFFERED and point.name != "after_save_checkpoint"]
+        method = f"at_{point.name}"
+        result.append(Binding(id_, NAME, point.name, method, "whole", ("run", *takes), Trigger(), phase="last"))
+    return result
+
+
+def _of_run(run: Run) -> Iterator[tuple[tuple[str, ...], bytes]]:
+    look = Fingerprints()
+    for kind, _, path, value in trained(run.models, run.optimizers):
+        if path[-1] != "params":
+            yield from look.of(value, kind, *path)
+    for owner, model in run.models.items():
+        modes = [name for name, module in model.named_modules() if module.training]
+        yield from look.of(modes, "modes", owner)
+    yield from look.of(dict(run.metrics), "metrics")
+    yield from look.of(random_state(run.device), "rng")
+
+
+def _plainly(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is saved, without who has asked for it first: a stop is a stop, and a save a save."""
+    requested = checkpoint.get("requests", {})
+    saves = sorted(requested.get("saves", {}))
+    plain = {name: value is not None for name, value in requested.items() if name in ("stop", "epoch_end")}
+    return {**checkpoint, "requests": {**requested, **plain, "saves": saves}}
+
+
+def _of_files(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
+    own = RunDir(folder)
+    runners = {own.events, own.commands, own.output, own.now, own.lock, own.identity, own.pipeline, own.plan}
+    runners |= {own.checkpoints, own.images, own.writers}
+    hooks = (path for top in {*folder.iterdir()} - runners for path in (top, *top.rglob("*")))
+    for path in sorted(path for path in hooks if path.is_file()):
+        name = str(path.relative_to(folder))
+        state = None
+        if path.suffix in (".pt", ".pth", ".ckpt"):
+            with suppress(pickle.UnpicklingError, RuntimeError, EOFError, ValueError):  # not written by torch.save
+                state = torch.load(path, map_location="cpu", weights_only=True)
+        if state is None:
+            yield ("files", name), of_bytes(path.read_bytes())
+        else:
+            yield from Fingerprints().of(state, "files", name)
+
+
+TRIALS, SECONDS = 200, 600.0
+"""After how many trials, or after how many seconds of them, no other one begins."""
+
+
+class EnoughError(Exception):
+    """The limit of the trials, or of their time, is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The values of a trial after each firing of a point, and the logged numbers.
+
+    `fired` are the bindings that have fired. `raised` says what has ended it, if anything has.
+    """
+
+    visits: tuple[Visit, ...]
+    fired: frozenset[tuple[str, Key]]
+    raised: str = ""
+
+
+class FewBatches(Repeated):
+    """The first batches of a source, fetched once; an epoch keeps its length."""
+
+    def __len__(self) -> int:
+        return self.whole
+
+
+@dataclass
+class Trials:
+    """Makes trials of one pipeline. `count` is how many there have been, `seconds` how long they have taken."""
+
+    loaded: Loaded
+    base: Path
+    data: Mapping[str, Any]
+    say: Callable[[str, Level], None]
+    collect: Callable[[], object]
+    """Called before each trial: the models of all before it are not to be there still."""
+    count: int = 0
+    seconds: float = 0.0
+    _known: dict[Any, Trace] = field(default_factory=dict)
+    """The latest 16 traces by their order: one takes megabytes where a network has many tensors."""
+
+    def compiled(self, wanted: Places) -> Plan:
+        """Return the plan with its hooks in an order as near to the wanted one as can be."""
+        return compile_pipeline(self.loaded, self.base, wanted=wanted)
+
+    def of(self, plan: Plan) -> Trace:
+        """Return the trace of a plan; one of the same order is seldom made twice."""
+        order = keys(plan)
+        trace = self._known.pop(order, None) or self.again(plan)
+        self._known[order] = trace
+        if len(self._known) > 16:
+            del self._known[next(iter(self._known))]
+        return trace
+
+    def again(self, plan: Plan, *, may_raise: bool = True) -> Trace:
+        """Make a trial, whether there has been one or not. Exceptions propagate, unless it `may_raise`."""
+        if self.count >= TRIALS or self.seconds > SECONDS:
+            raise EnoughError
+        self.collect()
+        began = time.perf_counter()
+        run = self.loaded.pipeline.run
+        plan = without_amounts(plan, keep_when=True)
+        probe, planned = Probe(plan), PlannedHook(NAME, "", {}, "last", "", "", "raise")
+        probing = replace(plan, hooks=(*plan.hooks, planned), bindings=(*plan.bindings, *probed(plan)))
+        first = not self.count
+        say = self.say if first else lambda *message: None
+        self.count += 1
+        recorded, raised = list[Record](), ""
+        try:
+            parts = build(self.loaded, plan, self.base, say, splits=())
+            section = run.model_copy(update={"compile": False})  # it would take longer than all the rest
+            parts = replace(parts, section=section, data=self.data, hooks={**parts.hooks, NAME: probe})
+            execute = partial(Trainer.train_once, test=run.test, epochs=EPOCHS, iters=ITERS)
+            quiet = nullcontext() if first else redirect_stderr(io.StringIO())
+            with redirect_stdout(io.StringIO()), quiet, probe.watching_saves():
+                _, recorded = in_temporary_run(self.loaded, parts, probing, execute, say, prints_failure=not may_raise)
+        except Exception as error:
+            if not may_raise:
+                raise
+            raised = f"{type(error).__name__}: {error}"
+        self.seconds += time.perf_counter() - began
+        fired = fired_in(recorded)
+        bound = frozenset((binding.point, key(binding)) for binding in plan.bindings if fired[binding.id])
+        return Trace((*probe.visits, _logged(recorded)), bound, raised)
+
+
+@contextmanager
+def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]) -> Iterator[Trials]:
+    """Fetch the batches that trials need; `say` is given the messages of the first one. Files are relative to `base`.
+
+    Raises UserError where something cannot be built, or when there have been too many for an answer.
+    """
+    run = loaded.pipeline.run
+    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, lambda *message: None):
+        whole = build(loaded, plan, base, lambda *message: None).data
+        batches = {"train": ITERS * run.accumulate, "val": BATCHES, "test": BATCHES}
+        data = {
+            split: FewBatches(source, min(batches[split_of(split)], len(source)), "a trial", run.seed)
+            for split, source in whole.items()
+        }
+        try:
+            with collected_between() as collect:
+                yield Trials(loaded, base, data, say, collect)
+        except EnoughError:
+            hint = "try a smaller model, or fewer hooks: --only HOOK"
+            raise UserError(Problem(f"no answer within {TRIALS} trials, or {SECONDS:g} s of them", hint=hint)) from None
+        finally:
+            for source in whole.values():
+                close(source)
+
+
+def _logged(recorded: Sequence[Record]) -> Visit:
+    """Return what hooks have logged, in all iterations; of one name the last number of each counts."""
+    result: dict[str, dict[int, float]] = {}
+    for record in recorded:
+        if record["k"] == "scalars":
+            for name, its, values in series(record):
+                result.setdefault(name, {}).update(zip(its, values, strict=True))
+    leaves: Leaves = {
+        ("logged", name): of_bytes(repr(sorted(values.items())).encode()) for name, values in result.items()
+    }
+    return Visit("on_log", 0, leaves)
+
 
 PARTS = ("model", "grads", "modes", "optimizer", "lr", "rng", "metrics", "outputs", "batch", "checkpoint", "logged")
 """The parts of a trace in the order of reports; hooks, files and the task follow."""

@@ -22,7 +22,7 @@ from hookflow.pipeline.load import Loaded, dump, load
 from hookflow.runner.builder.build import build
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.data.base import sets_of, split_of
+from hookflow.runner.data.batches import sets_of, split_of
 from hookflow.runner.data.source import Limited, close
 from hookflow.runner.data.workers import explaining_worker_errors
 from hookflow.runner.distributed.consensus import Alone

@@ -1,16 +1,22 @@
-"""An image as a sum of coloured Gaussians in the plane: a differentiable renderer of a few lines."""
+"""An image as a sum of coloured Gaussians in the plane: a differentiable renderer, and the pixels of one as data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
+
+from hookflow.errors import Problem, UserError
+from hookflow.pipeline.registry import missing_package
+from hookflow.runner.data.loader_parts import BatchSharding
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -110,3 +116,112 @@ class Painting:
     def prune(self, run: Run, kept: Tensor) -> None:
         """Keep only the Gaussians where `kept`, boolean (count,), is true."""
         change_rows(run.model, run.optimizer, lambda rows: rows[kept])
+
+
+def landscape(height: int, width: int) -> Tensor:
+    """Return the image, float32 (height, width, 3) from 0 to 1: the same at any size, but for the detail."""
+    y, x = torch.meshgrid(
+        (torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width * (width / height), indexing="ij"
+    )
+    x = x * 1.5 / (width / height)  # from 0 to 1.5, whatever the shape
+    soft = 1.2 / height  # the part of the height that an edge takes: about a pixel
+    shore = 0.62
+    mirrored = torch.where(y > shore, 2 * shore - y + 0.02 * (110 * y + 4 * x).sin() * (y - shore), y)
+    image = _sky(x, mirrored)
+    image = _over(image, mirrored - _ridge(x, 3.1, 0.4, 0.14) - 0.50, (0.36, 0.30, 0.46), soft)
+    image = _over(image, mirrored - _ridge(x, 5.3, 1.9, 0.09) - 0.59, (0.20, 0.22, 0.33), soft)
+    water = (y - shore) / (1 - shore)
+    image = torch.where((y > shore)[..., None], image * (0.82 - 0.35 * water.clamp(min=0))[..., None], image)
+    return image.clamp(0, 1)
+
+
+def _sky(x: Tensor, y: Tensor) -> Tensor:
+    """Return dusk: dark blue above, orange below, with a sun, its glow, and bands of cloud."""
+    high, low = torch.tensor((0.16, 0.24, 0.48)), torch.tensor((0.98, 0.62, 0.36))
+    sky = high + (low - high) * (y / 0.62).clamp(0, 1)[..., None] ** 1.3
+    away = ((x - 0.98) ** 2 + (y - 0.36) ** 2).sqrt()
+    sky = sky + (0.45 * (-7 * away).exp())[..., None] * torch.tensor((1.0, 0.75, 0.4))
+    clouds = ((9 * y + 0.6 * (5 * x).sin()) * 3.1).sin() * (7 * x + 5 * y).sin()
+    sky = sky + 0.07 * (clouds.clamp(min=0.2) - 0.2)[..., None] * torch.tensor((1.0, 0.7, 0.8))
+    return _over(sky, 0.075 - away, (1.0, 0.95, 0.75), 0.01)
+
+
+def _ridge(x: Tensor, waves: float, shift: float, height: float) -> Tensor:
+    """Return the outline of mountains: a few waves, each half as high and about twice as short as the one before."""
+    octaves = (height / 2**k * (1 - (waves * 2.3**k * x + shift * (k + 1)).sin().abs()) for k in range(4))
+    return -sum(octaves, torch.zeros_like(x))
+
+
+def _over(image: Tensor, inside: Tensor, colour: tuple[float, float, float], soft: float) -> Tensor:
+    """Lay a colour over the image wherever `inside` is above zero, with an edge as wide as `soft`."""
+    share = (inside / soft + 0.5).clamp(0, 1)[..., None]
+    return image * (1 - share) + torch.tensor(colour) * share
+
+
+class Picture(BatchSharding):
+    """Batches of pixels: places, float32 (batch, 2), and their colours, float32 (batch, 3) from 0 to 1.
+
+    A place is x and y, each from -1 to 1 over the image. `train` draws each batch at random; an epoch is `batches` of
+    them. `val` is the whole image, row by row: the pixels that are fitted are the ones that are evaluated.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: Annotated[str, Field(description="an image file; a landscape made by formula if empty")] = "",
+        side: Annotated[int, Field(ge=8, description="pixels of the longer side; the image is scaled to it")] = 192,
+        split: Annotated[Literal["train", "val"], Field(description="random pixels, or all in order")] = "train",
+        batch_size: Annotated[int, Field(ge=1, description="pixels in a batch")] = 4096,
+        batches: Annotated[int, Field(ge=1, description="batches of an epoch of training")] = 100,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self.image = (read_image(Path(path).expanduser(), side) if path else landscape(side * 2 // 3, side)).to(device)
+        """The whole image, float32 (height, width, 3)."""
+        self.places = places(*self.image.shape[:2]).to(device)
+        """Where its pixels are, row by row, float32 (height × width, 2)."""
+        self._colours = self.image.reshape(-1, 3)
+        self._training, self._seed, self._size = split == "train", seed, batch_size
+        super().__init__(batches * batch_size if self._training else len(self.places), batch_size, drop_last=False)
+        height, width, _ = self.image.shape
+        self.info = self.describe(Path(path).name or "landscape", f"{width} × {height} pixels", synthetic=not path)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        for index in range(start, len(self)):
+            if self._training:
+                generator = torch.Generator().manual_seed((self._seed * 1_000_003 + epoch) * len(self) + index)
+                chosen = torch.randint(len(self.places), (self._size,), generator=generator)
+                chosen = chosen.to(self.places.device)
+                yield self.places[chosen], self._colours[chosen]
+            else:
+                part = slice(index * self._size, (index + 1) * self._size)
+                yield self.places[part], self._colours[part]
+
+
+def places(height: int, width: int) -> Tensor:
+    """Return the x and y of the middle of each pixel, from -1 to 1, row by row: (height × width, 2)."""
+    y, x = ((torch.arange(size) + 0.5) / size * 2 - 1 for size in (height, width))
+    return torch.stack((x.repeat(height), y.repeat_interleave(width)), 1)
+
+
+def read_image(path: Path, side: int) -> Tensor:
+    """Return an image file, float32 (height, width, 3) from 0 to 1, its longer side scaled down to `side` pixels.
+
+    Raises UserError when it cannot be read.
+    """
+    if missing := missing_package(f"the image {path}", "pillow", "images", module="PIL"):
+        raise UserError(missing)
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as file:
+            pixels = torch.from_numpy(np.array(file.convert("RGB"), np.float32) / 255)
+    except FileNotFoundError:
+        raise UserError(Problem(f"there is no image {path.absolute()}")) from None
+    except (UnidentifiedImageError, OSError) as error:
+        raise UserError(Problem(f"{path} cannot be read as an image: {error}")) from error
+    height, width, _ = pixels.shape
+    scale = min(side / max(height, width), 1)
+    size = max(round(height * scale), 1), max(round(width * scale), 1)
+    whole = functional.interpolate(pixels.permute(2, 0, 1)[None], size, mode="bilinear", antialias=True)
+    return whole[0].permute(1, 2, 0).clamp(0, 1).contiguous()

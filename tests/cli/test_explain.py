@@ -12,7 +12,7 @@ import tomli
 from hookflow.errors import UserError
 from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.describe import Description
+from hookflow.hooks.inspect import Description
 from hookflow.hooks.registry import BUILT_IN, find_hook
 from hookflow.pipeline.json_schema import all_keys, find_key
 from hookflow.pipeline.load import parse

@@ -31,8 +31,7 @@ from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import Loaded
 from hookflow.service.findings import Findings
 from hookflow.service.pipelines import read_pipeline, valid_plan
-from hookflow.trials.commute import Commuted, _Search, commute
-from hookflow.trials.trial import Trace, Trials, Visit
+from hookflow.trials.commute import Commuted, Trace, Trials, Visit, _Search, commute
 from tests.conftest import TESTS, TOY
 from tests.hook_nodes import AROUND, POINT, node, order, plan
 from tests.hooks.test_contracts import SAMPLES, inline

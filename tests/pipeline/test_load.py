@@ -22,9 +22,9 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded, as_tables, dump, load, parse
 from hookflow.pipeline.problems import explain
 from hookflow.pipeline.references import escape, interpolate
-from hookflow.pipeline.schema import Interval, Pipeline
+from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import SourceMap
-from hookflow.pipeline.values import PATTERN, parse_amount
+from hookflow.pipeline.values import PATTERN, Interval, parse_amount
 from tests.conftest import Trained, circle, hookflow_here, records
 from tests.pipelines import names, pipelines, plain, values
 

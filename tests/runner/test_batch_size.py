@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline.values import limited_batches
-from hookflow.runner.data.base import data_info
-from hookflow.runner.data.batch_size import BatchSizes, size_of
+from hookflow.runner.data.batches import BatchSizes, data_info, size_of
 from hookflow.runner.data.source import Batches, Limited, Repeated, as_source
 from hookflow.runner.data.workers import no_loader_warnings
 from hookflow.runner.loop.evaluation import Means

@@ -19,9 +19,8 @@ from hookflow.monitor.feed import Live
 from hookflow.monitor.health import Pace
 from hookflow.monitor.trace import read_trace
 from hookflow.pipeline.load import parse
-from hookflow.runner.dispatch.throttle import Throttles
 from hookflow.runner.logging import budgets
-from hookflow.runner.logging.budgets import RAREST, WARM_UP, WINDOW, Budgets
+from hookflow.runner.logging.budgets import RAREST, WARM_UP, WINDOW, Budgets, Throttles
 from hookflow.runner.process.state import RunState
 from tests.conftest import TOY, NewRun, Train, Trained, messages, records, strikes
 from tests.runner.same import final_state, logged
@@ -157,7 +156,7 @@ def fires(run_dir: Any) -> list[object]:
 @pytest.fixture
 def asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let rank 0 ask for 1 of 4 firings as soon as it has measured at all."""
-    from hookflow.runner.dispatch.throttle import Change
+    from hookflow.runner.logging.budgets import Change
 
     def take(self: Any, frame: Any) -> None:
         if frame["it"] and self._throttles.every["slow"] == 1:

@@ -17,7 +17,7 @@ from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics import precision
 from hookflow.runner.numerics.precision import in_precision
 from hookflow.runner.process.launch import start
-from hookflow.zoo.airbench import AirNet
+from hookflow.zoo.cifar10 import AirNet
 from tests.conftest import NewRun, Trained, messages, reason
 from tests.runner.by_hand import Ran, hook, ran
 from tests.runner.same import assert_same, final_state

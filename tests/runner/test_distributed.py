@@ -27,8 +27,7 @@ from hookflow.runner.distributed.parallel import (
     full_state,
     local_state,
 )
-from hookflow.runner.distributed.process_group import backend_of, device_of
-from hookflow.runner.distributed.rendezvous import Ranks
+from hookflow.runner.distributed.rendezvous import Ranks, backend_of, device_of
 from tests.conftest import TOY
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from hookflow.graph.forecast import Length, forecast
 from hookflow.graph.plan import Binding, Plan, Trigger
 from hookflow.graph.points import Point
-from hookflow.pipeline.schema import Interval
+from hookflow.graph.schedule import Length, forecast
+from hookflow.pipeline.values import Interval
 from tests.conftest import Trained, firings
 
 EVERY = ("", "3", "7it", "1ep", "33.3%", "99it")

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, Weighte
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import LoaderSection
 from hookflow.pipeline.source_map import SourceMap
-from hookflow.runner.data.base import DataContext, prefetch
+from hookflow.runner.data.batches import DataContext, prefetch
 from hookflow.runner.data.loader import Loader, OnDevice, may_draw
 from hookflow.runner.data.loader_parts import BatchSampler, loader_parts
 from hookflow.runner.data.source import Source, as_source, close

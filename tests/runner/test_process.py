@@ -29,8 +29,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data import workers
 from hookflow.runner.process.launch import Standby, claim, start
-from hookflow.trials.trial import Trials
-from hookflow.trials.trial import trials as trials_of
+from hookflow.trials.commute import Trials
+from hookflow.trials.commute import trials as trials_of
 from tests.conftest import TOY, NewRun, Train, Trained, messages, records, run_here, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same_end

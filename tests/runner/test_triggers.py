@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookflow.events.rundir import RunDir
-from hookflow.graph.forecast import Length, forecast
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.plan import Trigger as Written
 from hookflow.graph.points import POINTS
+from hookflow.graph.schedule import Length, forecast
 from hookflow.hooks.base import Hook
-from hookflow.pipeline.schema import Interval
+from hookflow.pipeline.values import Interval
 from hookflow.runner.dispatch.triggers import Trigger
 from hookflow.runner.process.state import all_iterations
 from tests.conftest import NewRun, Trained, messages, records

@@ -11,9 +11,8 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.zoo.chargpt import CharGPT
-from hookflow.zoo.gaussian2d import Gaussians, Painting
+from hookflow.zoo.gaussian2d import Gaussians, Painting, Picture, places, read_image
 from hookflow.zoo.hooks import Render, Sample
-from hookflow.zoo.picture import Picture, places, read_image
 from tests.conftest import Train, Trained, records
 from tests.runner.same import final_state
 from tests.zoo.conftest import assert_resumed_like

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from hookflow.errors import UserError
-from hookflow.zoo.airbench import AirNet
+from hookflow.zoo.cifar10 import AirNet
 from hookflow.zoo.circle import RADIUS, SPLITS, Circle
 from hookflow.zoo.hooks import Whiten
 from hookflow.zoo.tasks import Classification, LanguageModelling, Regression

@@ -20,9 +20,8 @@ from types import MappingProxyType
 from rich.cells import cell_len
 
 from hookflow.graph.edges import between, rows_before
-from hookflow.graph.offload import Thread, awaited, threads
+from hookflow.graph.offload import Thread, awaited, is_thinned, threads
 from hookflow.graph.plan import PHASES, Binding, Edge, EdgeKind, Plan
-from hookflow.graph.throttle import is_thinned
 from hookflow.graph.why import neighbours, rows_of
 from hookflow.numbers import counted
 from hookflow.text import printable, wrapped, wrapped_phrases

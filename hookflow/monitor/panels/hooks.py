@@ -10,9 +10,9 @@ from textual.strip import Strip
 
 from hookflow.events.packing import bounds
 from hookflow.events.records import PHASES
+from hookflow.graph.offload import is_thinned
 from hookflow.graph.plan import Binding, PlannedHook
 from hookflow.graph.render.text import gutter
-from hookflow.graph.throttle import is_thinned
 from hookflow.graph.why import rows_of
 from hookflow.monitor.charts import ticks
 from hookflow.monitor.costs import COSTS

@@ -25,15 +25,14 @@ from hookflow.pipeline.use import FOLDER
 from hookflow.runner.builder.components import PARALLELIZE, Maker, Parts, find_makers
 from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups, shares
 from hookflow.runner.checkpoint.initial_weights import load_weights
-from hookflow.runner.data.base import DataContext
+from hookflow.runner.data.batches import DataContext
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.data.source import as_source, limit
 from hookflow.runner.data.workers import leave_garbage_to_this_process
 from hookflow.runner.dispatch.torch_hooks import wrong_parameters
 from hookflow.runner.distributed.fsdp import FSDP, ranks_of_data, unmatched_units, without_weights
 from hookflow.runner.distributed.parallel import DDP, OF_DDP, DDPAtStep, Strategy
-from hookflow.runner.distributed.process_group import device_of
-from hookflow.runner.distributed.rendezvous import ALONE, Ranks
+from hookflow.runner.distributed.rendezvous import ALONE, Ranks, device_of
 from hookflow.runner.loop.task import FunctionTask, steps_itself, wrong_task
 from hookflow.runner.numerics.precision import WHOLE, choose_precision
 from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seed_everything

@@ -16,8 +16,9 @@ from hookflow.events.records import Layer
 from hookflow.hooks.arguments import wrong_component
 from hookflow.pipeline.load import Loaded, components, wrong_parts
 from hookflow.pipeline.registry import missing_extra, registry_of
-from hookflow.pipeline.schema import Interval, RunSection
+from hookflow.pipeline.schema import RunSection
 from hookflow.pipeline.use import refer
+from hookflow.pipeline.values import Interval
 from hookflow.runner.builder.selectors import Picked
 from hookflow.runner.data.source import Limited
 from hookflow.runner.distributed.parallel import Strategy

@@ -25,8 +25,7 @@ from hookflow.events.rundir import RunDir, sync_run
 from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.tensors import is_sharded, local
 from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
-from hookflow.runner.checkpoint.nested import PLAIN, mapped, naming_unreadable
-from hookflow.runner.checkpoint.shards import Shards, sharded_as
+from hookflow.runner.checkpoint.shards import PLAIN, Shards, mapped, naming_unreadable, sharded_as
 from hookflow.runner.checkpoint.snapshot import Frozen, Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
 from hookflow.runner.distributed.parallel import full_state

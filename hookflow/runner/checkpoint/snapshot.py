@@ -17,7 +17,7 @@ from hookflow.hooks.base import Hook
 from hookflow.hooks.checkpoint_files import lacks_optimizers, mark_of, state_key, with_frozen
 from hookflow.hooks.tensors import local
 from hookflow.runner.builder.components import Parts
-from hookflow.runner.data.base import split_of
+from hookflow.runner.data.batches import split_of
 from hookflow.runner.distributed.parallel import load_model, load_optimizer, local_state
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.update import Update

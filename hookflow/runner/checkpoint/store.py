@@ -48,8 +48,18 @@ from hookflow.runner.checkpoint.manifest import (
     read_manifest,
     seal,
 )
-from hookflow.runner.checkpoint.nested import PLAIN, leaves, mapped, naming_unreadable, unreadable
-from hookflow.runner.checkpoint.shards import Shards, any_sharded, with_contents, without_contents, write_shards
+from hookflow.runner.checkpoint.shards import (
+    PLAIN,
+    Shards,
+    any_sharded,
+    leaves,
+    mapped,
+    naming_unreadable,
+    unreadable,
+    with_contents,
+    without_contents,
+    write_shards,
+)
 from hookflow.version import __version__
 
 NOTHING: Mapping[str, Any] = {}

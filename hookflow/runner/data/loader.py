@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from hookflow.errors import Problem, UserError
-from hookflow.runner.data.base import DataContext, Sized, map_parts, prefetch, tensors
+from hookflow.runner.data.batches import DataContext, Sized, map_parts, prefetch, tensors
 from hookflow.runner.data.loader_parts import BatchSampler, GivenBatches, LoaderParts
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
 from hookflow.runner.numerics.random_state import (

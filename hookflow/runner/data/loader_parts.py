@@ -21,7 +21,7 @@ from hookflow.hooks.arguments import parameters_of, wrong_arguments
 from hookflow.pipeline.schema import Component, LoaderSection
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.pipeline.use import refer
-from hookflow.runner.data.base import DataContext
+from hookflow.runner.data.batches import DataContext
 from hookflow.runner.numerics.random_state import RNGStream, batch_seed, derive_seed, seeded
 
 CALLED_WITH = {

@@ -14,7 +14,7 @@ from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.values import limited_batches
-from hookflow.runner.data.base import DataContext, OverLoader, Sized, Sizes, data_info, sets_of, split_of
+from hookflow.runner.data.batches import DataContext, OverLoader, Sized, Sizes, data_info, sets_of, split_of
 from hookflow.runner.data.loader import Loader, OnDevice
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.stream import Stateful, stream_source
@@ -34,7 +34,7 @@ class Source(Protocol):
 
     Two more methods are optional. They are called with the index of the latest batch in the epoch.
     `batch_size(index)` returns the number of its examples on this rank; without it, the size is read off the tensors
-    (`hookflow.runner.data.batch_size.size_of`). `global_batch_size(index)` returns the examples of all ranks; without
+    (`hookflow.runner.data.batches.size_of`). `global_batch_size(index)` returns the examples of all ranks; without
     it, the ranks sum their sizes.
     """
 

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
 from hookflow.pipeline.registry import missing_package
-from hookflow.runner.data.base import DataContext, OverLoader, Sizes, data_info
+from hookflow.runner.data.batches import DataContext, OverLoader, Sizes, data_info
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
 from hookflow.runner.numerics.random_state import (

@@ -1,9 +1,17 @@
-"""Hooks that PyTorch calls: on parameters, optimizers, all modules, state dicts, and DDP's communication."""
+"""Hooks that PyTorch calls: inside modules, on parameters, optimizers, all modules, state dicts, and in DDP.
+
+A binding at a module point that has a trigger, or states its stages, is registered with PyTorch only while it is due.
+That is settled before each step and before each evaluation of a batch. In a compiled network, which PyTorch would
+compile anew each time, it stays registered and is skipped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from os import getpid
 from typing import Any
 
@@ -13,14 +21,257 @@ from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 
 from hookflow.errors import Problem, UserError, Where
+from hookflow.events.records import Stage
+from hookflow.graph.offload import is_thinned
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.tensors import is_sharded, matching, named_parameters, no_match
 from hookflow.runner.builder.components import Parts
+from hookflow.runner.builder.selectors import Picked
 from hookflow.runner.dispatch.dispatcher import Dispatcher, Firing
 from hookflow.runner.dispatch.engine import Engine
-from hookflow.runner.dispatch.module_hooks import hidden
 from hookflow.runner.distributed.parallel import DDP, Strategy
+from hookflow.runner.loop.task import Named
 from hookflow.runner.process.state import RunState
+
+HOOKS = {
+    "forward_pre": "_forward_pre_hooks",
+    "forward": "_forward_hooks",
+    "full_backward_pre": "_backward_pre_hooks",
+    "full_backward": "_backward_hooks",
+}
+"""Where a module keeps its hooks, by their point."""
+
+
+def hidden(fire: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that the compiler leaves out, with all that it calls."""
+    called: Callable[..., Any] = torch.compiler.disable(fire)  # type: ignore[no-untyped-call]
+    return called
+
+
+class Stack:
+    """The hooks of one module at one point: those of bindings, in the plan's order, and others.
+
+    The module's own hooks fire between those that are prepended and those that are not. The order stays the same when a
+    binding is registered again, which PyTorch would put last.
+    """
+
+    def __init__(self, module: nn.Module, point: str) -> None:
+        self._hooks = getattr(module, HOOKS[point])
+        self._own = set(self._hooks)
+        self.members: list[Registration] = []
+
+    def arrange(self, new: int) -> None:
+        """Put all that is registered in order, now that PyTorch has put the new id last."""
+        there = [(member.handle.id, member.firing.binding.prepend) for member in self.members if member.handle]
+        ahead = [id_ for id_, prepend in there if prepend]
+        behind = [id_ for id_, prepend in there if not prepend]
+        ids = [id_ for id_ in self._hooks if id_ != new]
+        known = [k for k, id_ in enumerate(ids) if id_ in {*self._own, *ahead, *behind}]
+        first, last = (known[0], known[-1] + 1) if known else (0, 0)  # what stands outside has come by hand since
+        own = [id_ for id_ in ids[first:last] if id_ not in {*ahead, *behind}]
+        for id_ in (*ids[:first], *ahead, *own, *behind, *ids[last:]):
+            self._hooks.move_to_end(id_)
+
+
+class Handle(RemovableHandle):
+    """PyTorch's handle, which here takes a hook off modules for good: a resumed run will not register it again."""
+
+    def __init__(self, remove: Callable[[], None]) -> None:
+        super().__init__(OrderedDict())
+        self._remove = remove
+
+    def remove(self) -> None:
+        self._remove()
+
+
+@dataclass(eq=False)
+class Registration:
+    """One binding at one module, registered while `handle` is there; once `removed`, never again."""
+
+    firing: Firing
+    name: str
+    module: nn.Module
+    stack: Stack
+    call: Callable[..., Any]
+    hide: bool
+    handle: RemovableHandle | None = None
+    removed: bool = False
+
+    def __post_init__(self) -> None:
+        binding = self.firing.binding
+        self.stages = binding.stages or ("train",)
+        self.key = binding.hook, binding.point, self.name
+        """Its name in a checkpoint."""
+        self.removal = Handle(partial(self.drop, for_good=True))
+        callback = self._callback()
+        self._hook = hidden(callback) if self.hide else callback
+        self.stack.members.append(self)
+
+    def add(self) -> None:
+        """Register it, unless it has been removed for good."""
+        if self.handle is None and not self.removed:
+            binding, how = self.firing.binding, {}
+            if binding.point == "forward_pre":
+                how = {"with_kwargs": "kwargs" in binding.takes}
+            elif binding.point == "forward":
+                how = {"with_kwargs": True, "always_call": binding.always_call}
+            self.handle = getattr(self.module, f"register_{binding.point}_hook")(self._hook, **how)
+            self.stack.arrange(self.handle.id)
+
+    def drop(self, *, for_good: bool = False) -> None:
+        """Take it off the module."""
+        self.removed |= for_good
+        if self.handle is not None:
+            self.handle.remove()
+            self.handle = None
+
+    def _callback(self) -> Callable[..., Any]:
+        """Return a function for PyTorch to call. A copy of the network keeps it; of an object it would have a copy."""
+        call = self.call
+        match self.firing.binding.point:
+            case "forward_pre" if "kwargs" in self.firing.binding.takes:
+                return lambda module, args, kwargs: call(self, module, args, args, kwargs)
+            case "forward_pre":
+                return lambda module, args: call(self, module, args, args, None)
+            case "forward":
+                return lambda module, args, kwargs, output: call(self, module, args, args, kwargs, output)
+        return lambda module, *gradients: call(self, module, *gradients)
+
+
+Step = Callable[[Any, Any], Any]
+
+
+class ModuleHooks:
+    """The bindings at module points of one run; `picked` are their modules. Nothing is registered before `attach`."""
+
+    def __init__(self, engine: Engine, picked: Picked, state: RunState) -> None:
+        self._engine = engine
+        points = engine.plan.points
+        self._bindings = [binding for binding in engine.plan.bindings if points[binding.point].kind == "module"]
+        self._picked = picked
+        self._state = state
+        self._registrations: list[Registration] = []
+        self._idling: list[Idling] = []
+        self._current: Registration | None = None
+        handles = {each.hook: Handle(partial(self._remove, each.hook)) for each in self._bindings}
+        self.handles: Mapping[str, Handle] = Named("hook inside the network", handles)
+
+    def attach(self, *, compiled: bool) -> None:
+        """Register in the plan's order every binding that is never idle, and in a compiled network all."""
+        for point in (point.name for point in self._engine.plan.points if point.kind == "module"):
+            stacks: dict[nn.Module, Stack] = {}
+            for firing in self._engine.firings(point):
+                idling = Idling(firing, stays=compiled) if self._idles(firing.binding) else None
+                for name, module in self._picked[firing.binding.id].items():
+                    stack = stacks.setdefault(module, Stack(module, point))
+                    made = Registration(firing, name, module, stack, self._call, compiled)
+                    self._registrations.append(made)
+                    if idling:
+                        idling.registrations.append(made)
+                    if idling is None or compiled:
+                        made.add()
+                if idling:
+                    self._idling.append(idling)
+
+    def detach(self) -> None:
+        for registration in self._registrations:
+            registration.drop()
+
+    def settled(self, step: Step) -> Step:
+        """Return a function that settles which bindings are due before each step; `step` itself if none ever idles."""
+        if not any(map(self._idles, self._bindings)):
+            return step
+        idling, state = self._idling, self._state
+
+        def settle_and_step(run: Any, batch: Any) -> Any:
+            stage, done = state.stage, state.iter
+            for each in idling:
+                each.settle(stage, done)
+            return step(run, batch)
+
+        return settle_and_step
+
+    @property
+    def handle(self) -> Handle:
+        """The function that removes the current hook from the current module only."""
+        current, here = self._current, self._engine.current
+        if current is None or here is not current.firing.binding:
+            hint = next((f'another hook writes run.handles["{hook}"]' for hook in self.handles), "")
+            raise UserError(Problem("run.handle is for a hook inside the network, while it is called", hint=hint))
+        return current.removal
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what has been removed for good, and what each trigger has said at which iteration."""
+        return {
+            "removed": [list(each.key) for each in self._registrations if each.removed],
+            "settled": {each.key: each.state_dict() for each in self._idling},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
+        """Take back what `state_dict` returned; return the hooks that stay removed from some module."""
+        removed = {tuple(key) for key in state["removed"]}
+        gone = [each for each in self._registrations if each.key in removed]
+        for each in gone:
+            each.drop(for_good=True)
+        for idling in self._idling:
+            if idling.key in state["settled"]:
+                idling.load_state_dict(state["settled"][idling.key])
+        return list(dict.fromkeys(each.firing.binding.hook for each in gone))
+
+    def _call(self, registration: Registration, module: nn.Module, *offered: Any) -> Any:
+        if self._state.stage not in registration.stages:
+            return None
+        dispatcher = self._engine.dispatcher
+        before, self._current = self._current, registration
+        try:
+            return dispatcher.call_within(registration.firing, (dispatcher.run, module, registration.name, *offered))
+        finally:
+            self._current = before
+
+    def _idles(self, binding: Binding) -> bool:
+        return bool(str(binding.trigger) or binding.stages) or is_thinned(self._engine.plan, binding)
+
+    def _remove(self, hook: str) -> None:
+        for each in self._registrations:
+            if each.firing.binding.hook == hook:
+                each.drop(for_good=True)
+
+
+class Idling:
+    """A binding that is idle at times: its trigger decides once an iteration. One that `stays` is always registered."""
+
+    def __init__(self, firing: Firing, *, stays: bool) -> None:
+        self.registrations: list[Registration] = []
+        self.key = f"{firing.binding.hook}@{firing.binding.point}"
+        self._gate = firing.gate
+        self._stages = firing.binding.stages or ("train",)
+        self._stays = stays
+        self._active = False
+        self._asked = -1
+        self._answer = False
+        firing.due = lambda: self._active
+
+    def settle(self, stage: Stage, done: int) -> None:
+        """Register the binding, or take it off, as it is due in this stage with so many iterations done."""
+        due = stage in self._stages
+        if due:
+            if done != self._asked:
+                gate = self._gate
+                self._asked, self._answer = done, gate is None or (done >= gate.next and gate())
+            due = self._answer
+        if due != self._active:
+            self._active = due
+            for registration in () if self._stays else self.registrations:
+                if due:
+                    registration.add()
+                else:
+                    registration.drop()
+
+    def state_dict(self) -> list[int]:
+        return [self._asked, int(self._answer)]
+
+    def load_state_dict(self, state: Sequence[int]) -> None:
+        self._asked, self._answer = state[0], bool(state[1])
 
 
 def differentiable(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from hookflow.errors import Problem, UserError, nearest_or_all
+from hookflow.graph.offload import is_thinned
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.schedule import Counter, Measure, Schedule, Totals
-from hookflow.graph.throttle import is_thinned
 from hookflow.hooks.tensors import sum_dtype
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
 from hookflow.runner.distributed.parallel import Strategy

@@ -20,8 +20,7 @@ from torch.optim import Optimizer
 from hookflow.errors import Locate, Problem, UserError
 from hookflow.hooks.tensors import by_dtype, is_sharded, on_device, shard_like
 from hookflow.pipeline.schema import DistributedSection
-from hookflow.runner.checkpoint.nested import mapped
-from hookflow.runner.checkpoint.shards import without_contents
+from hookflow.runner.checkpoint.shards import mapped, without_contents
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.rendezvous import Ranks
 

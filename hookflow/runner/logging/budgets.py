@@ -1,6 +1,6 @@
 """Budgets of hooks: their time is held against a share of the iterations', by the thread that flushes the log.
 
-A hook that is over its budget is warned of, or throttled.
+A hook that is over its budget is warned of, or throttled: it fires less often, from a safe point on.
 """
 
 from __future__ import annotations
@@ -9,17 +9,62 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, log2
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hookflow.events.records import Frame
+from hookflow.graph.offload import is_thinned
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.throttle import is_thinned
 from hookflow.numbers import duration, percent
-from hookflow.runner.dispatch.throttle import Change, Throttles
+from hookflow.runner.process.state import RunState
 
 if TYPE_CHECKING:
     from hookflow.pipeline.schema import Pipeline
     from hookflow.pipeline.values import Budget
+
+
+class Change(NamedTuple):
+    """A hook fires at every so many times that it is due from now on, and why."""
+
+    hook: str
+    every: int
+    why: str
+
+
+class Throttles:
+    """How often the throttled hooks of a run fire: `every` holds 1 where a hook fires whenever it is due.
+
+    All ranks make the changes that rank 0 asks for, at the same safe point; `record` makes a record of each.
+    """
+
+    def __init__(self, plan: Plan, state: RunState, record: Callable[..., None]) -> None:
+        self.every = {hook.name: 1 for hook in plan.hooks if hook.throttle}
+        self.asked: deque[Change] = deque()
+        self._state, self._record = state, record
+
+    def ask(self, change: Change) -> None:
+        """Ask for a change; any thread may."""
+        self.asked.append(change)
+        self._state.attention = True
+
+    def take(self) -> list[Change]:
+        """Return the changes that wait."""
+        return [self.asked.popleft() for _ in range(len(self.asked))]
+
+    def make(self, change: Change) -> None:
+        """Make a change, and record it."""
+        self.every[change.hook] = change.every
+        self._record("throttle", **change._asdict())
+
+    def state_dict(self) -> dict[str, int]:
+        return dict(self.every)
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Take back what `state_dict` returned; hooks that are no longer throttled fire whenever they are due."""
+        for hook in self.every:
+            self.every[hook] = 1
+            if (every := state.get(hook, 1)) > 1:
+                self.make(Change(hook, every, "as the checkpoint has it"))
+
 
 WINDOW = 60.0
 """Seconds over which the time is taken."""

@@ -16,13 +16,13 @@ from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.hooks.arguments import as_annotated, first_names, parameters_of, wrong_arguments
 from hookflow.pipeline.layers import read_value
 from hookflow.runner.builder.components import Parts
-from hookflow.runner.data.batch_size import BatchSizes
+from hookflow.runner.data.batches import BatchSizes
 from hookflow.runner.dispatch.dispatcher import Dispatcher, Firing, Here
 from hookflow.runner.dispatch.engine import Engine
-from hookflow.runner.dispatch.module_hooks import ModuleHooks
-from hookflow.runner.dispatch.throttle import Throttles
+from hookflow.runner.dispatch.torch_hooks import ModuleHooks
 from hookflow.runner.dispatch.triggers import Scalars, make_triggers
 from hookflow.runner.distributed.consensus import AnyConsensus
+from hookflow.runner.logging.budgets import Throttles
 from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.timing import Books, DeviceBooks, DeviceClock, DeviceTimeline, Timeline

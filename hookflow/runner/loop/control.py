@@ -13,7 +13,7 @@ from hookflow.events.records import CommandRecord
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.manifest import damage, holds_weights_alone
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.data.base import sets_of
+from hookflow.runner.data.batches import sets_of
 from hookflow.runner.dispatch.dispatcher import Off
 from hookflow.runner.logging.capture import Capture
 from hookflow.runner.loop.context import Context

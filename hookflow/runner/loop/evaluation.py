@@ -18,8 +18,8 @@ from hookflow.errors import first_few
 from hookflow.graph.schedule import Measure
 from hookflow.hooks.builtin.predict import Predictions
 from hookflow.hooks.tensors import WeightedSum, evaluating
-from hookflow.pipeline.schema import Interval
-from hookflow.runner.data.base import in_set, sets_of, split_of
+from hookflow.pipeline.values import Interval
+from hookflow.runner.data.batches import in_set, sets_of, split_of
 from hookflow.runner.logging.timing import VALIDATION
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.requests import SKIPPED

@@ -11,7 +11,7 @@ from typing import Any
 
 from hookflow.events.records import CommandRecord
 from hookflow.runner.checkpoint.manager import CheckpointManager
-from hookflow.runner.data.base import sets_of
+from hookflow.runner.data.batches import sets_of
 from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL, THROTTLE, VALIDATE
 from hookflow.runner.logging.timing import COMMANDS
 from hookflow.runner.loop.context import Context

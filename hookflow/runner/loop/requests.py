@@ -10,8 +10,7 @@ from typing import Any
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.uses import SLOT, how_to_declare
-from hookflow.runner.data.base import sets_of
-from hookflow.runner.data.batch_size import BatchSizes
+from hookflow.runner.data.batches import BatchSizes, sets_of
 from hookflow.runner.process.state import RunState
 
 NOTHING: Mapping[str, int] = MappingProxyType({})

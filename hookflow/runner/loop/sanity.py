@@ -20,7 +20,7 @@ from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.hooks.uses import how_to_declare, keys_set, source_of
 from hookflow.pipeline.condition import METRICS, parse_condition
 from hookflow.runner.builder.components import Parts
-from hookflow.runner.data.base import in_set, sets_of
+from hookflow.runner.data.batches import in_set, sets_of
 from hookflow.runner.data.source import Limited
 from hookflow.runner.logging.recorder import SANITY
 from hookflow.runner.loop.context import Context

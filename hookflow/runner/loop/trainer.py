@@ -27,7 +27,7 @@ from hookflow.runner.checkpoint.initial_weights import load_changes
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Adapt, Snapshot, Unsaved, completed
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.data.base import sets_of, split_of
+from hookflow.runner.data.batches import sets_of, split_of
 from hookflow.runner.dispatch.beside import Beside
 from hookflow.runner.dispatch.torch_hooks import register_hooks
 from hookflow.runner.distributed.consensus import AnyConsensus

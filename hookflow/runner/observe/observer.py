@@ -20,7 +20,7 @@ from hookflow.graph.observation import Seen, Slots
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.slots import OFFERED, Verb
 from hookflow.runner.builder.components import Parts
-from hookflow.runner.data.base import tensors
+from hookflow.runner.data.batches import tensors
 from hookflow.runner.dispatch.dispatcher import Call
 from hookflow.runner.numerics.random_state import random_state
 from hookflow.runner.observe.tensors import Fingerprints, Note, RunTensors, WatchedDict, WatchedRun, address, held, mark

@@ -38,8 +38,7 @@ from hookflow.runner.data.workers import explaining_worker_errors
 from hookflow.runner.dispatch.torch_hooks import check_comm_hook
 from hookflow.runner.distributed.consensus import Alone, Consensus
 from hookflow.runner.distributed.parallel import class_of
-from hookflow.runner.distributed.process_group import process_group
-from hookflow.runner.distributed.rendezvous import Ranks
+from hookflow.runner.distributed.rendezvous import Ranks, process_group
 from hookflow.runner.logging.budgets import Budgets
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.writers import writing
