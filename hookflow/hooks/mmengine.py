@@ -79,10 +79,7 @@ SLOTS: Mapping[str, tuple[ByPoint, ByPoint]] = {
     ),
     "EarlyStoppingHook": ({"after_val_epoch": ("metrics",)}, {"after_val_epoch": ("control",)}),
     "RuntimeInfoHook": (
-        {
-            "before_train_iter": ("lr",),
-            **dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics",)),
-        },
+        {"before_train_iter": ("lr",), **dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics",))},
         {},
     ),
     "SyncBuffersHook": ({}, dict.fromkeys(("before_val_epoch", "after_train_epoch"), ("model",))),

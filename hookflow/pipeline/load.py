@@ -35,10 +35,7 @@ from hookflow.pipeline.source_map import Key, SourceMap
 from hookflow.pipeline.use import bindings_in, is_object, locate, maker_of, module_file, parse_file
 from hookflow.text import mask, unmask
 
-DEFAULT_HOOKS: dict[str, dict[str, Any]] = {
-    "log": {"use": "log", "every": "0.5%"},
-    "checkpoint": {"use": "checkpoint"},
-}
+DEFAULT_HOOKS: dict[str, dict[str, Any]] = {"log": {"use": "log", "every": "0.5%"}, "checkpoint": {"use": "checkpoint"}}
 """Their tables, by name: 200 points of each curve, however long the run is, and a checkpoint after each epoch."""
 
 CLASSES = {"log": "hookflow.hooks.builtin.log:Log", "checkpoint": "hookflow.hooks.builtin.checkpoint:Checkpoint"}

@@ -98,12 +98,7 @@ class Registry:
 MODELS = Registry("model", "hookflow.models")
 TASKS = Registry("task", "hookflow.tasks")
 DATA = Registry(
-    "data source",
-    "hookflow.data",
-    {
-        "cifar10": "hookflow.zoo.cifar10:cifar10",
-        "circle": "hookflow.zoo.circle:Circle",
-    },
+    "data source", "hookflow.data", {"cifar10": "hookflow.zoo.cifar10:cifar10", "circle": "hookflow.zoo.circle:Circle"}
 )
 WRITERS = Registry(
     "writer",

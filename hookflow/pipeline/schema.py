@@ -213,8 +213,7 @@ class ModelSection(Component):
 
 
 Patterns = Annotated[
-    Annotated[str, Tag("<name>")] | Annotated[list[str], Field(min_length=1), Tag("<list>")],
-    Discriminator(_shape),
+    Annotated[str, Tag("<name>")] | Annotated[list[str], Field(min_length=1), Tag("<list>")], Discriminator(_shape)
 ]
 """One glob or several."""
 

@@ -142,8 +142,7 @@ class Budget:
 NS = {"us": 1e3, "µs": 1e3, "ms": 1e6}
 
 BudgetField = Annotated[
-    str,
-    *_matching(BUDGET, '"{}" is no budget; write "1%" of the iterations\' time, or "0.2ms" of each'),
+    str, *_matching(BUDGET, '"{}" is no budget; write "1%" of the iterations\' time, or "0.2ms" of each')
 ]
 """A budget as written: "1%", "0.2ms"."""
 

@@ -102,8 +102,7 @@ def any_sharded(state: Any) -> bool:
 def without_contents(state: Any) -> Any:
     """Return a state with a tensor on the meta device in place of each sharded one."""
     return mapped(
-        state,
-        lambda leaf: torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") if is_sharded(leaf) else leaf,
+        state, lambda leaf: torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") if is_sharded(leaf) else leaf
     )
 
 

@@ -74,12 +74,7 @@ class OverLoader(Sized):
 def data_info(data: Any, examples: int, batches: int, batch_size: int, note: str = "") -> DataInfo:
     """Return the description of a user's data, named by their class."""
     return DataInfo(
-        name=type(data).__name__,
-        examples=examples,
-        batches=batches,
-        batch_size=batch_size,
-        synthetic=False,
-        note=note,
+        name=type(data).__name__, examples=examples, batches=batches, batch_size=batch_size, synthetic=False, note=note
     )
 
 

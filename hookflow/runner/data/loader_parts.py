@@ -216,12 +216,7 @@ class BatchSharding:
     def describe(self, name: str, note: str, *, synthetic: bool) -> DataInfo:
         """Return the `info` of a source of these batches."""
         return DataInfo(
-            name=name,
-            examples=self.examples,
-            batches=len(self),
-            batch_size=self._full,
-            synthetic=synthetic,
-            note=note,
+            name=name, examples=self.examples, batches=len(self), batch_size=self._full, synthetic=synthetic, note=note
         )
 
 

@@ -55,12 +55,7 @@ class Source(Protocol):
 
 
 def as_source(
-    made: Any,
-    where: Where,
-    context: DataContext,
-    loader: LoaderParts | None = None,
-    *,
-    shards_itself: bool = False,
+    made: Any, where: Where, context: DataContext, loader: LoaderParts | None = None, *, shards_itself: bool = False
 ) -> Source:
     """Return what `use` at `where` has made as a source; `loader` says how to make batches, where it is a dataset.
 

@@ -25,13 +25,7 @@ from hookflow.runner.builder.build import build
 from hookflow.runner.builder.components import Parts, layers
 from hookflow.runner.checkpoint.copies import Copies
 from hookflow.runner.checkpoint.manifest import newest_good, read_manifest
-from hookflow.runner.checkpoint.resume_rules import (
-    May,
-    changed_hooks,
-    changes_between,
-    changes_since,
-    recorded,
-)
+from hookflow.runner.checkpoint.resume_rules import May, changed_hooks, changes_between, changes_since, recorded
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
 from hookflow.runner.data.workers import explaining_worker_errors
@@ -258,11 +252,7 @@ def _place_checkpoints(
 
 
 def _record_start(
-    recorder: Recorder,
-    plan: Plan,
-    parts: Parts,
-    origin: Origin,
-    strategy: Literal["ddp", "fsdp"],
+    recorder: Recorder, plan: Plan, parts: Parts, origin: Origin, strategy: Literal["ddp", "fsdp"]
 ) -> None:
     """Record the beginning of an attempt."""
     resumed_from = origin.checkpoint if not origin.parent else None
