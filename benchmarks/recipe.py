@@ -22,8 +22,9 @@ import torch
 from torch import nn
 
 from hookflow.hooks.builtin.schedules import LRSchedule
+from hookflow.pipeline.components import OptimizerSection
 from hookflow.pipeline.load import load
-from hookflow.pipeline.schema import OptimizerSection, Pipeline
+from hookflow.pipeline.schema import Pipeline
 from hookflow.zoo.cifar10 import AirNet, Images, cifar10
 from hookflow.zoo.hooks import PICTURES, whitening
 from hookflow.zoo.tasks import Classification

@@ -16,7 +16,7 @@ import psutil
 import torch
 
 from hookflow.errors import Where
-from hookflow.pipeline.schema import LoaderSection
+from hookflow.pipeline.components import LoaderSection
 from hookflow.runner.data.batches import DataContext
 from hookflow.runner.data.loader import Loader
 from hookflow.runner.data.loader_parts import LoaderParts

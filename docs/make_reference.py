@@ -29,9 +29,10 @@ from hookflow.graph import points
 from hookflow.graph.slots import SLOTS
 from hookflow.hooks.arguments import OFFERED_TO_WRITERS
 from hookflow.hooks.registry import HOOKS
+from hookflow.pipeline.components import Section
 from hookflow.pipeline.json_schema import sentences
 from hookflow.pipeline.registry import COMPONENTS, DATA, WRITERS
-from hookflow.pipeline.schema import Pipeline, Section
+from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.use import refer
 
 FOLDER = Path(__file__).parent

@@ -16,11 +16,11 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.pipeline.components import Component
 from hookflow.pipeline.load import Loaded, components
 from hookflow.pipeline.problems import refusals, wrong_value
 from hookflow.pipeline.references import environment_keys
 from hookflow.pipeline.registry import registry_of
-from hookflow.pipeline.schema import Component
 from hookflow.pipeline.use import FOLDER, locate, module_file, refer, stand_in
 
 OFFERED_TO_DATA = ("seed", "device", "say", "rank", "world", "pipeline_dir")

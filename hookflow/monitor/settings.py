@@ -18,9 +18,9 @@ from hookflow.events.rundir import short, user_folder, write_whole
 from hookflow.monitor.keys import ACTIONS, EVERY, OF_PAGES
 from hookflow.monitor.style import ThemeName
 from hookflow.monitor.view import Arrangement, KeyMap
+from hookflow.pipeline.components import Section
 from hookflow.pipeline.layers import read, tables
 from hookflow.pipeline.problems import key_of, wrong_value
-from hookflow.pipeline.schema import Section
 from hookflow.pipeline.source_map import Key, SourceMap, dotted
 
 MODIFIERS = ("ctrl", "alt", "shift")

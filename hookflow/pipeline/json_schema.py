@@ -17,8 +17,9 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from hookflow.errors import Problem, UserError, nearest
+from hookflow.pipeline.components import Section
 from hookflow.pipeline.problems import type_words
-from hookflow.pipeline.schema import Pipeline, Section
+from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import as_toml
 
 Schema = dict[str, Any]

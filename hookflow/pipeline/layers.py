@@ -15,7 +15,8 @@ from pydantic import Discriminator, Tag
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.reading import open_regular
-from hookflow.pipeline.schema import Pipeline, Section
+from hookflow.pipeline.components import Section
+from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import Key, SourceMap, dotted, split_key, walk
 from hookflow.pipeline.values import BesidePipeline
 

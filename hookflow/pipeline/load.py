@@ -16,6 +16,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from hookflow.errors import Problem, UserError, Where, by_place, nearest
+from hookflow.pipeline.components import SPLITS, Component, DataSource
 from hookflow.pipeline.layers import (
     MOST_BYTES,
     TOO_LONG,
@@ -30,7 +31,7 @@ from hookflow.pipeline.layers import (
 from hookflow.pipeline.problems import explain
 from hookflow.pipeline.references import environment_keys, interpolate, public, variables_of
 from hookflow.pipeline.registry import Registry, missing_extra, registry_of
-from hookflow.pipeline.schema import SPLITS, Component, DataSource, Pipeline
+from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import Key, SourceMap
 from hookflow.pipeline.use import bindings_in, is_object, locate, maker_of, module_file, parse_file
 from hookflow.text import mask, unmask

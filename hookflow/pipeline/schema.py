@@ -7,11 +7,22 @@ directory; `"./file.py:Name"` in `use` and `modules`, and files of `weights`, to
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
+from hookflow.pipeline.components import (
+    Component,
+    DataSection,
+    ModelSection,
+    NameOr,
+    OneOrSeveral,
+    OptimizerSection,
+    Section,
+    excludes,
+    refuses,
+    shape,
+)
 from hookflow.pipeline.values import (
     AmountField,
     ArgList,
@@ -23,46 +34,11 @@ from hookflow.pipeline.values import (
     HookName,
     Interval,
     Limit,
-    PartName,
     SecondsField,
     Use,
     ValEvery,
-    WeightsFile,
     validation_interval,
 )
-
-
-class Section(BaseModel):
-    """A table of the file. Immutable, strict, and closed to keys that it does not know.
-
-    The sentence below each field is its documentation. `hookflow.pipeline.json_schema` reads it where it is wanted,
-    since pydantic would read all of them at each import.
-    """
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-def _shape(value: Any, other: str = "<name>") -> str:
-    """Return the tag of a table, a list, or of any other value."""
-    return "<table>" if isinstance(value, dict | Section) else "<list>" if isinstance(value, list) else other
-
-
-Short = TypeVar("Short")
-Long = TypeVar("Long")
-
-NameOr = Annotated[Annotated[Short, Tag("<name>")] | Annotated[Long, Tag("<table>")], Discriminator(_shape)]
-"""A name, or a table that says more."""
-
-
-def _excludes(field: str, other: str, message: str) -> Any:
-    """Return a validator that refuses a field where another one, declared before it, is set too."""
-
-    def check(value: Any, info: ValidationInfo) -> Any:
-        if value and info.data.get(other):
-            raise ValueError(message)
-        return value
-
-    return field_validator(field)(check)
 
 
 class RunSection(Section):
@@ -147,21 +123,19 @@ class RunSection(Section):
         """The unit of the loop: "ep" or "it"."""
         return "it" if self.max_epochs is None else "ep"
 
-    @field_validator("deterministic")
-    @classmethod
-    def _nothing_chosen_by_its_speed(cls, deterministic: bool, info: ValidationInfo) -> bool:
-        if deterministic and info.data.get("compile") == "max-autotune":
-            raise ValueError('compile = "max-autotune" chooses kernels by their speed, which differs from run to run')
-        return deterministic
-
-    _nothing_tried_out = _excludes(
+    _nothing_chosen_by_its_speed = refuses(
+        "deterministic",
+        where=lambda deterministic, before: deterministic and before.get("compile") == "max-autotune",
+        message='compile = "max-autotune" chooses kernels by their speed, which differs from run to run',
+    )
+    _nothing_tried_out = excludes(
         "cudnn_benchmark",
         "deterministic",
         "a deterministic run tries nothing out; keep either deterministic or cudnn_benchmark",
     )
 
-    _one_limit = _excludes("overfit", "limit_train", "overfit takes the place of limit_train; keep one of them")
-    _no_limit = _excludes("overfit", "limit_val", "overfit takes the place of limit_val; keep one of them")
+    _one_limit = excludes("overfit", "limit_train", "overfit takes the place of limit_train; keep one of them")
+    _no_limit = excludes("overfit", "limit_val", "overfit takes the place of limit_val; keep one of them")
 
     @model_validator(mode="after")
     def _some_length(self) -> Self:
@@ -172,209 +146,6 @@ class RunSection(Section):
         if self.min_iters and self.max_iters and self.min_iters > self.max_iters:
             raise ValueError(f"min_iters = {self.min_iters} is more than max_iters = {self.max_iters}")
         return self
-
-
-class Component(Section):
-    """Something to be made: a class or function, and the arguments to call it with."""
-
-    use: Use = Field(examples=["torch.optim:SGD"])
-    """The class or function: a registered name, "package.module:Name" or "./file.py:Name"."""
-    args: Args = {}
-    """The arguments, by name."""
-
-
-class WeightsSection(Section):
-    """Weights to begin with, and how their names go with those of the model."""
-
-    file: WeightsFile
-    """A file that `torch.save` has written, or a checkpoint's folder; relative to the pipeline's own folder."""
-    strict: bool = True
-    """Whether every weight must fit; if not, what is missing, unexpected or of another shape is only reported."""
-    rename: dict[str, str] = {}
-    """Prefixes of names in the file, and what to put there instead: { "backbone." = "" }."""
-    exclude: list[str] = []
-    """Globs over the model's names that are neither loaded nor missed: ["head.*"] for a new head."""
-
-
-Weights = NameOr[WeightsFile, WeightsSection]
-"""Weights to begin with; their file alone, where there is nothing else to say."""
-
-
-class ModelSection(Component):
-    """A network, and the weights that it begins with."""
-
-    weights: Weights | None = Field(default=None, examples=["pretrained.pt"])
-    """Weights to begin with: a file with a `state_dict`, or a table with `file`; random ones if left out."""
-
-    @property
-    def begins_with(self) -> WeightsSection | None:
-        """The weights as a table."""
-        return WeightsSection(file=self.weights) if isinstance(self.weights, str) else self.weights
-
-
-Patterns = Annotated[
-    Annotated[str, Tag("<name>")] | Annotated[list[str], Field(min_length=1), Tag("<list>")], Discriminator(_shape)
-]
-"""One glob or several."""
-
-
-class ParamGroup(Section):
-    """Some of the parameters, with settings of their own."""
-
-    match: Patterns = Field(examples=["*.bias", ["type:*Norm*", "*.bias"]])
-    """Globs over the names of parameters, or over the types of modules that hold them; the first group takes them."""
-    args: Args = {}
-    """Settings of the optimizer that differ for these parameters."""
-    scale: dict[str, float] = Field(default={}, examples=[{"lr": 0.1, "weight_decay": 0.0}])
-    """Factors by which the optimizer's own settings are multiplied for these parameters."""
-
-    @property
-    def patterns(self) -> list[str]:
-        """The globs as a list."""
-        return [self.match] if isinstance(self.match, str) else self.match
-
-    @field_validator("scale")
-    @classmethod
-    def _given_once(cls, scale: dict[str, float], info: ValidationInfo) -> dict[str, float]:
-        for name in scale.keys() & info.data.get("args", {}).keys():
-            raise ValueError(f'"{name}" is given in args, too; keep one of them')
-        return scale
-
-
-class OptimizerSection(Component):
-    """The optimizer, what it trains, and which parameters it treats differently."""
-
-    model: str | None = None
-    """Which of several models it trains; left out, the one of its own name, or all of them."""
-    parameters: list[str] | None = Field(default=None, min_length=1, examples=[["blocks.*.weight"], ["type:Linear"]])
-    """Globs over the names of the parameters that it trains, or over the types of modules that hold them, where several
-    optimizers train one model; one that leaves it out trains the rest."""
-    groups: list[ParamGroup] = []
-    """Parameter groups in the order of asking; what none of them matches forms the last group."""
-
-
-OF_ONE = {"use", "args", "groups", "weights", "loader", "parameters"}
-"""Keys of a component: no component of several is called so."""
-
-
-def _one_or_several(table: Any) -> str:
-    """Say whether a table is one component, or holds several by name: then it holds tables only."""
-    if not isinstance(table, dict) or not table or table.keys() & OF_ONE:
-        return "<one>"
-    return "<several>" if all(isinstance(inner, dict | Component) for inner in table.values()) else "<one>"
-
-
-OneOrSeveral = Annotated[
-    Annotated[Long, Tag("<one>")] | Annotated[dict[PartName, Long], Tag("<several>")], Discriminator(_one_or_several)
-]
-"""One, as `[optimizer]`, or several by name: `[optimizer.generator]`, `[optimizer.discriminator]`."""
-
-
-Named = NameOr[Use, Component]
-"""A component of which the name alone may be written, where it takes no arguments: "./file.py:Name"."""
-
-
-NAMED_BY_LOADER = ("collate", "sampler", "batch_sampler", "augment", "worker_init_fn")
-"""The keys of a `loader` that name a component."""
-
-
-class LoaderSection(Section):
-    """How a data set's examples become batches."""
-
-    batch_size: int | None = Field(default=None, ge=1)
-    """Examples in a batch, of all processes together; required, unless a batch_sampler makes the batches."""
-    shuffle: bool | None = None
-    """Whether each epoch has an order of its own; left out: in training, and where there is no sampler."""
-    drop_last: bool = False
-    """Whether an epoch's last batch is left out when it is smaller than the others."""
-    workers: int = Field(default=0, ge=0)
-    """Processes that fetch examples beside the training; 0: the training fetches them itself."""
-    multiprocessing_context: Literal["forkserver", "spawn", "fork"] | None = None
-    """How workers are started; left out: "forkserver", or "fork" for data that cannot be pickled."""
-    prefetch_factor: int | None = Field(default=None, ge=1, examples=[4])
-    """Batches that each worker fetches ahead; PyTorch's 2 if left out."""
-    worker_init_fn: Named | None = None
-    """A function that each worker calls with its number before its first batch, as PyTorch's."""
-    collate: Named | None = None
-    """The function that collates a list of examples; PyTorch's own stacks them."""
-    sampler: Named | None = None
-    """The sampler of the examples of an epoch; called with the data set, it gives their indices, one by one."""
-    batch_sampler: Named | None = None
-    """The sampler of the batches of an epoch; called with the data set, it gives lists of indices, of any lengths."""
-    on_device: bool = False
-    """Whether the whole data set is collated once and kept on the device, where batches are taken out of it."""
-    augment: Named | None = None
-    """The augmentation of a batch on the device: called with the batch and a generator there."""
-    batches: int | None = Field(default=None, ge=1)
-    """Batches of an epoch: fewer than there are, or those of a stream without a length; left out, all of them."""
-
-    @model_validator(mode="after")
-    def _batches_made_once(self) -> Self:
-        if self.batch_sampler is None and self.batch_size is None:
-            raise ValueError("the key batch_size is required, unless a batch_sampler makes the batches")
-        for key in ("batch_size", "shuffle", "sampler", "drop_last"):
-            if self.batch_sampler is not None and getattr(self, key):
-                raise ValueError(f"{key} and a batch_sampler both say which examples a batch has; keep one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _fetched_by_workers(self) -> Self:
-        if self.prefetch_factor is not None and not self.workers:
-            raise ValueError("prefetch_factor is of workers, and workers is 0")
-        if self.worker_init_fn is not None and not self.workers:
-            raise ValueError("worker_init_fn is of workers, and workers is 0")
-        return self
-
-    def named(self) -> dict[str, Component]:
-        """Return the components that it names, by key."""
-        result = {key: getattr(self, key) for key in NAMED_BY_LOADER}
-        return {key: Component(use=n) if isinstance(n, str) else n for key, n in result.items() if n is not None}
-
-    _one_order = _excludes("sampler", "shuffle", "shuffle and a sampler both say the order; keep one of them")
-
-    _no_workers = _excludes("on_device", "workers", "data on the device are fetched by no workers; leave workers out")
-
-
-SPLITS = ("train", "val", "test")
-
-
-class DataSource(Component):
-    """Something to be made that gives batches, or examples to make them of."""
-
-    loader: LoaderSection | None = None
-    """How batches are made, where `use` gives a data set; not for what gives batches already."""
-    val_every: ValEvery | None = Field(default=None, examples=["5ep"])
-    """How often to validate on it, as `run.val_every` says it for all; only for a set such as `[data.val.ood]`."""
-
-
-class DataSection(Section):
-    """Where the batches come from."""
-
-    train: DataSource
-    """The training data."""
-    val: OneOrSeveral[DataSource] | None = None
-    """The validation data; without it there is no validation. Several sets have names: `[data.val.ood]`."""
-    test: OneOrSeveral[DataSource] | None = None
-    """The test data, used by `run.test` alone. Several sets have names: `[data.test.ood]`."""
-
-    @model_validator(mode="after")
-    def _said_once(self) -> Self:
-        for name, source in self.sources().items():
-            if source.val_every is not None and not name.startswith("val."):
-                message = f"data.{name}: val_every is for one of several sets, [data.val.ood]; for all run.val_every is"
-                raise ValueError(message)
-        return self
-
-    def sources(self, splits: Iterable[str] = SPLITS) -> dict[str, DataSource]:
-        """Return the sources of some splits by name: "train", "val"; a set with a name of its own is "val.ood"."""
-        result: dict[str, DataSource] = {}
-        for split in splits:
-            source = getattr(self, split)
-            if isinstance(source, dict):
-                result |= {f"{split}.{name}": each for name, each in source.items()}
-            elif source is not None:
-                result[split] = source
-        return result
 
 
 class DistributedSection(Section):
@@ -404,37 +175,32 @@ class DistributedSection(Section):
     sync_batch_norm: bool = False
     """Replace batch norms by `torch.nn.SyncBatchNorm`, whose statistics are those of all processes; requires a GPU."""
 
-    @field_validator("units")
-    @classmethod
-    def _of_shares(cls, units: list[str] | None, info: ValidationInfo) -> list[str] | None:
-        if units and info.data.get("strategy", "fsdp") != "fsdp":
-            raise ValueError('units are for strategy = "fsdp"; with "ddp" each process has the whole model')
-        return units
-
-    @field_validator("replicas")
-    @classmethod
-    def _of_shards(cls, replicas: int, info: ValidationInfo) -> int:
-        if replicas > 1 and info.data.get("strategy", "fsdp") != "fsdp":
-            raise ValueError('replicas are for strategy = "fsdp"; with "ddp" each process has a copy of the model')
-        return replicas
+    _of_shares = refuses(
+        "units",
+        where=lambda units, before: units and before.get("strategy") == "ddp",
+        message='units are for strategy = "fsdp"; with "ddp" each process has the whole model',
+    )
+    _of_shards = refuses(
+        "replicas",
+        where=lambda replicas, before: replicas > 1 and before.get("strategy") == "ddp",
+        message='replicas are for strategy = "fsdp"; with "ddp" each process has a copy of the model',
+    )
+    _of_ddp = refuses(
+        *("find_unused_parameters", "static_graph", "gradient_as_bucket_view"),
+        where=lambda wanted, before: wanted and before.get("strategy") == "fsdp",
+        message='{field} is for strategy = "ddp"',
+    )
 
     @field_validator("tensor_parallel")
     @classmethod
     def _of_a_plan(cls, tensor_parallel: int, info: ValidationInfo) -> int:
         if (tensor_parallel > 1) == (info.data.get("parallelize") is None):
             raise ValueError("tensor_parallel (2 or more) and parallelize need one another")
-        if tensor_parallel > 1 and info.data.get("strategy", "fsdp") != "fsdp":
+        if tensor_parallel > 1 and info.data.get("strategy") == "ddp":
             raise ValueError('tensor_parallel is for strategy = "fsdp": DDP averages no gradients of split layers')
         if tensor_parallel > 1 and info.data.get("replicas", 1) > 1:
             raise ValueError("tensor_parallel cannot be combined with replicas")
         return tensor_parallel
-
-    @field_validator("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
-    @classmethod
-    def _of_ddp(cls, wanted: bool, info: ValidationInfo) -> bool:
-        if wanted and info.data.get("strategy") == "fsdp":
-            raise ValueError(f'{info.field_name} is for strategy = "ddp"')
-        return wanted
 
 
 TYPE = "type:"
@@ -483,7 +249,7 @@ Searched = dict[
     str,
     Annotated[
         Annotated[Choices, Tag("<list>")] | Annotated[SweepRange, Tag("<table>")],
-        Discriminator(lambda value: _shape(value, "<list>")),
+        Discriminator(lambda value: shape(value, "<list>")),
     ],
 ]
 """The values that each key may have: a list of them, or a range."""
@@ -602,7 +368,7 @@ class OwnPoint(Section):
 
     follows: str
     """The point behind which it belongs: it is listed and drawn there."""
-    offers: list[str] = []
+    offers: list[str] = Field(default=[])
     """The arguments that it offers beside `run`, in the order in which `run.fire` is given them."""
     about: str = ""
     """The state of the run when it fires."""
@@ -610,21 +376,21 @@ class OwnPoint(Section):
 
 Slots = Annotated[
     Annotated[list[str], Tag("<list>")] | Annotated[dict[str, list[str]], Tag("<table>")],
-    Discriminator(lambda value: _shape(value, "<list>")),
+    Discriminator(lambda value: shape(value, "<list>")),
 ]
 """The slots that a hook touches, in all of its methods or by method."""
 
 
 ArgsOrList = Annotated[
     Annotated[Args, Tag("<table>")] | Annotated[ArgList, Tag("<list>")],
-    Discriminator(lambda value: _shape(value, "<table>")),
+    Discriminator(lambda value: shape(value, "<table>")),
 ]
 
 
 class _Node(Section):
     use: Use = Field(examples=["ema"])
     """The hook: a registered name, "package.module:Name" or "./file.py:Name"."""
-    args: ArgsOrList = {}
+    args: ArgsOrList = Field(default={})
     """The arguments: by name, or in a list, which fills the first ones."""
     phase: Literal["first", "early", "normal", "late", "last"] | None = None
     """A place in the order that needs no neighbour's name; what the class says if left out."""
@@ -632,7 +398,7 @@ class _Node(Section):
     """Hooks that fire earlier wherever both are bound; "name?" if it may be missing."""
     before: list[str] = Field(default=[], examples=[["checkpoint?"]])
     """Hooks that fire later wherever both are bound; "name?" if it may be missing."""
-    requires: list[str] = []
+    requires: list[str] = Field(default=[])
     """Hooks that must be in the pipeline too."""
     reads: Slots | None = Field(default=None, examples=[["model"]])
     """The slots of run state that it reads, or those by method; what the class says if left out."""
@@ -640,7 +406,7 @@ class _Node(Section):
     """The slots of run state that it writes, or those by method; what the class says if left out."""
     ranks: Literal["zero", "all"] | None = None
     """On which of several processes to fire: on rank "zero" alone, or on "all"; what the class says if left out."""
-    ambiguous_with: list[str] = []
+    ambiguous_with: list[str] = Field(default=[])
     """Hooks that touch a slot with this one in whatever order: `check` does not report the pair."""
     points: list[PointItem] | None = Field(default=None, min_length=1)
     """Where to fire, as names of points or tables with `at`; wherever the class has a method if left out."""
@@ -669,12 +435,11 @@ class HookNode(Firing, _Node):
     timeout: SecondsField | None = Field(default=None, examples=["30s"])
     """How long a firing of an offloaded hook may take until it is given up, and treated as `on_error` says."""
 
-    @field_validator("over_budget")
-    @classmethod
-    def _over_a_budget(cls, value: str, info: ValidationInfo) -> str:
-        if not info.data.get("budget"):
-            raise ValueError('there is no budget that the hook could be over; write budget = "1%"')
-        return value
+    _over_a_budget = refuses(
+        "over_budget",
+        where=lambda _, before: not before.get("budget"),
+        message='there is no budget that the hook could be over; write budget = "1%"',
+    )
 
 
 class Pipeline(Section):
@@ -694,32 +459,27 @@ class Pipeline(Section):
     """Where the batches come from."""
     distributed: DistributedSection = DistributedSection()
     """How several processes train together, where several are started."""
-    points: dict[str, OwnPoint] = {}
+    points: dict[str, OwnPoint] = Field(default={})
     """Points of the pipeline's own, by name."""
-    writers: dict[FolderName, WriterSection] = {}
+    writers: dict[FolderName, WriterSection] = Field(default={})
     """Where else what the run logs is written, by name: `[writers.tb]` with `use = "tensorboard"`."""
     notify: NotifySection | None = None
     """Where notifications of the run are sent, and about what; nowhere if left out."""
     sweep: SweepSection | None = None
     """The trials of `hookflow sweep`; `hookflow run` ignores it."""
-    hooks: dict[HookName, HookNode] = {}
+    hooks: dict[HookName, HookNode] = Field(default={})
     """The hooks by name; their order here decides where nothing else does."""
 
-    @field_validator("data")
-    @classmethod
-    def _test_has_data(cls, data: DataSection, info: ValidationInfo) -> DataSection:
-        if "run" in info.data and info.data["run"].test and data.test is None:
-            raise ValueError("run.test is on, but there is no [data.test]")
-        return data
-
-    @field_validator("distributed")
-    @classmethod
-    def _gathered_weights_serve_training(cls, section: DistributedSection, info: ValidationInfo) -> DistributedSection:
-        if "run" in info.data and info.data["run"].inference_mode and section.strategy == "fsdp":
-            raise ValueError(
-                'with strategy = "fsdp" training uses what an evaluation gathers; leave run.inference_mode out'
-            )
-        return section
+    _test_has_data = refuses(
+        "data",
+        where=lambda data, before: "run" in before and before["run"].test and data.test is None,
+        message="run.test is on, but there is no [data.test]",
+    )
+    _gathered_weights_serve_training = refuses(
+        "distributed",
+        where=lambda section, before: "run" in before and before["run"].inference_mode and section.strategy == "fsdp",
+        message='with strategy = "fsdp" training uses what an evaluation gathers; leave run.inference_mode out',
+    )
 
     @property
     def models(self) -> dict[str, ModelSection]:

@@ -24,7 +24,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, NoReturn
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.pipeline.schema import NAMED_BY_LOADER
+from hookflow.pipeline.components import NAMED_BY_LOADER
 from hookflow.pipeline.source_map import Key, dotted
 from hookflow.user_code import explained, is_ctrl_c
 

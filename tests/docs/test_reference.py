@@ -19,8 +19,9 @@ from hookflow.events.rundir import Entry, RunDir
 from hookflow.graph.points import POINTS
 from hookflow.monitor.state import RunState
 from hookflow.pipeline import schema
+from hookflow.pipeline.components import Section
 from hookflow.pipeline.json_schema import sentences
-from hookflow.pipeline.schema import Pipeline, Section
+from hookflow.pipeline.schema import Pipeline
 from tests.conftest import TESTS, Trained, records
 
 FOLDER = TESTS.parent / "docs"

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler
 
 from hookflow.errors import UserError, Where
-from hookflow.pipeline.schema import LoaderSection
+from hookflow.pipeline.components import LoaderSection
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.runner.data.batches import DataContext, prefetch
 from hookflow.runner.data.loader import Loader, OnDevice, may_draw

@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
-from hookflow.pipeline.schema import ParamGroup
+from hookflow.pipeline.components import ParamGroup
 from hookflow.runner.builder.selectors import param_groups, scale_groups
 from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, strike
 from tests.gan import Discriminator, Generator

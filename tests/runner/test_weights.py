@@ -19,7 +19,7 @@ from hookflow.cli.resume import Changes
 from hookflow.cli.run import forked
 from hookflow.errors import UserError, Where
 from hookflow.hooks.checkpoint_files import read_weights
-from hookflow.pipeline.schema import WeightsSection
+from hookflow.pipeline.components import WeightsSection
 from hookflow.runner.checkpoint.initial_weights import load_weights
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.cli.conftest import invoke, refused

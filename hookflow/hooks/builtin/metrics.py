@@ -12,8 +12,8 @@ from hookflow.errors import Problem, UserError
 from hookflow.hooks.arguments import find_class
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.tensors import output
+from hookflow.pipeline.components import Component
 from hookflow.pipeline.registry import missing_package
-from hookflow.pipeline.schema import Component
 from hookflow.user_code import causes
 
 if TYPE_CHECKING:

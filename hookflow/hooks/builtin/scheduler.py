@@ -18,7 +18,7 @@ from hookflow.hooks.base import Hook
 from hookflow.hooks.builtin.metrics import latest
 from hookflow.hooks.builtin.schedules import PROGRESS
 from hookflow.metric_mode import Mode, mode_of
-from hookflow.pipeline.schema import Component
+from hookflow.pipeline.components import Component
 from hookflow.pipeline.values import AmountField, parse_amount
 from hookflow.user_code import causes
 

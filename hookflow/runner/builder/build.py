@@ -19,8 +19,9 @@ from hookflow.errors import Locate, Problem, UserError, Where, by_place
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.hooks.arguments import OFFERED_TO_DATA, as_annotated, parameters_of
 from hookflow.hooks.registry import find_hook
+from hookflow.pipeline.components import SPLITS
 from hookflow.pipeline.load import Loaded, key_of, share_parameters, trained_by
-from hookflow.pipeline.schema import SPLITS, DistributedSection
+from hookflow.pipeline.schema import DistributedSection
 from hookflow.pipeline.use import FOLDER
 from hookflow.runner.builder.components import PARALLELIZE, Maker, Parts, find_makers
 from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups, shares

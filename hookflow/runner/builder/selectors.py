@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 from hookflow.errors import Locate, Problem, UserError, Where, first_few, nearest, nearest_or_all
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.tensors import class_names, named_parameters, no_match
-from hookflow.pipeline.schema import TYPE, OptimizerSection, ParamGroup
+from hookflow.pipeline.components import OptimizerSection, ParamGroup
+from hookflow.pipeline.schema import TYPE
 
 Picked = Mapping[int, Mapping[str, nn.Module]]
 """The modules that each binding inside the network fires at, by their names, by the binding's id."""

@@ -26,8 +26,9 @@ from hookflow.graph.slots import root
 from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.builtin.scheduler import Scheduler
 from hookflow.hooks.checkpoint_files import lacks_optimizers, state_key
+from hookflow.pipeline.components import OptimizerSection
 from hookflow.pipeline.load import key_of, trained_by
-from hookflow.pipeline.schema import OptimizerSection, Pipeline
+from hookflow.pipeline.schema import Pipeline
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.builder.selectors import param_groups
 from hookflow.runner.checkpoint.initial_weights import compare_weights, misfits_of

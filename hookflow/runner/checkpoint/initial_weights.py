@@ -14,7 +14,7 @@ from torch import nn
 from hookflow.errors import Problem, UserError, Where, first_few, nearest
 from hookflow.events.rundir import short
 from hookflow.hooks.checkpoint_files import METADATA, read_tensors, read_weights, state_key
-from hookflow.pipeline.schema import WeightsSection
+from hookflow.pipeline.components import WeightsSection
 from hookflow.runner.distributed.parallel import load_model
 
 ENTRIES = ("state_dict", "model_state_dict", "model")

@@ -18,7 +18,7 @@ from torch.utils.data import default_collate
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
 from hookflow.hooks.arguments import parameters_of, wrong_arguments
-from hookflow.pipeline.schema import Component, LoaderSection
+from hookflow.pipeline.components import Component, LoaderSection
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.pipeline.use import refer
 from hookflow.runner.data.batches import DataContext

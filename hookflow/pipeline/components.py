@@ -1,0 +1,257 @@
+"""The sections of a pipeline file that name a class or function: models, optimizers, data sources and loaders.
+
+The arguments in `args` belong to what `use` names and are checked against its signature later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+
+from hookflow.pipeline.values import Args, PartName, Use, ValEvery, WeightsFile
+
+
+class Section(BaseModel):
+    """A table of the file. Immutable, strict, and closed to keys that it does not know.
+
+    The sentence below each field is its documentation. `hookflow.pipeline.json_schema` reads it where it is wanted,
+    since pydantic would read all of them at each import.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def shape(value: Any, other: str = "<name>") -> str:
+    """Return the tag of a table, a list, or of any other value."""
+    return "<table>" if isinstance(value, dict | Section) else "<list>" if isinstance(value, list) else other
+
+
+Short = TypeVar("Short")
+Long = TypeVar("Long")
+
+NameOr = Annotated[Annotated[Short, Tag("<name>")] | Annotated[Long, Tag("<table>")], Discriminator(shape)]
+"""A name, or a table that says more."""
+
+
+Rule = Callable[[Any, dict[str, Any]], object]
+
+
+def refuses(*fields: str, where: Rule, message: str) -> Any:
+    """Return a validator that refuses fields by their value and the fields declared before them."""
+
+    def check(value: Any, info: ValidationInfo) -> Any:
+        if where(value, info.data):
+            raise ValueError(message.format(field=info.field_name))
+        return value
+
+    return field_validator(*fields)(check)
+
+
+def excludes(field: str, other: str, message: str) -> Any:
+    """Return a validator that refuses a field where another one, declared before it, is set too."""
+    return refuses(field, where=lambda value, data: value and data.get(other), message=message)
+
+
+class Component(Section):
+    """Something to be made: a class or function, and the arguments to call it with."""
+
+    use: Use = Field(examples=["torch.optim:SGD"])
+    """The class or function: a registered name, "package.module:Name" or "./file.py:Name"."""
+    args: Args = {}
+    """The arguments, by name."""
+
+
+class WeightsSection(Section):
+    """Weights to begin with, and how their names go with those of the model."""
+
+    file: WeightsFile
+    """A file that `torch.save` has written, or a checkpoint's folder; relative to the pipeline's own folder."""
+    strict: bool = True
+    """Whether every weight must fit; if not, what is missing, unexpected or of another shape is only reported."""
+    rename: dict[str, str] = {}
+    """Prefixes of names in the file, and what to put there instead: { "backbone." = "" }."""
+    exclude: list[str] = []
+    """Globs over the model's names that are neither loaded nor missed: ["head.*"] for a new head."""
+
+
+Weights = NameOr[WeightsFile, WeightsSection]
+"""Weights to begin with; their file alone, where there is nothing else to say."""
+
+
+class ModelSection(Component):
+    """A network, and the weights that it begins with."""
+
+    weights: Weights | None = Field(default=None, examples=["pretrained.pt"])
+    """Weights to begin with: a file with a `state_dict`, or a table with `file`; random ones if left out."""
+
+    @property
+    def begins_with(self) -> WeightsSection | None:
+        """The weights as a table."""
+        return WeightsSection(file=self.weights) if isinstance(self.weights, str) else self.weights
+
+
+Patterns = Annotated[
+    Annotated[str, Tag("<name>")] | Annotated[list[str], Field(min_length=1), Tag("<list>")], Discriminator(shape)
+]
+"""One glob or several."""
+
+
+class ParamGroup(Section):
+    """Some of the parameters, with settings of their own."""
+
+    match: Patterns = Field(examples=["*.bias", ["type:*Norm*", "*.bias"]])
+    """Globs over the names of parameters, or over the types of modules that hold them; the first group takes them."""
+    args: Args = {}
+    """Settings of the optimizer that differ for these parameters."""
+    scale: dict[str, float] = Field(default={}, examples=[{"lr": 0.1, "weight_decay": 0.0}])
+    """Factors by which the optimizer's own settings are multiplied for these parameters."""
+
+    @property
+    def patterns(self) -> list[str]:
+        """The globs as a list."""
+        return [self.match] if isinstance(self.match, str) else self.match
+
+    @field_validator("scale")
+    @classmethod
+    def _given_once(cls, scale: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+        for name in scale.keys() & info.data.get("args", {}).keys():
+            raise ValueError(f'"{name}" is given in args, too; keep one of them')
+        return scale
+
+
+class OptimizerSection(Component):
+    """The optimizer, what it trains, and which parameters it treats differently."""
+
+    model: str | None = None
+    """Which of several models it trains; left out, the one of its own name, or all of them."""
+    parameters: list[str] | None = Field(default=None, min_length=1, examples=[["blocks.*.weight"], ["type:Linear"]])
+    """Globs over the names of the parameters that it trains, or over the types of modules that hold them, where several
+    optimizers train one model; one that leaves it out trains the rest."""
+    groups: list[ParamGroup] = []
+    """Parameter groups in the order of asking; what none of them matches forms the last group."""
+
+
+OF_ONE = {"use", "args", "groups", "weights", "loader", "parameters"}
+"""Keys of a component: no component of several is called so."""
+
+
+def _one_or_several(table: Any) -> str:
+    """Say whether a table is one component, or holds several by name: then it holds tables only."""
+    if not isinstance(table, dict) or not table or table.keys() & OF_ONE:
+        return "<one>"
+    return "<several>" if all(isinstance(inner, dict | Component) for inner in table.values()) else "<one>"
+
+
+OneOrSeveral = Annotated[
+    Annotated[Long, Tag("<one>")] | Annotated[dict[PartName, Long], Tag("<several>")], Discriminator(_one_or_several)
+]
+"""One, as `[optimizer]`, or several by name: `[optimizer.generator]`, `[optimizer.discriminator]`."""
+
+
+Named = NameOr[Use, Component]
+"""A component of which the name alone may be written, where it takes no arguments: "./file.py:Name"."""
+
+
+NAMED_BY_LOADER = ("collate", "sampler", "batch_sampler", "augment", "worker_init_fn")
+"""The keys of a `loader` that name a component."""
+
+
+class LoaderSection(Section):
+    """How a data set's examples become batches."""
+
+    batch_size: int | None = Field(default=None, ge=1)
+    """Examples in a batch, of all processes together; required, unless a batch_sampler makes the batches."""
+    shuffle: bool | None = None
+    """Whether each epoch has an order of its own; left out: in training, and where there is no sampler."""
+    drop_last: bool = False
+    """Whether an epoch's last batch is left out when it is smaller than the others."""
+    workers: int = Field(default=0, ge=0)
+    """Processes that fetch examples beside the training; 0: the training fetches them itself."""
+    multiprocessing_context: Literal["forkserver", "spawn", "fork"] | None = None
+    """How workers are started; left out: "forkserver", or "fork" for data that cannot be pickled."""
+    prefetch_factor: int | None = Field(default=None, ge=1, examples=[4])
+    """Batches that each worker fetches ahead; PyTorch's 2 if left out."""
+    worker_init_fn: Named | None = None
+    """A function that each worker calls with its number before its first batch, as PyTorch's."""
+    collate: Named | None = None
+    """The function that collates a list of examples; PyTorch's own stacks them."""
+    sampler: Named | None = None
+    """The sampler of the examples of an epoch; called with the data set, it gives their indices, one by one."""
+    batch_sampler: Named | None = None
+    """The sampler of the batches of an epoch; called with the data set, it gives lists of indices, of any lengths."""
+    on_device: bool = False
+    """Whether the whole data set is collated once and kept on the device, where batches are taken out of it."""
+    augment: Named | None = None
+    """The augmentation of a batch on the device: called with the batch and a generator there."""
+    batches: int | None = Field(default=None, ge=1)
+    """Batches of an epoch: fewer than there are, or those of a stream without a length; left out, all of them."""
+
+    @model_validator(mode="after")
+    def _batches_made_once(self) -> Self:
+        if self.batch_sampler is None and self.batch_size is None:
+            raise ValueError("the key batch_size is required, unless a batch_sampler makes the batches")
+        for key in ("batch_size", "shuffle", "sampler", "drop_last"):
+            if self.batch_sampler is not None and getattr(self, key):
+                raise ValueError(f"{key} and a batch_sampler both say which examples a batch has; keep one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _fetched_by_workers(self) -> Self:
+        if self.prefetch_factor is not None and not self.workers:
+            raise ValueError("prefetch_factor is of workers, and workers is 0")
+        if self.worker_init_fn is not None and not self.workers:
+            raise ValueError("worker_init_fn is of workers, and workers is 0")
+        return self
+
+    def named(self) -> dict[str, Component]:
+        """Return the components that it names, by key."""
+        result = {key: getattr(self, key) for key in NAMED_BY_LOADER}
+        return {key: Component(use=n) if isinstance(n, str) else n for key, n in result.items() if n is not None}
+
+    _one_order = excludes("sampler", "shuffle", "shuffle and a sampler both say the order; keep one of them")
+
+    _no_workers = excludes("on_device", "workers", "data on the device are fetched by no workers; leave workers out")
+
+
+SPLITS = ("train", "val", "test")
+
+
+class DataSource(Component):
+    """Something to be made that gives batches, or examples to make them of."""
+
+    loader: LoaderSection | None = None
+    """How batches are made, where `use` gives a data set; not for what gives batches already."""
+    val_every: ValEvery | None = Field(default=None, examples=["5ep"])
+    """How often to validate on it, as `run.val_every` says it for all; only for a set such as `[data.val.ood]`."""
+
+
+class DataSection(Section):
+    """Where the batches come from."""
+
+    train: DataSource
+    """The training data."""
+    val: OneOrSeveral[DataSource] | None = None
+    """The validation data; without it there is no validation. Several sets have names: `[data.val.ood]`."""
+    test: OneOrSeveral[DataSource] | None = None
+    """The test data, used by `run.test` alone. Several sets have names: `[data.test.ood]`."""
+
+    @model_validator(mode="after")
+    def _said_once(self) -> Self:
+        for name, source in self.sources().items():
+            if source.val_every is not None and not name.startswith("val."):
+                message = f"data.{name}: val_every is for one of several sets, [data.val.ood]; for all run.val_every is"
+                raise ValueError(message)
+        return self
+
+    def sources(self, splits: Iterable[str] = SPLITS) -> dict[str, DataSource]:
+        """Return the sources of some splits by name: "train", "val"; a set with a name of its own is "val.ood"."""
+        result: dict[str, DataSource] = {}
+        for split in splits:
+            source = getattr(self, split)
+            if isinstance(source, dict):
+                result |= {f"{split}.{name}": each for name, each in source.items()}
+            elif source is not None:
+                result[split] = source
+        return result
