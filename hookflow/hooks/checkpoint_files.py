@@ -24,7 +24,6 @@ def state_key(section: str, name: str) -> str:
 
 
 def lacks_optimizers(state: Mapping[str, Any]) -> bool:
-    """Say whether a state has been saved without that of the optimizers."""
     return not any(key.startswith("optimizer") for key in state)
 
 

@@ -139,7 +139,6 @@ def _wish(table: HookTable, node: Node, sources: Mapping[str, Source | None]) ->
 
 
 def _limit(table: HookTable) -> Limit:
-    """Return the budget that the table of a hook has it keep."""
     where = table.places.of(f"hooks.{table.name}.over_budget")
     stateful = getattr(table.hook, "state_dict", Hook.state_dict) is not Hook.state_dict
     return Limit(table.table.budget or "", where, stateful, next(_shown_all(table), ""))

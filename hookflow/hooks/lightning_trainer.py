@@ -162,7 +162,6 @@ class Groups:
             self.latest = run.iter
 
     def steps(self, iterations: int) -> int:
-        """Return the optimizer steps in so many iterations."""
         return iterations - self.without_step + (iterations == self.latest)
 
 
@@ -198,7 +197,6 @@ class Trainer:
         return self
 
     def at(self, point: str) -> None:
-        """Take the state of a point."""
         self.point = point
 
     @property

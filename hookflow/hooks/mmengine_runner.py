@@ -245,7 +245,6 @@ class Visualizer:
 
     @classmethod
     def of(cls, run: Run) -> Any:
-        """Return the visualizer that the user has made, whose images and scalars the run logs too; else a view."""
         made = getattr(sys.modules.get("mmengine.visualization"), "Visualizer", None)
         if made is None or not made._instance_dict:
             return cls(run)
@@ -305,7 +304,6 @@ class Runner:
 
     @classmethod
     def of(cls, run: Run) -> Runner:
-        """Return the runner of a run."""
         known = RUNNERS.get(id(run))
         return known if known is not None else RUNNERS.setdefault(id(run), cls(run))
 
@@ -314,7 +312,6 @@ class Runner:
 
     @property
     def by_iterations(self) -> bool:
-        """Whether the run is one of MMEngine's iteration-based loop."""
         return self.run.max_epochs is None
 
     def _instances(self) -> tuple[Any, Any]:
@@ -407,7 +404,6 @@ class Runner:
 
     @cached_property
     def cfg(self) -> Any:
-        """The pipeline as MMEngine's Config."""
         from mmengine.config import Config
 
         return Config(tomli.loads(RunDir(self.run.dir).pipeline.read_text("utf-8")))

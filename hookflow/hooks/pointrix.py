@@ -68,7 +68,6 @@ def find(use: str, where: Where | None) -> type:
 
 
 def adapted(kind: type, where: Where | None) -> type[Hook]:
-    """Return a class of hookflow's hooks that calls a hook of Pointrix."""
     base = next(
         (base for base in kind.__mro__ if base.__module__.startswith("pointrix") and base.__name__ == "Hook"), None
     )
@@ -153,7 +152,6 @@ class Trainner:
 
     @classmethod
     def of(cls, run: Run) -> Trainner:
-        """Return the trainer of a run."""
         known = TRAINNERS.get(id(run))
         return known if known is not None else TRAINNERS.setdefault(id(run), cls(run))
 

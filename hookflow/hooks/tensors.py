@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Say whether this process has only a shard of a tensor."""
     return hasattr(tensor, "full_tensor")  # a DTensor, whose import takes long
 
 

@@ -88,7 +88,6 @@ class ModelSection(Component):
 
     @property
     def begins_with(self) -> WeightsSection | None:
-        """The weights as a table."""
         return WeightsSection(file=self.weights) if isinstance(self.weights, str) else self.weights
 
 
@@ -110,7 +109,6 @@ class ParamGroup(Section):
 
     @property
     def patterns(self) -> list[str]:
-        """The globs as a list."""
         return [self.match] if isinstance(self.match, str) else self.match
 
     @field_validator("scale")

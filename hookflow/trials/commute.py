@@ -212,7 +212,6 @@ class Trials:
         return compile_pipeline(self.loaded, self.base, wanted=wanted)
 
     def of(self, plan: Plan) -> Trace:
-        """Return the trace of a plan; one of the same order is seldom made twice."""
         order = keys(plan)
         trace = self._known.pop(order, None) or self.again(plan)
         self._known[order] = trace
@@ -424,7 +423,6 @@ class _Search:
             raise UserError(Problem(message, hint="set run.deterministic = true, or look for what depends on the time"))
 
     def fires(self, pair: Pair) -> bool:
-        """Say whether both of a pair have fired."""
         return {(pair.point, pair.first), (pair.point, pair.then)} <= self._first.fired
 
     def leaks(self, pair: Pair) -> bool:

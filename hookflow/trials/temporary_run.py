@@ -195,8 +195,6 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The results of an observed run."""
-
     seen: Sequence[Seen]
     silent: Sequence[Silent]
     """The bindings that have not fired, or have raised."""

@@ -213,8 +213,6 @@ def as_svg(plan: Plan, title: str = "", times: Mapping[int, str] = MappingProxyT
 
 
 class _Drawing:
-    """A picture with its title and its legend."""
-
     def __init__(self, plan: Plan, title: str, times: Mapping[int, str]) -> None:
         self.plan = plan
         self.title = title

@@ -342,7 +342,6 @@ _STYLES: dict[EdgeKind, str] = {
 
 
 def as_dot(plan: Plan, title: str = "") -> str:
-    """Draw every point that has bindings."""
     heading = f"  label={_quoted(title or title_of(plan))};"
     return "\n".join(["digraph plan {", _HEAD, heading, *_clusters(plan), "}"])
 
@@ -374,7 +373,6 @@ _ARROWS: dict[EdgeKind, str] = {"file": "-->", "class": "-->", "flow": "-.->", "
 
 
 def as_mermaid(plan: Plan, title: str = "") -> str:
-    """Draw every point that has bindings."""
     heading = ["---", f"title: {json.dumps(title or title_of(plan), ensure_ascii=False)}", "---", "flowchart TB"]
     return "\n".join([*heading, *_boxes(plan)])
 

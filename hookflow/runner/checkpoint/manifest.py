@@ -41,8 +41,6 @@ LONGEST_NAME = 240
 
 
 class File(TypedDict):
-    """The size and the checksum of a file."""
-
     bytes: int
     sha256: str
 
@@ -110,7 +108,6 @@ def holds_weights_alone(path: Path) -> bool:
 
 
 def links(folder: Path) -> dict[str, Path]:
-    """Return the checkpoint of each name ("last", "best")."""
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.is_symlink() and not entry.name.startswith(".")]
         return {name: folder / (folder / name).readlink().name for name in names}
@@ -178,7 +175,6 @@ def damage(path: Path, *, thorough: bool = True) -> str:
 
 
 def damage_of(path: Path, entry: File, *, thorough: bool) -> str:
-    """Return the damage of a file of a checkpoint, as `damage` does."""
     try:
         size = path.stat().st_size
         if size != entry["bytes"]:

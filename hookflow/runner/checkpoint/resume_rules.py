@@ -91,7 +91,6 @@ class Changed(NamedTuple):
 
 
 def rule_of(key: str) -> Rule:
-    """Return the rule for a dotted key."""
     return next(rule for rule in RULES if any(_matches(pattern, key) for pattern in rule.keys.split(", ")))
 
 

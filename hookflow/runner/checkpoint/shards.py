@@ -95,7 +95,6 @@ Shards = tuple[Path, dict[str, File]]
 
 
 def any_sharded(state: Any) -> bool:
-    """Return whether a state has sharded tensors."""
     return any(is_sharded(leaf) for _, leaf in leaves(state))
 
 

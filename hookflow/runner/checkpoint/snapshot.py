@@ -194,7 +194,6 @@ class Frozen:
         return bool(self._marks)
 
     def holds(self, parameter: nn.Parameter) -> bool:
-        """Say whether a parameter was frozen."""
         return id(parameter) in self._marks
 
     def without(self, state: Mapping[str, Any]) -> dict[str, Any]:

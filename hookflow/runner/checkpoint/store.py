@@ -225,7 +225,6 @@ class CheckpointStore:
         return list_checkpoints(self.folder)
 
     def names(self) -> dict[str, Path]:
-        """Return what each name ("last", "best") stands for."""
         return links(self.folder)
 
     def rewind(self, path: Path, *, forget: bool = False) -> None:
@@ -495,7 +494,6 @@ class _Digesting(io.RawIOBase):
         return self._size
 
     def facts(self) -> File:
-        """Return the size and the checksum."""
         return {"bytes": self._size, "sha256": self._digest.hexdigest()}
 
 

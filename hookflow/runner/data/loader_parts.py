@@ -214,7 +214,6 @@ class BatchSharding:
         return indices[begin + self.rank : begin + self.global_batch_size(index) : self.world]
 
     def describe(self, name: str, note: str, *, synthetic: bool) -> DataInfo:
-        """Return the `info` of a source of these batches."""
         return DataInfo(
             name=name, examples=self.examples, batches=len(self), batch_size=self._full, synthetic=synthetic, note=note
         )
@@ -376,7 +375,6 @@ class GivenBatches:
         return [sum(map(len, shares)) for shares in self._shares(epoch)]
 
     def describe(self, name: str, note: str, *, synthetic: bool) -> DataInfo:
-        """Return the `info` of a source of these batches, whose sizes have no number of their own."""
         sizes = self.global_batch_sizes(0)
         here = f"batches of {min(sizes)} to {max(sizes)} examples" if sizes else ""
         return DataInfo(

@@ -249,7 +249,6 @@ class Stateful(OverLoader):
         return {"next": list(self._next), "passes": self._passes, "stream": stream}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned; the next epoch seeks the stream."""
         self.close()
         self._next, self._passes, self._saved = list(state["next"]), state["passes"], state["stream"]
         self._stream = self.loader._iterator = None
@@ -290,7 +289,6 @@ class Stream(Stateful):
         return super().state_dict() | {"workers": self._parts.section.workers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned. Raises UserError where it is of another number of workers."""
         now = self._parts.section.workers
         if (then := state.get("workers", now)) != now:
             message = f"a stream is resumed with the workers of its checkpoint: it had {then}, and now has {now}"

@@ -156,7 +156,6 @@ def loader_options(fetches: Shipped, name: str, parts: LoaderParts) -> dict[str,
 
 
 def identity(batch: Any) -> Any:
-    """Return a batch as it is."""
     return batch
 
 

@@ -79,7 +79,6 @@ class Firing:
             self.gate.next = inf
 
     def enable(self) -> None:
-        """Fire again: at the next multiple of a trigger, and not for those that have passed meanwhile."""
         self._disabled = False
         if self.gate:
             self.gate.begin_here()
@@ -282,7 +281,6 @@ class Dispatcher:
                 firing.disable()
 
     def enable(self, hook: str) -> None:
-        """Let the hook fire again."""
         del self.disabled[hook]
         for firing in self._of(hook):
             firing.enable()

@@ -254,7 +254,6 @@ class Engine:
             call(*offered)
 
     def firings(self, point: str) -> tuple[Firing, ...]:
-        """Return the firings of a point, in order."""
         return self.dispatcher.at.get(point, ())
 
     def fire_own(self, point: str, *offered: Any) -> None:

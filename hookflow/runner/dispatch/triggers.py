@@ -180,7 +180,6 @@ class Scalars:
         self._unseen: dict[tuple[str, str], str] = {}
 
     def log(self, name: str, value: float | Tensor) -> None:
-        """Take what was given to `run.log`."""
         if name in self.watched:
             self._latest[name] = value
         elif self.watched:
@@ -202,7 +201,6 @@ class Scalars:
                 self.log(name, scalar(value, name) if name in self.watched else 0.0)
 
     def condition(self, binding: Binding) -> Callable[[], bool]:
-        """Return a function that evaluates the condition of a binding."""
         condition = parse_condition(str(binding.trigger.when))
         on_all = self.plan.hook(binding.hook).ranks == "all"
         over_ranks = self.strategy.several and on_all and binding.point != "on_log"

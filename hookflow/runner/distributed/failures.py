@@ -151,7 +151,6 @@ class ChildExit:
             return self._code
 
     def wait(self) -> int:
-        """Return the exit code once no process of the run lives."""
         while (code := self()) is None:
             time.sleep(PERIOD)
         return code
@@ -233,7 +232,6 @@ def append_record(run_dir: RunDir, kind: str, done: int = 0, **fields: Any) -> N
 
 
 def read_records(run_dir: RunDir, rank: int = 0) -> list[Record]:
-    """Return the records in the event log of a rank."""
     return event_log(run_dir.events_of(rank)).read_all()
 
 

@@ -47,11 +47,9 @@ class Throttles:
         self._state.attention = True
 
     def take(self) -> list[Change]:
-        """Return the changes that wait."""
         return [self.asked.popleft() for _ in range(len(self.asked))]
 
     def make(self, change: Change) -> None:
-        """Make a change, and record it."""
         self.every[change.hook] = change.every
         self._record("throttle", **change._asdict())
 
@@ -132,7 +130,6 @@ class Budgets:
 
     @classmethod
     def of(cls, pipeline: Pipeline, plan: Plan, say: Callable[..., None], throttles: Throttles) -> Budgets | None:
-        """Return the budgets of a pipeline; None where it has none."""
         from hookflow.pipeline.values import Budget
 
         limits = {name: Budget.parse(node.budget) for name, node in pipeline.hooks.items() if node.budget}
@@ -142,7 +139,6 @@ class Budgets:
         return cls(plan, limits, say, throttles) if limits else None
 
     def take(self, frame: Frame) -> None:
-        """Take in a frame, warn of each budget that is exceeded now and was not before, and judge throttled hooks."""
         if not self._warm:
             self._warm = frame["it"] >= WARM_UP
             return

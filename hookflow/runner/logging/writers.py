@@ -244,7 +244,6 @@ class WriterThread(Thread):
             self._recorder.say(f"{self._title} is slower than the run logs: values are dropped", "warn")
 
     def finish(self) -> None:
-        """Let it write what is left, and then close the writer."""
         self._queue.put(None)
 
     def shortcomings(self) -> str:

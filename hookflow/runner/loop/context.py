@@ -61,7 +61,6 @@ class Settings:
         return f"it was {before!r}"
 
     def _written(self, hook: str) -> dict[str, Any]:
-        """Return the arguments that the pipeline gives the hook, by name."""
         args = self._plan.hook(hook).args
         names = first_names(type(self._hooks[hook]), len(args))
         return dict(args) if isinstance(args, Mapping) else dict(zip(names, args, strict=False))

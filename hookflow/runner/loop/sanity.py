@@ -89,7 +89,6 @@ def _metrics(context: Context, update: Update) -> set[str] | None:
 
 
 def _copied(parts: Parts) -> Any:
-    """Return a copy of the task, which shares its networks."""
     own = [value for value in getattr(parts.task, "__dict__", {}).values() if isinstance(value, nn.Module)]
     networks = [model for model in own if next(model.parameters(), None) is not None]  # a metric has no parameters
     return copy.deepcopy(parts.task, {id(model): model for model in (parts.model, *parts.models.values(), *networks)})

@@ -298,7 +298,6 @@ class Trainer:
         return " ".join([*diagnose(parts, self.state, self.run, step, batch), ways, again])
 
     def _beside(self, plan: Plan) -> Beside | None:
-        """Return the threads of the offloaded hooks; None where no hook is."""
         if not any(hook.queue for hook in plan.hooks):
             return None
         wake = partial(setattr, self.state, "attention", True)

@@ -238,7 +238,6 @@ class Update:
             self.guard.report(wait=True)
 
     def add_param_group(self, parameters: Iterable[nn.Parameter], optimizer: str, settings: Mapping[str, Any]) -> None:
-        """See `Run.add_param_group`."""
         self._requests.check("add_param_group", BETWEEN_STEPS)
         added = [*parameters]
         self._strategy.add_parameters(added)

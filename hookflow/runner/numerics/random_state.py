@@ -93,7 +93,6 @@ def _seeds_of_block(seed: int, stream: RNGStream, *place: int) -> list[list[int]
 
 
 def seed_generators(seed: int, numpy_seed: int) -> None:
-    """Seed the generators of the CPU."""
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the other devices, too
     random.seed(seed)
     np.random.seed(numpy_seed % 2**32)  # from `seed` it would give the numbers of torch's, which has the same algorithm

@@ -109,13 +109,11 @@ class Observer:
         self._tensors.unwatch_groups()
 
     def run(self, run: Any) -> WatchedRun:
-        """Return what hooks are given as the run."""
         watched = WatchedRun(run, self)
         self._opaque |= {id(run), id(watched)}
         return watched
 
     def wrap(self, binding: Binding, call: Call) -> Call:
-        """Return a call of a binding that is watched."""
         names = self._plan.points[binding.point].offers
 
         def watched(offered: Sequence[Any]) -> object:

@@ -267,7 +267,6 @@ def of_tensor(tensor: Tensor) -> bytes:
 
 
 def of_bytes(*parts: bytes) -> bytes:
-    """Return the fingerprint of bytes."""
     return blake2b(b"".join(parts), digest_size=12).digest()
 
 
@@ -408,7 +407,6 @@ class RunTensors:
                 yield slot_of(kind, owner), value
 
     def grads_of(self, parameter: Tensor) -> str:
-        """Return the slot of a parameter's gradient."""
         return slot_of("grads", self._model_of.get(id(parameter), "model"))
 
     def marks(self) -> Marks:

@@ -60,7 +60,6 @@ class Origin:
 
     @cached_property
     def before(self) -> tuple[Pipeline, Plan]:
-        """The pipeline and the plan of the parent."""
         loaded, plan = recorded(Path(self.parent.path if self.parent else ""))
         return loaded.pipeline, plan
 
@@ -254,7 +253,6 @@ def _place_checkpoints(
 def _record_start(
     recorder: Recorder, plan: Plan, parts: Parts, origin: Origin, strategy: Literal["ddp", "fsdp"]
 ) -> None:
-    """Record the beginning of an attempt."""
     resumed_from = origin.checkpoint if not origin.parent else None
     iters_per_epoch = parts.iters_per_epoch
     monitored = (getattr(hook, "modes", None) for hook in parts.hooks.values())

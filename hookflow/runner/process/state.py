@@ -98,13 +98,11 @@ class RunState:
 
     @property
     def finished(self) -> bool:
-        """Whether all training is done."""
         enough_epochs = self.max_epochs is not None and self.epoch >= self.max_epochs
         return enough_epochs or (self.iter_limit is not None and self.iter >= self.iter_limit)
 
     @property
     def epoch_is_over(self) -> bool:
-        """Whether the epoch has no iteration left, though it may not be closed yet."""
         return self.batch_idx >= self.batches_per_epoch or self.epoch_ends
 
 
