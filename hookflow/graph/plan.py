@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from hookflow.pipeline.schema import Pipeline
 
-
 VERSION = 1
 """The version of the format of `plan.json`. It goes up with every change that a reader of the last one would
 misread."""

@@ -229,7 +229,6 @@ class Points:
 POINTS = Points()
 """The points of a pipeline that declares none of its own."""
 
-
 ELSEWHERE = (
     "on_exception",
     "after_load_checkpoint",

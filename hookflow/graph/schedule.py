@@ -25,7 +25,6 @@ from hookflow.pipeline.values import SECONDS, Amount, Interval, parse_amount
 if TYPE_CHECKING:
     from hookflow.pipeline.schema import Pipeline
 
-
 Counter = Literal["it", "ep", "firing", "s"]
 """The counters of a run: iterations, epochs, firings of a point, seconds. All but the seconds are integers."""
 

@@ -285,7 +285,6 @@ class Inspection:
 EXAMPLES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
 """Values for an argument that must be given; the first that is allowed is as good as any."""
 
-
 COMMON = {"name", "input"}
 """Arguments that functions of all kinds take: one that takes nothing else is hardly a hook."""
 

@@ -88,7 +88,6 @@ INSTEAD: Mapping[str, str] = {
 }
 """Callbacks of Lightning's own that need parts of its Trainer, with what does their work here."""
 
-
 EVALUATED = ("before_val_epoch", "after_val_epoch")
 ENDED: ByPoint = dict.fromkeys(ENDS_EPOCH, ("metrics",))
 SLOTS: Mapping[str, tuple[ByPoint, ByPoint]] = {

@@ -66,7 +66,6 @@ INSTEAD: Mapping[str, str] = {
 }
 """Hooks that need MMEngine's Runner, or the config from which it is built, with what does their work here."""
 
-
 SWAPS = ("before_val_epoch", "after_val_epoch", "before_test_epoch", "after_test_epoch")
 CHECKPOINT = dict.fromkeys(("before_save_checkpoint", "after_load_checkpoint"), ("checkpoint",))
 OFFERED = {**dict.fromkeys((f"after_{split}_iter" for split in ("train", "val", "test")), ("outputs",)), **CHECKPOINT}

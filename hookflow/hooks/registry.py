@@ -56,7 +56,6 @@ BUILT_IN: dict[str, str] = {
 
 HOOKS = Registry("hook", "hookflow.hooks", BUILT_IN)
 
-
 THEIRS = {mmengine.PREFIX: mmengine.find, lightning.PREFIX: lightning.find, pointrix.PREFIX: pointrix.find}
 """By prefix of `use`: what finds a hook of another framework."""
 

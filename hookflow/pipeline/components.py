@@ -34,7 +34,6 @@ Long = TypeVar("Long")
 NameOr = Annotated[Annotated[Short, Tag("<name>")] | Annotated[Long, Tag("<table>")], Discriminator(shape)]
 """A name, or a table that says more."""
 
-
 Rule = Callable[[Any, dict[str, Any]], object]
 
 
@@ -147,10 +146,8 @@ OneOrSeveral = Annotated[
 ]
 """One, as `[optimizer]`, or several by name: `[optimizer.generator]`, `[optimizer.discriminator]`."""
 
-
 Named = NameOr[Use, Component]
 """A component of which the name alone may be written, where it takes no arguments: "./file.py:Name"."""
-
 
 NAMED_BY_LOADER = ("collate", "sampler", "batch_sampler", "augment", "worker_init_fn")
 """The keys of a `loader` that name a component."""

@@ -380,7 +380,6 @@ Slots = Annotated[
 ]
 """The slots that a hook touches, in all of its methods or by method."""
 
-
 ArgsOrList = Annotated[
     Annotated[Args, Tag("<table>")] | Annotated[ArgList, Tag("<list>")],
     Discriminator(lambda value: shape(value, "<table>")),

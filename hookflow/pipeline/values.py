@@ -181,7 +181,6 @@ AmountField = Annotated[
 ]
 """An amount of training as written: 100, "100it", "2ep", "30s", "10%"."""
 
-
 SecondsField = Annotated[
     str,
     _as_written(parse_amount, ("s",)),

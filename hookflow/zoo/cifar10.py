@@ -34,7 +34,6 @@ STD = (0.2470, 0.2435, 0.2616)
 SHIFT = 2
 """The most pixels by which an augmented image is shifted, each way."""
 
-
 Split = Literal["train", "val", "test"]
 
 
@@ -209,7 +208,6 @@ PATTERNS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
     lambda u, v: (5 * torch.atan2(v, u)).sin() * u.hypot(v) / 2,  # rays
 )
 """The height of each class's pattern over the plane: above zero inside, below zero outside."""
-
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 MD5 = "c32a1d4ab5d03f1284b67883e8d87530"

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from hookflow.hooks.run import Run
 
-
 READS = {
     **dict.fromkeys(("before_train", "around_test", "before_save_checkpoint"), ("model.{model}",)),
     "around_val": ("model.{model}", "metrics.{monitor?}"),

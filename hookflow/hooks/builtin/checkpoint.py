@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from hookflow.hooks.run import Run
 
-
 KEPT = 'how many of the newest stay, beside the best; or "all"'
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from hookflow.hooks.run import Run
 
-
 MIB = 2**20
 
 

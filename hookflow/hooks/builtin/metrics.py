@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from hookflow.hooks.run import Run
 
-
 Stage = Literal["train", "val", "test"]
 
 

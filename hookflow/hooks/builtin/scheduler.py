@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from hookflow.hooks.run import Run
 
-
 Per = Literal["iter", "epoch"]
 
 DERIVED = ("total_iters", "T_max", "total_steps", "num_training_steps")

@@ -26,7 +26,6 @@ from hookflow.pipeline.values import Unit, parse_amount
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
-
 Value = TypeVar("Value")
 
 PROGRESS: tuple[Unit, ...] = ("", "it", "ep", "%")
@@ -139,10 +138,8 @@ class LRSchedule(Hook):
 
 Curve = Literal["linear", "cosine", "constant"]
 
-
 Values = Annotated[list[tuple[Progress, Annotated[float, Field(ge=0)]]], Field(min_length=1)]
 """The value of a setting at a fraction of the run: [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]."""
-
 
 Scales = Annotated[Sequence[tuple[Progress, Annotated[float, Field(gt=0)]]], Field(min_length=1)]
 """Positive factors with their places, in the same form."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from hookflow.hooks.run import Run
 
-
 Stat = Literal["mean", "std", "norm", "min", "max"]
 
 

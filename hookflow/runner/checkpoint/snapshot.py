@@ -27,7 +27,6 @@ from hookflow.user_code import only_showable
 
 OTHER = "a run continues with the model and the optimizer that it began with; start a new one for others"
 
-
 Adapt = Callable[[dict[str, Any]], dict[str, Any]]
 """Returns what a fork takes over of a saved state."""
 

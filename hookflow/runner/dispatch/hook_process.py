@@ -40,7 +40,6 @@ GRACE = 5.0
 ROOM = 1 << 20
 """Bytes that the socket holds, where the system allows that: the sender seldom waits for the receiver."""
 
-
 COUNT = 4
 """Bytes before a pickled object: the number of its tensors, which follow."""
 

@@ -27,7 +27,6 @@ from hookflow.runner.distributed.rendezvous import Ranks
 OF_DDP = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
 """The keys of `[distributed]` that `DistributedDataParallel` takes by the same names."""
 
-
 BUCKET = 250 << 20
 """Bytes that are sent at once, as by `DistributedDataParallel`: a copy of all may not fit in the memory."""
 

@@ -32,7 +32,6 @@ from hookflow.user_code import causes, innermost
 if TYPE_CHECKING:
     import torch
 
-
 PERIOD = 0.25
 """Seconds between looks at the command log; what happens is recorded as soon."""
 

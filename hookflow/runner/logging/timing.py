@@ -33,7 +33,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 NO_SPANS: Array = np.empty((0, 2))
 """No rows: of spans, or of marks."""
 
-
 DATA, FORWARD, BACKWARD, OPTIMIZER, HOOKS, OTHER = (float(k) for k in range(len(PHASES)))
 ITERATION = float(len(PHASES))
 """Other time, and the end of an iteration."""

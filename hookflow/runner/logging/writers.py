@@ -191,7 +191,6 @@ PLACES = 10_000
 IN_A_ROW = 10
 """After so many calls in a row that have raised, a writer is switched off."""
 
-
 CONFIGURED, PROGRESS = "configured", "progress"
 """Files in a writer's folder: an empty one which says that it has had the pipeline, and how far it has come."""
 

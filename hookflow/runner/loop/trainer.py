@@ -52,7 +52,6 @@ from hookflow.user_code import only_showable
 if TYPE_CHECKING:
     from hookflow.runner.observe.observer import Observer
 
-
 COMPILED = "the network is compiled: its first iterations take much longer, here and when a batch has another shape"
 
 

@@ -19,7 +19,6 @@ from hookflow.pipeline.schema import Pipeline, RunSection
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The precisions in which the forward pass computes in 16 bits where it may, by autocast."""
 
-
 WHOLE = {"bf16-true": torch.bfloat16, "fp64": torch.float64}
 """The precisions that weights, optimizers and floating tensors of batches have, too: without autocast."""
 

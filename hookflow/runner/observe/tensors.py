@@ -116,7 +116,6 @@ def _reads_all(name: str) -> Any:
 for _name in ("__iter__", "__reversed__", "keys", "values", "items", "__eq__", "__ne__", "__repr__"):
     setattr(WatchedDict, _name, _reads_all(_name))
 
-
 CALLS = {"replace_batch": "batch", "save_checkpoint": "checkpoint"}
 CALLS |= dict.fromkeys(("stop", "stop_epoch", "skip_step", "skip_batch", "accumulate"), "control")
 """Methods of the run that write a slot."""
