@@ -19,7 +19,7 @@ from hookflow.graph.points import POINTS
 from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.hooks.run import Run
 from hookflow.pipeline.schema import DistributedSection, RunSection
-from hookflow.runner.numerics.random_state import seed_everything
+from hookflow.runner.random_state import seed_everything
 from tests.conftest import TESTS, NewRun, Train, reason, records
 from tests.conftest import hookflow as command
 from tests.end_to_end.test_run import only_run

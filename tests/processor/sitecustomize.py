@@ -18,7 +18,7 @@ from types import ModuleType
 
 VARIABLE = "HOOKFLOW_TEST_BF16"
 _FORCED = {"on": lambda: True, "off": lambda: False}
-ASKS = "hookflow.runner.numerics.precision"
+ASKS = "hookflow.runner.precision"
 
 
 class Finder:

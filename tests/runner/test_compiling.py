@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from hookflow.errors import UserError, Where
+from hookflow.runner import precision
 from hookflow.runner.builder import build
 from hookflow.runner.loop import update
 from hookflow.runner.loop.update import Update
-from hookflow.runner.numerics import precision
-from hookflow.runner.numerics.precision import in_precision
+from hookflow.runner.precision import in_precision
 from hookflow.runner.process.launch import start
 from hookflow.zoo.cifar10 import AirNet
 from tests.conftest import NewRun, Trained, messages, reason

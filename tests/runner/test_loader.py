@@ -23,12 +23,12 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, Weighte
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.components import LoaderSection
 from hookflow.pipeline.source_map import SourceMap
+from hookflow.runner import random_state as random_state_module
 from hookflow.runner.data.batches import DataContext, prefetch
 from hookflow.runner.data.loader import Loader, OnDevice, may_draw
 from hookflow.runner.data.loader_parts import BatchSampler, loader_parts
 from hookflow.runner.data.source import Source, as_source, close
-from hookflow.runner.numerics import random_state as random_state_module
-from hookflow.runner.numerics.random_state import generator_states, random_state, seed_everything
+from hookflow.runner.random_state import generator_states, random_state, seed_everything
 from tests.conftest import TESTS
 from tests.loaders import Buckets, Images, Numbers, context, dataset, with_sampler
 from tests.runner.same import assert_same

@@ -13,9 +13,9 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load, parse
 from hookflow.pipeline.schema import Pipeline
+from hookflow.runner import precision
 from hookflow.runner.builder.build import build
-from hookflow.runner.numerics import precision
-from hookflow.runner.numerics.precision import CUBLAS, choose_precision
+from hookflow.runner.precision import CUBLAS, choose_precision
 from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, records
 from tests.runner.same import assert_same, final_state, logged
 from tests.runner.test_optimizers import NET, OFF, Fixed

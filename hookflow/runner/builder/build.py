@@ -35,8 +35,8 @@ from hookflow.runner.distributed.fsdp import FSDP, ranks_of_data, unmatched_unit
 from hookflow.runner.distributed.parallel import DDP, OF_DDP, DDPAtStep, Strategy
 from hookflow.runner.distributed.rendezvous import ALONE, Ranks, device_of
 from hookflow.runner.loop.task import FunctionTask, steps_itself, wrong_task
-from hookflow.runner.numerics.precision import WHOLE, choose_precision
-from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seed_everything
+from hookflow.runner.precision import WHOLE, choose_precision
+from hookflow.runner.random_state import RNGStream, derive_seed, seed_everything
 from hookflow.user_code import explained
 from hookflow.writers import Writer, as_writer
 

@@ -15,7 +15,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.runner.data.batches import DataContext, Sized, map_parts, prefetch, tensors
 from hookflow.runner.data.loader_parts import BatchSampler, GivenBatches, LoaderParts
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
-from hookflow.runner.numerics.random_state import (
+from hookflow.runner.random_state import (
     RNGStream,
     batch_seeds,
     derive_seed,

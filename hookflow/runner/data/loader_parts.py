@@ -22,7 +22,7 @@ from hookflow.pipeline.components import Component, LoaderSection
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.pipeline.use import refer
 from hookflow.runner.data.batches import DataContext
-from hookflow.runner.numerics.random_state import RNGStream, batch_seed, derive_seed, seeded
+from hookflow.runner.random_state import RNGStream, batch_seed, derive_seed, seeded
 
 CALLED_WITH = {
     "collate": ("a list of examples",),

@@ -18,7 +18,7 @@ from hookflow.runner.data.batches import DataContext, OverLoader, Sized, Sizes, 
 from hookflow.runner.data.loader import Loader, OnDevice
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.stream import Stateful, stream_source
-from hookflow.runner.numerics.random_state import random_state, seeded, set_random_state
+from hookflow.runner.random_state import random_state, seeded, set_random_state
 
 EXPECTED = (
     "a dataset, with a loader beside use; a torch.utils.data.DataLoader, or another iterable of batches that has a "

@@ -16,7 +16,7 @@ from hookflow.pipeline.registry import missing_package
 from hookflow.runner.data.batches import DataContext, OverLoader, Sizes, data_info
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
-from hookflow.runner.numerics.random_state import (
+from hookflow.runner.random_state import (
     RNGStream,
     fork_generators,
     generator_states,

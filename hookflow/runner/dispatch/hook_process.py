@@ -28,8 +28,8 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from hookflow.pipeline.use import import_file, imported_files
-from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seed_everything
 from hookflow.runner.process.signals import SIGNALS, signals_blocked
+from hookflow.runner.random_state import RNGStream, derive_seed, seed_everything
 
 REPORTS = ("_log", "_media")
 """The attributes of a run by which a hook reports: what it calls there is called in the training's process."""

@@ -24,8 +24,8 @@ from hookflow.pipeline.schema import TYPE, DistributedSection
 from hookflow.runner.builder.selectors import modules_matching, no_module
 from hookflow.runner.distributed.parallel import Parallel, broadcast
 from hookflow.runner.distributed.rendezvous import Ranks
-from hookflow.runner.numerics.precision import HALVES
-from hookflow.runner.numerics.random_state import random_state, set_random_state
+from hookflow.runner.precision import HALVES
+from hookflow.runner.random_state import random_state, set_random_state
 
 
 def ranks_of_data(section: DistributedSection, ranks: Ranks, place: Locate) -> Ranks:

@@ -128,7 +128,7 @@ def device_of(wanted: str, ranks: Ranks, backend: str, place: Locate) -> torch.d
     """
     import torch
 
-    from hookflow.runner.numerics.precision import choose_device
+    from hookflow.runner.precision import choose_device
 
     if ranks.world == 1:
         return choose_device(wanted)

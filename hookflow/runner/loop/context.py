@@ -27,7 +27,7 @@ from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.timing import Books, DeviceBooks, DeviceClock, DeviceTimeline, Timeline
 from hookflow.runner.loop.requests import SKIPPED, WITH_A_BATCH, Requests
-from hookflow.runner.numerics.precision import in_precision
+from hookflow.runner.precision import in_precision
 from hookflow.runner.process.state import RunState
 
 

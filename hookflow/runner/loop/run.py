@@ -24,7 +24,7 @@ from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.requests import NOTHING
 from hookflow.runner.loop.task import Named, evaluation_of, event_of_stream, numbers, scalar
 from hookflow.runner.loop.update import Update
-from hookflow.runner.numerics.precision import in_precision
+from hookflow.runner.precision import in_precision
 
 
 def _of(path: str) -> Any:

@@ -27,8 +27,8 @@ from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.evaluation import Evaluation
 from hookflow.runner.loop.run import Run
 from hookflow.runner.loop.update import Update
-from hookflow.runner.numerics.random_state import random_state, set_random_state
 from hookflow.runner.process.state import RunState
+from hookflow.runner.random_state import random_state, set_random_state
 from hookflow.user_code import explained, only_showable
 
 BATCHES = 2

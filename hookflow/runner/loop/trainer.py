@@ -44,7 +44,7 @@ from hookflow.runner.loop.run import Run, RunCopy
 from hookflow.runner.loop.sanity import Quiet, unchanged
 from hookflow.runner.loop.task import prediction_of, steps_itself
 from hookflow.runner.loop.update import Update
-from hookflow.runner.numerics.precision import free_memory, in_precision
+from hookflow.runner.precision import free_memory, in_precision
 from hookflow.runner.process.signals import Rewind, Signals, Stop
 from hookflow.runner.process.state import RunState
 from hookflow.user_code import only_showable

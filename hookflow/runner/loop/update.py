@@ -18,7 +18,7 @@ from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.finite import Losses, StepGuard
 from hookflow.runner.loop.requests import BEFORE_THE_STEP, BETWEEN_STEPS
 from hookflow.runner.loop.task import steps_itself
-from hookflow.runner.numerics.precision import records_graphs
+from hookflow.runner.precision import records_graphs
 from hookflow.runner.process.state import RunState
 
 BEFORE_THE_BACKWARD = (

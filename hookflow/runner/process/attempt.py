@@ -37,7 +37,7 @@ from hookflow.runner.logging.budgets import Budgets
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.writers import writing
 from hookflow.runner.loop.trainer import Trainer
-from hookflow.runner.numerics.precision import describe, explain_oom, torch_settings
+from hookflow.runner.precision import describe, explain_oom, torch_settings
 from hookflow.runner.process.launch import adopt
 from hookflow.runner.process.signals import Signals, Stop
 from hookflow.runner.process.state import all_iterations

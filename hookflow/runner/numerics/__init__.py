@@ -1,1 +1,0 @@
-"""Precision of numbers, and handling of those that are not finite or too large."""
