@@ -91,9 +91,7 @@ class Order:
     ) -> None:
         self.points = points
         self.cycles: list[Cycle] = []
-        self._bound = bound
-        self._shuffle = shuffle
-        self._wanted = wanted
+        self._bound, self._shuffle, self._wanted = bound, shuffle, wanted
         self._names = [binding.hook for binding in bound]
         self._at = {point: [row for row, b in enumerate(bound) if b.point == point] for point in points}
         self._closing = set(self._at[points[1]]) if len(points) > 1 else set()

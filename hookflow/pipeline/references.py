@@ -58,9 +58,7 @@ class _UnresolvedError(Exception):
 
 class _Resolver:
     def __init__(self, tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str] | None) -> None:
-        self.tree = tree
-        self.places = places
-        self.environ = environ
+        self.tree, self.places, self.environ = tree, places, environ
         self.problems: dict[Key, Problem] = {}
         self.variables: dict[str, None] = {}
         self._within: list[Key] = []

@@ -187,9 +187,7 @@ class BatchSharding:
     def __init__(self, examples: int, batch_size: int, *, drop_last: bool, rank: int = 0, world: int = 1) -> None:
         if batch_size < world:
             raise ValueError(f"batches of {batch_size} cannot be sharded across {world} ranks")
-        self.examples = examples
-        self.rank = rank
-        self.world = world
+        self.examples, self.rank, self.world = examples, rank, world
         full, rest = divmod(examples, batch_size)
         self._batches = full + (rest >= world and not drop_last)
         self._full = batch_size

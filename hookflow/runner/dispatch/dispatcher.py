@@ -186,11 +186,8 @@ class Dispatcher:
         """The hooks that are switched off."""
         self.thread = get_ident()
         """The thread that hooks are called in: the training's, or autograd's while that computes on a GPU."""
-        self._plan = plan
-        self.books = books
-        self.clock = books.timeline.clock
-        self.here = here
-        self._report = report
+        self._plan, self._report = plan, report
+        self.books, self.clock, self.here = books, books.timeline.clock, here
         self._inner = 0.0
         self._nested = 0
         self._ending = False

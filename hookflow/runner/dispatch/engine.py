@@ -168,10 +168,7 @@ class Engine:
         self.plan = plan
         self.dispatcher = dispatcher
         self.arounds = Arounds(plan)
-        self._hooks = hooks
-        self._gates = gates
-        self._state = state
-        self._rank = rank
+        self._hooks, self._gates, self._state, self._rank = hooks, gates, state, rank
         self._own = {point.name: point.offers[1:] for point in plan.own}
         self._closings: dict[tuple[str, str], Firing] = {}
         self._calls: dict[str, Callable[..., None]] = {}

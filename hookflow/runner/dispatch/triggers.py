@@ -37,9 +37,7 @@ class Trigger:
     def __init__(self, binding: Binding, point: Point, run: RunState, holds: Holds | None = None) -> None:
         self.next: float = 0
         self._written = binding.trigger
-        self._point = point
-        self._run = run
-        self._holds = holds
+        self._point, self._run, self._holds = point, run, holds
         self._began = run.seconds()
         self._counts_visits = point.unit == "firing"
         self._visits = 0

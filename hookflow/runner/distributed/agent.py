@@ -39,10 +39,7 @@ class Agent:
     """Executes a run by `nproc` ranks with these `options`, restarting them up to `max_restarts` times."""
 
     def __init__(self, run_dir: RunDir, nproc: int, max_restarts: int, options: list[str]) -> None:
-        self._run_dir = run_dir
-        self._nproc = nproc
-        self._max_restarts = max_restarts
-        self._options = options
+        self._run_dir, self._nproc, self._max_restarts, self._options = run_dir, nproc, max_restarts, options
         self._began, self._since = time.monotonic(), time.time()
         self._asked: list[int] = []
         self._given: dict[int, tuple[int, float]] = {}

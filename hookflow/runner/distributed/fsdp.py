@@ -100,9 +100,7 @@ class FSDP(Parallel):
     ) -> None:
         super().__init__()
         self._units, self._replicas, self._together = section.units, section.replicas, section.tensor_parallel
-        self._parallelize = parallelize
-        self._precision = precision
-        self._say = say
+        self._parallelize, self._precision, self._say = parallelize, precision, say
 
     def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
         for name, parameter in network.named_parameters():

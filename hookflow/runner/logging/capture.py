@@ -29,11 +29,7 @@ class Capture:
     """
 
     def __init__(self, plan: Plan, first: int, iters: int, began: float, rank: int) -> None:
-        self.first = first
-        self.iters = iters
-        self._plan = plan
-        self._rank = rank
-        self._began = began
+        self.first, self.iters, self._plan, self._rank, self._began = first, iters, plan, rank, began
         self._marks: list[Array] = []
         self._apart: list[Array] = []
         self._nested: list[Array] = []

@@ -99,11 +99,7 @@ class Media:
     def __init__(
         self, folder: Path, state: RunState, put: Callable[..., None], say: Callable[[str, Level], None], rank: int = 0
     ) -> None:
-        self._folder = folder
-        self._state = state
-        self._put = put
-        self._say = say
-        self._rank = rank
+        self._folder, self._state, self._put, self._say, self._rank = folder, state, put, say, rank
         self._queue: SimpleQueue[tuple[int, Callable[[], None]] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._given = self._done = 0  # each is counted by one thread alone, so that neither needs a lock

@@ -127,9 +127,7 @@ class StepGuard:
     ) -> None:
         self._parts = parts
         self._device = device = parts.device
-        self._state = state
-        self._log = log
-        self._say = say
+        self._state, self._log, self._say = state, log, say
         self._optimizers = parts.optimizers
         self._skips_nan = parts.section.on_nan == "skip"
         self._scales = parts.precision == "fp16"

@@ -71,25 +71,13 @@ class Run(_Reports):
         self.task: Any = parts.task
         self.data: Mapping[str, Any] = parts.data
         self.hooks: Mapping[str, Any] = parts.hooks
-        self.device = parts.device
-        self.precision = parts.precision
-        self.rank = parts.ranks.rank
-        self.world = parts.ranks.world
-        self.dir = context.folder
-        self.is_temporary = False
-        self._compiled = parts.section.compile
-        self._trains = parts.trains
+        self.device, self.precision, self.dir = parts.device, parts.precision, context.folder
+        self.rank, self.world, self.is_temporary = parts.ranks.rank, parts.ranks.world, False
+        self._compiled, self._trains, self._strategy = parts.section.compile, parts.trains, parts.strategy
         self._shares = parts.data_ranks.world
-        self._strategy = parts.strategy
-        self._state = context.state
-        self._engine = engine
-        self._module_hooks = context.module_hooks
-        self._update = update
-        self._requests = context.requests
-        self._scalars = context.scalars
-        self._log = context.log
-        self._media = context.media
-        self._timeline = context.timeline
+        self._state, self._requests, self._module_hooks = context.state, context.requests, context.module_hooks
+        self._engine, self._update, self._timeline = engine, update, context.timeline
+        self._scalars, self._log, self._media = context.scalars, context.log, context.media
         self._offers_log = bool(engine.plan.at("on_log"))
         self._on_zero = frozenset(hook.name for hook in engine.plan.hooks if hook.ranks == "zero")
 

@@ -71,9 +71,7 @@ class Trainer:
     ) -> None:
         self.state = state = signals.state
         rank = parts.ranks.rank
-        self._parts = parts
-        self._store = store
-        self._log = recorder
+        self._parts, self._store, self._log = parts, store, recorder
         shared = Shared(run_dir.now_of(rank))
         state.done = shared.iters
         media = Media(run_dir.path, state, recorder.put, recorder.say, rank)
