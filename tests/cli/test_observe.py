@@ -14,7 +14,7 @@ from hookflow.errors import UserError
 from hookflow.pipeline.load import load
 from hookflow.service.findings import LEAKS
 from hookflow.service.pipelines import valid_plan
-from hookflow.trials import trial
+from hookflow.trials import commute as trials
 from tests.cli.conftest import HEAD, invoke, refused
 from tests.conftest import TESTS
 from tests.golden_files import check_golden
@@ -299,10 +299,10 @@ def test_what_is_said_of_a_pair(case: str, made: Path) -> None:
 
 def test_the_limit_is_told_with_what_was_not_tried(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(made, "Adds", "Adds")
-    monkeypatch.setattr(trial, "TRIALS", 2)
+    monkeypatch.setattr(trials, "TRIALS", 2)
     printed = commute(made, "--strict", code=1)  # an ambiguous pair that was not tried is ambiguous
     assert "not tried, since the limit of" in printed
-    monkeypatch.setattr(trial, "TRIALS", 1)
+    monkeypatch.setattr(trials, "TRIALS", 1)
     with pytest.raises(UserError, match="no answer within 1 trials"):
         commute(made)
 
