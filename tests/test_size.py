@@ -9,9 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FILES = {path: path.read_text("utf-8") for path in sorted((ROOT / "hookflow").rglob("*.py"))}
 TREES = {path: ast.parse(text) for path, text in FILES.items()}
-MOST_FILES = 243
-MOST_LINES = 53_559
-MOST_TEST_LINES = 41_784
+MOST_FILES = 232
+MOST_LINES = 53_313
+MOST_TEST_LINES = 41_780
 MOST_PARAMETERS = 8
 """Of a constructor, built-in hooks aside: their arguments are those of a table in the pipeline."""
 MOST_SMALL = 10
