@@ -330,4 +330,4 @@ def wait_for(condition: Callable[[], object], what: str = "the condition") -> No
     end = time.monotonic() + LIMIT
     while not condition():
         assert time.monotonic() < end, f"waited {LIMIT} s in vain for {what}"
-        time.sleep(0.05)
+        time.sleep(0.02)

@@ -26,7 +26,13 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from hookflow.events import commands
 from hookflow.events.rundir import RunDir
+from hookflow.monitor import feed
+from hookflow.runner.dispatch import beside
+from hookflow.runner.distributed import agent, failures
+from hookflow.runner.logging import recorder
+from hookflow.runner.process import main as attempts
 from tests.limits import LIMIT
 from tests.processor.sitecustomize import VARIABLE
 
@@ -48,8 +54,12 @@ context.set_forkserver_preload(
         "torch.distributed.fsdp",
         "torch.distributed.tensor",
         "tests.processes",
+        "tests.warm",
     ]
 )
+for module in (agent, attempts, commands, failures, feed, recorder):
+    module.PERIOD = 0.02  # here and in the server: what hookflow looks at four times a second, tests wait for
+beside.HEARS = 0.02
 ROOT = str(Path(__file__).parents[1])
 PYTHON = sys.executable
 _SEARCHED = [path for path in sys.path if path]  # in the server: by an interpreter that was just started

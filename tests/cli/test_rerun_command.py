@@ -7,14 +7,17 @@ import random
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import hookflow as api
+from hookflow.api import recorded
 from hookflow.errors import UserError
 from hookflow.events import run_lock
 from hookflow.events.rundir import RunDir, all_runs
+from hookflow.runner.logging import recorder
 from hookflow.runner.process.signals import handlers_put_back
 from tests.cli.conftest import HEAD
 from tests.conftest import TESTS, hookflow, hookflow_here, run_here
@@ -32,7 +35,7 @@ def clock(run):
         run.log("clock", time.time())
 
 def slow(run):
-    time.sleep(0.02)
+    time.sleep(0.005)
     run.log(f"slow/{run.iter}", run.iter)
 
 def spike(run, batch):
@@ -141,7 +144,8 @@ def test_random_iterations_of_ranks_are_done_again(folder: Path) -> None:
     assert numbers_of_reruns(all_runs(Path("runs"))[0]) >= 10
 
 
-def test_a_rerun_skips_no_firing_for_its_cost(folder: Path) -> None:
+def test_a_rerun_skips_no_firing_for_its_cost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "QUICKEST", 0.1)  # by its frames the firings are judged
     slow = 'hooks.slow={use="./probe.py:slow", points=["after_train_iter"], budget="1%", over_budget="throttle"}'
     run = trained(slow, "run.max_epochs=100", "run.max_iters=200")
     log = [json.loads(line) for line in run.events.read_text().splitlines()]
@@ -257,8 +261,13 @@ def test_the_debugger_stops_before_the_iteration(folder: Path) -> None:
     terminal.wait_for("to the bit")
 
 
-def test_python_gets_the_differences_and_the_numbers_of_what_watched(folder: Path) -> None:
+def test_python_gets_the_differences_and_the_numbers_of_what_watched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = trained(FROZEN, 'hooks.clock={use="./probe.py:clock", points=["after_train_iter"]}')
+    monkeypatch.setattr(  # a process that has imported torch, as for a shell
+        recorded, "subprocess", SimpleNamespace(run=lambda words, **how: hookflow(*words[3:], cwd=folder))
+    )
     again = api.load_run(run.path).rerun(at=8, iters=2, with_=["./probe.py:Probe"], overrides={"run.seed": 0})
     assert [(each.iter, each.name) for each in again.unlike] == [(9, "clock")]
     assert {8, 9} <= again.more["probe/twice"].keys() and again.compared > 4

@@ -185,23 +185,23 @@ def test_shards_are_resumed_to_the_bit_and_read_without_ranks(new_clouds: NewClo
     assert damage(folder) == "__1_0.distcp is not what was written"
 
 
-@pytest.mark.parametrize(("number", "codes"), [(signal.SIGKILL, [1, -9]), (0, [1, 1])], ids=["killed", "no space"])
 def test_a_rank_that_fails_while_it_writes_its_shards(
-    new_clouds: NewClouds, ranks_trained: NewClouds, tmp_path: Path, number: int, codes: list[int]
+    new_clouds: NewClouds, ranks_trained: NewClouds, tmp_path: Path
 ) -> None:
     """No half of a checkpoint is left, and the run is resumed from the one before."""
     often = 'hooks.checkpoint.points=[{at="after_train_iter", every=2}]'
     args = 'args={at=4, number=%d, mark="%s"}'
     fails = f'hooks.fails={{use="./actors.py:fails_to_write", points=["before_save_checkpoint"], {args}}}'
     (tmp_path / "was").touch()
-    alone = ranks_trained(FSDP, often, fails % (number, tmp_path / "was"))
-    broken = new_clouds(FSDP, often, fails % (number, tmp_path / "mark"))
-    assert carry_out(broken, 2) == codes, printed(broken, 0)
-    assert ("No space left on device" in reason(broken)) == (number == 0)
-    assert carry_out(broken, 2, resume=True) == [0, 0], printed(broken, 0)
-    assert records(broken, "run")[1]["resumed_from"] == "it00000002"
-    assert not [*broken.checkpoints.glob(".it*")]
-    assert_same(final_state(broken)["model"], final_state(alone)["model"])
+    alone = ranks_trained(FSDP, often, fails % (0, tmp_path / "was"))
+    for number, codes in ((signal.SIGKILL, [1, -9]), (0, [1, 1])):  # it is killed, or its disk is full
+        broken = new_clouds(FSDP, often, fails % (number, tmp_path / f"mark{number}"))
+        assert carry_out(broken, 2) == codes, printed(broken, 0)
+        assert ("No space left on device" in reason(broken)) == (number == 0)
+        assert carry_out(broken, 2, resume=True) == [0, 0], printed(broken, 0)
+        assert records(broken, "run")[1]["resumed_from"] == "it00000002"
+        assert not [*broken.checkpoints.glob(".it*")]
+        assert_same(final_state(broken)["model"], final_state(alone)["model"])
 
 
 def test_shards_that_are_not_finite_are_no_checkpoint_to_resume_from(ranks_trained: NewClouds) -> None:

@@ -107,19 +107,23 @@ SCRIPT = (
 )
 
 
-@pytest.mark.parametrize("at", [4, 6, 7, 8, 10, 12])
-def test_a_resume_follows_the_commands_to_the_bit(new_run: NewRun, train_here: Train, tmp_path: Path, at: int) -> None:
+def test_a_resume_follows_the_commands_to_the_bit(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
     """Killed in the iteration after `at`, wherever that lies between commands and checkpoints."""
-    alone, cut = (
-        new_run(OFTEN, commander(tmp_path / name, *SCRIPT), *strikes(tmp_path, signal.SIGKILL, ("after_forward", its)))
-        for name, its in (("alone", 99), ("cut", at))
-    )
+
+    def begun(name: str, at: int) -> RunDir:
+        killed = strikes(tmp_path / name, signal.SIGKILL, ("after_forward", at))
+        (tmp_path / name).mkdir()
+        return new_run(OFTEN, commander(tmp_path / name / "sent", *SCRIPT), *killed)
+
+    alone = begun("alone", 99)
     assert train_here(alone) == 0, reason(alone)
     assert [given[:3] for given in answers(alone)] == [(it, text, True) for it, text in SCRIPT]
-    assert Training(cut).wait() == -signal.SIGKILL
-    assert train_here(cut, resume=True) == 0, reason(cut)
-    assert_same_end(alone, cut)
-    assert curve(alone) == curve(cut)
+    for at in (4, 6, 7, 8, 10, 12):
+        cut = begun(str(at), at)
+        assert Training(cut).wait() == -signal.SIGKILL
+        assert train_here(cut, resume=True) == 0, reason(cut)
+        assert_same_end(alone, cut)
+        assert curve(alone) == curve(cut)
 
 
 @pytest.mark.parametrize("name", ["it00000005", "it00000008"])
