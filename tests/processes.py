@@ -28,7 +28,7 @@ from typing import Any
 
 from hookflow.events import commands
 from hookflow.events.rundir import RunDir
-from hookflow.monitor import feed
+from hookflow.monitor import feed, notify
 from hookflow.runner.dispatch import beside
 from hookflow.runner.distributed import agent, failures
 from hookflow.runner.logging import recorder
@@ -57,7 +57,7 @@ context.set_forkserver_preload(
         "tests.warm",
     ]
 )
-for module in (agent, attempts, commands, failures, feed, recorder):
+for module in (agent, attempts, commands, failures, feed, notify, recorder):
     module.PERIOD = 0.02  # here and in the server: what hookflow looks at four times a second, tests wait for
 beside.HEARS = 0.02
 ROOT = str(Path(__file__).parents[1])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FILES = {path: path.read_text("utf-8") for path in sorted((ROOT / "hookflow").rglob("*.py"))}
-TREES = {path: ast.parse(text) for path, text in FILES.items()}
 MOST_FILES = 232
 MOST_LINES = 53_313
 MOST_TEST_LINES = 41_780
@@ -24,6 +24,11 @@ NAMES = {"said", "told", "found", "one", "asked"}
 MOST_NAMES = 2
 
 
+@cache  # once, by the process that tests this: every process of a suite imports this file
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(text) for path, text in FILES.items()}
+
+
 def test_the_package_does_not_grow_unnoticed() -> None:
     assert len(FILES) <= MOST_FILES
     assert sum(text.count("\n") for text in FILES.values()) <= MOST_LINES
@@ -34,7 +39,7 @@ def test_the_package_does_not_grow_unnoticed() -> None:
 def test_a_constructor_has_few_parameters() -> None:
     long = [
         f"{path.relative_to(ROOT)}: {cls.name}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         if "builtin" not in path.parts
         for cls in ast.walk(tree)
         if isinstance(cls, ast.ClassDef)
@@ -47,7 +52,7 @@ def test_a_constructor_has_few_parameters() -> None:
 
 def test_a_file_is_a_subject_and_no_single_helper() -> None:
     importers: Counter[str] = Counter()
-    for tree in TREES.values():
+    for tree in trees().values():
         modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
         importers.update(modules)
     small = [
@@ -63,7 +68,7 @@ def test_a_file_is_a_subject_and_no_single_helper() -> None:
 def test_a_name_says_what_it_holds() -> None:
     stored = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.id}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in NAMES
     ]

@@ -145,7 +145,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(notify, "PAUSES", (0.0, 0.0))
     Server.taken = []
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=[0.02])
     thread.start()
     yield f"json://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
