@@ -133,7 +133,7 @@ class Talks(Hook):
 
 def sums(run: Any) -> None:
     """Log a sum over the ranks, slowly."""
-    time.sleep(0.02)
+    time.sleep(0.01)
     run.log("sums", run.sum(1.0))
 
 

@@ -19,7 +19,7 @@ from hookflow.monitor.feed import Live
 from hookflow.monitor.health import Pace
 from hookflow.monitor.trace import read_trace
 from hookflow.pipeline.load import parse
-from hookflow.runner.logging import budgets
+from hookflow.runner.logging import budgets, recorder
 from hookflow.runner.logging.budgets import RAREST, WARM_UP, WINDOW, Budgets, Throttles
 from hookflow.runner.process.state import RunState
 from tests.conftest import TOY, NewRun, Train, Trained, messages, records, strikes
@@ -83,7 +83,7 @@ def test_a_time_counts_by_iteration_and_all_hooks_may_have_a_budget() -> None:
 
 class Slow:
     def after_train_iter(self, run: Any) -> None:
-        time.sleep(0.02)
+        time.sleep(0.005)
 
 
 def test_a_run_warns(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ class Counts:
     reads, writes = (), ()
 
     def after_train_iter(self, run: Any) -> None:
-        time.sleep(0.02)
+        time.sleep(0.005)
         run.log("seen", run.iter)
 
 
@@ -163,6 +163,7 @@ def asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
             self._throttles.ask(Change("slow", 4, "it took too long"))
 
     monkeypatch.setattr(Budgets, "take", take)
+    monkeypatch.setattr(recorder, "QUICKEST", 0.05)
 
 
 @pytest.mark.usefixtures("asked_at_once")
