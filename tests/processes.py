@@ -33,6 +33,7 @@ from hookflow.runner.dispatch import beside
 from hookflow.runner.distributed import agent, failures
 from hookflow.runner.logging import recorder
 from hookflow.runner.process import main as attempts
+from hookflow.service import sweeps
 from tests.limits import LIMIT
 from tests.processor.sitecustomize import VARIABLE
 
@@ -57,7 +58,7 @@ context.set_forkserver_preload(
         "tests.warm",
     ]
 )
-for module in (agent, attempts, commands, failures, feed, notify, recorder):
+for module in (agent, attempts, commands, failures, feed, notify, recorder, sweeps):
     module.PERIOD = 0.02  # here and in the server: what hookflow looks at four times a second, tests wait for
 beside.HEARS = 0.02
 ROOT = str(Path(__file__).parents[1])
