@@ -402,9 +402,10 @@ def _echo(run_dir: RunDir, child_exit: ChildExit, ui: UI, pressed: Sized) -> int
 
 def _dashboard(run_dir: RunDir, child_exit: ChildExit) -> int:
     from hookflow.events.rundir import run_argument
-    from hookflow.monitor.app import MonitorApp, Outcome
+    from hookflow.monitor.app import MonitorApp
     from hookflow.monitor.settings import load
     from hookflow.monitor.summary import print_summary
+    from hookflow.monitor.terminal import Outcome
 
     began = time.time()
     child_exit()

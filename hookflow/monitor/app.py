@@ -2,63 +2,50 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import pickle
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby, takewhile
-from typing import Any
 
 from rich.segment import Segment
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.geometry import Region
 from textual.strip import Strip
-from textual.theme import Theme
 from textual.timer import Timer
 from textual.widget import Widget
 
-from hookflow.errors import Problem, UserError, first_few
 from hookflow.events.commands import send, stop_now
 from hookflow.events.log import CHUNK
 from hookflow.events.records import Trace
-from hookflow.events.rundir import Life, RunDir, delete_run, short
+from hookflow.events.rundir import Life, RunDir, short
 from hookflow.graph.plan import Plan
-from hookflow.monitor import machine, pointer
+from hookflow.monitor import pointer
 from hookflow.monitor.charts import Pixels, half_blocks, read_image
-from hookflow.monitor.compare import Side
 from hookflow.monitor.feed import Live, Player, Recording
-from hookflow.monitor.health import ALIVE, Condition, Health, examine, guilty, look_inside, stacks
-from hookflow.monitor.index import Index, Row, forks_that_stay
+from hookflow.monitor.health import ALIVE, Condition, Health, Machine, Process, Sensor, examine
 from hookflow.monitor.keys import PAGES, press
 from hookflow.monitor.layout import MACHINE, screen, visible
-from hookflow.monitor.machine import Machine, Sensor
 from hookflow.monitor.panels.compare import COMPARE
 from hookflow.monitor.panels.frame import RECENT
 from hookflow.monitor.panels.gallery import beside_each_other
 from hookflow.monitor.panels.now import NOW
 from hookflow.monitor.panels.output import level_of
 from hookflow.monitor.panels.rerun import RERUN, Rerun
-from hookflow.monitor.panels.runs import RUNS
+from hookflow.monitor.panels.runs import RUNS, Folder, delete, resume
 from hookflow.monitor.plain import Output
 from hookflow.monitor.prompt import insert
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.settings import Preferences
 from hookflow.monitor.state import RunState
-from hookflow.monitor.style import THEMES, ThemeName, row, use
+from hookflow.monitor.style import ThemeName, row
+from hookflow.monitor.terminal import Outcome, Terminal, announcement
 from hookflow.monitor.trace import Traced, read_trace
 from hookflow.monitor.view import Line, Notice, Scene, View
-from hookflow.numbers import plural
 
 
 class Canvas(Widget):
@@ -99,28 +86,20 @@ LONG = 1 << 23
 RATE, RATE_OVER_SSH, RATE_CALM = 4.0, 2.0, 0.5
 """Looks at the log per second: usually, and once nothing has changed for CALM seconds."""
 
-CALM, NOTICE = 5.0, 5.0
-"""Seconds without a change until there are fewer looks; seconds that a notice usually stays."""
+CALM = 5.0
+"""Seconds without a change until there are fewer looks."""
 
 SENSE, SENSE_CALM = 1.0, 10.0
 """Seconds between looks at the machine; while a run is paused or over, CALM between looks at its process."""
 
-LISTED, SEVERAL = 2.0, 50
-"""Seconds between looks through the runs of the folder; so many that are read at a time are worth a word."""
+LISTED = 2.0
+"""Seconds between looks through the runs of the folder."""
 
 
 DEFAULTS = Preferences()
 
 
-class Outcome(StrEnum):
-    """How the dashboard was left: the training goes on, was asked to stop, or was over."""
-
-    DETACHED = "detached"
-    STOP = "stop"
-    ENDED = "ended"
-
-
-class MonitorApp(App[Outcome]):
+class MonitorApp(Terminal):
     """Shows the run in `run`, live; or its recording, `replay` times as fast as it was.
 
     It begins with `page`; another run of the folder can be opened from there. With `readonly` no key asks anything of
@@ -128,9 +107,6 @@ class MonitorApp(App[Outcome]):
     the dashboard: there is nothing to see. `child_exit` is called now and then, where the caller is the parent of the
     process that trains: see `hookflow.runner.distributed.failures`.
     """
-
-    ENABLE_COMMAND_PALETTE = False
-    INLINE_PADDING = 0
 
     def __init__(
         self,
@@ -143,19 +119,12 @@ class MonitorApp(App[Outcome]):
         page: str = "main",
         preferences: Preferences = DEFAULTS,
     ) -> None:
-        super().__init__()
-        self._preferences = preferences
+        super().__init__(preferences)
         self._since = since
         self._child_exit = child_exit
         self._readonly = readonly
         self._own = run
-        self._index = Index(run.path.parent.parent)
-        self._rows: Sequence[Row] = ()
-        self._listed = -math.inf  # when the runs were last listed
-        self._listing = self._reading = ""
-        self._sides: dict[str, Side] = {}
-        self._notice = ("", 0.0)
-        self._life: Life = "not started"
+        self._folder = Folder(run.path.parent.parent)
         self._machine: Machine | None = None
         self._view = View(page=page, panels=preferences.settings.panels)
         self._open(run, replay)
@@ -176,13 +145,8 @@ class MonitorApp(App[Outcome]):
         self._view = View(page=self._view.page, runs=self._view.runs, panels=self._view.panels)
         self._frozen: RunState | None = None
         self._behind = False  # a long log comes in pieces
-        self._suspicion = ""
+        self._process = Process(run)
         self._condition: Condition | None = None  # that was seen last
-        self._inside: dict[int, tuple[int, float]] = {}
-        self._stacks: dict[int, list[str]] = {}
-        self._looked = self._stalled = 0.0  # when the stacks were taken; since when it stalled then
-        self._wants_stacks = False
-        self._looking = threading.Lock()
         self._images: dict[int, Pixels | str] = {}
         self._printed = Output(run.output, back=CHUNK)
         self._lines: deque[Line] = deque(maxlen=LINES)
@@ -211,32 +175,9 @@ class MonitorApp(App[Outcome]):
         yield self._canvas
 
     def on_mount(self) -> None:
-        self._colour(self._preferences.settings.theme)
-        self._use_mouse()
-        self.app_resume_signal.subscribe(self, lambda _: self._use_mouse())
-        loop = asyncio.get_running_loop()
-        for name in (signal.SIGTERM, signal.SIGHUP):  # Textual leaves the terminal as it is on these
-            loop.add_signal_handler(name, self.exit, Outcome.DETACHED)
-        if not self.is_headless and sys.__stdin__ is not None:
-            machine.exit_on_hang_up(sys.__stdin__.fileno())
-            loop.add_signal_handler(signal.SIGCONT, self._go_on)
-            if (stop := getattr(self._driver, "_sigtstp_application", None)) is not None:
-                loop.add_signal_handler(signal.SIGTSTP, stop)  # a signal handler might wait for a paint's own lock
-        self._life = self._dir.life()
+        self.take_terminal()
         self._sensor = Sensor() if self._player is None else None
         self._tick()
-
-    def on_unmount(self) -> None:
-        loop = asyncio.get_running_loop()
-        for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGCONT, signal.SIGTSTP):
-            loop.remove_signal_handler(name)
-
-    def _go_on(self) -> None:
-        """Take the terminal up again after SIGCONT: where SIGSTOP came, Textual has not let go of it yet."""
-        if (driver := self._driver) is not None:
-            if not getattr(driver, "_must_signal_resume", False):  # which is set by SIGTSTP, on which it has let go
-                driver.suspend_application_mode()
-            driver.resume_application_mode()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._paint)
@@ -246,29 +187,17 @@ class MonitorApp(App[Outcome]):
 
         def look(over: bool) -> None:
             self._child_exit()
-            self._life = self._dir.life()
-            self._suspicion = self._dir.trouble() if self._life == "gone" else ""
-            self._inside = look_inside(self._dir, self._live.state) if self._life == "alive" else {}
-            with self._looking:  # a slow look may meet the next one: no stack is taken twice
-                self._look_at_stacks()
+            process, state = self._process, self._live.state
+            process.look(state)
+            if not self._readonly:
+                stalls = self._health(state, time.time()).condition == "stalled"
+                process.look_at_stacks(state, self.plan, is_shown=self._view.page == NOW.name, stalls=stalls)
             if not over:
-                self._machine = sensor.look() if self._life != "remote" else None
+                self._machine = sensor.look() if process.life != "remote" else None
 
         self._sensed = time.monotonic()
         over = self._health(self.state, time.time()).over
         self.run_worker(partial(look, over), thread=True, exclusive=True, exit_on_error=True)
-
-    def _look_at_stacks(self) -> None:
-        """Take the requested stacks, or those of a stall, each once; from a thread, as it takes seconds."""
-        state, is_open = self._live.state, self._view.page == NOW.name and not self._readonly
-        stalls = not self._readonly and self._health(state, time.time()).condition == "stalled"
-        if not (is_open or stalls):
-            self._stacks = {}
-        wanted = is_open and (self._wants_stacks or not self._stacks)
-        if self._inside and (wanted or (stalls and self._stalled != state.moved)):
-            ranks = [*self._inside] if wanted else guilty(state, self.plan, self._inside)
-            self._stalled, self._wants_stacks = state.moved if stalls else 0.0, False
-            self._stacks, self._looked = stacks(self._dir, state, ranks), time.time()
 
     @property
     def _calm(self) -> bool:
@@ -305,7 +234,7 @@ class MonitorApp(App[Outcome]):
 
     def _facts(self, health: Health) -> tuple[object, ...]:
         """Return what a screen depends on beside keys and the machine: it is painted when one of them has changed."""
-        state, clock, page = self.state, time.time(), self._view.page
+        state, clock, page, folder = self.state, time.time(), self._view.page, self._folder
         answers = [request.answer["t"] for request in state.requests.values() if request.answer]
         ages = bool(state.pending) or clock - max(answers, default=0.0) < RECENT + 1  # the footer shows seconds
         return (
@@ -314,13 +243,13 @@ class MonitorApp(App[Outcome]):
             state.news,
             health,
             self._player and (self._player.moment, self._player.badge),
-            self._notice[0] if time.monotonic() < self._notice[1] else "",
+            self.notice[0] if time.monotonic() < self.notice[1] else "",
             int(clock) if ages else 0,
-            self._looked,
+            self._process.looked,
             self._dir.output.stat().st_size if page == "output" and self._dir.output.exists() else 0,
             tuple(self._rerun.report()) if self._rerun and page == RERUN.name else (),
-            (self._listed, self._listing) if page == RUNS.name else (),
-            (self._reading, *(side.state.news for side in self._sides.values())) if page == COMPARE.name else (),
+            (folder.listed, folder.listing) if page == RUNS.name else (),
+            (folder.reading, *(side.state.news for side in folder.sides.values())) if page == COMPARE.name else (),
         )
 
     def _read_on(self) -> float:
@@ -341,25 +270,10 @@ class MonitorApp(App[Outcome]):
 
     def _read_runs(self) -> float:
         """Read on in the runs that are compared, and list all of them now and then; return when to go on."""
-        now, chosen = time.monotonic(), self._view.runs.picked if self._view.page == COMPARE.name else ()
-        if now - self._listed > LISTED:
-            self._listed = math.inf
-            self.run_worker(self._list_runs, thread=True, group="runs", exit_on_error=True)
-        self._sides = {path: self._sides.get(path) or Side(RunDir(self._index.root / path)) for path in chosen}
-        behind = [side.live.poll(0.02) for side in self._sides.values()]
-        sizes = [side.live.unread for side in self._sides.values()] if any(behind) else []
-        unread, whole = sum(left for left, _ in sizes), sum(size for _, size in sizes)
-        self._reading = f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB" if unread > CHUNK else ""
-        return 0.01 if any(behind) else 0.0
-
-    def _list_runs(self) -> None:
-        """Bring the rows up to date, from a thread: there may be very many."""
-
-        def progress(done: int, whole: int) -> None:
-            self._listing = f"reading {done:,} of {whole:,} runs" if whole > SEVERAL else ""
-
-        self._rows = self._index.refresh(progress)
-        self._listing, self._listed = "", time.monotonic()
+        if time.monotonic() - self._folder.listed > LISTED:
+            self._folder.listed = math.inf
+            self.run_worker(self._folder.refresh, thread=True, group="runs", exit_on_error=True)
+        return 0.01 * self._folder.read(self._view.runs.picked if self._view.page == COMPARE.name else ())
 
     def _paint(self) -> None:
         width, height = self.size
@@ -369,7 +283,7 @@ class MonitorApp(App[Outcome]):
     def _scene(self) -> Scene:
         state = self._frozen or self.state
         clock = self._player.moment if self._player else time.time()
-        notice, until = self._notice
+        notice, until = self.notice
         health = self._health(state, clock)
         badge = f"FROZEN +{self.state.frames - state.frames}" if self._frozen else "ENDED" if health.over else "LIVE"
         scene = Scene(
@@ -381,21 +295,21 @@ class MonitorApp(App[Outcome]):
             badge=self._player.badge if self._player else badge,
             clock=clock,
             machine=self._machine,
-            remote=self._life == "remote",
+            remote=self._process.life == "remote",
             output=self._output() if self._view.page == "output" else (),
             kept=self._kept() if self._view.page == "event" or self._view.asking == "rewind" else {},
-            inside=self._inside,
+            inside=self._process.inside,
             visible=self._visible,
-            rows=self._rows,
-            compared=[*self._sides.values()] if self._view.page == COMPARE.name else (),
-            stacks=self._stacks,
-            looked=self._looked,
-            listing=self._reading if self._view.page == COMPARE.name else self._listing,
+            rows=self._folder.rows,
+            compared=[*self._folder.sides.values()] if self._view.page == COMPARE.name else (),
+            stacks=self._process.stacks,
+            looked=self._process.looked,
+            listing=self._folder.reading if self._view.page == COMPARE.name else self._folder.listing,
             rerun=self._rerun.report() if self._rerun and self._view.page == RERUN.name else (),
             replay=self._player is not None,
             timeline=self._player.recording.timeline if self._player else None,
             readonly=self._readonly,
-            keymap=self._preferences.settings.keymap,
+            keymap=self.preferences.settings.keymap,
             notice=notice if time.monotonic() < until else "",
         )
         if self._view.page == "trace" and state.traces:
@@ -424,13 +338,14 @@ class MonitorApp(App[Outcome]):
         return {name: [file.name for file in group] for name, group in groupby(files, lambda file: file.parent.name)}
 
     def _health(self, state: RunState, clock: float) -> Health:
-        life: Life = "alive" if self._player else self._life
+        process = self._process
+        life: Life = "alive" if self._player else process.life
         unread, whole = self._live.unread if self._behind else (0, 0)
         if unread > CHUNK:  # what the log says at its end is not known yet
             text = f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB of the event log"
             return Health("reading", text + ": older curves and times follow" * (self._newest is not None))
         moved = self._live.moved() if life == "missing" else None
-        return examine(state, life, clock, self.plan, self._inside, self._suspicion, moved)
+        return examine(state, life, clock, self.plan, process.inside, process.suspicion, moved)
 
     async def on_event(self, event: events.Event) -> None:
         """Take every key itself: none has a meaning to Textual here."""
@@ -469,7 +384,7 @@ class MonitorApp(App[Outcome]):
         """Do what a key or the mouse has asked of the app, and show it."""
         match answer:
             case Notice(text):
-                self._say(text)
+                self.say(text)
             case "detach":
                 over = self._dir == self._own and (self._player is not None or self._scene().health.over)
                 self.exit(Outcome.ENDED if over else Outcome.DETACHED)
@@ -481,151 +396,80 @@ class MonitorApp(App[Outcome]):
             case "kill":
                 self.run_worker(self._kill, thread=True, group="kill", exclusive=True, exit_on_error=True)
             case "look":
-                self._wants_stacks, self._sensed = True, -math.inf
+                self._process.wanted, self._sensed = True, -math.inf
             case "rerun" if self._rerun and not self._rerun.over:
-                self._say(f"iteration {self._rerun.it} is being done again: one rerun at a time")
+                self.say(f"iteration {self._rerun.it} is being done again: one rerun at a time")
                 self._view.open(RERUN.name)
             case "rerun":
-                with self._telling("cannot start a rerun"):
+                with self.telling("cannot start a rerun"):
                     self._rerun = Rerun(self._dir, self._view.metrics.at or self.state.it)
                     self._view.open(RERUN.name)
             case "list runs":
-                self._listed = -math.inf
+                self._folder.listed = -math.inf
             case "delete run" | "resume run" as action:
-                change = self._delete_run if action == "delete run" else self._resume_run
-                here = RunDir(self._index.root / self._view.runs.at)
-                self.run_worker(partial(change, here), thread=True, group="change", exit_on_error=True)
+                change = partial(self._change, action, self._folder.run(self._view.runs.at))
+                self.run_worker(change, thread=True, group="change", exit_on_error=True)
             case "freeze":
                 self._frozen = None if self._frozen else pickle.loads(pickle.dumps(self.state))  # noqa: S301  # quicker than a copy
             case "open":
-                self._open(RunDir(self._index.root / self._view.runs.at))
-                self._life = self._dir.life()
+                self._open(self._folder.run(self._view.runs.at))
                 self._view.open("main")
             case "suspend":
                 self.action_suspend_process()
             case "theme":
-                self._next_theme()
+                self.next_theme()
             case "mouse":
-                self._switch_mouse()
+                self.switch_mouse()
             case "remember hidden":
-                self._remember([*self._view.panels.hidden], "hidden")
+                self.remember([*self._view.panels.hidden], "hidden")
             case "remember lower":
-                self._remember(self._view.panels.lower, "lower")
+                self.remember(self._view.panels.lower, "lower")
             case "search":
                 pointer.search(self._scene(), self.size.width)
             case "find next" | "find previous" as find:
                 self._do(pointer.find(1 if find == "find next" else -1, self._scene(), self.size.width))
             case "copy row" | "copy panel" as copy:
                 scene = self._scene()
-                self._copy(pointer.copied(scene, self._draw(scene), copy == "copy panel"))
+                self.copy(pointer.copied(scene, self._draw(scene), copy == "copy panel"))
             case str() as action if action.startswith("copy text "):
-                self._copy(text := action.removeprefix("copy text "))
-                self._say(f"copied: {text}")
+                self.copy(text := action.removeprefix("copy text "))
+                self.say(f"copied: {text}")
             case "image":
-                self._save_image()
+                self.save_image(self._dir.path)
             case str() as action if self._player:
                 if why := self._player.obey(action):
-                    self._say(why)
+                    self.say(why)
         self._paint()
         if self._calm and self._timer:  # what was asked for is soon to be seen
             self._changed = time.monotonic()
             self._timer.stop()
             self._timer = self.set_timer(1 / RATE, self._tick)
 
-    def _colour(self, name: ThemeName) -> None:
-        """Draw in a theme from now on."""
-        use(name)
+    def colour(self, name: ThemeName) -> None:
+        super().colour(name)
         half_blocks.cache_clear()  # they have been drawn on the ground that was
         self._images = {}
-        ground, focus = THEMES[name].ground, THEMES[name].inks["focus"]
-        self.register_theme(Theme(name, focus, background=ground, surface=ground, panel=ground, dark=name != "light"))
-        self.theme = name
-
-    def _next_theme(self) -> None:
-        names = [*THEMES]
-        name = names[(names.index(self._preferences.settings.theme) + 1) % len(names)]
-        self._preferences = self._preferences.changed(theme=name)
-        self._colour(name)
-        self._say(f"theme: {name}")
-        self._remember(name, "theme")
-
-    def _use_mouse(self) -> None:
-        self._write(machine.CLICKS if self._preferences.settings.mouse else machine.NO_MOUSE)
-
-    def _switch_mouse(self) -> None:
-        mouse = not self._preferences.settings.mouse
-        self._preferences = self._preferences.changed(mouse=mouse)
-        self._use_mouse()
-        self._say("the mouse is the dashboard's" if mouse else "the mouse is the terminal's: it selects text")
-        self._remember(mouse, "mouse")
-
-    def _save_image(self) -> None:
-        with self._telling("cannot save an image"):
-            name = time.strftime("screen-%Y%m%d-%H%M%S.svg")
-            self.save_screenshot(name, str(self._dir.path))
-            self._say(f"saved {short(self._dir.path / name)}")
-
-    def _write(self, sequence: str) -> None:
-        if self._driver is not None:
-            self._driver.write(sequence)
-
-    def _copy(self, text: str) -> None:
-        if not text:
-            self._say("there is nothing to copy here")
-            return
-        self._write(machine.clipboard(text))
-        lines = text.count("\n") + 1
-        self._say(f"copied {lines} {plural(lines, 'line')}")
 
     def _announce(self, health: Health) -> None:
         """Let the terminal announce an end, a failure or a stall that comes while the run is watched."""
         before, self._condition = self._condition, health.condition
-        if before in ALIVE and health.occasion in self._preferences.settings.notify:
-            self._write(machine.announcement(self._dir, health) * (before != health.condition))
-
-    def _remember(self, value: Any, *key: str) -> None:
-        with self._telling("not remembered"):
-            self._preferences.remember(key, value)
+        if before in ALIVE and health.occasion in self.preferences.settings.notify:
+            self.write(announcement(self._dir, health) * (before != health.condition))
 
     def _send(self, command: str, *args: str) -> None:
-        with self._telling(f"cannot ask the run to {command}"):
+        with self.telling(f"cannot ask the run to {command}"):
             send(self._dir, command, *args)
             self._live.poll()
 
-    def _delete_run(self, run: RunDir) -> None:
-        """Delete a run, from a thread: it may have many files."""
-        try:
-            with self._telling(f"cannot delete {run.id}"):
-                if stay := forks_that_stay([run]):
-                    raise UserError(Problem(f"the run has forks: {first_few(stay[run.id])}"))
-                delete_run(run)
-                self._say(f"deleted {run.id}")
-        except UserError as error:
-            self._say(error.problems[0].message)
-        self._listed = -math.inf
-
-    def _resume_run(self, run: RunDir) -> None:
-        """Resume a run in a process of its own, which is begun as in a shell."""
-        self._say(f"resuming {run.id} …", math.inf)
-        command = [sys.executable, "-m", "hookflow", "run", "--resume", str(run.path), "--detach"]
-        begun = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-        lines = (begun.stderr if begun.returncode else begun.stdout).strip().splitlines()
-        self._say(f"{run.id}: {lines[0]}" if begun.returncode and lines else f"resumed {run.id}")
-        self._listed = -math.inf
+    def _change(self, action: str, run: RunDir) -> None:
+        """Delete or resume a run of the folder, from a thread: it takes its time."""
+        if action == "resume run":
+            self.say(f"resuming {run.id} …", math.inf)
+        self.say(delete(run) if action == "delete run" else resume(run))
+        self._folder.listed = -math.inf
 
     def _kill(self) -> None:
         """End the run's process, from a thread: it may take its time."""
-        with self._telling("cannot end the process"):
-            stop_now(self._dir, lambda step: self._say(step, math.inf))  # each stays until the next
-            self._say(self._notice[0])
-
-    @contextmanager
-    def _telling(self, failure: str) -> Iterator[None]:
-        """Say so where the system does not allow it."""
-        try:
-            yield
-        except OSError as error:
-            self._say(f"{failure}: {error.strerror}")
-
-    def _say(self, notice: str, seconds: float = NOTICE) -> None:
-        self._notice = (notice, time.monotonic() + seconds)
+        with self.telling("cannot end the process"):
+            stop_now(self._dir, lambda step: self.say(step, math.inf))  # each stays until the next
+            self.say(self.notice[0])

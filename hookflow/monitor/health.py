@@ -1,13 +1,18 @@
-"""The health and the pace of a run, from its log and the state of its process."""
+"""The health and the pace of a run, from its log and the state of its process; and the machine of the dashboard."""
 
 from __future__ import annotations
 
 import socket
+import threading
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
+
+import psutil
 
 from hookflow.events import now
 from hookflow.events.now import NOWHERE, stack
@@ -242,6 +247,92 @@ def look_inside(run: RunDir, state: RunState) -> dict[int, tuple[int, float]]:
 def stacks(run: RunDir, state: RunState, ranks: Iterable[int]) -> dict[int, list[str]]:
     """Return the stacks of the training threads of ranks on this machine, the innermost frame first; takes seconds."""
     return {rank: stack(state.ranks.of[rank].run.get("pid", 0), run.output) for rank in ranks}
+
+
+class Process:
+    """The process behind a run as the dashboard has seen it last: whether it lives, where it is, and its stacks."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self.life = run.life()
+        self.suspicion = ""  # what may have ended it
+        self.inside: dict[int, tuple[int, float]] = {}
+        self.stacks: dict[int, list[str]] = {}
+        self.looked = 0.0  # when these were taken
+        self.wanted = False  # stacks are, though there are some
+        self._stalled = 0.0  # since when it stalled then
+        self._looking = threading.Lock()
+
+    def look(self, state: RunState) -> None:
+        """Look at the process, from a thread."""
+        self.life = self._run.life()
+        self.suspicion = self._run.trouble() if self.life == "gone" else ""
+        self.inside = look_inside(self._run, state) if self.life == "alive" else {}
+
+    def look_at_stacks(self, state: RunState, plan: Plan, *, is_shown: bool, stalls: bool) -> None:
+        """Take the requested stacks, or those of a stall, each once; from a thread, as it takes seconds."""
+        with self._looking:  # a slow look may meet the next one: no stack is taken twice
+            if not (is_shown or stalls):
+                self.stacks = {}
+            wanted = is_shown and (self.wanted or not self.stacks)
+            if self.inside and (wanted or (stalls and self._stalled != state.moved)):
+                ranks = [*self.inside] if wanted else guilty(state, plan, self.inside)
+                self._stalled, self.wanted = state.moved if stalls else 0.0, False
+                self.stacks, self.looked = stacks(self._run, state, ranks), time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU: `busy` in hundredths, memory in bytes, degrees Celsius, watts (0 where the driver does not say)."""
+
+    index: int
+    busy: int
+    used: int
+    total: int
+    degrees: int
+    watts: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One look: processor, memory and the monitor's own processor time in hundredths; `load` as the system counts."""
+
+    cpu: float
+    load: float
+    ram: float
+    viewer: float
+    gpus: tuple[Gpu, ...] = ()
+
+
+class Sensor:
+    """Takes looks. Slow (tens of milliseconds with GPUs): ask from a thread, once a second at most."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        self._self = psutil.Process()
+        self._self.cpu_percent()
+        psutil.cpu_percent()
+        self._nvml: Any = pynvml
+        self._gpus = 0
+        with suppress(pynvml.NVMLError):  # there is no driver that answers
+            pynvml.nvmlInit()
+            self._gpus = int(pynvml.nvmlDeviceGetCount())
+
+    def look(self) -> Machine:
+        cpu, load, ram = psutil.cpu_percent(), psutil.getloadavg()[0], psutil.virtual_memory().percent
+        return Machine(cpu, load, ram, self._self.cpu_percent(), tuple(map(self._gpu, range(self._gpus))))
+
+    def _gpu(self, index: int) -> Gpu:
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        use = degrees = watts = 0
+        with suppress(nvml.NVMLError):  # a slice of a GPU does not know its load
+            degrees = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+            watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+            use = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
+        return Gpu(index, use, int(memory.used), int(memory.total), degrees, watts)
 
 
 def _stalled(state: RunState, still: float, plan: Plan | None, inside: Mapping[int, tuple[int, float]]) -> str:

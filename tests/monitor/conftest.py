@@ -17,7 +17,7 @@ from hookflow.events.now import NOWHERE
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import health
 from hookflow.monitor.feed import Live
-from hookflow.monitor.machine import Gpu, Machine
+from hookflow.monitor.health import Gpu, Machine
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.view import Scene, View
 from tests.monitor.fake_run import make

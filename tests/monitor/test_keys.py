@@ -26,11 +26,12 @@ from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import app as dashboard
 from hookflow.monitor import feed, health
-from hookflow.monitor.app import MonitorApp, Outcome
+from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import Health
 from hookflow.monitor.keys import ACTIONS, EVERY, OF_PAGES, PAGES, footer_keys, press, spelled
 from hookflow.monitor.layout import visible
+from hookflow.monitor.terminal import Outcome
 from hookflow.monitor.view import Action, Line, Notice, Scene
 from hookflow.runner.distributed.failures import append_record
 from tests.limits import LIMIT
@@ -426,7 +427,7 @@ def test_the_stack_of_a_stall_is_shown_once_it_is_known(
         return [f"spied {len(taken)} (a.py:3)"]
 
     monkeypatch.setattr(health, "stack", spied)
-    monkeypatch.setattr(dashboard, "look_inside", lambda run, state: {0: (0, 42.0)})
+    monkeypatch.setattr(health, "look_inside", lambda run, state: {0: (0, 42.0)})
     walk(run, ("w", "opened with --readonly"), readonly=True)
     assert not taken, "nothing is asked of a run that is only watched"
     walk(run, ("", "spied 1 (a.py:3)"), ("w", "┏━ now, at "), ("enter", "spied 2 (a.py:3)"))
@@ -519,9 +520,9 @@ def test_a_screen_is_painted_only_when_something_has_changed(tmp_path: Path, mon
         assert paints(frame("paused", **pause))
         assert not paints()
         assert not paints(frame("paused", **pause)), "a frame of the pause"
-        app._say("a notice")
+        app.say("a notice")
         assert paints()
-        app._say("")
+        app.say("")
         assert paints()
         assert paints(frame("train"))
         assert not paints()

@@ -17,8 +17,8 @@ from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.health import Health
 from hookflow.monitor.keys import PAGES, press
 from hookflow.monitor.layout import screen, visible
-from hookflow.monitor.machine import CLICKS, NO_MOUSE, announcement, clipboard
 from hookflow.monitor.settings import Preferences, Settings
+from hookflow.monitor.terminal import CLICKS, NO_MOUSE, announcement, clipboard
 from hookflow.monitor.view import Line, Notice, Scene
 from tests.limits import LIMIT
 from tests.monitor.conftest import At
@@ -142,7 +142,7 @@ def test_matches_stand_out(scene: At) -> None:
 def written(app: MonitorApp, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what the app sends to its terminal from now on."""
     sent: list[str] = []
-    monkeypatch.setattr(app, "_write", sent.append)
+    monkeypatch.setattr(app, "write", sent.append)
     return sent
 
 
@@ -202,6 +202,6 @@ def test_the_terminal_announces_an_end_that_comes_while_the_run_is_watched(
 
 def test_the_end_of_a_run_that_was_over_is_not_announced(whole: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
-    monkeypatch.setattr(MonitorApp, "_write", lambda app, text: sent.append(text))
+    monkeypatch.setattr(MonitorApp, "write", lambda app, text: sent.append(text))
     walk(whole, ("", "FINISHED"))
     assert set(sent) == {CLICKS}

@@ -14,12 +14,13 @@ import pytest
 
 from hookflow.cli.control import _several_train
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.app import MonitorApp, Outcome
+from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.compare import Side
 from hookflow.monitor.health import Health
 from hookflow.monitor.index import Index
 from hookflow.monitor.keys import press
 from hookflow.monitor.panels.runs import ORDERS, listing
+from hookflow.monitor.terminal import Outcome
 from hookflow.monitor.view import Notice, RunsChoices, Scene, View
 from tests.golden_files import check_golden
 from tests.limits import LIMIT
@@ -164,11 +165,11 @@ def test_another_run_is_opened_and_left_without_a_question(several: list[RunDir]
         app = MonitorApp(going)
         async with asyncio.timeout(LIMIT), app.run_test(size=(120, 40)) as pilot:
             await pilot.press("r")
-            while not app._rows:
+            while not app._folder.rows:
                 await pilot.pause(0.05)
-            assert len(app._rows) == 5
+            assert len(app._folder.rows) == 5
             await pilot.press("end", "space", "up", "space", "c")
-            while not (app._sides and all(side.state.it for side in app._sides.values())):
+            while not (app._folder.sides and all(side.state.it for side in app._folder.sides.values())):
                 await pilot.pause(0.05)
             assert app._view.page == "compare"
             await pilot.press("escape", "end", "enter")
@@ -212,11 +213,11 @@ def test_a_run_is_noted_deleted_and_resumed_by_keys(several: list[RunDir], monke
 
         async with asyncio.timeout(LIMIT), app.run_test(size=(120, 40)) as pilot:
             await pilot.press("r")
-            await until(lambda: app._rows)
+            await until(lambda: app._folder.rows)
             await pilot.press("end", "D")
-            assert "is watched" in app._notice[0]
+            assert "is watched" in app.notice[0]
             await pilot.press("home", "n", *"#good a note", "enter")
-            await until(lambda: app._rows[0].values["note"])
+            await until(lambda: app._folder.rows[0].values["note"])
             assert several[3].noted() == (["good"], "a note")
             await pilot.press("R", "y")
             await until(lambda: begun)
@@ -224,7 +225,7 @@ def test_a_run_is_noted_deleted_and_resumed_by_keys(several: list[RunDir], monke
             await pilot.press("D", "escape", "D", "n")
             assert several[3].path.exists(), "nothing is deleted without a yes"
             await pilot.press("D", "y")
-            await until(lambda: len(app._rows) == 3)
+            await until(lambda: len(app._folder.rows) == 3)
         assert not several[3].path.exists()
 
     asyncio.run(session())

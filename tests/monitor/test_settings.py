@@ -223,7 +223,7 @@ def test_a_key_goes_to_the_next_theme(going: RunDir) -> None:
             grounds.append({segment.style.bgcolor.name for segment in row if segment.style and segment.style.bgcolor})
 
     def theme(app: MonitorApp) -> ThemeName:
-        return app._preferences.settings.theme
+        return app.preferences.settings.theme
 
     app = visit(going, what)
     assert theme(app) == "dark"

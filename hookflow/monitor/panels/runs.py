@@ -1,22 +1,27 @@
-"""The runs of the folder: a list over the index, with a filter, an order, and runs that are picked to be compared."""
+"""The runs of the folder: read beside the dashboard, and listed with a filter, an order, and runs that are picked."""
 
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from textual.strip import Strip
 
 from hookflow.errors import UserError, first_few
+from hookflow.events.log import CHUNK
+from hookflow.events.rundir import RunDir, delete_run
 from hookflow.monitor.charts import Scale, draw
-from hookflow.monitor.compare import LETTERS
+from hookflow.monitor.compare import LETTERS, Side
 from hookflow.monitor.health import ALIVE
-from hookflow.monitor.index import Row
+from hookflow.monitor.index import Index, Row, forks_that_stay
 from hookflow.monitor.selection import cell, differing, headings, known_keys, parse_filter, select
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, bar, boxed, cells, row, spread, window
 from hookflow.monitor.view import Action, Notice, Page, Prompt, Scene
@@ -28,6 +33,63 @@ OPERATORS = "<>=!()\"'"
 
 ORDERS = ("-begun", "-best", "status", "-duration", "-iters_per_s")
 """The keys to sort by, in turn; "-best" is the best value of the metric."""
+
+
+SEVERAL = 50
+"""So many runs that are read at a time are worth a word."""
+
+
+class Folder:
+    """The runs of a folder: the rows of all, and the logs of those that are compared, by their paths."""
+
+    def __init__(self, root: Path) -> None:
+        self._index = Index(root)
+        self.rows: Sequence[Row] = ()
+        self.sides: dict[str, Side] = {}
+        self.listed = -math.inf  # when they were last listed
+        self.listing = self.reading = ""  # in words, how far their rows, and those logs, are read
+
+    def run(self, path: str) -> RunDir:
+        return RunDir(self._index.root / path)
+
+    def read(self, chosen: Iterable[str]) -> bool:
+        """Read on in the logs of these runs; return whether there is more."""
+        self.sides = {path: self.sides.get(path) or Side(self.run(path)) for path in chosen}
+        behind = [side.live.poll(0.02) for side in self.sides.values()]
+        sizes = [side.live.unread for side in self.sides.values()] if any(behind) else []
+        unread, whole = sum(left for left, _ in sizes), sum(size for _, size in sizes)
+        self.reading = f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB" if unread > CHUNK else ""
+        return any(behind)
+
+    def refresh(self) -> None:
+        """Bring the rows up to date, from a thread: there may be very many."""
+
+        def progress(done: int, whole: int) -> None:
+            self.listing = f"reading {done:,} of {whole:,} runs" if whole > SEVERAL else ""
+
+        self.rows = self._index.refresh(progress)
+        self.listing, self.listed = "", time.monotonic()
+
+
+def delete(run: RunDir) -> str:
+    """Delete a run, and return in words what came of that."""
+    try:
+        if stay := forks_that_stay([run]):
+            return f"the run has forks: {first_few(stay[run.id])}"
+        delete_run(run)
+    except OSError as error:
+        return f"cannot delete {run.id}: {error.strerror}"
+    except UserError as error:
+        return error.problems[0].message
+    return f"deleted {run.id}"
+
+
+def resume(run: RunDir) -> str:
+    """Resume a run in a process of its own, which is begun as in a shell; return in words what came of that."""
+    command = [sys.executable, "-m", "hookflow", "run", "--resume", str(run.path), "--detach"]
+    begun = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    lines = (begun.stderr if begun.returncode else begun.stdout).strip().splitlines()
+    return f"{run.id}: {lines[0]}" if begun.returncode and lines else f"resumed {run.id}"
 
 
 @dataclass(slots=True)

@@ -1,0 +1,168 @@
+"""The terminal of the dashboard beside the screen: signals, themes, mouse, clipboard, announcements, notices."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from textual.app import App
+from textual.theme import Theme
+
+from hookflow.events.rundir import RunDir, short
+from hookflow.monitor.health import Health
+from hookflow.monitor.settings import Preferences
+from hookflow.monitor.style import THEMES, ThemeName, use
+from hookflow.numbers import plural
+from hookflow.text import printable
+
+CLICKS, NO_MOUSE = "\x1b[?1003l\x1b[?1000h", "\x1b[?1003l\x1b[?1000l"
+"""Report clicks and the wheel, and no mere motion, which Textual has asked for; or leave the mouse to the terminal."""
+
+
+def exit_on_hang_up(terminal: int) -> None:
+    """End this process as SIGHUP does, once the terminal is closed on the other side: the signal may come too late."""
+
+    def wait() -> None:
+        poll = select.poll()
+        poll.register(terminal, 0)  # for nothing beyond the record: that it has hung up
+        if any(what & select.POLLHUP for _, what in poll.poll()):
+            os._exit(128 + signal.SIGHUP)
+
+    if os.isatty(terminal):
+        threading.Thread(target=wait, name="hookflow-hang-up", daemon=True).start()
+
+
+def clipboard(text: str) -> str:
+    """Return what puts a text into the clipboard: OSC 52."""
+    return _passed_on(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\a")
+
+
+def announcement(run: RunDir, health: Health) -> str:
+    """Return what lets the terminal notify of the state of a run, and ring: OSC 9 and the bell."""
+    text = f"hookflow {run.path.parent.name} #{run.id[-4:]}: {health.condition}  {health.sentence}"
+    return _passed_on(f"\x1b]9;{printable(text.strip())}\a") + "\a"
+
+
+def _passed_on(sequence: str) -> str:
+    """Return a sequence, within tmux also as one that tmux hands on to its terminal if `allow-passthrough` is set."""
+    wrapped = sequence.replace("\x1b", "\x1b\x1b")
+    return sequence + f"\x1bPtmux;{wrapped}\x1b\\" * ("TMUX" in os.environ)
+
+
+class Outcome(StrEnum):
+    """How the dashboard was left: the training goes on, was asked to stop, or was over."""
+
+    DETACHED = "detached"
+    STOP = "stop"
+    ENDED = "ended"
+
+
+NOTICE = 5.0
+"""Seconds that a notice usually stays."""
+
+
+class Terminal(App[Outcome]):
+    """An app as far as its terminal goes, by the user's settings."""
+
+    ENABLE_COMMAND_PALETTE = False
+    INLINE_PADDING = 0
+
+    def __init__(self, preferences: Preferences) -> None:
+        super().__init__()
+        self.preferences = preferences
+        self.notice = ("", 0.0)  # the text, and until when it stays
+
+    def take_terminal(self) -> None:
+        """Set it up, once the app is mounted."""
+        self.colour(self.preferences.settings.theme)
+        self._use_mouse()
+        self.app_resume_signal.subscribe(self, lambda _: self._use_mouse())
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGHUP):  # Textual leaves the terminal as it is on these
+            loop.add_signal_handler(name, self.exit, Outcome.DETACHED)
+        if not self.is_headless and sys.__stdin__ is not None:
+            exit_on_hang_up(sys.__stdin__.fileno())
+            loop.add_signal_handler(signal.SIGCONT, self._go_on)
+            if (stop := getattr(self._driver, "_sigtstp_application", None)) is not None:
+                loop.add_signal_handler(signal.SIGTSTP, stop)  # a signal handler might wait for a paint's own lock
+
+    def colour(self, name: ThemeName) -> None:
+        """Draw in a theme from now on."""
+        use(name)
+        ground, focus = THEMES[name].ground, THEMES[name].inks["focus"]
+        self.register_theme(Theme(name, focus, background=ground, surface=ground, panel=ground, dark=name != "light"))
+        self.theme = name
+
+    def _go_on(self) -> None:
+        """Take the terminal up again after SIGCONT: where SIGSTOP came, Textual has not let go of it yet."""
+        if (driver := self._driver) is not None:
+            if not getattr(driver, "_must_signal_resume", False):  # which is set by SIGTSTP, on which it has let go
+                driver.suspend_application_mode()
+            driver.resume_application_mode()
+
+    def on_unmount(self) -> None:
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGCONT, signal.SIGTSTP):
+            loop.remove_signal_handler(name)
+
+    def next_theme(self) -> None:
+        names = [*THEMES]
+        name = names[(names.index(self.preferences.settings.theme) + 1) % len(names)]
+        self.preferences = self.preferences.changed(theme=name)
+        self.colour(name)
+        self.say(f"theme: {name}")
+        self.remember(name, "theme")
+
+    def _use_mouse(self) -> None:
+        self.write(CLICKS if self.preferences.settings.mouse else NO_MOUSE)
+
+    def switch_mouse(self) -> None:
+        mouse = not self.preferences.settings.mouse
+        self.preferences = self.preferences.changed(mouse=mouse)
+        self._use_mouse()
+        self.say("the mouse is the dashboard's" if mouse else "the mouse is the terminal's: it selects text")
+        self.remember(mouse, "mouse")
+
+    def save_image(self, folder: Path) -> None:
+        with self.telling("cannot save an image"):
+            name = time.strftime("screen-%Y%m%d-%H%M%S.svg")
+            self.save_screenshot(name, str(folder))
+            self.say(f"saved {short(folder / name)}")
+
+    def write(self, sequence: str) -> None:
+        if self._driver is not None:
+            self._driver.write(sequence)
+
+    def copy(self, text: str) -> None:
+        if not text:
+            self.say("there is nothing to copy here")
+            return
+        self.write(clipboard(text))
+        lines = text.count("\n") + 1
+        self.say(f"copied {lines} {plural(lines, 'line')}")
+
+    def remember(self, value: Any, *key: str) -> None:
+        with self.telling("not remembered"):
+            self.preferences.remember(key, value)
+
+    @contextmanager
+    def telling(self, failure: str) -> Iterator[None]:
+        """Say so where the system does not allow it."""
+        try:
+            yield
+        except OSError as error:
+            self.say(f"{failure}: {error.strerror}")
+
+    def say(self, notice: str, seconds: float = NOTICE) -> None:
+        self.notice = (notice, time.monotonic() + seconds)
