@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import linecache
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 
 from hookflow.text import Excerpt, masked, printable, printable_lines
 
@@ -94,18 +94,10 @@ _NONE = ("",) * len(_COLOURS)
 
 def _line(where: Where) -> str:
     """Return the line that the user wrote; empty when it cannot be read: it came from elsewhere, or is gone."""
-    if not where.line:
-        return ""
-    try:
-        lines = _lines(where.source, Path(where.source).stat().st_mtime_ns)
-    except (OSError, ValueError):
-        return ""
-    return lines[where.line - 1].rstrip() if where.line <= len(lines) else ""
-
-
-@lru_cache(maxsize=4)  # thousands of problems may stand in one file
-def _lines(source: str, changed: int) -> list[str]:
-    return Path(source).read_text("utf-8-sig").split("\n")
+    with suppress(ValueError):  # a name with a NUL in it
+        linecache.checkcache(where.source)
+        return linecache.getline(where.source, where.line).rstrip() if where.line else ""
+    return ""
 
 
 SHOWN = 100

@@ -76,19 +76,13 @@ def compare(
 
 def _runs_as_data(sides: Sequence[Side]) -> dict[str, Any]:
     """Return what runs have beyond their pipelines; lists are in the order of `runs`."""
-    from hookflow.monitor.compare import metrics_of, times, unequal
+    from hookflow.monitor.compare import results, times, unequal
 
-    states = [side.state for side in sides]
-    best = [{name: record.value for name, record in state.metrics.best.items()} for state in states]
-    last = [{name: points[-1][1] for name, points in state.metrics.by_name.items() if points} for state in states]
     return {
         "runs": [side.run.id for side in sides],
         "parents": [parent and parent._asdict() for parent in (side.run.parent() for side in sides)],
         "environment": unequal([side.environment for side in sides]),
-        "metrics": {
-            name: {"last": [each.get(name) for each in last], "best": [each.get(name) for each in best]}
-            for name in metrics_of(states)
-        },
+        "metrics": results([side.state for side in sides]),
         "ns_per_iteration": {row.name: row.ns for row in times(sides)},
     }
 

@@ -12,7 +12,7 @@ from hookflow.cli.report import CHARTS, FEWEST, MOST, POINTS, lines_of, points
 from hookflow.cli.report_html import curves, escaped, page, pre, scrolled, table
 from hookflow.cli.show import at_time
 from hookflow.graph.plan import Difference
-from hookflow.monitor.compare import LETTERS, WHOLE, Side, changed_keys, metrics_of, times, unequal
+from hookflow.monitor.compare import LETTERS, WHOLE, Side, changed_keys, metrics_of, results, times, unequal
 from hookflow.monitor.health import judge
 from hookflow.monitor.series import Series, in_order
 from hookflow.numbers import ms, number, signed, span
@@ -113,13 +113,9 @@ def _differences(
 
 def _metrics(runs: Sequence[Column]) -> Iterator[tuple[str, ...]]:
     """Yield the last and the best value of each metric, and the difference of those from the first run."""
-    states = [column.side.state for column in runs]
     yield "metric", "", *_heads(runs)
-    for name in metrics_of(states):
-        histories = [state.metrics.by_name.get(name) for state in states]
-        last = [history[-1][1] if history else None for history in histories]
-        best = [record.value if (record := state.metrics.best.get(name)) else None for state in states]
-        for kind, values in (("last", last), ("best", best)):
+    for name, both in results([column.side.state for column in runs]).items():
+        for kind, values in both.items():
             if any(value is not None for value in values):
                 first, *others = values
                 deltas = ["" if first is None or value is None else signed(value - first, number) for value in others]

@@ -26,6 +26,7 @@ from hookflow.events.rundir import Life, RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor import pointer
 from hookflow.monitor.charts import Pixels, half_blocks, read_image
+from hookflow.monitor.costs import Traced, read_trace
 from hookflow.monitor.feed import Live, Player, Recording
 from hookflow.monitor.health import ALIVE, Condition, Health, Machine, Process, Sensor, examine
 from hookflow.monitor.keys import PAGES, press
@@ -44,7 +45,6 @@ from hookflow.monitor.settings import Preferences
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import ThemeName, row
 from hookflow.monitor.terminal import Outcome, Terminal, announcement
-from hookflow.monitor.trace import Traced, read_trace
 from hookflow.monitor.view import Line, Notice, Scene, View
 
 
@@ -350,7 +350,7 @@ class MonitorApp(Terminal):
     async def on_event(self, event: events.Event) -> None:
         """Take every key itself: none has a meaning to Textual here."""
         if isinstance(event, events.Key):
-            self._press(event.key, event.character or "" if event.is_printable else "")
+            self._do(press(event.key, self._scene(), event.character or "" if event.is_printable else ""))
         elif isinstance(event, events.MouseEvent):
             self._point(event)
         else:
@@ -376,9 +376,6 @@ class MonitorApp(Terminal):
 
     def _draw(self, scene: Scene) -> list[Strip]:
         return screen(scene, *self.size)
-
-    def _press(self, key: str, character: str) -> None:
-        self._do(press(key, self._scene(), character))
 
     def _do(self, answer: str | Notice) -> None:
         """Do what a key or the mouse has asked of the app, and show it."""

@@ -93,6 +93,16 @@ def metrics_of(states: Sequence[RunState]) -> list[str]:
     return in_order(names, dict.fromkeys(name for state in states for name in state.monitored))
 
 
+def results(states: Sequence[RunState]) -> dict[str, dict[str, list[float | None]]]:
+    """Return of each metric the "last" value of each run, and the "best" one; None where a run has none."""
+    best = [{name: record.value for name, record in state.metrics.best.items()} for state in states]
+    last = [{name: points[-1][1] for name, points in state.metrics.by_name.items() if points} for state in states]
+    return {
+        name: {"last": [each.get(name) for each in last], "best": [each.get(name) for each in best]}
+        for name in metrics_of(states)
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Spent:
     """A hook or a phase, and how many ns an iteration it takes in each run; None where it does not occur."""

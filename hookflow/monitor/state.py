@@ -25,7 +25,6 @@ from hookflow.numbers import frequency, many, number, one_line, plural, size, sp
 SET_BACK = 5.0
 """Seconds that a frame must be older than what came before to mean that the clock was set back."""
 
-NEWER = "what is new in it is not shown"
 CHANGES = ("off", "on", "set", "validate")
 """Commands that change the training."""
 
@@ -248,10 +247,9 @@ class RunState:
         again, origin = bool(self.run), record["resumed_from"] or record["forked_from"] or ""
         self._begin(record)
         self.attempts.append(Attempt(record["t"], self.now, self.it, self.it, tuple(self._prepared), origin))
-        if record["version"] not in (0, VERSION):
-            other = f"the log is in format {record['version']}, and this version of hookflow reads format {VERSION}"
-            old = "its frames are not shown: no version that was released writes it"
-            self._warn(record, "version", "monitor", f"{other}: {old if record['version'] < VERSION else NEWER}")
+        if record["version"] > VERSION:
+            text = f"the log is in format {record['version']}, and this version of hookflow reads format {VERSION}"
+            self._warn(record, "version", "monitor", f"{text}: what is new in it is not shown")
         self.moved = record["t"]
         for known in self.scalars.values():
             known.forget_after(self.it)

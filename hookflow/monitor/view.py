@@ -15,12 +15,11 @@ from hookflow.graph.render.loop import Row
 from hookflow.metric_mode import mode_by_name
 from hookflow.monitor.charts import Pixels, Unit
 from hookflow.monitor.compare import Side
-from hookflow.monitor.costs import since
+from hookflow.monitor.costs import Traced, since
 from hookflow.monitor.health import Health, Machine, Pace, share
 from hookflow.monitor.index import Row as RunRow
 from hookflow.monitor.journal import Entry, Key, Shown, Timeline
 from hookflow.monitor.state import RunState
-from hookflow.monitor.trace import Traced
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from hookflow.events.records import PHASES
 from hookflow.graph.plan import Edge, GivenWay
 from hookflow.graph.points import POINTS
 from hookflow.monitor.charts import Axis, Scale, ticks
+from hookflow.monitor.costs import Spans, Traced
 from hookflow.monitor.health import Health
 from hookflow.monitor.layout import screen, visible
-from hookflow.monitor.trace import Row, Traced
 from hookflow.monitor.view import Scene, View
 from hookflow.numbers import counted, number
 from tests.golden_files import check_golden
@@ -53,16 +53,16 @@ TRACED = [
         it,
         MICROS,
         [
-            Row("data", "data", 0, [(0.0, 1_900.0)]),
-            Row("forward", "forward", 0, [(1_900.0, 8_300.0)]),
-            Row("timer @ before_train_iter", "hook", 1, [(1_910.0, 9.0)]),
-            Row("probe @ forward", "hook", 1, [(2_000.0 + 250 * k, 60.0) for k in range(32)]),
-            Row("backward", "backward", 0, [(10_200.0, 12_500.0)]),
-            Row("optimizer", "optimizer", 0, [(22_700.0, 3_700.0)]),
-            Row("clip @ before_optimizer_step", "hook", 1, [(22_701.0, 900.0)]),
-            Row("ema @ after_optimizer_step", "hook", 0, [(26_400.0, 640.0)]),
-            Row("log @ after_train_iter", "hook", 0, [(27_100.0, 180.0)]),
-            Row("validation", "outside", 0, [(27_400.0, 752_000.0)]),
+            Spans("data", "data", 0, [(0.0, 1_900.0)]),
+            Spans("forward", "forward", 0, [(1_900.0, 8_300.0)]),
+            Spans("timer @ before_train_iter", "hook", 1, [(1_910.0, 9.0)]),
+            Spans("probe @ forward", "hook", 1, [(2_000.0 + 250 * k, 60.0) for k in range(32)]),
+            Spans("backward", "backward", 0, [(10_200.0, 12_500.0)]),
+            Spans("optimizer", "optimizer", 0, [(22_700.0, 3_700.0)]),
+            Spans("clip @ before_optimizer_step", "hook", 1, [(22_701.0, 900.0)]),
+            Spans("ema @ after_optimizer_step", "hook", 0, [(26_400.0, 640.0)]),
+            Spans("log @ after_train_iter", "hook", 0, [(27_100.0, 180.0)]),
+            Spans("validation", "outside", 0, [(27_400.0, 752_000.0)]),
         ],
     )
     for it in range(580, 590)

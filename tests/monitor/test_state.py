@@ -15,7 +15,7 @@ import pytest
 from hookflow.events.now import NOWHERE
 from hookflow.events.packing import bin_of
 from hookflow.events.reading import read_record
-from hookflow.events.records import KINDS
+from hookflow.events.records import KINDS, VERSION
 from hookflow.monitor.durations import WINDOW, Timing
 from hookflow.monitor.health import PATIENCE_AT_FIRST, Pace, costliest, examine, share, verdict
 from hookflow.monitor.series import Series
@@ -57,6 +57,12 @@ def test_differences_add_up() -> None:
         assert timing.firings().longest == max(entry[2] for entry in fired)
         assert timing.last == fired[-1][3]
         assert 0 < timing.firings().percentile(0.5) <= timing.firings().percentile(0.95) <= timing.firings().longest
+
+
+def test_a_log_of_a_later_version_is_shown_with_a_warning() -> None:
+    state = folded([{**records()[0], "version": VERSION + 1}])
+    warning = next(entry.text for entry in state.journal if entry.trouble)
+    assert warning.endswith(f"reads format {VERSION}: what is new in it is not shown")
 
 
 def test_shares_are_of_the_last_minute() -> None:

@@ -14,10 +14,9 @@ from hookflow.cli.show import Page
 from hookflow.errors import UserError
 from hookflow.graph.render.loop import rows
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.monitor.costs import cost
+from hookflow.monitor.costs import cost, read_trace
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import Pace
-from hookflow.monitor.trace import read_trace
 from hookflow.pipeline.load import parse
 from hookflow.runner.logging import budgets, recorder
 from hookflow.runner.logging.budgets import RAREST, WARM_UP, WINDOW, Budgets, Throttles

@@ -9,9 +9,9 @@ from rich.cells import cell_len
 from textual.strip import Strip
 
 from hookflow.events.commands import TRACED
+from hookflow.monitor.costs import Spans, Traced
 from hookflow.monitor.panels.hooks import FILLS
 from hookflow.monitor.style import boxed, row
-from hookflow.monitor.trace import Row, Traced
 from hookflow.monitor.view import Action, Notice, Page, Scene, send
 from hookflow.numbers import ms, out_of
 from hookflow.text import fit
@@ -40,7 +40,7 @@ def waterfall(scene: Scene, width: int, height: int) -> list[Strip]:
     return boxed(title, lines, width, height, True, f"↓ {below} more" if below else "esc back")
 
 
-def _label(each: Row) -> str:
+def _label(each: Spans) -> str:
     times = f" ×{len(each.parts)}" if len(each.parts) > 1 else ""
     return f"{'  ' * each.depth}{each.name}{times}"
 
@@ -55,7 +55,7 @@ def _axis(traced: Traced, name: int, inner: int) -> Strip:
     return row(inner, (f" {fit('', name)}    ms{device}   %it  {scale}", "dim"))
 
 
-def _line(each: Row, traced: Traced, name: int, inner: int) -> Strip:
+def _line(each: Spans, traced: Traced, name: int, inner: int) -> Strip:
     micros, device = traced.micros, ""
     if traced.device is not None:
         device = f"{'·' if each.device is None else ms(each.device * 1e3):>8}"
