@@ -62,13 +62,7 @@ def frequency(every: int) -> str:
 def ms(ns: float) -> str:
     """Return a duration in milliseconds, in five characters at most; beyond 100 s in seconds, with their unit."""
     value = ns / 1e6
-    if value < 9.9995:
-        return f"{value:.3f}"
-    if value < 99.995:
-        return f"{value:.2f}"
-    if value < 999.95:
-        return f"{value:.1f}"
-    return f"{value:.0f}" if value < 99999.5 else f"{value / 1000:.0f}s"
+    return f"{value:.{3 - bisect((9.9995, 99.995, 999.95), value)}f}" if value < 99999.5 else f"{value / 1000:.0f}s"
 
 
 def signed(difference: float, written: Callable[[float], str] = ms) -> str:
@@ -81,11 +75,8 @@ def duration(ns: float) -> str:
     """Return a duration in three digits with its unit, aligned in eight characters: " 36.8 ms", " 1.67 s "."""
     units = {"µs": (1e3, 999.5), "ms": (1e6, 999.5), "s ": (1e9, 99_999.5), "h ": (3.6e12, math.inf)}
     unit = next(name for name, (size, most) in units.items() if ns < most * size or name == "h ")
-    return f"{_digits(min(ns / units[unit][0], 99_999)):>5} {unit}"
-
-
-def _digits(value: float) -> str:
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+    value = min(ns / units[unit][0], 99_999)
+    return f"{value:>5.{2 - bisect((9.995, 99.95), value)}f} {unit}"
 
 
 def rough(value: float) -> str:

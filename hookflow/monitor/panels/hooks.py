@@ -177,13 +177,6 @@ FILLS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": "▒",
 SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 
 
-def anatomy(scene: Scene, width: int) -> list[Strip]:
-    """Return a box of four rows."""
-    pace = scene.pace
-    title = f"iteration   p50 {ms(pace.p50):>5} ms   p95 {ms(pace.p95):>5} ms" if pace.p50 else "iteration"
-    return boxed(title, anatomy_lines(scene, width - 2), width, 4, hint="shares of the last 60 s")
-
-
 def anatomy_lines(scene: Scene, width: int) -> list[Strip]:
     """Return two rows: the bar, and its legend with the verdict; what is wrong takes the legend's place."""
     pace, health = scene.pace, scene.health
