@@ -84,6 +84,11 @@ def rough(value: float) -> str:
     return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
+def factor(value: float) -> str:
+    """Return how many times as much; of less than a tenth the hundredths, too."""
+    return f"×{value:.2f}" if value < 0.095 else f"×{rough(value)}"
+
+
 def span(seconds: float) -> str:
     """Return a length of time as h:mm:ss, with days before it when there are any."""
     whole = max(int(seconds), 0)

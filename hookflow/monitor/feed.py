@@ -29,11 +29,8 @@ from hookflow.monitor.snapshots import STRIDE, Place, Snapshot, Snapshots, befor
 from hookflow.monitor.state import RunState
 from hookflow.numbers import span
 
-_KINDS = (
-    *(b"scalars", b"metrics", b"epoch", b"checkpoint", b"image", b"text", b"histogram", b"trace", b"ack"),
-    b"throttle",
-)
-SHARED = tuple(b'{"k":"%s"' % kind for kind in _KINDS)
+_KINDS = b"scalars metrics epoch checkpoint image text histogram trace ack throttle"
+SHARED = tuple(b'{"k":"%s"' % kind for kind in _KINDS.split())
 """How lines begin that other ranks write too, and that are shown of rank 0 alone."""
 
 FRAMES, SCALARS = b'{"k":"frame"', b'{"k":"scalars"'

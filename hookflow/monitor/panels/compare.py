@@ -29,7 +29,7 @@ from hookflow.monitor.health import Pace
 from hookflow.monitor.panels.graph import Column, Table, heights
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, beside, boxed, cells, row, scrolled
 from hookflow.monitor.view import Action, Page, Scene
-from hookflow.numbers import duration, ms, number, rough, signed
+from hookflow.numbers import duration, factor, ms, number, signed
 from hookflow.text import GLYPHS, fit
 
 CHART = 10
@@ -259,4 +259,4 @@ def _change(first: Side, last: Side, each: Row) -> Part:
         return ""
     times = after / before
     style = "warn" if times >= CHANGED else "good" if times <= 1 / CHANGED else "dim"
-    return (f"×{times:.2f}" if times < 0.095 else f"×{rough(times)}", style)
+    return (factor(times), style)

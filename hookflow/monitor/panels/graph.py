@@ -21,9 +21,9 @@ from hookflow.monitor.charts import LABEL, Axis, Curve, chart
 from hookflow.monitor.costs import COSTS, Cost, cost
 from hookflow.monitor.durations import ITERATION, usual
 from hookflow.monitor.panels.hooks import mark
-from hookflow.monitor.style import CONDITION_STYLES, SPARKS, Part, beside, boxed, row, window
+from hookflow.monitor.style import CONDITION_STYLES, SPARKS, Part, beside, boxed, cells, row, window
 from hookflow.monitor.view import Action, Page, Prompt, Scene
-from hookflow.numbers import counted, duration, many, out_of, percent, rough
+from hookflow.numbers import counted, duration, factor, many, out_of, percent, rough
 from hookflow.text import fit
 
 
@@ -159,17 +159,12 @@ def graph(scene: Scene, width: int, height: int, focused: bool = True) -> list[S
         style = "picked" if picked and focused else "" if each.kind != "point" or _fired(scene, each) else "dim"
         past = _past(scene, each, left)
         if each.binding and each.binding.id in reasons:
-            past += [" " * (2 - sum(map(_cells, past[2:]))), (fit(reasons[each.binding.id], spare), "dim")]
+            past += [" " * (2 - cells(*past[2:])), (fit(reasons[each.binding.id], spare), "dim")]
         body.append(table.line(each, sign, columns, past, style))
     if not scene.plan.bindings or not shown:
-        body.append(
-            row(inner, (" nothing matches the filter" if scene.plan.bindings else " no hooks are known yet", "dim"))
-        )
+        why_none = "nothing matches the filter" if scene.plan.bindings else "no hooks are known yet"
+        body.append(row(inner, (f" {why_none}", "dim")))
     return boxed(_title(scene), body, width, height, focused, _hint(scene, len(shown) - part.stop, inner))
-
-
-def _cells(part: Part) -> int:
-    return cell_len(part if isinstance(part, str) else part[0])
 
 
 def _fired(scene: Scene, each: Row) -> bool:
@@ -203,11 +198,7 @@ def _chosen(scene: Scene, room: int) -> tuple[list[Column], int]:
 
     def ratio(each: Row) -> Part:
         times = of(each).ratio
-        return (
-            ""
-            if times is None
-            else (f"×{times:.2f}" if times < 0.095 else f"×{rough(times)}", "warn" if of(each).slower else "dim")
-        )
+        return "" if times is None else (factor(times), "warn" if of(each).slower else "dim")
 
     def share(each: Row) -> Part:
         used = of(each).share
@@ -215,35 +206,22 @@ def _chosen(scene: Scene, room: int) -> tuple[list[Column], int]:
             return ("·" if each.binding else "", "faint")
         return percent(used), "strong" if used >= COSTS and each.kind != "round" else style(each)
 
-    def p50(each: Row) -> Part:
-        ns = of(each).ns
+    def took(each: Row, ns: float | None) -> Part:
         return (duration(ns), style(each)) if ns is not None else ""
 
-    def device(each: Row) -> Part:
-        ns = of(each).device
-        return (duration(ns), style(each)) if ns is not None else ""
-
+    has_device = scene.state.first.device.iteration() is not None
     columns = [
         Column("every", 7, lambda each: (of(each).every, "dim")),
         Column("n", 5, lambda each: (many(of(each).count) if of(each).count else "", "dim")),
-        Column("p50   ", 8, p50),
-        *[Column("device", 8, device)] * (scene.state.first.device.iteration() is not None),
+        Column("p50   ", 8, lambda each: took(each, of(each).ns)),
+        *[Column("device", 8, lambda each: took(each, of(each).device))] * has_device,
         Column("vs past", 7, ratio),
         *[Column("slowest", 9, lambda each: _slowest(scene, each))] * scene.several,
         Column("%it", 5, share),
     ]
     widths = {each.title: each.width for each in columns}
     chosen: set[str] = set()
-    for title in (
-        "p50   ",
-        "%it",
-        "device",
-        "slowest",
-        HISTORY,
-        "vs past",
-        "every",
-        "n",
-    ):  # in the order of their worth
+    for title in BY_WORTH:
         if title in (*widths, HISTORY) and (wide := widths.get(title, LEAST)) < room:
             chosen.add(title)
             room -= wide + 1
@@ -267,6 +245,9 @@ REASON = 24
 """The cells from which on a reason has room beside its row."""
 
 HISTORY = "over the run"
+BY_WORTH = ("p50   ", "%it", "device", "slowest", HISTORY, "vs past", "every", "n")
+"""The columns in the order in which they get their room."""
+
 LEAST, MOST = 8, 64
 """The cells that the history of a row has at least, where there is room for it, and at most."""
 
@@ -282,8 +263,8 @@ def _slowest(scene: Scene, each: Row) -> Part:
         return ""
     slowest = max(times, key=lambda number: times[number])
     others = median(ns for number, ns in times.items() if number != slowest) or 1.0
-    factor = times[slowest] / others
-    return (f"r{slowest} ×{rough(factor)}", "warn" if factor >= 1.5 and times[slowest] > 1e6 else "dim")
+    ratio = times[slowest] / others
+    return (f"r{slowest} ×{rough(ratio)}", "warn" if ratio >= 1.5 and times[slowest] > 1e6 else "dim")
 
 
 def _past(scene: Scene, each: Row, room: int) -> list[Part]:
@@ -328,10 +309,8 @@ def _reasons(scene: Scene, binding: Binding) -> Iterator[tuple[str, str]]:
             yield name, f"{', '.join(hooks)}   {place}"
         if name == "after" and not at_place:
             answer = next((each for each in neighbours(plan, point) if each.then is binding), None)
-            yield (
-                "after",
-                f"{answer.first.hook}, {DECIDED[answer.reason]}" if answer else "nothing: it is the first here",
-            )
+            decided = answer and f"{answer.first.hook}, {DECIDED[answer.reason]}"
+            yield "after", decided or "nothing: it is the first here"
         if name == "before" and not at_place:
             yield "before", "nothing here waits for it"
     for slot in binding.reads:
