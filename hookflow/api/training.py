@@ -213,9 +213,8 @@ def _line(run_dir: RunDir, live: Live) -> Text:
         facts += [f"epoch {state.epoch}/{epochs}"] if epochs else []
         facts.append(f"iteration {state.it}/{state.total_iters}")
     facts += [f"{name} {number(series.last)}" for name, series in state.scalars.items() if name == "loss"]
-    facts += [
-        f"val {name} {number(values[-1][1])}" for name, values in state.metrics.by_name.items() if " " not in name
-    ]
+    metrics = state.metrics.by_name.items()
+    facts += [f"val {name} {number(values[-1][1])}" for name, values in metrics if " " not in name]
     if not health.over and (pace := Pace.of(state)).iters_per_s:
         facts.append(f"{pace.iters_per_s:.1f} it/s")
         facts += [f"{span(pace.eta)} left"] if pace.eta is not None else []

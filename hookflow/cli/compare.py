@@ -139,10 +139,8 @@ def _print_curves(sides: Sequence[Side]) -> None:
         if name in names_of(sides):
             echo(f"\n{name}")
             for strip in curves(sides, name, width, 12):
-                parts = [
-                    (segment.text, f"{segment.style.color.name}" if segment.style and segment.style.color else "")
-                    for segment in strip
-                ]
+                styled = ((segment.text, segment.style and segment.style.color) for segment in strip)
+                parts = [(text, colour.name if colour else "") for text, colour in styled]
                 if sys.stdout.isatty():
                     console.print(Text.assemble(*parts))
                 else:

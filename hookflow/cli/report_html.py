@@ -202,9 +202,8 @@ def _drawing(curve: Report, scale: Scale, axis: Axis) -> str:
         parts = [[*part] for finite, part in groupby(points, lambda point: math.isfinite(point[1])) if finite]
         bands = ([(it, y[-1]) for it, *y in part] + [(it, y[:2][-1]) for it, *y in part[::-1]] for part in parts)
         paths.append((f"band {style}", "".join(f"M{'L'.join(at(*point) for point in band)}Z" for band in bands)))
-        paths.append(
-            (f"line {style}", "".join(f"M{'L'.join(at(it, mean) for it, mean, *_ in part)}h0" for part in parts))
-        )
+        means = ("L".join(at(it, mean) for it, mean, *_ in part) for part in parts)
+        paths.append((f"line {style}", "".join(f"M{mean}h0" for mean in means)))
         if len(points) <= DOTS:
             paths.append((f"dots {style}", "".join(f"M{at(it, mean)}h0" for part in parts for it, mean, *_ in part)))
     if curve["best"]:
@@ -283,9 +282,8 @@ def _graph(graph: Report) -> str:
         loop = f'<td class="loop" style="--depth:{row["depth"]}">{sign}{escaped(row["label"])}</td>'
         past = _past(row["past"])
         rows.append(f"<tr>{loop}{_lanes(row['lanes'])}{name}{_lanes(row['rail'])}{''.join(cells + bars)}{past}</tr>")
-    titles = [
-        f'<th scope="col" class="{side}">{title}</th>' for (title, _), side in zip(graph["columns"], sides, strict=True)
-    ]
+    heads = zip(graph["columns"], sides, strict=True)
+    titles = [f'<th scope="col" class="{side}">{title}</th>' for (title, _), side in heads]
     head = f'<th scope="col">the loop</th><td></td><th scope="col">hook</th><td></td>{"".join(titles)}<td></td>'
     return scrolled(f'{head}<th scope="col">over the run</th>', rows, "graph")
 

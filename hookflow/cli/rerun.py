@@ -85,12 +85,8 @@ def rerun(
     if format_ == "json":
         echo_json({"run": run_dir.id, "rerun": str(again.path), "reached": reached, "causes": why, **asdict(result)})
     else:
-        from_ = parent.checkpoint if parent else "the beginning"
-        echo(
-            "\n".join(
-                _report(result, why, at, reached, f"{run_dir.id} from {from_}", probes=bool(with_ or without or set_))
-            )
-        )
+        named = f"{run_dir.id} from {parent.checkpoint if parent else 'the beginning'}"
+        echo("\n".join(_report(result, why, at, reached, named, probes=bool(with_ or without or set_))))
         if falls_short:
             echo(f"  it has ended early: the run has done {counted(done, 'iteration')}")
         if trace:
@@ -256,9 +252,8 @@ def _of_probes(more: Mapping[str, Mapping[int, float]], at: int) -> Iterator[str
     if not names:
         return
     rows = [("iteration", *map(str, its[:COLUMNS]))]
-    rows += [
-        (name, *(number(more[name][it]) if it in more[name] else "-" for it in its[:COLUMNS])) for name in names[:ROWS]
-    ]
+    shown = ((name, more[name]) for name in names[:ROWS])
+    rows += [(name, *(number(of[it]) if it in of else "-" for it in its[:COLUMNS])) for name, of in shown]
     yield ""
     yield from columns(rows, "  ")
     if len(names) > ROWS or len(its) > COLUMNS:

@@ -142,9 +142,8 @@ def fork(
 
     Example: `hookflow fork cifar:best --set optimizer.args.lr=0.01 --set run.max_epochs=20`
     """
-    changes = Changes(
-        (*(set_ or ()), *("run.test=true",) * test), tuple(without or ()), tuple(only or ()), shuffle, dir
-    )
+    overrides = (*(set_ or ()), *("run.test=true",) * test)
+    changes = Changes(overrides, tuple(without or ()), tuple(only or ()), shuffle, dir)
     Start(ui, detach, in_process, nproc, max_restarts).train(lambda: forked(parent, file, changes))
 
 

@@ -125,10 +125,8 @@ class Page:
         yield from _facts([*self._result(), *self.setting()])
         warned, failed = self._troubles("warn"), self._troubles("error")
         changed = ((f"{each['it']:,}", " ".join([each["cmd"], *each["args"]])) for each in self.state.changes)
-        throttled = (
-            (f"{each['it']:,}", f"{hook} {frequency(each['every'])}: {each['why']}")
-            for hook, each in self.state.throttled.items()
-        )
+        skips = self.state.throttled.items()
+        throttled = ((f"{each['it']:,}", f"{hook} {frequency(each['every'])}: {each['why']}") for hook, each in skips)
         parts = {"attempts": self.attempts(), "changed by commands, by iteration": changed}
         parts |= {"throttled now, since iteration": throttled}
         parts |= {"warnings, by iteration": warned, "errors, by iteration": failed}

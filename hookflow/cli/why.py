@@ -87,11 +87,8 @@ def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> 
     from hookflow.service.pipelines import no_point
 
     known = target.loaded.pipeline.hooks
-    problems = [
-        Problem(f'{target.name} has no hook "{name}"', hint=nearest_or_all(name, known, "it has"))
-        for name in hooks
-        if name not in known
-    ]
+    unknown, message = [name for name in hooks if name not in known], f"{target.name} has no hook"
+    problems = [Problem(f'{message} "{name}"', hint=nearest_or_all(name, known, "it has")) for name in unknown]
     if point is not None and point not in target.plan.points:
         problems.append(no_point(target.plan.points, point))
     points = [binding.point for binding in target.plan.bindings if binding.hook == hooks[0]]
@@ -199,9 +196,8 @@ def _turning(target: Target, answer: Answer) -> Iterator[str]:
     names = ", ".join(map(json.dumps, after))
     other_way = f"  to fire {then} before {first}"
     try:
-        turned = compile_pipeline(
-            replace(loaded, pipeline=pipeline), shuffle=target.plan.shuffle, imports=target.imports
-        )
+        changed = replace(loaded, pipeline=pipeline)
+        turned = compile_pipeline(changed, shuffle=target.plan.shuffle, imports=target.imports)
     except UserError as error:
         if not any(f"at {answer.point}" in problem.message for problem in error.problems):
             yield f'{other_way} here alone: {{ at = "{answer.point}", after = [{names}] }} in points of [hooks.{inner}]'

@@ -97,10 +97,8 @@ def results(states: Sequence[RunState]) -> dict[str, dict[str, list[float | None
     """Return of each metric the "last" value of each run, and the "best" one; None where a run has none."""
     best = [{name: record.value for name, record in state.metrics.best.items()} for state in states]
     last = [{name: points[-1][1] for name, points in state.metrics.by_name.items() if points} for state in states]
-    return {
-        name: {"last": [each.get(name) for each in last], "best": [each.get(name) for each in best]}
-        for name in metrics_of(states)
-    }
+    both = {"last": last, "best": best}.items()
+    return {name: {kind: [each.get(name) for each in of] for kind, of in both} for name in metrics_of(states)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,11 +115,8 @@ PAGES = {page.name: page for page in (HOOK, EVENT, HELP, COMPARE, RERUN, *TOGGLE
 
 def panels(scene: Scene) -> list[int]:
     """Return the panels that there are of this run."""
-    return [
-        number
-        for number, panel in PANELS.items()
-        if (number or 0 in scene.visible) and (not panel.only or scene.several)
-    ]
+    there = (number for number, panel in PANELS.items() if not panel.only or scene.several)
+    return [number for number in there if number or 0 in scene.visible]
 
 
 def current(scene: Scene) -> Page:

@@ -154,11 +154,8 @@ def _search() -> FuzzySearch:
 def _matches(by_name: Mapping[str, Offer], text: str) -> list[tuple[str, str]]:
     """Return the actions and commands with the letters of a text in their names, the best first, then in sentences."""
     known = {name: f"{fit(offer.keys, KEYS_WIDE)} {offer.action.about}" for name, offer in by_name.items()}
-    known |= {
-        name: f"{fit(command.takes, KEYS_WIDE)} {command.about}"
-        for name, command in COMMANDS.items()
-        if name not in known
-    }
+    commands = {name: f"{fit(command.takes, KEYS_WIDE)} {command.about}" for name, command in COMMANDS.items()}
+    known |= {name: about for name, about in commands.items() if name not in known}
     if not (wanted := text.strip().lower()):
         return [*known.items()]
     scores = {name: _search().match(wanted, name)[0] for name in known}

@@ -125,9 +125,8 @@ def reason(ranks: Mapping[int, Rank], plan: Plan, slowest: int) -> str:
 
         return max(names, key=beyond, default="")
 
-    phases = {
-        number: {phase: ns / rank.iters for phase, ns in rank.minute.booked.items()} for number, rank in ranks.items()
-    }
+    booked = {number: (rank.minute.booked, rank.iters) for number, rank in ranks.items()}
+    phases = {number: {phase: ns / iters for phase, ns in of.items()} for number, (of, iters) in booked.items()}
     phase = longest(phases, [phase for phase in PHASES if phase not in ranks[slowest].meeting])
     hooks = {number: dict.fromkeys((binding.hook for binding in plan.bindings), 0.0) for number in ranks}
     for number, times in hooks.items():

@@ -114,9 +114,8 @@ class Series:
         """Return the newest values up to an iteration."""
         place = bisect_right(self.its, it)
         broken = [Bucket(at, value, value, value) for at, value in self.broken if at <= it]
-        return max(
-            [*([self._bucket(place - 1, place)] if place else []), *broken[-1:]], key=itemgetter(0), default=None
-        )
+        finite = [self._bucket(place - 1, place)] if place else []
+        return max([*finite, *broken[-1:]], key=itemgetter(0), default=None)
 
     def stretches(self, edges: Sequence[float]) -> list[Bucket | None]:
         """Return what lies after each edge, up to and including the next; what is not finite hides what is."""

@@ -344,9 +344,8 @@ class RunState:
     def setting(self, hook: str, argument: str) -> records.Acknowledged | None:
         """Return the command that has set an argument last, if any has."""
         key = f"{hook}.{argument}="
-        return next(
-            (each for each in reversed(self.changes) if each["args"][:1] and each["args"][0].startswith(key)), None
-        )
+        of_it = (each for each in reversed(self.changes) if each["args"] and each["args"][0].startswith(key))
+        return next(of_it, None)
 
     def _on_throttle(self, record: records.Throttle) -> None:
         before = self.throttled.pop(record["hook"], None)
@@ -357,10 +356,8 @@ class RunState:
 
     def _on_trace(self, record: records.Trace) -> None:
         self.traces = [*self.traces[-99:], record]
-        last = record["first"] + record["iters"] - 1
-        self._note(
-            record, "command", "trace", f"iterations {record['first']} to {last}: {record['path']}", record["path"]
-        )
+        last, path = record["first"] + record["iters"] - 1, record["path"]
+        self._note(record, "command", "trace", f"iterations {record['first']} to {last}: {path}", path)
 
     def _on_message(self, record: records.Message) -> None:
         self.ranks.hear_first(record)

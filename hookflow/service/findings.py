@@ -88,9 +88,8 @@ def _ways(plan: Plan, step: Step) -> Sequence[str]:
     closings = {f"before_{opened}": closing for opened, closing in plan.points.pairs.items()}
     halves = next((both for both in closings.items() if pair.point in both and meeting.issuperset(both)), None)
     if halves and pair.first[1] == pair.then[1] == "whole":
-        here.append(
-            f"each as one method around_{halves[0].removeprefix('before_')}: what is entered first is left last"
-        )
+        method = f"around_{halves[0].removeprefix('before_')}"
+        here.append(f"each as one method {method}: what is entered first is left last")
     return here
 
 
@@ -119,11 +118,8 @@ def offloading(loaded: Loaded, plan: Plan, *, imports: bool = True) -> tuple[dic
     pipeline = loaded.pipeline.model_copy(update={"hooks": tables})
     tried = compile_pipeline(replace(loaded, pipeline=pipeline), imports=imports)
     yes, may_be = {False: "offloaded", True: "offloaded to a process"}, "may be offloaded: offload = true"
-    states = {
-        hook.name: yes[hook.in_process] if hook.queue else tried.hook(hook.name).obstacle or may_be
-        for hook in plan.hooks
-    }
-    return states, tried
+    no = {hook.name: hook.obstacle or may_be for hook in tried.hooks}
+    return {hook.name: yes[hook.in_process] if hook.queue else no[hook.name] for hook in plan.hooks}, tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +222,8 @@ class Findings:
                 saves = sum(filter(None, times))
                 ms = manifest.get("ms", 0.0)  # of the training, which waits for the copy and not for the disk
                 waits = f"; {counted(saves, 'save')} take about {saves * ms / 1e3:.2g} s" * bool(saves)
-                text += (
-                    f": room for {parse_size(trail) // held} like the last one, of {size(held)} and {ms:.1f} ms{waits}"
-                )
+                room = parse_size(trail) // held
+                text += f": room for {room} like the last one, of {size(held)} and {ms:.1f} ms{waits}"
             yield text
 
     def _details(self) -> Iterator[tuple[str, str]]:

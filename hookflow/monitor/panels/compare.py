@@ -55,9 +55,8 @@ def page(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return the page: beside each other where there is room, else one below the other and scrolled."""
     sides, names = scene.compared, names_of(scene.compared)
     if not names or scene.listing:
-        return boxed(
-            "compare", [row(width - 2, f" {scene.listing or 'nothing has been recorded yet'}")], width, height, True
-        )
+        lines = [row(width - 2, f" {scene.listing or 'nothing has been recorded yet'}")]
+        return boxed("compare", lines, width, height, True)
     if scene.view.runs.graph:
         return loop(scene, width, height)
     name = names[scene.view.runs.metric % len(names)]
@@ -209,10 +208,8 @@ def loop(scene: Scene, width: int, height: int) -> list[Strip]:
     room = (table.room - sum(each.width + 1 for each in columns)) // len(sides) - 2
     last = max(side.state.it for side in sides) + 1
     first = min(scene.view.scroll, max(len(shown) - (height - 3), 0))
-    over = (
-        "".join(f"{f'{letter} over the run':<{room + 2}}" for letter in LETTERS[: len(sides)]) if room >= LEAST else ""
-    )
-    body = [table.head(columns, over)]
+    over = "".join(f"{f'{letter} over the run':<{room + 2}}" for letter in LETTERS[: len(sides)])
+    body = [table.head(columns, over * (room >= LEAST))]
     for each in shown[first : first + height - 3]:
         pasts = [_past(side, each, last, room) for side in sides] if room >= LEAST else []
         parts: list[Part] = [part for past, style in zip(pasts, SIDES, strict=False) for part in ((past, style), "  ")]

@@ -78,9 +78,8 @@ def event(scene: Scene, width: int, height: int) -> list[Strip]:
     when = when if entry.it is None else f"iteration {entry.it}, {when}"
     rows = [row(inner), *(row(inner, " ", (text, "strong")) for text in wrapped(entry.text, inner - 2))]
     rows += [row(inner, (f" {when}", "dim")), row(inner)]
-    saved = next(
-        (saved for saved in scene.state.checkpoints if (saved["path"], saved["t"]) == (entry.detail, entry.t)), None
-    )
+    of_entry = (each for each in scene.state.checkpoints if (each["path"], each["t"]) == (entry.detail, entry.t))
+    saved = next(of_entry, None)
     if entry.kind == "metrics":
         rows += _compared(scene, entry, inner)
     elif saved is not None:

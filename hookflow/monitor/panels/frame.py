@@ -150,10 +150,8 @@ def _hints(scene: Scene) -> list[tuple[str, str]]:
     hints += [*[("older-trouble", "errors")] * (not scene.replay)]
     hints += [("page-gallery", "images")] * bool(scene.state.gallery.keys)
     hints += [("validate", "validate"), ("hook-off", "hook off"), ("page-trace", "trace")] * scene.can_act
-    hints += [
-        ("open", "open"),
-        (" ".join(f"panel-{PANELS[number].name}" for number in panels(scene) if number), "panel"),
-    ]
+    numbered = " ".join(f"panel-{PANELS[number].name}" for number in panels(scene) if number)
+    hints += [("open", "open"), (numbered, "panel")]
     hints += [*[("freeze", "freeze")] * (not scene.replay), ("page-output", "output"), ("zoom", "zoom")]
     hints += [("previous-metric next-metric", "metric"), ("idle-points", "all points"), ("whole-run", "window")]
     return [*hints, ("image", "image")]
@@ -173,10 +171,8 @@ def over(lines: Sequence[Strip], scene: Scene, width: int) -> list[Strip]:
     body += [row(inner, (f"        {note}", "dim")), row(inner)]
     box = boxed(title, body, wide, min(len(body) + 2, len(lines)), focused=True)
     x, y = (width - wide) // 2, max((len(lines) - len(box)) // 2, 0)
-    middle = [
-        Strip.join([under.crop(0, x), strip, under.crop(x + wide, width)])
-        for under, strip in zip(lines[y:], box, strict=False)
-    ]
+    pairs = zip(lines[y:], box, strict=False)
+    middle = [Strip.join([under.crop(0, x), strip, under.crop(x + wide, width)]) for under, strip in pairs]
     return [*lines[:y], *middle, *lines[y + len(box) :]]
 
 

@@ -166,11 +166,8 @@ def _hints(scene: Scene) -> list[tuple[str, str]]:
     if scene.shown is None:
         return []
     scrolls = scene.shown.record["k"] == "text"
-    return [
-        ("previous-name next-name", "name"),
-        ("earlier-item later-item", "iteration"),
-        *[("page-up page-down", "scroll")] * scrolls,
-    ]
+    hints = [("previous-name next-name", "name"), ("earlier-item later-item", "iteration")]
+    return [*hints, *[("page-up page-down", "scroll")] * scrolls]
 
 
 GALLERY = Page(

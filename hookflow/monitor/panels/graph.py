@@ -68,10 +68,8 @@ class Table:
             name = [" ", (MARKS[each.name], each.name), text[spine + 2 :]]
         parts: list[Part] = [sign, (text[:spine], "faint"), *name, "  "]
         parts += [(f"{each.lanes:>{self.lanes}}  ", "edge")] * bool(self.lanes)
-        parts += [
-            (fit(each.binding.hook if each.binding else "", self.hook), style),
-            (f" {each.rail:<{self.rail}}", "edge"),
-        ]
+        hook = each.binding.hook if each.binding else ""
+        parts += [(fit(hook, self.hook), style), (f" {each.rail:<{self.rail}}", "edge")]
         for column in columns:
             cell = column.cell(each)
             shown, look = (cell, "") if isinstance(cell, str) else cell

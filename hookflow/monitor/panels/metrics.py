@@ -135,10 +135,8 @@ def _curve(scene: Scene, name: str, lines: Lines, width: int, height: int) -> li
     newest = values(lines)
     newest = newest if cells(*heading, *newest) + 2 <= width else values(lines, words=False)
     signs = marks(scene.state, Progress())
-    return [
-        spread(width, heading, [*newest, " "]),
-        *chart(drawn, axis, width, height - 1, log=scene.view.log, marks=signs),
-    ]
+    rows = chart(drawn, axis, width, height - 1, log=scene.view.log, marks=signs)
+    return [spread(width, heading, [*newest, " "]), *rows]
 
 
 METRICS = Page("metrics", metrics, move=None, enter=partial(flip, "zoomed"))

@@ -26,10 +26,8 @@ def page(scene: Scene, width: int, height: int) -> list[Strip]:
     lines: list[Strip] = []
     first = guilty(scene.state, scene.plan, scene.inside)
     for rank in sorted(scene.stacks, key=lambda rank: (rank not in first, rank)):
-        lines += [
-            row(inner, (f" {_place(scene, rank)}", "warn" if rank in first else "strong")),
-            *_frames(scene, rank, inner),
-        ]
+        lines.append(row(inner, (f" {_place(scene, rank)}", "warn" if rank in first else "strong")))
+        lines += _frames(scene, rank, inner)
     return scrolled(f"{title}, at {clock(scene.looked)}", lines, width, height, scene.view.scroll)
 
 

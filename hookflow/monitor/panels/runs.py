@@ -191,9 +191,8 @@ def _detail(scene: Scene, width: int) -> list[Strip]:
         return []
     values, inner = here.values, width - 2
     facts = [cell(here, "begun", scene.clock), f"took {cell(here, 'duration', scene.clock)}"]
-    facts += [str(values[key]) for key in ("device", "git") if values[key]] + ["SYNTHETIC data"] * (
-        values["data"] == "SYNTHETIC"
-    )
+    facts += [str(values[key]) for key in ("device", "git") if values[key]]
+    facts += ["SYNTHETIC data"] * (values["data"] == "SYNTHETIC")
     lines = [row(inner, " ", (", ".join(facts), "dim"))]
     remarks = [_remark(here)] + [values["reason"]] * (_remark(here) != values["reason"])
     reason = [line for remark in remarks if remark for line in wrapped(remark, inner - 2)]

@@ -68,11 +68,7 @@ def _line(each: Spans, traced: Traced, name: int, inner: int) -> Strip:
         cells[start:stop] = [fill if duration / micros * wide >= 0.5 else "▏"] * (stop - start)
     share = f"{100 * each.total / micros:5.1f}" if each.kind != "outside" else "    ·"
     figures = f" {fit(_label(each), name)} {ms(each.total * 1e3):>5}{device} {share}  "
-    return row(
-        inner,
-        (figures, "" if each.kind in OTHERS else "strong"),
-        ("".join(cells), "dim" if style == "outside" else style),
-    )
+    return row(inner, (figures, "" if each.kind in OTHERS else "strong"), ("".join(cells), style))
 
 
 def _turn(step: int, scene: Scene) -> None:
