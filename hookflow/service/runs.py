@@ -26,11 +26,7 @@ TRAINED = re.compile(rb'"it":[1-9]')
 
 
 def find_run(
-    wanted: str | None,
-    root: Path,
-    *,
-    having: Callable[[RunDir], bool] | None = None,
-    or_file: bool = False,
+    wanted: str | None, root: Path, *, having: Callable[[RunDir], bool] | None = None, or_file: bool = False
 ) -> RunDir:
     """Return the run that `wanted` means: a path, an id, a unique beginning or end of one, or a name (its newest run).
 
