@@ -418,9 +418,9 @@ class MonitorApp(Terminal):
             case "mouse":
                 self.switch_mouse()
             case "remember hidden":
-                self.remember([*self._view.panels.hidden], "hidden")
+                self.remember("hidden", [*self._view.panels.hidden])
             case "remember lower":
-                self.remember(self._view.panels.lower, "lower")
+                self.remember("lower", self._view.panels.lower)
             case "search":
                 pointer.search(self._scene(), self.size.width)
             case "find next" | "find previous" as find:

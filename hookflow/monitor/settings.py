@@ -21,7 +21,7 @@ from hookflow.monitor.view import Arrangement, KeyMap
 from hookflow.pipeline.components import Section
 from hookflow.pipeline.layers import read, tables
 from hookflow.pipeline.problems import key_of, wrong_value
-from hookflow.pipeline.source_map import Key, SourceMap, dotted
+from hookflow.pipeline.source_map import SourceMap, dotted
 
 MODIFIERS = ("ctrl", "alt", "shift")
 KEYS_ARE = 'a key is a character, or a name such as "f2", "shift+left" or "ctrl+b"'
@@ -70,7 +70,7 @@ class Preferences:
         """Return what holds with these settings changed."""
         return replace(self, settings=self.settings.model_copy(update=changes))
 
-    def remember(self, key: Key, value: Any) -> None:
+    def remember(self, name: str, value: Any) -> None:
         """Write a setting into the file; all else there stays as it is. Raises OSError."""
         import tomlkit
         from tomlkit.exceptions import TOMLKitError
@@ -80,12 +80,10 @@ class Preferences:
         path = self.path.resolve()  # it may be a link to a file that is kept elsewhere
         text = path.read_text("utf-8") if path.exists() else ""
         try:
-            table: Any = (document := tomlkit.parse(text))
+            document = tomlkit.parse(text)
         except TOMLKitError:
             raise OSError(errno.EINVAL, f"{short(path)} is not TOML any more") from None
-        for name in key[:-1]:
-            table = table.setdefault(name, tomlkit.table())
-        table[key[-1]] = value
+        document[name] = value
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, tomlkit.dumps(document))
 

@@ -122,7 +122,7 @@ class Terminal(App[Outcome]):
         self.preferences = self.preferences.changed(theme=name)
         self.colour(name)
         self.say(f"theme: {name}")
-        self.remember(name, "theme")
+        self.remember("theme", name)
 
     def _use_mouse(self) -> None:
         self.write(CLICKS if self.preferences.settings.mouse else NO_MOUSE)
@@ -132,7 +132,7 @@ class Terminal(App[Outcome]):
         self.preferences = self.preferences.changed(mouse=mouse)
         self._use_mouse()
         self.say("the mouse is the dashboard's" if mouse else "the mouse is the terminal's: it selects text")
-        self.remember(mouse, "mouse")
+        self.remember("mouse", mouse)
 
     def save_image(self, folder: Path) -> None:
         with self.telling("cannot save an image"):
@@ -152,9 +152,9 @@ class Terminal(App[Outcome]):
         lines = text.count("\n") + 1
         self.say(f"copied {lines} {plural(lines, 'line')}")
 
-    def remember(self, value: Any, *key: str) -> None:
+    def remember(self, name: str, value: Any) -> None:
         with self.telling("not remembered"):
-            self.preferences.remember(key, value)
+            self.preferences.remember(name, value)
 
     @contextmanager
     def telling(self, failure: str) -> Iterator[None]:
