@@ -75,15 +75,15 @@ def resumed(
     locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
         withdraw(run_dir)  # what a resume that was killed has left
-        newest_good(list_checkpoints(run_dir.checkpoints), partial(damage, thorough=False))  # or none can be used
+        newest, _ = newest_good(list_checkpoints(run_dir.checkpoints), partial(damage, thorough=False))
         if (version := (facts := run_dir.describe()).get("version", VERSION)) > VERSION:
             author = f"hookflow {facts.get('hookflow', '')} recorded {run_dir.id} in format {version}"
             raise UserError(Problem(f"{author}, and this version reads format {VERSION}", hint="update hookflow"))
         then = Target(f"{run_dir.id} as it was recorded", *recorded(run_dir.path), run_dir.base())
         changed = file is not None or replace(changes, dir=None) != Changes()
         now = _wanted(run_dir, file, hooks, changes) if changed else then
-        _accept(run_dir, then, now, allow_changed_hooks=allow_changed_hooks)
-        if not even_if_done and (done := _nothing_left(run_dir, then, now)):
+        _accept(run_dir, newest, then, now, allow_changed_hooks=allow_changed_hooks)
+        if not even_if_done and (done := _nothing_left(run_dir, newest, then, now)):
             print_error(done)
             raise typer.Exit(0)
         if changed:
@@ -155,7 +155,7 @@ def _key(override: str) -> tuple[str, ...]:
         return ()
 
 
-def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: bool) -> None:
+def _accept(run_dir: RunDir, checkpoint: Path | None, then: Target, now: Target, *, allow_changed_hooks: bool) -> None:
     """Show what differs. Raises UserError with each change that a run cannot make once it has a checkpoint."""
     from hookflow.events.rundir import run_argument
     from hookflow.graph.plan import difference
@@ -166,7 +166,7 @@ def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: 
         return
     if result := difference((then.loaded.public, then.plan), (now.loaded.public, now.plan)):
         print_error("\n".join([*difference_lines(then, now, result), ""]))
-    if (checkpoint := _newest(run_dir)) is None:
+    if checkpoint is None:
         return  # the run begins anew, and may begin as it likes
     changes = changes_since(checkpoint, now.loaded.public, now.plan)
     places, no = now.loaded.places, [change for change in changes if change.may is May.NO]
@@ -179,13 +179,7 @@ def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: 
         raise UserError(sorted(refused, key=by_place))
 
 
-def _newest(run_dir: RunDir) -> Path | None:
-    from hookflow.runner.checkpoint.manifest import damage, list_checkpoints
-
-    return next((path for path in list_checkpoints(run_dir.checkpoints) if not damage(path, thorough=False)), None)
-
-
-def _nothing_left(run_dir: RunDir, then: Target, now: Target) -> str:
+def _nothing_left(run_dir: RunDir, checkpoint: Path | None, then: Target, now: Target) -> str:
     """Return the message for a run that has finished at the length that it is to have; "" for any other."""
     from hookflow.events.rundir import run_argument
     from hookflow.monitor.summary import read_overview
@@ -198,7 +192,7 @@ def _nothing_left(run_dir: RunDir, then: Target, now: Target) -> str:
     length = getattr(section, key)
     if end is None or end["status"] != "finished" or (section.test and not then.loaded.pipeline.run.test):
         return ""
-    done, checkpoint = end["ep"] if epochs else end["it"], _newest(run_dir)
+    done = end["ep"] if epochs else end["it"]
     saved = done if checkpoint is None else read_manifest(checkpoint)["ep" if epochs else "it"]
     if min(done, saved) < length:
         return ""
