@@ -40,18 +40,18 @@ def strict_json(value: Any, instead: Callable[[float], str | None] = lambda numb
     try:
         return json.dumps(value, allow_nan=False, **form)
     except ValueError:
-        return json.dumps(_finite(value, instead), **form)
+
+        def written(leaf: Any) -> Any:
+            return instead(leaf) if isinstance(leaf, float) and not math.isfinite(leaf) else leaf
+
+        return json.dumps(mapped(value, written), **form)
 
 
-def _finite(value: Any, instead: Callable[[float], str | None]) -> Any:
-    match value:
-        case float() if not math.isfinite(value):
-            return instead(value)
-        case Mapping():
-            return {key: _finite(item, instead) for key, item in value.items()}
-        case list() | tuple():
-            return [_finite(item, instead) for item in value]
-    return value
+def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """Return mappings and lists within one another with every key and every other value changed."""
+    if isinstance(tree, Mapping):
+        return {change(key): mapped(value, change) for key, value in tree.items()}
+    return [mapped(value, change) for value in tree] if isinstance(tree, list | tuple) else change(tree)
 
 
 def frequency(every: int) -> str:

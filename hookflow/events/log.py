@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Generic, TypeVar
 
 from hookflow.events.reading import open_regular, read_object, read_record
 from hookflow.events.records import TEXT_LIMIT, Record, shortened
-from hookflow.numbers import strict_json
+from hookflow.numbers import mapped, strict_json
 from hookflow.text import masked
 
 LONGEST = 1 << 22
@@ -34,7 +34,7 @@ def encode(record: Mapping[str, Any]) -> str:
         record = {**record, **{key: masked(record[key]) for key in texts if isinstance(record[key], str)}}
     line = strict_json(record, str, separators=(",", ":"), default=str)
     if len(line) > TEXT_LIMIT:  # a shorter line has no long string in it
-        line = strict_json(_short(record), str, separators=(",", ":"), default=str)
+        line = strict_json(mapped(record, _short), str, separators=(",", ":"), default=str)
     return readable(line)
 
 
@@ -45,16 +45,7 @@ def readable(text: str) -> str:
 
 
 def _short(value: Any) -> Any:
-    match value:
-        case str():
-            return shortened(value)
-        case Mapping():
-            return {_short(key): _short(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_short(item) for item in value]
-        case None | bool() | int() | float():
-            return value
-    return shortened(str(value))
+    return value if value is None or isinstance(value, int | float) else shortened(str(value))
 
 
 class Appender:

@@ -111,11 +111,8 @@ def load() -> Preferences:
 def _problem(details: Any, places: SourceMap) -> Problem:
     key = key_of(details)
     if details["type"] == "extra_forbidden":
-        model = Settings
-        for part in key[:-1]:
-            model = model.model_fields[part].annotation  # type: ignore[assignment]
-        table = f"[{dotted(key[:-1])}]" if key[:-1] else "the file"
-        return Problem(f'{table} has no key "{key[-1]}"', places.of(key), nearest_or_all(key[-1], model.model_fields))
+        hint = nearest_or_all(key[-1], Settings.model_fields)
+        return Problem(f'the file has no key "{key[-1]}"', places.of(key), hint)
     if key[:1] == ("keys",) and len(key) > 1:
         message = f"{dotted(key[:2])} must be a key or a list of keys, both as strings"
         return Problem(message, places.of(key[:2]), 'for example "p" or ["p", "f2"]')
