@@ -115,11 +115,6 @@ def _room_for_ranks(height: int) -> int:
     return room if room >= 5 else 0
 
 
-def _costliest(scene: Scene, width: int, height: int) -> list[Strip]:
-    """Return the costliest hooks in a box, where there is room for one."""
-    return boxed("costliest of all points", slowest(scene, width - 2, height - 2), width, height) * (height >= 5)
-
-
 def _middle(height: int) -> int:
     """Return the rows between the anatomy and the last scalars of a body of medium size."""
     return height - 3 - (5 if height < 26 else 7)
@@ -138,7 +133,8 @@ def _medium(scene: Scene, width: int, height: int) -> list[Strip]:
     if boxed_ranks:
         below = ranks(scene, right, min(scene.state.ranks.world + 3, max(spare if spare >= 5 else 0, middle - 7)))
     else:
-        below = _costliest(scene, right, spare)
+        costly = slowest(scene, right - 2, spare - 2) if spare >= 5 else []  # else there is no room for the box
+        below = boxed("costliest of all points", costly, right, spare) * bool(costly)
     rows = [
         *anatomy_lines(scene, width),
         *single,

@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from subprocess import Popen
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 import tomli
@@ -345,7 +344,7 @@ class Executor:
     def execute(self, numbers: Sequence[int]) -> None:
         """Execute these trials, as far as they are not done; those that were interrupted go on."""
         for signal_ in SIGNALS:
-            signal.signal(signal_, self._hear)
+            signal.signal(signal_, lambda got, _: self.asked.append(got))
         waiting = [number for number in numbers if not self._sweep.trial(number).done]
         active: list[Job] = []
         while active or (waiting and not self.asked):
@@ -354,9 +353,6 @@ class Executor:
                 active += filter(None, [self._begin(self._sweep.trial(waiting.pop(0)), free)])
             time.sleep(PERIOD)
             active = [job for job in active if not self._over(job)]
-
-    def _hear(self, got: int, frame: FrameType | None) -> None:
-        self.asked.append(got)
 
     def _begin(self, trial: Trial, slot: int) -> Job | None:
         """Start the run of a trial, or resume it; None where that fails, or the run is over by now."""
