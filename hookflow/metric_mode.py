@@ -31,7 +31,6 @@ ENDINGS: dict[Mode, tuple[str, ...]] = {
 NEGATED = {"neg", "negative", "minus"}
 """Words that turn a mode round: what is meant then must be said."""
 
-
 _MODES: dict[str, Mode] = {word: mode for mode, words in WORDS.items() for word in words.split()}
 
 

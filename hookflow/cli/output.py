@@ -121,7 +121,6 @@ def with_deltas(cells: Sequence[str], deltas: Sequence[str]) -> tuple[str, ...]:
 SELECTION = "Which hooks, in what order"
 """The panel of `--help` for what changes a pipeline from outside."""
 
-
 Format = Literal["text", "json"]
 """How a command shows what it has found."""
 

@@ -58,7 +58,6 @@ PARENT = "A run (its newest good checkpoint), RUN:CHECKPOINT such as cifar:best,
 FORK_FILE = "The pipeline of the fork; left out, the one that the checkpoint was saved with."
 RESTARTS = "Restart all ranks from the last checkpoint when one fails, up to K times."
 
-
 _dir = "The folder of runs; overrides run.dir."
 RunsDir = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help=_dir)]
 Test = Annotated[bool, typer.Option("--test", help="Run the test after training.")]

@@ -95,7 +95,6 @@ SENSE, SENSE_CALM = 1.0, 10.0
 LISTED = 2.0
 """Seconds between looks through the runs of the folder."""
 
-
 DEFAULTS = Preferences()
 
 

@@ -123,7 +123,6 @@ PLACES = {
 }
 """Units in which the firings of a point are counted, by a part of the point's name."""
 
-
 ROUNDING = 0.01
 """Microseconds by which a span may seem to begin before the one ahead of it has ended."""
 

@@ -82,7 +82,6 @@ SIGNS = (
     ("┌ │ └ ▶", "the hook at ▶ waits for the hooks whose lanes reach it; ├ ┼ join, │ only passes"),
 )
 
-
 Terms = Mapping[str, Sequence[tuple[str, str]]]
 
 

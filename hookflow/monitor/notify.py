@@ -53,7 +53,6 @@ GRACE = 2.0
 APART = 60.0
 """Seconds between two notifications of a new best value, or of warnings; what comes in between is sent as one."""
 
-
 UNHEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 """Signals that have no effect here: they are for the training, whose end is to be sent."""
 

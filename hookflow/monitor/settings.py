@@ -28,7 +28,6 @@ KEYS_ARE = 'a key is a character, or a name such as "f2", "shift+left" or "ctrl+
 FIXED = "answer"
 """The action that is none: the keys that answer questions."""
 
-
 Occasion = Literal["end", "failure", "stall"]
 
 

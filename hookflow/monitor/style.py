@@ -67,7 +67,6 @@ THEMES: Mapping[ThemeName, Theme] = {
     for place, (name, grounds) in enumerate(zip(get_args(ThemeName), GROUNDS, strict=True))
 }
 
-
 INKS = THEMES["dark"].inks
 """For plain lines, on the ground of the user's terminal."""
 

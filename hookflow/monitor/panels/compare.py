@@ -192,7 +192,6 @@ COMPARE = Page(
     head=head,
 )
 
-
 CHANGED = 1.5
 """How many times as long, or as short, a row takes in the last run that is worth a colour."""
 

@@ -144,7 +144,6 @@ def _checkpoint(scene: Scene, saved: Checkpoint) -> list[tuple[str, str]]:
 EVENTS = Page("events", events, move=_move, enter=_open)
 EVENT = Page("event", event)
 
-
 SIGNS = {"epoch": ("┼", "rest"), "metrics": (GLYPHS["metrics"], "val"), "run": ("↻", "command")}
 SIGNS |= {kind: (GLYPHS[kind], kind) for kind in ("checkpoint", "warn", "error")}
 """By kind the sign and its style; later ones stand over earlier ones."""

@@ -141,7 +141,6 @@ def _curve(scene: Scene, name: str, lines: Lines, width: int, height: int) -> li
 
 METRICS = Page("metrics", metrics, move=None, enter=partial(flip, "zoomed"))
 
-
 SMALL_GROUP = 6
 """A group of more metrics is closed at first."""
 

@@ -34,7 +34,6 @@ OPERATORS = "<>=!()\"'"
 ORDERS = ("-begun", "-best", "status", "-duration", "-iters_per_s")
 """The keys to sort by, in turn; "-best" is the best value of the metric."""
 
-
 SEVERAL = 50
 """So many runs that are read at a time are worth a word."""
 
