@@ -50,7 +50,6 @@ PLACES = {place.split(".")[1]: (panel, place) for panel, places in COMMANDS.item
 
 
 def function_of(command: str) -> Callable[..., Any]:
-    """Return the function that a command calls."""
     module, name = PLACES[command][1].split(".")
     result: Callable[..., Any] = getattr(import_module(f"hookflow.cli.{module}"), name)
     return result

@@ -24,7 +24,6 @@ Report = Mapping[str, Any]
 
 
 def as_html(report: Report) -> str:
-    """Draw the report."""
     title = f"{report['name']} {report['id']}: {report['condition']}"
     return page(title, "\n".join(_head(report)), _sections(report), report)
 

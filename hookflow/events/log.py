@@ -177,5 +177,4 @@ class Tail(Generic[Line]):
 
 
 def event_log(path: Path) -> Tail[Record]:
-    """Return a reader of an event log."""
     return Tail(path, read_record)

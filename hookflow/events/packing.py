@@ -60,7 +60,6 @@ def series(record: Scalars) -> Iterator[tuple[str, list[int], list[float]]]:
 
 
 def unpack(record: Scalars) -> list[Row]:
-    """Return the rows of a record."""
     its = stamps(record, record["it"], record.get("steps", 0))
     ms = stamps(record, round(1000 * record["t"]), record.get("ms", 0))
     rows = [Row(at / 1000, it, record["ep"], {}) for at, it in zip(ms, its, strict=True)]

@@ -88,7 +88,6 @@ class Scale:
         return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # the span itself may overflow
 
     def at(self, place: float) -> float:
-        """Return the value at a place."""
         if self.log:
             return float(self.low ** (1 - place) * self.high**place)
         return self.low * (1 - place) + self.high * place

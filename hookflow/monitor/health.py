@@ -174,7 +174,6 @@ class Health:
 
     @property
     def occasion(self) -> Literal["end", "failure", "stall"] | None:
-        """The occasion of a notification."""
         if self.condition == "stalled":
             return "stall"
         return None if not self.over else "failure" if self.bad else "end"

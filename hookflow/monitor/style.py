@@ -178,7 +178,6 @@ def window(count: int, height: int, picked: int) -> slice:
 
 
 def bar(width: int, share: float) -> list[Part]:
-    """Return a bar of progress."""
     done = round(min(max(share, 0.0), 1.0) * width)
     return [("━" * done, "bar"), ("╌" * (width - done), "rest")]
 

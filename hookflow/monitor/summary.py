@@ -144,7 +144,6 @@ def print_summary(run: RunDir, out: TextIO) -> None:
 
 
 def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
-    """Return the lines of the summary."""
     health, ranks, journal = judge(run, state, time.time()), state.ranks, state.journal
     whole = state.run.get("max_epochs")
     epoch = f" epoch {out_of(state.epoch, whole)}," if whole else ""
