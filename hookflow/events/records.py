@@ -396,24 +396,9 @@ class Refused(Stamp):
     """The traceback of the exception; empty where a mistake of the user or a signal was the reason."""
 
 
-Record = (
-    Run
-    | Frame
-    | Scalars
-    | Metrics
-    | Epoch
-    | Checkpoint
-    | Image
-    | Text
-    | Histogram
-    | Trace
-    | Acknowledged
-    | Throttle
-    | Message
-    | Error
-    | End
-    | Refused
-)
+Media = Image | Text | Histogram
+Told = Message | Error | End | Refused
+Record = Run | Frame | Scalars | Metrics | Epoch | Checkpoint | Media | Trace | Acknowledged | Throttle | Told
 
 KINDS = frozenset(get_args(get_type_hints(kind)["k"])[0] for kind in get_args(Record))
 """The kinds of records that this version knows."""

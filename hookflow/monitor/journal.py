@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple, get_args
 
-from hookflow.events.records import Histogram, Image, Text
+from hookflow.events.records import Media
 from hookflow.numbers import many, number
 from hookflow.text import ESCAPE
 
@@ -123,7 +123,6 @@ class Journal:
         return [*takewhile(lambda entry: entry.number >= number, reversed(self._entries))][::-1]
 
 
-Logged = Image | Text | Histogram
 LoggedKind = Literal["image", "text", "histogram"]
 Key = tuple[LoggedKind, str]
 """The kind of a record, and its name."""
@@ -138,7 +137,7 @@ class Shown:
     """An image, a text or a histogram; `number` counts all from 0."""
 
     number: int
-    record: Logged
+    record: Media
 
 
 class Gallery:
@@ -148,7 +147,7 @@ class Gallery:
         self._of: dict[Key, deque[Shown]] = {}
         self._next = 0
 
-    def add(self, record: Logged) -> Shown:
+    def add(self, record: Media) -> Shown:
         shown = Shown(self._next, record)
         self._next += 1
         self._of.setdefault((record["k"], record["name"]), deque(maxlen=KEPT)).append(shown)
@@ -173,7 +172,7 @@ class Gallery:
         return next((shown for held in self._of.values() for shown in held if shown.number == number), None)
 
 
-def extent(record: Logged) -> str:
+def extent(record: Media) -> str:
     """Return how much was logged."""
     match record["k"]:
         case "image":
@@ -183,7 +182,7 @@ def extent(record: Logged) -> str:
     return f"{many(sum(record['counts']))} values"
 
 
-def brief(record: Logged) -> str:
+def brief(record: Media) -> str:
     """Return in a line what was logged."""
     match record["k"]:
         case "image":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple, cast
 
-from hookflow.events.records import PHASES, End, Error, Frame, Message, Record, Run
+from hookflow.events.records import PHASES, End, Error, Frame, Record, Run, Told
 from hookflow.graph.plan import Binding, Plan
 from hookflow.monitor.durations import WINDOW, Beside, Booked, DeviceTimes, Minute, Timing
 from hookflow.monitor.journal import BECAME, Journal, Kind
@@ -144,7 +144,6 @@ The longest time between frames is two seconds.
 REMEMBERED = 1000
 """Messages that are remembered, so that none is shown twice."""
 
-Told = Message | Error | End
 Words = tuple[str, ...]
 
 

@@ -17,7 +17,7 @@ from hookflow.events.records import KINDS, LATE, VERSION
 from hookflow.graph.plan import Plan
 from hookflow.metric_mode import Mode, mode_by_name
 from hookflow.monitor.durations import Histories
-from hookflow.monitor.journal import BECAME, Entry, Gallery, Journal, Kind, Logged, brief
+from hookflow.monitor.journal import BECAME, Entry, Gallery, Journal, Kind, brief
 from hookflow.monitor.ranks import NO_PLAN, NO_RUN, Rank, Ranks
 from hookflow.monitor.series import Best, MetricHistory, Progress, Series, in_order
 from hookflow.numbers import frequency, many, number, one_line, plural, size, span
@@ -363,7 +363,7 @@ class RunState:
         self.ranks.hear_first(record)
         self._prepared.append(self._note(record, record["level"], record["source"], record["text"]))
 
-    def _on_logged(self, record: Logged) -> None:
+    def _on_logged(self, record: records.Media) -> None:
         shown = self.gallery.add(record)
         self.journal.add_shown(record["t"], record["k"], record["hook"], brief(record), record["it"], shown.number)
 
