@@ -7,7 +7,7 @@ import linecache
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from hookflow.text import Excerpt, masked, printable, printable_lines
 
@@ -78,14 +78,7 @@ class Problem:
 
     def to_json(self) -> dict[str, str | int]:
         """Return plain texts and numbers, for an editor: what is not known is 0, or empty."""
-        where = self.where or Where("")
-        return {
-            "source": where.source,
-            "line": where.line,
-            "column": where.column,
-            "message": self.message,
-            "hint": self._hints(),
-        }
+        return {**asdict(self.where or Where("")), "message": self.message, "hint": self._hints()}
 
 
 _COLOURS = ("\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[36m", "\x1b[0m")
