@@ -122,14 +122,8 @@ def application(command: Sequence[str], title: str, door: Door) -> web.Applicati
 
     app = web.Application(middlewares=[web.middleware(guard)])
     app.on_response_prepare.append(add_headers)
-    app.add_routes(
-        [
-            web.get("/", door.enter),
-            web.get(f"/{door.room}/", page),
-            web.get(f"/{door.room}/ws", server.handle_websocket),
-            web.static("/static", server.statics_path),
-        ]
-    )
+    routes = [web.get("/", door.enter), web.get(f"/{door.room}/", page), web.static("/static", server.statics_path)]
+    app.add_routes([*routes, web.get(f"/{door.room}/ws", server.handle_websocket)])
     return app
 
 
