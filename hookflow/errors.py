@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from hookflow.text import Excerpt, masked, printable, printable_lines
 
@@ -87,9 +88,10 @@ _NONE = ("",) * len(_COLOURS)
 
 def _line(where: Where) -> str:
     """Return the line that the user wrote; empty when it cannot be read: it came from elsewhere, or is gone."""
-    with suppress(ValueError):  # a name with a NUL in it
-        linecache.checkcache(where.source)
-        return linecache.getline(where.source, where.line).rstrip() if where.line else ""
+    with suppress(OSError, ValueError):  # there is no working directory any more, or the name has a NUL in it
+        path = str(Path(where.source).absolute())  # a relative one would be looked for in sys.path, too
+        linecache.checkcache(path)
+        return linecache.getline(path, where.line).rstrip() if where.line else ""
     return ""
 
 
