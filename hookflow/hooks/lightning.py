@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from hookflow.errors import Problem, UserError, Where, nearest
@@ -21,11 +21,9 @@ from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.lightning_trainer import Checkpoint, Groups, Trainer
 from hookflow.hooks.mmengine import CHECKPOINT, ByPoint, as_method, has_base, is_adapted, slots_of
 from hookflow.hooks.mmengine_runner import changed, numbers_of
+from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import evaluating, in_mode, is_sharded
 from hookflow.pipeline.registry import missing_package
-
-if TYPE_CHECKING:
-    from hookflow.hooks.run import Run
 
 PREFIX = "lightning:"
 PACKAGES = ("pytorch_lightning", "lightning.pytorch")

@@ -11,16 +11,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.plan import EdgeSpec, Node, Nodes, Phase
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.mmengine_runner import Checkpoint, Runner, changed, numbers, numbers_of, samples
+from hookflow.hooks.run import Run
 from hookflow.pipeline.registry import missing_package
-
-if TYPE_CHECKING:
-    from hookflow.hooks.run import Run
 
 PREFIX = "mmengine:"
 

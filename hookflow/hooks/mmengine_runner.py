@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary, proxy, ref
 
 import tomli
@@ -21,9 +21,7 @@ import tomli
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import Level
 from hookflow.events.rundir import RunDir
-
-if TYPE_CHECKING:
-    from hookflow.hooks.run import Run
+from hookflow.hooks.run import Run
 
 
 def numbers_of(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import FunctionType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import tomli
@@ -21,10 +21,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.base import Hook
 from hookflow.hooks.mmengine import as_method
 from hookflow.hooks.mmengine_runner import numbers, numbers_of
+from hookflow.hooks.run import Run
 from hookflow.pipeline.registry import missing_package
-
-if TYPE_CHECKING:
-    from hookflow.hooks.run import Run
 
 PREFIX = "pointrix:"
 ARGUMENT = "trainner"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -15,11 +15,9 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError
+from hookflow.hooks.run import Run
 from hookflow.pipeline.registry import missing_package
 from hookflow.runner.data.loader_parts import BatchSharding
-
-if TYPE_CHECKING:
-    from hookflow.hooks.run import Run
 
 
 class Gaussians(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -12,9 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hookflow.errors import Problem, UserError
-
-if TYPE_CHECKING:
-    from hookflow.hooks.run import Run
+from hookflow.hooks.run import Run
 
 
 def _precise(logits: Tensor) -> Tensor:

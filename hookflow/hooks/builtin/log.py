@@ -10,17 +10,15 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import of_rank
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import EpochSums, Window, on_device, over_ranks
-
-if TYPE_CHECKING:
-    from hookflow.hooks.run import Run
 
 
 @dataclass(eq=False)

@@ -13,18 +13,16 @@ from copy import copy, deepcopy
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import takewhile
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import is_oom, local, loss_over_ranks
 from hookflow.numbers import number
 from hookflow.pipeline.values import Unit, parse_amount
-
-if TYPE_CHECKING:
-    from hookflow.hooks.run import Run
 
 Value = TypeVar("Value")
 

@@ -9,20 +9,18 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.metrics import latest
+from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import is_sharded, loss_over_ranks
 from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
 from hookflow.numbers import counted, number
 from hookflow.pipeline.values import parse_amount
-
-if TYPE_CHECKING:
-    from hookflow.hooks.run import Run
 
 
 @dataclass(eq=False)
