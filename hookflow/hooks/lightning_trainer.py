@@ -129,9 +129,7 @@ class FitLoop:
             val_loop=SimpleNamespace(_has_run=bool(run.metrics)),
         )
 
-    @property
-    def total_batch_idx(self) -> int:
-        return self._trainer.run.iter - 1
+    total_batch_idx = property(lambda self: self._trainer.run.iter - 1)
 
     def _should_accumulate(self) -> bool:
         groups = self._trainer.groups
@@ -199,9 +197,7 @@ class Trainer:
     def at(self, point: str) -> None:
         self.point = point
 
-    @property
-    def _stage(self) -> str:
-        return next((name for key, name in STAGES.items() if f"_{key}" in self.point), "train")
+    _stage = property(lambda self: next((name for key, name in STAGES.items() if f"_{key}" in self.point), "train"))
 
     @property
     def state(self) -> Any:
@@ -233,13 +229,8 @@ class Trainer:
         self.run.model.load_state_dict(state)
         return self.run.model.state_dict()
 
-    @property
-    def current_epoch(self) -> int:
-        return self.run.epoch - self.epoch_is_over + self.more_epochs
-
-    @property
-    def global_step(self) -> int:
-        return self.groups.steps(self.run.iter) if self.groups else self.run.iter
+    current_epoch = property(lambda self: self.run.epoch - self.epoch_is_over + self.more_epochs)
+    global_step = property(lambda self: self.groups.steps(self.run.iter) if self.groups else self.run.iter)
 
     @property
     def accumulate_grad_batches(self) -> int:
@@ -269,10 +260,7 @@ class Trainer:
     train_dataloader = property(lambda self: self.run.data["train"].loader)
     val_dataloaders = property(lambda self: self.run.data["val"].loader)
     enable_validation = property(lambda self: "val" in self.run.data)
-
-    @property
-    def num_val_batches(self) -> list[int]:
-        return [len(self.run.data["val"])] if self.enable_validation else []
+    num_val_batches = property(lambda self: [len(self.run.data["val"])] if self.enable_validation else [])
 
     @property
     def should_stop(self) -> bool:

@@ -151,9 +151,7 @@ class DataLoader:
         with torch.random.fork_rng([run.device] if run.device.type == "cuda" else []):
             yield from self._source.epoch(run.epoch if self._split == "train" else 0)
 
-    @property
-    def persistent_workers(self) -> bool:
-        return getattr(self._source, "workers", 0) > 0
+    persistent_workers = property(lambda self: getattr(self._source, "workers", 0) > 0)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """End the workers where a hook sets `_iterator` to None: the next epoch's get the dataset as it is now."""
@@ -197,9 +195,7 @@ class Loop:
         """The facts about the dataset that the split's evaluator has."""
         return SimpleNamespace(dataset_meta=getattr(self.dataloader.dataset, "metainfo", None))
 
-    @property
-    def total_length(self) -> int:
-        return len(self.dataloader)
+    total_length = property(lambda self: len(self.dataloader))
 
     @property
     def stop_training(self) -> bool:
@@ -308,9 +304,7 @@ class Runner:
     def itself(self) -> Runner:
         return self
 
-    @property
-    def by_iterations(self) -> bool:
-        return self.run.max_epochs is None
+    by_iterations = property(lambda self: self.run.max_epochs is None)
 
     def _instances(self) -> tuple[Any, Any]:
         """Make what MMEngine finds by the name of the run, or as the current one: the message hub and the logger."""
@@ -364,17 +358,9 @@ class Runner:
             return self._epoch
         return 0 if self.by_iterations else self.run.epoch - (self.stage == "after_train_epoch")
 
-    @property
-    def max_iters(self) -> int:
-        return self.run.max_iters
-
-    @property
-    def max_epochs(self) -> int:
-        return self.run.max_epochs or 1
-
-    @property
-    def _resume(self) -> bool:
-        return self.resumes
+    max_iters = property(lambda self: self.run.max_iters)
+    max_epochs = property(lambda self: self.run.max_epochs or 1)
+    _resume = property(lambda self: self.resumes)
 
     def dataloader(self, split: str) -> DataLoader:
         if split not in self._loaders:
@@ -406,9 +392,7 @@ class Runner:
 
         return Config(tomli.loads(RunDir(self.run.dir).pipeline.read_text("utf-8")))
 
-    @property
-    def seed(self) -> int:
-        return int(self.cfg.run.seed)
+    seed = property(lambda self: int(self.cfg.run.seed))
 
     def hub_state(self) -> dict[str, Any]:
         """Return what the message hub resumes: scalars, float64 and int64 (count,), and information.

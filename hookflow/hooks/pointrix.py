@@ -163,17 +163,9 @@ class Trainner:
         elif point == "after_val":
             self.metric_dict = dict(self.run.metrics)
 
-    @property
-    def global_step(self) -> int:
-        return self.run.iter + self._begins
-
-    @property
-    def optimizer(self) -> Any:
-        return self.run.optimizer
-
-    @property
-    def val_dataset_size(self) -> int:
-        return len(self.run.data["val"])
+    global_step = property(lambda self: self.run.iter + self._begins)
+    optimizer = property(lambda self: self.run.optimizer)
+    val_dataset_size = property(lambda self: len(self.run.data["val"]))
 
     @cached_property
     def cfg(self) -> Any:
