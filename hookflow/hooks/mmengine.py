@@ -13,7 +13,7 @@ from dataclasses import replace
 from inspect import Parameter, Signature
 from typing import Any, ClassVar
 
-from hookflow.errors import Problem, UserError, Where
+from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.plan import EdgeSpec, Node, Nodes, Phase
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.mmengine_runner import Checkpoint, Runner, changed, numbers, numbers_of, samples
@@ -111,8 +111,6 @@ def _is_base(kind: type) -> bool:
 
 def find(use: str, where: Where | None) -> type:
     """Return the hook of MMEngine's registry that `use` names. Raises UserError where there is none."""
-    from hookflow.errors import nearest
-
     if problem := missing_package(f'use = "{use}"', "mmengine", "mmengine", where):
         raise UserError(problem)
     import mmengine.hooks

@@ -54,9 +54,9 @@ def without_weights(make: Callable[[], Any], say: Callable[..., None]) -> Any:
     handle = register_module_parameter_registration_hook(empty)
     try:
         model = make()
-        if not (
-            kept := [name for module in model.modules() for name, value in vars(module).items() if _is_meta(value)]
-        ):
+        held = (pair for module in model.modules() for pair in vars(module).items())
+        kept = [name for name, value in held if isinstance(value, Tensor) and value.is_meta]
+        if not kept:
             return model
         why = f"it keeps {kept[0]}"
     except Exception as error:  # one of the model's own comes again below
@@ -65,10 +65,6 @@ def without_weights(make: Callable[[], Any], say: Callable[..., None]) -> Any:
         handle.remove()
     say(f"the whole model is built on this rank, which takes its memory: it computes with its parameters ({why})")
     return make()
-
-
-def _is_meta(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_meta
 
 
 def _replace(tensor: Tensor, other: Tensor) -> None:
