@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.keys import ACTIONS, OF_PAGES, press
 from hookflow.monitor.prompt import candidates
-from hookflow.monitor.view import Notice, Prompt, Scene
+from hookflow.monitor.view import Notice, Prompt, Scene, View
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At
 from tests.monitor.test_keys import shown, visit
@@ -171,9 +172,7 @@ def test_every_action_of_the_page_is_offered_and_can_be_called(scene: At, replay
     assert [*offered(at)][: len(expected)] == expected
     assert {*offered(at)} >= COMMANDS.keys()
     for name in expected:
-        fresh = scene(world=2, late={})
-        fresh.replay, fresh.view.page = replay, page
-        answer = typed(fresh, name, "enter")
+        answer = typed(replace(at, view=View(page=page)), name, "enter")
         assert not isinstance(answer, Notice) or "there is no action" not in answer.text
 
 
