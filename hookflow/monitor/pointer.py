@@ -47,6 +47,8 @@ class Box(NamedTuple):
 
 def _cells(strip: Strip) -> list[str]:
     """Return what each cell shows; the second cell of a wide character shows nothing."""
+    if strip.cell_length == len(strip.text):  # no character is wide
+        return [*strip.text]
     return [cell for character in strip.text for cell in [character, ""][: max(cell_len(character), 1)]]
 
 
