@@ -155,7 +155,8 @@ class EnvInfo(Hook):
         from importlib.metadata import distributions
 
         code, there = git(Path.cwd()), machine()
-        packages = {each.name: each.version for each in sorted(distributions(), key=lambda each: each.name.lower())}
+        facts = [each.metadata for each in distributions()]  # each look at it parses a file
+        packages = {each["Name"]: each["Version"] for each in sorted(facts, key=lambda each: each["Name"].lower())}
         result = {"git": code, **there, "packages": packages}
         (run.dir / "environment.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
         dirty = f", {len(code['dirty'])} files differ from it" if code and code["dirty"] else ""
