@@ -89,6 +89,7 @@ class Terminal:
             data = os.read(self._master, 1 << 16)
             self.output += data
             self._stream.feed(data)
+            patience = 0  # what is there, and not what comes for as long as something comes
 
     def hang_up(self) -> None:
         """Take the terminal away from the child."""
