@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import pickle
 import time
@@ -12,6 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import textual.app
+import textual.pilot
 
 from hookflow.events.now import NOWHERE
 from hookflow.events.rundir import RunDir
@@ -24,6 +27,16 @@ from tests.monitor.fake_run import make
 
 MACHINE = Machine(38.0, 3.1, 22.0, 2.8, (Gpu(0, 93, 12 * 2**30, 80 * 2**30, 61, 412.0),))
 At = Callable[..., Scene]
+
+
+async def _nothing_is_ready(*seconds: float) -> None:
+    """Wait until every task of the loop waits, too: Textual's own looks at the clock, 20 ms at a time."""
+    await asyncio.sleep(0)
+    while asyncio.get_running_loop()._ready:  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+
+
+textual.app.wait_for_idle = textual.pilot.wait_for_idle = _nothing_is_ready  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)
