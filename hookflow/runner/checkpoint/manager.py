@@ -25,7 +25,7 @@ from hookflow.events.rundir import RunDir, sync_run
 from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.tensors import is_sharded, local
 from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
-from hookflow.runner.checkpoint.shards import PLAIN, Shards, mapped, naming_unreadable, sharded_as
+from hookflow.runner.checkpoint.shards import Shards, mapped, naming_unreadable, sharded_as
 from hookflow.runner.checkpoint.snapshot import Frozen, Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
 from hookflow.runner.distributed.parallel import full_state
@@ -138,7 +138,7 @@ class HostCopy:
 
         def copied(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
-                return value if type(value) in PLAIN else copy.deepcopy(value)
+                return copy.deepcopy(value)
             if is_sharded(value):
                 return sharded_as(value, copied(local(value)), self._mesh)
             if value.layout != torch.strided:

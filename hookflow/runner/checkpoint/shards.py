@@ -28,10 +28,12 @@ PLAIN = (type(None), bool, int, float, str, bytes)
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the same dicts, lists and tuples, with `change` of every leaf.
+    """Return the same dicts, lists and tuples, with `change` of every leaf that is no plain value.
 
     A `state_dict` carries versions beside its entries; they are copied with it.
     """
+    if type(value) in PLAIN:  # most leaves of a small state
+        return value
     if type(value) is dict:
         return {key: mapped(item, change) for key, item in value.items()}
     if type(value) is OrderedDict:

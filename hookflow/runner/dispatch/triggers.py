@@ -94,7 +94,7 @@ class Trigger:
             self.next = count
 
     def state_dict(self) -> dict[str, Any]:
-        every = self._scheduled().every
+        every = (self._schedule or self._scheduled()).every
         return {"last": self._last, "visits": self._visits, "every": list(astuple(every)) if every else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
