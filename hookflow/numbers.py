@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 BOUNDS = (0.1, 1.0, 10.0, 100.0, 1000.0)
-"""From each on, a number has a decimal less."""
+DECIMALS = tuple(f"{{:.{5 - count}f}}".format for count in range(len(BOUNDS) + 1))
+"""From each bound on, a number has a decimal less."""
 
 
 def number(value: float) -> str:
@@ -21,7 +22,7 @@ def number(value: float) -> str:
     if value == 0:
         return "0"
     if 1e-3 <= (size := abs(value)) < 1e5:
-        return f"{value:.{5 - bisect(BOUNDS, size)}f}"
+        return DECIMALS[bisect(BOUNDS, size)](value)
     return f"{value:.2g}"
 
 

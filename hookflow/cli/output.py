@@ -96,7 +96,8 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "", width: int | None =
     *cells, last = (column if "".join(column).isprintable() else [*map(printable, column)] for column in whole)
     padded = [map(str.ljust, column, repeat(max(map(len, column)))) for column in cells]  # there may be 10,000 rows
     if width is None:
-        return [(indent + "  ".join(row)).rstrip() for row in zip(*padded, last, strict=True)]
+        joined = map("  ".join, zip(*padded, last, strict=True))
+        return [*map(str.rstrip, (f"{indent}{line}" for line in joined) if indent else joined)]
     lines = []
     for *row, text in zip(*padded, last, strict=True):
         head = indent + "".join(f"{cell}  " for cell in row)

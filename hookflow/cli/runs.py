@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -140,6 +139,8 @@ def table(
 
 def _means(rows: Sequence[Row]) -> Iterator[str]:
     """Yield how many runs there are, and of each best metric the mean and the standard deviation."""
+    from statistics import fmean, pstdev
+
     yield counted(len(rows), "run")
     for metric in dict.fromkeys(row.values["metric"] for row in rows):
         if values := [value for row in rows if metric and (value := row.values.get(f"best.{metric}")) is not None]:

@@ -12,11 +12,11 @@ import os
 import signal
 from pathlib import Path
 
-import psutil
-
 
 def started_at(pid: int) -> float | None:
     """Return when the process of a pid has started, by the system's clock; None where none lives."""
+    import psutil  # takes as long as to list 1,000 runs, which need it seldom
+
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
@@ -84,6 +84,8 @@ def holds(pid: int, folder: Path) -> bool:
 
     Raises psutil.Error where the process is gone or another user's.
     """
+    import psutil
+
     for file in psutil.Process(pid).open_files():
         with contextlib.suppress(OSError):
             if Path(file.path).samefile(folder / NAME):

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import re
-import secrets
 import shutil
 import signal
 import socket
@@ -17,8 +16,6 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-
-import psutil
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import readable
@@ -151,7 +148,7 @@ class RunDir:
         """Create `root/name/<date>-<time>-<four hex digits>/`, readable by its owner alone, and return it."""
         (root / name).mkdir(parents=True, exist_ok=True)
         while True:
-            path = root / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+            path = root / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
             with contextlib.suppress(FileExistsError):  # a run of the same second has drawn the same digits
                 path.mkdir(0o700)
                 return cls(path)
@@ -198,6 +195,8 @@ class RunDir:
 
     def sign_process(self, pid: int | None = None) -> None:
         """Note the process that trains: its pid, its start time (pids are used again) and its host."""
+        import psutil
+
         process = psutil.Process(pid)
         started, host = process.create_time(), socket.gethostname()
         self.sign(pid=process.pid, process_started=started, host=host, training_ended=None)

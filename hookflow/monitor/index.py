@@ -128,10 +128,12 @@ def stated(rows: Iterable[Row], key: str) -> list[Any]:
     """Return the value of a key of their pipelines for each of these rows: quickly, as there may be 10,000."""
     begin, at = _begin(key), -1
     known, result = {"\n": None}, []  # with that a text begins that is not damaged
+    size = len(begin)
     for row in rows:
         text = row.written
-        at = at if text.startswith(begin, at) else text.find(begin)  # most have it in the same place
-        value = text[at + len(begin) : text.find("\n", at + 1)] if at >= 0 else text[:1]
+        if not text.startswith(begin, at):  # most have it in the same place
+            at = text.find(begin)
+        value = text[at + size : text.find("\n", at + 1)] if at >= 0 else text[:1]
         if value not in known:
             try:
                 known[value] = read_json(value, nan=True)
@@ -147,6 +149,7 @@ class Index:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._folder = str(root)
         self.unreadable: list[str] = []
         """The entries of the folder that cannot be read, in words."""
         self._rows: dict[str, Row] | None = None
@@ -160,8 +163,8 @@ class Index:
         """
         known = self._load() if self._rows is None else self._rows
         unreadable: list[str] = []
-        prefix = len(str(self.root)) + 1
-        every = run_paths(self.root, unreadable.append, {f"{self.root}/{path}" for path in known})
+        prefix = len(self._folder) + 1
+        every = run_paths(self.root, unreadable.append, {f"{self._folder}/{path}" for path in known})
         paths = [path[prefix:] for path in every]
         signatures = {path: self._signature(path, known.get(path)) for path in paths}
         stale = [
@@ -186,9 +189,9 @@ class Index:
 
         The time of the folder is enough for a run that has ended: a process that resumes it replaces a file there.
         """
-        folder, result = f"{self.root}/{path}", ""
+        folder, result = f"{self._folder}/{path}", ""
         try:  # `os.stat` of a string is several times as quick as `Path.stat`
-            result = f"{os.stat(folder).st_mtime_ns}"  # noqa: PTH116
+            result = str(os.stat(folder).st_mtime_ns)  # noqa: PTH116
             if row and row.values["status"] in ENDED and row.signature.startswith(f"{result} "):
                 return row.signature
             log = os.stat(f"{folder}/events.jsonl")  # noqa: PTH116
@@ -305,7 +308,8 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _begun(row: Row) -> tuple[str, float, str]:
-    return row.id[:15].replace("-", ""), row.values["begun"], row.id
+    id_ = row.values["id"]
+    return id_[:15].replace("-", ""), row.values["begun"], id_
 
 
 def _values(run: RunDir, seen: Overview, metric: str) -> dict[str, Any]:

@@ -8,9 +8,9 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from html import escape
 from itertools import chain
 from operator import itemgetter
+from types import NoneType
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, nearest
@@ -125,8 +125,8 @@ def by_descent(rows: Sequence[Row]) -> list[tuple[int, Row]]:
 def differing(rows: Sequence[Row]) -> list[str]:
     """Return the keys of the pipelines in which these runs differ; of a hook that some of them lack, the first one."""
     different, first = set[str](), {*rows[0].written.split("\n")} if rows else set[str]()
-    for text in {row.written for row in rows}:  # by lines of text, in C: there may be 10,000 rows
-        different |= first.symmetric_difference(text.split("\n"))
+    for row in rows:  # by lines of text, in C: there may be 10,000 rows
+        different |= first.symmetric_difference(row.written.split("\n"))
     names = {json.loads(key) for key in {match[0] for match in map(KEY.match, different) if match}}
     keys = dict[str, None]()
     for row in rows:
@@ -182,9 +182,6 @@ def cell(row: Row, key: str, now: float) -> str:
 def column(rows: Sequence[Row], key: str, now: float) -> list[str]:
     """Return the cells of several runs: quickly, as there may be 10,000."""
     values: list[Any] = [row.values.get(key) for row in rows]
-    if None in values:
-        pairs = zip(values, stated(rows, key), strict=True)
-        values = [other if value is None else value for value, other in pairs]
     each = zip(rows, values, strict=True)
     match key:
         case "status":
@@ -198,21 +195,28 @@ def column(rows: Sequence[Row], key: str, now: float) -> list[str]:
             return ["-" if value is None else f"{age(now - value)} ago" for value in values]
         case "duration":
             return [*map(span, values)]
-    return [value or "-" if type(value) is str else _text(value, key in row.values) for row, value in each]
+    texts = _texts(values, number)
+    if None not in values:
+        return texts
+    of_pipelines = _texts(stated(rows, key), lambda value: min(str(value), number(value), key=len))
+    return [other if value is None else text for value, text, other in zip(values, texts, of_pipelines, strict=True)]
 
 
-def _text(value: Any, measured: bool) -> str:
-    if isinstance(value, float):
-        return number(value) if measured else min(str(value), number(value), key=len)
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
-    return "-" if value is None else str(value)
+def _texts(values: Iterable[Any], write_float: Callable[[float], str]) -> list[str]:
+    write: dict[type, Callable[[Any], str]] = {
+        float: write_float,
+        bool: lambda value: str(value).lower(),
+        list: lambda value: ", ".join(map(str, value)) or "-",
+        str: lambda value: value or "-",
+        NoneType: lambda value: "-",
+    }
+    return [write.get(type(value), str)(value) for value in values]
 
 
 def html_table(rows: Sequence[Row]) -> str:
     """Return the runs as a table of HTML, with the curve of each one's metric."""
+    from html import escape
+
     keys, now = default_columns(rows, differing(rows)), time.time()
     cells = [map(escape, column(rows, key, now)) for key in keys]
     return html_of([*headings(keys), "curve"], zip(*cells, (curve_svg(row.curve) for row in rows), strict=True))
@@ -220,6 +224,8 @@ def html_table(rows: Sequence[Row]) -> str:
 
 def html_of(names: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     """Return a table of HTML with these headings; its cells are HTML."""
+    from html import escape
+
     heads = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join(f"<tr>{''.join(f'<td>{each}</td>' for each in line)}</tr>" for line in lines)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"

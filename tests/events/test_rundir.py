@@ -66,7 +66,7 @@ def test_runs_that_begin_in_one_second_have_directories_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = iter(["c5f6", "c5f6", "c5f6", "0a1b"])
-    monkeypatch.setattr("hookflow.events.rundir.secrets.token_hex", lambda length: next(drawn))
+    monkeypatch.setattr("hookflow.events.rundir.os.urandom", lambda length: bytes.fromhex(next(drawn)))
     monkeypatch.setattr("hookflow.events.rundir.time.strftime", lambda form: "20261122-212129")
     names = [RunDir.create(tmp_path, "toy").path.name for _ in range(2)]
     assert names == ["20261122-212129-c5f6", "20261122-212129-0a1b"]
