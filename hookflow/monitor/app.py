@@ -14,6 +14,7 @@ from itertools import groupby, takewhile
 from rich.segment import Segment
 from textual import events
 from textual.app import ComposeResult
+from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.timer import Timer
@@ -62,11 +63,18 @@ class Canvas(Widget):
         if len(before) != len(rows):
             self.refresh()
             return
+        different: list[Region] = []
         for y, (old, new) in enumerate(zip(before, rows, strict=True)):
             if new != old:  # only what differs is painted, to the segment
                 start = _common(new, old)
                 end = new.cell_length - _common(reversed(list(new)), reversed(list(old)))
-                self.refresh(Region(start, y, end - start, 1))
+                different.append(Region(start, y, end - start, 1))
+        if different:
+            self.refresh(*different)
+
+    def get_line_filters(self) -> list[LineFilter]:
+        """Return the filters of a row without the one that converts ANSI colours: the themes have none."""
+        return [each for each in super().get_line_filters() if not isinstance(each, ANSIToTruecolor)]
 
     def render_line(self, y: int) -> Strip:
         return self._rows[y] if y < len(self._rows) else row(self.size.width)

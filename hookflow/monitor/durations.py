@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate, islice, pairwise
+from itertools import islice, pairwise
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
@@ -320,7 +320,7 @@ class History:
     def __init__(self, it: int = 0) -> None:
         self._it = it  # where the newest entry ends, and the next one begins
         self._stride = 1  # iterations of a bucket
-        self._counts, self._totals = array("d"), array("d")
+        self._fired, self._spent = array("d", [0.0]), array("d", [0.0])  # summed up to the end of each bucket
 
     def add(self, it: int, count: int, total: int) -> None:
         """Add what has fired since the last entry, up to iteration `it`, and its ns; without a firing nothing."""
@@ -329,40 +329,35 @@ class History:
         while (last := it // self._stride) >= self.LIMIT:
             self._merge()
         first = max(min((self._it + 1) // self._stride, last), 0)
-        if first == last < len(self._counts):  # as a rule
-            self._it = it
-            self._counts[last] += count
-            self._totals[last] += total
+        self._it = it
+        if first == last == len(self._fired) - 2:  # as a rule
+            self._fired[-1] += count
+            self._spent[-1] += total
             return
         share = last - first + 1
         if count < share:  # it has not fired in each of them
             first, share = last, 1
-        self._it = it
-        if (missing := last + 1 - len(self._counts)) > 0:
-            self._counts.extend([0.0] * missing)
-            self._totals.extend([0.0] * missing)
-        for at in range(first, last + 1):
-            self._counts[at] += count / share
-            self._totals[at] += total / share
+        for column, added in ((self._fired, count), (self._spent, total)):
+            column.extend([column[-1]] * (last + 2 - len(column)))
+            for at in range(first, len(column) - 1):
+                column[at + 1] += added * min(at - first + 1, share) / share
 
     def _merge(self) -> None:
         self._stride *= 2
-        for column in (self._counts, self._totals):
-            column.extend([0.0] * (len(column) % 2))
-        self._counts = array("d", map(sum, zip(self._counts[::2], self._counts[1::2], strict=True)))
-        self._totals = array("d", map(sum, zip(self._totals[::2], self._totals[1::2], strict=True)))
+        for column in (self._fired, self._spent):
+            column.extend(column[-1:] * (len(column) % 2 == 0))
+            del column[1::2]
 
     def forget_after(self, it: int) -> None:
         """Drop what lies beyond an iteration: a resumed run walks that stretch again."""
         self._it = min(self._it, it)
-        for column in (self._counts, self._totals):
-            del column[it // self._stride + 1 :]
+        for column in (self._fired, self._spent):
+            del column[it // self._stride + 2 :]
 
     def means(self, last: float, count: int) -> list[float | None]:
         """Return the mean ns in `count` equal parts of the iterations up to `last`; None where nothing has fired."""
-        fired = [0.0, *accumulate(self._counts)]
-        spent = [0.0, *accumulate(self._totals)]
-        parts = _parts(last, count, self._stride, len(self._counts))
+        fired, spent = self._fired, self._spent
+        parts = _parts(last, count, self._stride, len(fired) - 1)
         return [(spent[to] - spent[at]) / n if (n := fired[to] - fired[at]) else None for at, to in parts]
 
 

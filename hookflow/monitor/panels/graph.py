@@ -79,8 +79,8 @@ class Table:
 
 def heights(means: Sequence[float | None]) -> str:
     """Return the means as a row of bars, of which three eighths are as usual."""
-    scale, most = 3 / (usual(means) or 1.0), len(SPARKS)
-    return "".join([" " if mean is None else SPARKS[min(max(round(mean * scale), 1), most) - 1] for mean in means])
+    scale, bars = 3 / (usual(means) or 1.0), SPARKS[0] + SPARKS
+    return "".join([" " if mean is None else bars[min(round(mean * scale), 8)] for mean in means])
 
 
 def shown_rows(scene: Scene, lanes: int) -> list[Row]:
