@@ -104,7 +104,8 @@ def stand_in(file: Path, name: str) -> Callable[..., Any] | None:
                 case ast.FunctionDef(decorator_list=[], args=arguments), _:
                     return type(name, (), {"__signature__": inspect.Signature(_parameters(arguments)[1:])})
                 case None, [ast.Name(id=base)]:
-                    return stand_in(file, base)
+                    inherited = stand_in(file, base)
+                    return inherited if isinstance(inherited, type) else None  # typing.NamedTuple is a function
         case [ast.ImportFrom(module=module, level=level, names=aliases)]:
             original = next(alias.name for alias in aliases if name == (alias.asname or alias.name))
             if level == 0:

@@ -1,3 +1,6 @@
+from typing import NamedTuple
+
+
 class Print:
     def after_train_itr(self, run):
         print(run.iter)
@@ -60,3 +63,8 @@ class Wide(Narrow):
 
 def weighted(run, batch, scale, *, weight=1.0):
     pass
+
+
+class Pairs(NamedTuple):
+    left: int
+    right: int
