@@ -406,6 +406,8 @@ class MonitorApp(Terminal):
                 self._view.open(RERUN.name)
             case "rerun":
                 with self.telling("cannot start a rerun"):
+                    if self._rerun:
+                        self._rerun.remove()
                     self._rerun = Rerun(self._dir, self._view.metrics.at or self.state.it)
                     self._view.open(RERUN.name)
             case "list runs":

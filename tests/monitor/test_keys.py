@@ -31,6 +31,7 @@ from hookflow.monitor.feed import Live
 from hookflow.monitor.health import Health
 from hookflow.monitor.keys import ACTIONS, EVERY, OF_PAGES, PAGES, footer_keys, press, spelled
 from hookflow.monitor.layout import visible
+from hookflow.monitor.panels import rerun
 from hookflow.monitor.terminal import Outcome
 from hookflow.monitor.view import Action, Line, Notice, Scene
 from hookflow.runner.distributed.failures import append_record
@@ -335,6 +336,25 @@ def test_commands_are_sent_and_shown_until_they_are_answered(going: RunDir) -> N
     append(going, [{"k": "frame", **FRAME, "t": time.time(), "it": 600, "ep": 6, "stage": "paused"}])
     walk(going, ("p", "resume requested"))
     assert commands(going) == ["checkpoint", "pause", "stop", "resume"]
+
+
+def test_a_rerun_takes_the_place_of_the_one_before(
+    going: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makes_a_folder = ["timeit", "-n", "1", "-r", "1", "import tempfile; tempfile.mkdtemp(prefix='made-')"]
+    monkeypatch.setattr(rerun, "as_typed", lambda *_: makes_a_folder)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        for _ in range(2):
+            app._do("rerun")
+            while not app._rerun or not app._rerun.over:
+                await pilot.pause(0.05)
+        await until_shown(app, pilot, "done: every number")
+        (folder,) = tmp_path.glob("hookflow-rerun-*")
+        assert {path.name[:5] for path in folder.iterdir()} == {"made-", "outpu"}
+
+    visit(going, what)
 
 
 ASKING = {"V": "validate", "S": "step", "x": "off ema", "t t": "trace", "p": "pause", "c": "checkpoint"}

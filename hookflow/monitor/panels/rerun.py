@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,23 +34,35 @@ def as_typed(run: str, it: int) -> list[str]:
 
 
 class Rerun:
-    """A rerun in a process and session of its own, which goes on where the dashboard is left; it prints to a file."""
+    """A rerun in a process and session of its own, which goes on where the dashboard is left; it prints to a file.
+
+    That file and the directory of the rerun are in a temporary folder, which stays until `remove`.
+    """
 
     def __init__(self, run: RunDir, it: int) -> None:
         self.it = it
         self._command = as_typed(str(run.path), it)
-        descriptor, path = tempfile.mkstemp(prefix="hookflow-rerun-", suffix=".txt")
-        command = [sys.executable, "-m", *self._command]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=descriptor, stderr=descriptor, start_new_session=True
-        )
-        os.close(descriptor)
-        self._path, self._began, self._took = path, time.monotonic(), 0.0
-        self._output, self._printed = Output(Path(path)), list[str]()
+        self._folder = tempfile.mkdtemp(prefix="hookflow-rerun-")
+        self._path = Path(self._folder, "output.txt")
+        with self._path.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *self._command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env={**os.environ, "TMPDIR": self._folder},
+            )
+        self._began, self._took = time.monotonic(), 0.0
+        self._output, self._printed = Output(self._path), list[str]()
 
     @property
     def over(self) -> bool:
         return self._process.poll() is not None
+
+    def remove(self) -> None:
+        """Remove the folder of a rerun that is over."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def report(self) -> list[tuple[str, str]]:
         """Return what it is, what it has printed so far, and how it ended: lines, each with a style."""
