@@ -92,6 +92,7 @@ class Resize(Hook):
     Small images at first make iterations cheap; the network must accept any size, as with global pooling. The factor
     depends on the iteration alone, so a resume needs no state. Images are the first part of a batch, (examples,
     channels, …). They are interpolated bilinearly, with antialiasing; volumes and series linearly, without.
+    Other batches are refused in the first iteration, since none is fetched before it; a dry run has one, too.
     Evaluations see the images as they are. Source: Howard's fast.ai courses, and Tan and Le, "EfficientNetV2" (2021).
     """
 
