@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -39,6 +40,9 @@ BUILT_IN = [
     'task={use="../own_tasks.py:spikes", args={at=[7]}}',
     'hooks.empty={use="empty_cache"}',
     'hooks.export={use="export"}',
+    'hooks.predict={use="predict", args={outputs=["target"]}}',
+    'data.test={use="./clouds.py:Clouds", args={examples=22, seed=8}, loader={batch_size=8}}',
+    "run.test=true",
 ]
 
 
@@ -69,6 +73,8 @@ def test_built_in_hooks_record_what_they_do_in_one_process(
     expected: Any = final_state(together)["model"]
     assert all(torch.equal(tensor, expected[name]) for name, tensor in torch.load(path, weights_only=True).items())
     assert len(list((together.path / "profile").iterdir())) == 1
+    predicted = [np.load(path)["target"] for path in together.path.glob("predictions*")]
+    assert [*map(len, predicted)] == [11, 11]
 
 
 def test_weights_and_metrics_are_those_of_one_process(train_both: TrainBoth) -> None:

@@ -33,6 +33,7 @@ class StandIn(SimpleNamespace):
                 "iters_per_epoch": 5,
                 "world": 1,
                 "rank": 0,
+                "repeats": False,
                 "data": {},
                 "task": None,
                 **other,

@@ -96,8 +96,9 @@ class Predict(Hook):
     """Writes outputs of the task for every example of the test data to a file in the run directory.
 
     Each output is a tensor with a row for each example of the batch. A name that the outputs lack may be a key of the
-    batch, such as the ids of the examples. Each rank writes the rows of its own shard:
-    `predictions.rank1.npz`. Predictions of a checkpoint for data without targets: `hookflow predict`.
+    batch, such as the ids of the examples. Each rank writes the rows of its own shard, `predictions.rank1.npz`; of
+    ranks that split layers among them, the first does. Predictions of a checkpoint for data without targets:
+    `hookflow predict`.
     """
 
     reads: ClassVar[Slots] = {"after_test_iter": ("batch", "outputs")}
@@ -117,10 +118,11 @@ class Predict(Hook):
         there = {**batch, **outputs} if isinstance(batch, Mapping) else outputs
         self.rows.add({name: output(there, name, "predict") for name in self.outputs})
 
-    def after_test_epoch(self, run: Run) -> None:
-        path = of_rank(run.dir / self.file, run.rank)
-        WRITERS[path.suffix](path, self.rows.all())
-        run.say(f"predictions are in {path.name}")
+    def after_test_epoch(self, run: Any) -> None:  # `repeats` is not of the public protocol
+        if not run.repeats:
+            path = of_rank(run.dir / self.file, run.rank)
+            WRITERS[path.suffix](path, self.rows.all())
+            run.say(f"predictions are in {path.name}")
         self.before_test_epoch()
 
 

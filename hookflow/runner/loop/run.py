@@ -73,6 +73,8 @@ class Run(_Reports):
         self.hooks: Mapping[str, Any] = parts.hooks
         self.device, self.precision, self.dir = parts.device, parts.precision, context.folder
         self.rank, self.world, self.is_temporary = parts.ranks.rank, parts.ranks.world, False
+        self.repeats = parts.ranks.rank % (parts.ranks.world // parts.data_ranks.world) > 0
+        """Whether the rank before has the same share of each batch."""
         self._compiled, self._trains, self._strategy = parts.section.compile, parts.trains, parts.strategy
         self._shares = parts.data_ranks.world
         self._state, self._requests, self._module_hooks = context.state, context.requests, context.module_hooks
@@ -251,7 +253,8 @@ def _keeps_its_promise(run: Run) -> Promised:
 
 COPIED = (
     *("iter", "epoch", "batch_idx", "batch_size", "max_iters", "max_epochs", "iters_per_epoch", "stage", "split"),
-    *("metrics", "train_seconds", "device", "precision", "rank", "world", "dir", "is_temporary", "is_predicting"),
+    *("metrics", "train_seconds", "device", "precision", "rank", "world", "repeats"),
+    *("dir", "is_temporary", "is_predicting"),
 )
 
 
