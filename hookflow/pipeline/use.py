@@ -267,7 +267,7 @@ def objects_in_use(objects: Objects) -> Iterator[None]:
 
 
 _imported: dict[str, Path] = {}
-"""The files that `import_file` has imported, by the name of their module."""
+"""The files that `import_file` was called for, by the name of their module; a run begins with none."""
 
 
 def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, str] | None = None) -> Any:
@@ -337,6 +337,7 @@ def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
     """Import a file by its path, once for all that comes from it; what it imports may lie beside it."""
     full = path.resolve()
     name = f"{full.stem}_{zlib.crc32(os.fsencode(full)):08x}"
+    _imported[name] = full
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, full)
@@ -344,7 +345,6 @@ def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before its code runs: dataclasses, for one, look their module up
-    _imported[name] = full
     try:
         with redirect_stdout(sys.stderr), neighbours_of(full):
             spec.loader.exec_module(module)
@@ -356,8 +356,13 @@ def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
     return module
 
 
+def forget_files() -> None:
+    """Begin a run: `imported_files` returns those that it names, and not those of runs before it in this process."""
+    _imported.clear()
+
+
 def imported_files() -> list[str]:
-    """Return the files that `import_file` has imported, in that order, but for those that are gone since."""
+    """Return the files that the run has imported, in that order, but for those that are gone since."""
     return [str(path) for name, path in _imported.items() if name in sys.modules and path.is_file()]
 
 

@@ -15,6 +15,7 @@ from hookflow.errors import UserError
 from hookflow.graph.plan import PlannedHook, WhenFull
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
+from hookflow.pipeline.use import refer
 from hookflow.runner.dispatch.beside import Job, Worker, copied
 from hookflow.runner.dispatch.hook_process import Channel
 from tests.conftest import TOY, Trained, ended, reason, records
@@ -272,6 +273,12 @@ def test_a_hook_that_no_process_can_be_sent_is_refused(trained: Trained, hook: s
 
 
 @pytest.mark.usefixtures("interpreters")
+def test_a_process_imports_what_its_run_names(trained: Trained, tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("import sys\nassert not sys.argv[0].endswith('hook_process.py')\n")
+    refer("./other.py:sys", tmp_path, None)  # as another run of this Python process has done
+    trained(WATCHES % (0, 'offload="process"'))
+
+
 def test_what_a_hook_starts_in_its_process_ends_by_sigterm(trained: Trained) -> None:
     run_dir = trained('hooks.starts={use="./offloaded.py:Starts", offload="process"}', "run.max_epochs=1")
     assert [*logged(run_dir, "codes").values()] == [-1515.0]

@@ -22,7 +22,7 @@ from hookflow.hooks.registry import find_hook
 from hookflow.pipeline.components import SPLITS
 from hookflow.pipeline.load import Loaded, key_of, share_parameters, trained_by
 from hookflow.pipeline.schema import DistributedSection
-from hookflow.pipeline.use import FOLDER
+from hookflow.pipeline.use import FOLDER, forget_files
 from hookflow.runner.builder.components import PARALLELIZE, Maker, Parts, find_makers
 from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups, shares
 from hookflow.runner.checkpoint.initial_weights import load_weights
@@ -79,6 +79,7 @@ class _Builder:
     def parts(self, plan: Plan) -> Parts:
         section = self.pipeline.run
         leave_garbage_to_this_process()
+        forget_files()
         makers = find_makers(self.loaded, self.base, self.splits)
         device = device_of(section.device, self.ranks, self.pipeline.distributed.backend, self.places.of)
         if device.type == "cuda" and device.index is not None:
