@@ -158,8 +158,10 @@ class Length:
 
     @classmethod
     def of(cls, pipeline: Pipeline, iters_per_epoch: int | None = None) -> Length:
-        """Return that of a pipeline; how many batches an epoch has, only its data knows."""
+        """Return that of a pipeline; how many batches an epoch has, only its data knows, unless `overfit` says it."""
         run, data = pipeline.run, pipeline.data
+        if iters_per_epoch is None and run.overfit is not None:
+            iters_per_epoch = ceil(run.overfit / run.accumulate)
         validates = data.val is not None
         at_start = run.val_at_start
         return cls(run.max_epochs, run.max_iters, run.validates, validates, run.test, iters_per_epoch, at_start)

@@ -121,6 +121,10 @@ WARNED = {
         'hook "stop" never fires\n    there is no [data.val]\n',
     ),
     "too late": (["hooks.log.from='9000it'"], 'hook "log" never fires\n    the run ends before its trigger lets it\n'),
+    "too short with overfit": (
+        ["run.max_epochs=30", "run.overfit=4", "hooks.log.every=200"],
+        'hook "log" never fires\n    the run ends before its trigger lets it\n',
+    ),
     "no validation for its metric": (
         [KEEPS, NO_VAL],
         'hook "keeps" never fires at after_val\n    it reads metrics.x there, and there is no [data.val]\n',
