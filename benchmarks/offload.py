@@ -5,17 +5,22 @@
 Steps of some 10 ms on one thread; every 10 iterations hooks take 20, 50 and 100 ms. They wait, as for a disk or a
 service; or they compute for a fifth of that, since three that compute all of it would need two processors of their own.
 In torch they leave Python to others meanwhile, as statistics of activations and image grids do; in Python they hold its
-lock, unless they have processes.
+lock, unless they have processes. What is left then is the machine's: the same computation beside the training, in
+processes that get nothing of it and are as nice as those of hooks, is its floor.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +30,7 @@ from torch.nn import functional
 
 HERE = Path(__file__).resolve()
 MILLISECONDS = (20, 50, 100)
+EVERY = 10
 PIPELINE = f"""
 [run]
 name = "offload"
@@ -49,7 +55,7 @@ HOOK = """
 [hooks.h{ms}]
 use = "{here}:Takes"
 args = {{ ms = {ms}, work = "{work}" }}
-every = 10
+every = {every}
 offload = {offload}
 """
 
@@ -68,6 +74,16 @@ def batches() -> list[Any]:
     return [(torch.randn(64, 1024, generator=generator), torch.randint(10, (64,), generator=generator))] * 20
 
 
+def compute(seconds: float, work: str, weight: torch.Tensor) -> None:
+    """Compute for so long, in torch or in Python."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        if work == "torch":
+            torch.linalg.vector_norm(weight @ weight)
+        else:
+            sum(k * k for k in range(1000))
+
+
 class Takes:
     """Read the network and take so many milliseconds."""
 
@@ -80,13 +96,36 @@ class Takes:
         weight = next(run.model.parameters())
         if self.work == "waits":
             time.sleep(self.seconds)
-            return
-        until = time.perf_counter() + self.seconds / 5
-        while time.perf_counter() < until:
-            if self.work == "torch":
-                torch.linalg.vector_norm(weight @ weight)
-            else:
-                sum(k * k for k in range(1000))
+        else:
+            compute(self.seconds / 5, self.work, weight)
+
+
+def compute_again(ms: int, work: str, period: float) -> None:
+    """Compute as the hook of so many milliseconds does, each `period` seconds."""
+    os.nice(19)
+    torch.set_num_threads(1)
+    weight, due = torch.randn(1024, 1024), time.perf_counter()
+    while True:
+        compute(ms / 5e3, work, weight)
+        due += period
+        time.sleep(max(due - time.perf_counter(), 0))
+
+
+@contextmanager
+def beside(work: str, period: float) -> Iterator[None]:
+    """Compute in processes of no training, if there is `work`."""
+    context = multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=compute_again, args=(ms, work, period), daemon=True) for ms in MILLISECONDS if work
+    ]
+    for each in processes:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in processes:
+            each.kill()
+            each.join()
 
 
 class Clock:
@@ -119,24 +158,27 @@ def main() -> None:
     options = parser.parse_args()
 
     def hooks(work: str, offload: str) -> str:
-        values = {"here": HERE, "work": work, "offload": offload}
+        values = {"here": HERE, "work": work, "every": EVERY, "offload": offload}
         return "".join(HOOK.format(ms=ms, **values) for ms in MILLISECONDS)
 
     rows = {
-        "no hooks": "",
-        "hooks that wait, in the training thread": hooks("waits", "false"),
-        "hooks that wait, offloaded": hooks("waits", "true"),
-        "hooks that compute in torch, in the training thread": hooks("torch", "false"),
-        "hooks that compute in torch, offloaded": hooks("torch", "true"),
-        "hooks that compute in Python, in the training thread": hooks("python", "false"),
-        "hooks that compute in Python, offloaded": hooks("python", "true"),
-        "hooks that compute in Python, offloaded to processes": hooks("python", '"process"'),
+        "no hooks": ("", ""),
+        "hooks that wait, in the training thread": (hooks("waits", "false"), ""),
+        "hooks that wait, in threads": (hooks("waits", "true"), ""),
     }
+    for work, called in (("torch", "torch"), ("python", "Python")):
+        name = f"hooks that compute in {called}"
+        rows[f"{name}, in the training thread"] = hooks(work, "false"), ""
+        rows[f"{name}, in threads"] = hooks(work, "true"), ""
+        rows[f"{name}, in processes"] = hooks(work, '"process"'), ""
+        rows[f"no hooks, the same in {called} in processes that are not hookflow's"] = "", work
     taken: dict[str, list[float]] = {name: [] for name in rows}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(options.rounds):
-            for name, text in rows.items():
-                taken[name].append(milliseconds(Path(folder), text, options.iters))
+            for name, (text, work) in rows.items():
+                none = statistics.median(taken["no hooks"] or [10.0])
+                with beside(work, EVERY * none / 1e3):
+                    taken[name].append(milliseconds(Path(folder), text, options.iters))
     none = statistics.median(taken["no hooks"])
     print("| | ms an iteration | over no hooks |\n| --- | --- | --- |")
     for name, times in taken.items():

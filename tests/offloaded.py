@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import random
@@ -129,6 +130,13 @@ class Talks(Hook):
     def share(self, tensor: torch.Tensor) -> None:
         if dist.is_initialized() and dist.get_world_size() > 1:
             dist.all_reduce(tensor)
+
+
+def shares(run: Any) -> None:
+    """Log how this thread shares the processors and Python with the others."""
+    run.log("threads", float(ctypes.CDLL(None).omp_get_max_threads()))  # torch would set them before it says them
+    run.log("interval", sys.getswitchinterval())
+    run.log("nice", float(os.nice(0)))
 
 
 def sums(run: Any) -> None:

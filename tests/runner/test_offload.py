@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,7 +18,7 @@ from hookflow.graph.plan import PlannedHook, WhenFull
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.use import refer
-from hookflow.runner.dispatch.beside import Job, Worker, copied
+from hookflow.runner.dispatch.beside import SWITCH, Job, Worker, copied
 from hookflow.runner.dispatch.hook_process import Channel
 from tests.conftest import TOY, Trained, ended, reason, records
 from tests.hook_nodes import node
@@ -40,6 +42,18 @@ def test_the_training_is_the_same_to_the_bit_and_so_is_what_is_seen(trained: Tra
     done = [figures for frame in records(beside, "frame") for figures in frame.get("beside", {}).values()]  # type: ignore[attr-defined]
     assert sum(count for count, *_ in done) == 15
     assert not any("beside" in frame for frame in records(here, "frame"))
+
+
+def test_the_training_goes_first(trained: Trained) -> None:
+    """Others are nicer; a thread lets go of Python soon, and has as many threads of torch as the training."""
+    shares = 'hooks.shares={use="./offloaded.py:shares", points=["after_train_iter"], offload=%s}'
+    before, nice = sys.getswitchinterval(), float(os.nice(0))
+    for offload, interval, niceness in (("false", before, nice), ("true", SWITCH, 19.0), ('"process"', before, 19.0)):
+        run_dir = trained("run.threads=1", shares % offload)
+        assert {*logged(run_dir, "threads").values()} == {1.0}
+        assert [*logged(run_dir, "interval").values()] == pytest.approx([interval] * 15)
+        assert {*logged(run_dir, "nice").values()} == {niceness}
+        assert (sys.getswitchinterval(), os.nice(0)) == (pytest.approx(before), nice)
 
 
 def test_a_checkpoint_waits_for_its_state(resumes_alike: Any) -> None:

@@ -8,8 +8,11 @@ The thread of a hook that has a process sends the copies there, and waits for it
 from __future__ import annotations
 
 import copy
+import os
+import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from threading import Condition, Thread
@@ -31,6 +34,10 @@ if TYPE_CHECKING:
 
 HEARS = 1.0
 """Seconds between the waits for a thread: Python handles a signal between them."""
+
+SWITCH = 20e-6
+"""Seconds after which a thread that computes in Python lets another one go on, while hooks have threads. The training
+thread lets go of Python in each operation of torch, and would get it back after Python's own 5 ms."""
 
 PLAIN = (str, bytes, int, float, bool, type(None))
 
@@ -198,6 +205,9 @@ class Worker:
             self.models.give_back(job.network)
 
     def _work(self) -> None:
+        if sys.platform == "linux" and not self.process:
+            os.nice(19)  # of this thread alone: the training goes first
+        torch.get_num_threads()  # sets those of a new thread: without it, MKL would take all processors
         while True:
             with self._changed:
                 while not self._jobs:
@@ -345,6 +355,18 @@ class Beside:
                 self.close()
                 message = f'hook "{hook}" cannot be offloaded to a process: {why}'
                 raise UserError(Problem(message, self._place(f"hooks.{hook}.offload")))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let the training thread have Python's lock soon where hooks have threads; close all in the end."""
+        before = sys.getswitchinterval()
+        if not all(worker.hook.in_process for worker in self._workers.values()):
+            sys.setswitchinterval(min(before, SWITCH))
+        try:
+            yield
+        finally:
+            sys.setswitchinterval(before)
+            self.close()
 
     def close(self) -> None:
         """End the threads, and the processes with what they are doing."""

@@ -321,6 +321,7 @@ def main() -> None:
         signal.signal(number, _ignore)
     os.register_at_fork(after_in_child=_heed)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    os.nice(19)  # the training goes first
     channel = Channel(Connection(int(sys.argv[1])))
     sys.path[:], files = channel.receive()
     torch.set_num_threads(1)  # the others are the training's

@@ -189,7 +189,7 @@ class Trainer:
         with ExitStack() as undoing:  # all of it, whatever raises: others may train the network after this
             undoing.callback(engine.dispatcher.here.leave)
             if engine.beside:
-                undoing.callback(engine.beside.close)
+                undoing.enter_context(engine.beside.running())
             undoing.callback(self._context.media.close)
             undoing.callback(self._context.module_hooks.detach)
             undoing.callback(setattr, self.state, "stage", "end")
