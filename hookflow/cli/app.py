@@ -60,7 +60,7 @@ class OnDemand(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         panel, _ = PLACES[name]
-        alone = typer.Typer(add_completion=False, rich_markup_mode=app.rich_markup_mode, **SETTINGS)
+        alone = typer.Typer(add_completion=False, **SETTINGS)
         alone.command(name, rich_help_panel=panel)(function_of(name))
         return typer.main.get_command(alone)
 
@@ -81,17 +81,13 @@ class Commands(TyperGroup):
     invoke = _quoted()(TyperGroup.invoke)
 
 
+HELP = "Train with hooks that are nodes of a graph: ordered, timed and shown live."
 SETTINGS: Mapping[str, Any] = {
     "pretty_exceptions_enable": False,
+    "rich_markup_mode": "markdown",
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
-app = typer.Typer(
-    cls=Commands,
-    help="Train with hooks that are nodes of a graph: ordered, timed and shown live.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    **SETTINGS,
-)
+app = typer.Typer(cls=Commands, help=HELP, no_args_is_help=True, **SETTINGS)
 
 
 def _print_version(wanted: bool) -> None:

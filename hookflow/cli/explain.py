@@ -192,10 +192,9 @@ class _Hooks:
             ],
         }
         for registry in COMPONENTS:  # these are not imported: most of them would import torch
-            sections[f"{registry.kind}s from installed packages"] = [
-                (offered.name, f"{offered.package}: {registry.clash(offered) or offered.use}")
-                for offered in registry.offered()
-            ]
+            each = ((offer.name, offer.package, registry.clash(offer) or offer.use) for offer in registry.offered())
+            rows = [(name, f"{package}: {use}") for name, package, use in each]
+            sections[f"{registry.kind}s from installed packages"] = rows
         if self.target is not None:
             planned = {hook.name: hook.written_args for hook in self.target.plan.hooks}
             sections[f"used by {self.target.name}"] = [

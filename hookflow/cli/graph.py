@@ -43,11 +43,8 @@ def part_of(plan: Plan, points: Collection[str] = (), hook: str | None = None) -
 
     edges = tuple(filter(kept, plan.edges))
     shown = {id_ for edge in edges for id_ in (edge.first_id, edge.then_id)}
-    bindings = tuple(
-        binding
-        for binding in plan.bindings
-        if (hook in (None, binding.hook) or binding.id in shown) and (not points or binding.point in points)
-    )
+    of_hook = (binding for binding in plan.bindings if hook in (None, binding.hook) or binding.id in shown)
+    bindings = tuple(binding for binding in of_hook if not points or binding.point in points)
     there = {binding.hook for binding in bindings}
     return replace(
         plan,

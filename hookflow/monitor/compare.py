@@ -52,11 +52,8 @@ class Side:
     @property
     def environment(self) -> dict[str, Any]:
         """The versions, the machine and the code, as far as the run has recorded them, by dotted keys."""
-        return (
-            env_info(self.run)
-            | {"hookflow": self.run.describe().get("hookflow")}
-            | {key: value for key, value in self.state.run.items() if key in OF_THE_LOG}
-        )
+        of_the_log = {key: value for key, value in self.state.run.items() if key in OF_THE_LOG}
+        return env_info(self.run) | {"hookflow": self.run.describe().get("hookflow")} | of_the_log
 
 
 def env_info(run: RunDir) -> dict[str, Any]:

@@ -93,13 +93,8 @@ def help_page(scene: Scene, width: int, height: int, keys: Terms) -> list[Strip]
         text = f"SYNTHETIC {', '.join(splits)} data: accuracy and loss say nothing about the real data set"
         rows += [*(row(inner, " ", (f" {part} ", "alarm")) for part in wrapped(text, max(inner - 4, 10))), row(inner)]
     general, *of_pages = keys
-    sections: Terms = {
-        general: keys[general],
-        "numbers": [*NUMBERS, *OF_RANKS * scene.several],
-        "signs": SIGNS,
-        **{title: keys[title] for title in of_pages},
-    }
-    for title, terms in sections.items():
+    sections: Terms = {general: keys[general], "numbers": [*NUMBERS, *OF_RANKS * scene.several], "signs": SIGNS}
+    for title, terms in {**sections, **{title: keys[title] for title in of_pages}}.items():
         rows += [row(inner)] * (title != general)
         rows.append(row(inner, (f" {title}", "title")))
         rows += [line for name, about in terms for line in definition(inner, f"  {name}", about, 17, "strong")]

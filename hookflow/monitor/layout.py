@@ -135,12 +135,9 @@ def _medium(scene: Scene, width: int, height: int) -> list[Strip]:
     else:
         costly = slowest(scene, right - 2, spare - 2) if spare >= 5 else []  # else there is no room for the box
         below = boxed("costliest of all points", costly, right, spare) * bool(costly)
-    rows = [
-        *anatomy_lines(scene, width),
-        *single,
-        *beside(point_list(scene, left, middle), [*hooks(scene, right, middle - len(below)), *below]),
-        *strips(scene, width, 1),
-    ]
+    rows = [*anatomy_lines(scene, width), *single]
+    rows += beside(point_list(scene, left, middle), [*hooks(scene, right, middle - len(below)), *below])
+    rows += strips(scene, width, 1)
     return [*rows, *events(scene, width, height - len(rows))] if 5 in scene.visible else rows
 
 

@@ -409,10 +409,8 @@ def _beginning(run: RunDir, live: Live) -> list[str]:
     resumed += [f"forked from {record['forked_from']}"] if record["forked_from"] else []
     where = [f"{record['device']}, {record['precision']}", *ranks, f"pid {record['pid']}@{record['host']}"]
     versions = f"torch {record['torch']}, python {record['python']}"
-    lines = [
-        _line("run", f"{run.path.parent.name} {run.id}", *model, f"seed {record['seed']}", *resumed),
-        _line("device", *where, versions),
-    ]
+    first = _line("run", f"{run.path.parent.name} {run.id}", *model, f"seed {record['seed']}", *resumed)
+    lines = [first, _line("device", *where, versions)]
     for split, data in record["data"].items():
         examples, batches = data["examples"], data["batches"]
         of = f" of {data['batch_size']}" if data["batch_size"] else ""

@@ -186,8 +186,8 @@ def _question(scene: Scene) -> tuple[str, list[tuple[str, str]], str]:
         choices = [("d", "detach: the training goes on (enter)"), ("s", stop), ("esc", "stay here")]
         return "leave the dashboard?", choices, f"later: hookflow watch {scene.known_as}"
     if scene.view.asking in OF_A_RUN:
-        title, answer, note = OF_A_RUN[scene.view.asking]
-        return title, [("y", answer), ("esc", "no")], f"{note} {scene.view.runs.at}"
+        title, answer = OF_A_RUN[scene.view.asking]
+        return title, [("y", answer), ("esc", "no")], f"the run {scene.view.runs.at}"
     kill = [("k", "kill it: stops now, saves nothing")] * scene.can_kill
     if scene.view.asking == "rerun":
         choices = [("y", "here, in a process of its own"), ("c", "copy the command"), ("esc", "no")]

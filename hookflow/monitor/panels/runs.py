@@ -368,10 +368,10 @@ def _filter(scene: Scene) -> None:
 
 
 OF_A_RUN = {
-    "delete run": ("delete the run?", "delete its logs and checkpoints", "the run"),
-    "resume run": ("resume the run?", "train on from its newest checkpoint", "the run"),
+    "delete run": ("delete the run?", "delete its logs and checkpoints"),
+    "resume run": ("resume the run?", "train on from its newest checkpoint"),
 }
-"""The questions about the run at the cursor: a title, what yes does, and what stands before the run's path."""
+"""The questions about the run at the cursor: a title, and what yes does."""
 
 
 def _changeable(scene: Scene) -> Row | Notice:
