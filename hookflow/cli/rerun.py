@@ -71,8 +71,7 @@ def rerun(
     parent = _before(run_dir, at)
     begin = parent.it if parent else 0
     world = _world(parent, records)
-    hooks = [*_tools(at, save_batch, debug=debug, world=world)]
-    hooks += _tracer(at, for_) if trace else ()
+    hooks = _tools(at, for_, save_batch, trace=trace, debug=debug, world=world)
     target = _target(run_dir, parent, end, with_ or (), tuple(without or ()), [*hooks, *(set_ or ())])
     again = _trained(target, parent, world)
     own = event_log(again.events).read_all()
@@ -104,29 +103,21 @@ def _world(parent: Parent | None, records: Sequence[Mapping[str, Any]]) -> int:
     return next((int(record["world"]) for record in records if record["k"] == "run"), 1)
 
 
-def _tools(at: int, batch: Path | None, *, debug: bool, world: int) -> Iterator[str]:
-    """Yield overrides with the hooks that save a batch and stop in the debugger."""
-    from hookflow.pipeline.source_map import as_toml
-    from hookflow.service import rerun as service
+def _tools(at: int, iters: int, batch: Path | None, *, trace: bool, debug: bool, world: int) -> Iterator[str]:
+    """Yield overrides with the hooks that save a batch, stop in the debugger, and trace."""
+    from hookflow.events.commands import MOST_TRACED
+    from hookflow.service.rerun import Debugger, SaveBatch, Tracer, override
 
     if batch is not None:
-        args = as_toml({"at": at, "file": str(batch.absolute())})
-        yield f'hooks.{service.BATCH}={{ use = "{service.__name__}:SaveBatch", args = {args} }}'
+        yield override(SaveBatch, at=at, file=str(batch.absolute()))
     if debug:
         if world > 1 or not sys.stdin.isatty():
             raise UserError(Problem("--pdb needs a terminal, and a run of one process", Where("--pdb")))
-        yield f'hooks.{service.DEBUGGER}={{ use = "{service.__name__}:Debugger", args = {{ at = {at} }} }}'
-
-
-def _tracer(at: int, iters: int) -> Iterator[str]:
-    """Yield an override with the hook that traces; it keeps the stamps of all iterations until the last is over."""
-    from hookflow.events.commands import MOST_TRACED
-    from hookflow.service import rerun as service
-
-    if iters > MOST_TRACED:
-        raise UserError(Problem(f"--trace records at most {MOST_TRACED:,} iterations", Where("--for")))
-    args = f"{{ at = {at}, iters = {iters} }}"
-    yield f'hooks.{service.TRACER}={{ use = "{service.__name__}:Tracer", args = {args} }}'
+        yield override(Debugger, at=at)
+    if trace:
+        if iters > MOST_TRACED:  # the stamps of all are kept until the last is over
+            raise UserError(Problem(f"--trace records at most {MOST_TRACED:,} iterations", Where("--for")))
+        yield override(Tracer, at=at, iters=iters)
 
 
 def _before(run_dir: RunDir, at: int) -> Parent | None:
@@ -154,16 +145,16 @@ def _target(
     """Return the recorded pipeline without what writes elsewhere, with the hooks that watch, an end, and `changes`."""
     from hookflow.pipeline.load import missing_objects
     from hookflow.runner.checkpoint.resume_rules import recorded
-    from hookflow.service.rerun import END, End
+    from hookflow.service.rerun import NAMES, End, override
 
     folder = run_dir.path if parent is None or parent.run != run_dir.id else Path(parent.path)
     pipeline = recorded(folder)[0].pipeline
-    late = end + 1  # a hook may log a number one iteration late
-    added = {END: f'{{ use = "{End.__module__}:{End.__name__}", args = {{ at = {late} }} }}'}
+    added: dict[str, str] = {}
     for use in with_:
-        added[_name_for(use, {*pipeline.hooks, *added})] = _use(use)
+        added[_name_for(use, {*pipeline.hooks, NAMES[End], *added})] = _use(use)
     kept = [name for name, hook in pipeline.hooks.items() if hook.use in WRITES_FILES and name not in without]
-    overrides = [f"hooks.{name}={table}" for name, table in added.items()] + [*_quiet(pipeline), *changes]
+    overrides = [override(End, at=end + 1)]  # a hook may log a number one iteration late
+    overrides += [*(f"hooks.{name}={table}" for name, table in added.items()), *_quiet(pipeline), *changes]
     target = as_recorded(run_dir, folder, Changes(tuple(overrides), (*without, *kept)))
     if missing := missing_objects(target.loaded):
         raise UserError(missing)

@@ -13,13 +13,11 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookflow.hooks.base import Hook, Slots
+from hookflow.pipeline.source_map import as_toml
 from hookflow.service.runs import ScalarRow
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
-
-END, BATCH, DEBUGGER, TRACER = "rerun_end", "rerun_batch", "rerun_debugger", "rerun_tracer"
-"""The names of the hooks that end a rerun, save the batch of an iteration, stop before one, and trace some."""
 
 MEASURED = ("samples_per_s", "tokens_per_s", "mfu", "memory/*")
 """The numbers that a clock or the machine has made, and not the training."""
@@ -117,6 +115,16 @@ class Tracer(Hook):
         if run.iter == self.at - 1:
             first = self.at + self.iters - iters
             run._log.trace(Capture(run._engine.plan, first, iters, time.perf_counter(), run.rank))
+
+
+NAMES = {End: "rerun_end", SaveBatch: "rerun_batch", Debugger: "rerun_debugger", Tracer: "rerun_tracer"}
+"""What these hooks are called in the pipeline of a rerun."""
+
+
+def override(hook: type[Hook], **args: Any) -> str:
+    """Return the override that adds one of these hooks to a pipeline."""
+    table = {"use": f"{hook.__module__}:{hook.__name__}", "args": args}
+    return f"hooks.{NAMES[hook]}={as_toml(table)}"
 
 
 @dataclass(frozen=True, slots=True)
