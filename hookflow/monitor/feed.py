@@ -405,33 +405,31 @@ class Player:
 
     def obey(self, action: str) -> str:
         """Do what a key of a replay is for; return why it cannot be done."""
+        first, last, moment = self.recording.first, self.recording.last, None
         match action.split():
             case "moment", t:
-                self._playing = False
-                self._show(float(t))
+                moment = float(t)
             case "iteration", it:
                 if (moment := self.recording.moment_of(int(it))) is None:
                     return f"iteration {it} is not in this recording"
+            case ["first" | "last" as end]:
+                moment = first if end == "first" else last
+            case ["back" | "on" as way]:
                 self._playing = False
-                self._show(moment)
-        match action:
-            case "play":
-                if self.moment >= self.recording.last:
-                    self._show(self.recording.first)
+                self.moment = self.recording.step(-1 if way == "back" else 1)
+            case "far", way:
+                self._show(self.moment + FAR * (last - first) * (-1 if way == "back" else 1))
+            case ["play"]:
+                if self.moment >= last:
+                    self._show(first)
                 self._playing = not self._playing
-            case "slower":
+            case ["slower"]:
                 self._speed = max(self._speed / 2, min(self._speed, SLOWEST))
-            case "faster":
+            case ["faster"]:
                 self._speed = min(self._speed * 2, max(self._speed, QUICKEST))
-            case "first" | "last":
-                self._playing = False
-                self._show(self.recording.first if action == "first" else self.recording.last)
-            case "back" | "on":
-                self._playing = False
-                self.moment = self.recording.step(-1 if action == "back" else 1)
-            case "far back" | "far on":
-                far = FAR * (self.recording.last - self.recording.first)
-                self._show(self.moment - far if action == "far back" else self.moment + far)
+        if moment is not None:
+            self._playing = False
+            self._show(moment)
         return ""
 
     def _show(self, moment: float) -> None:
