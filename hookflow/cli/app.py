@@ -47,6 +47,8 @@ COMMANDS = {
 }
 """Modules and functions of the commands, by the panel of `--help`; a command is called as its function is."""
 PLACES = {place.split(".")[1]: (panel, place) for panel, places in COMMANDS.items() for place in places}
+RENAMED = {"diff": "compare"}
+"""Commands by their former names, which `--help` leaves out."""
 
 
 def function_of(command: str) -> Callable[..., Any]:
@@ -59,16 +61,18 @@ class OnDemand(Mapping[str, Any]):
     """The commands by name, each made at its first use."""
 
     def __getitem__(self, name: str) -> Any:
-        panel, _ = PLACES[name]
+        if name not in PLACES.keys() | RENAMED:
+            raise KeyError(name)
+        known = RENAMED.get(name, name)
         alone = typer.Typer(add_completion=False, **SETTINGS)
-        alone.command(name, rich_help_panel=panel)(function_of(name))
+        alone.command(name, rich_help_panel=PLACES[known][0], hidden=name != known)(function_of(known))
         return typer.main.get_command(alone)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(PLACES)
+        return iter((*PLACES, *RENAMED))
 
     def __len__(self) -> int:
-        return len(PLACES)
+        return len(PLACES) + len(RENAMED)
 
 
 class Commands(TyperGroup):

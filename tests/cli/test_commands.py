@@ -32,6 +32,7 @@ ASKED = {
     "graph": ["p.toml"],
     "why": ["ema", "log", "p.toml"],
     "compare": ["p.toml", "p.toml"],
+    "diff": ["p.toml", "p.toml"],
     "explain": ["hooks.ema.args.decay"],
     "new": ["pipeline", "mine"],
     "runs": [],
@@ -44,6 +45,7 @@ WRONG = {
     "graph": ["wrong.toml"],
     "why": ["a", "b", "wrong.toml"],
     "compare": ["wrong.toml", "wrong.toml"],
+    "diff": ["wrong.toml", "wrong.toml"],
     "tag": ["wrong"],
     "rm": ["wrong"],
     "prune": ["wrong"],
@@ -76,6 +78,8 @@ def test_every_command_explains_itself_and_has_one_line_on_the_screen_of_all() -
     lines = invoke("--help", columns=80).splitlines()
     assert len(lines) <= 46
     for name, command in COMMANDS.items():
+        if command.hidden:
+            continue
         first = inspect.cleandoc(command.help or "").partition("\n")[0]
         assert any(name in line.split() and first in line for line in lines), name
         assert first.endswith(".")
