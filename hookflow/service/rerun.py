@@ -118,7 +118,7 @@ class Tracer(Hook):
 
 
 NAMES = {End: "rerun_end", SaveBatch: "rerun_batch", Debugger: "rerun_debugger", Tracer: "rerun_tracer"}
-"""What these hooks are called in the pipeline of a rerun."""
+"""The names of these hooks in the pipeline of a rerun."""
 
 
 def override(hook: type[Hook], **args: Any) -> str:
