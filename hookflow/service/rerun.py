@@ -163,8 +163,8 @@ def compare(
 
     In a rerun `without` hooks of the run, a name that it has not logged at all was theirs.
     """
-    both = ((row for row in rows if begin < row.iter <= end) for rows in (recorded, again))
-    was, now = ({(row.iter, row.name): row.value for row in rows} for rows in both)
+    logs = ((row for row in rows if begin < row.iter <= end) for rows in (recorded, again))
+    was, now = ({(row.iter, row.name): row.value for row in rows} for rows in logs)
     measured = {name for _, name in was if any(fnmatchcase(name, pattern) for pattern in MEASURED)}
     known = {name for _, name in was}
     silent = known - measured - {name for _, name in now} if without else set()
