@@ -50,11 +50,11 @@ from hookflow.runner.data.batches import split_of
 from hookflow.runner.data.source import Repeated, close
 from hookflow.runner.loop.run import Run
 from hookflow.runner.loop.trainer import Trainer
-from hookflow.runner.observe.tensors import Fingerprints, Leaves, of_bytes, trained
-from hookflow.runner.observe.tensors import Path as Leaf
 from hookflow.runner.precision import explain_oom, torch_settings
 from hookflow.runner.process.main import collected_between
 from hookflow.runner.random_state import random_state
+from hookflow.runner.run_tensors import Fingerprints, Leaves, of_bytes, trained
+from hookflow.runner.run_tensors import Path as Leaf
 from hookflow.trials.temporary_run import BATCHES, EPOCHS, ITERS, fired_in, in_temporary_run, without_amounts
 
 NAME = "the probe"

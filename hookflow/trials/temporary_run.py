@@ -28,7 +28,7 @@ from hookflow.runner.data.workers import explaining_worker_errors
 from hookflow.runner.distributed.consensus import Alone
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.loop.trainer import Trainer
-from hookflow.runner.observe.observer import Observer
+from hookflow.runner.observer import Observer
 from hookflow.runner.precision import describe, explain_oom, torch_settings
 from hookflow.runner.process.signals import Signals
 from hookflow.runner.process.state import RunState

@@ -24,9 +24,9 @@ from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import load
 from hookflow.runner.builder.build import build
 from hookflow.runner.loop.trainer import Trainer
-from hookflow.runner.observe.observer import Observer
-from hookflow.runner.observe.tensors import Fingerprints, Leaves, WatchedDict
+from hookflow.runner.observer import Observer
 from hookflow.runner.precision import torch_settings
+from hookflow.runner.run_tensors import Fingerprints, Leaves, WatchedDict
 from hookflow.service.pipelines import valid_plan
 from hookflow.trials.temporary_run import Observed, in_temporary_run, observe
 from tests.conftest import TOY

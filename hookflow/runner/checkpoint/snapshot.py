@@ -21,8 +21,8 @@ from hookflow.runner.data.batches import split_of
 from hookflow.runner.distributed.parallel import load_model, load_optimizer, local_state
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.update import Update
-from hookflow.runner.observe.tensors import OPAQUE, mark
 from hookflow.runner.random_state import random_state, set_random_state
+from hookflow.runner.run_tensors import OPAQUE, mark
 from hookflow.user_code import only_showable
 
 OTHER = "a run continues with the model and the optimizer that it began with; start a new one for others"

@@ -50,7 +50,7 @@ from hookflow.runner.process.state import RunState
 from hookflow.user_code import only_showable
 
 if TYPE_CHECKING:
-    from hookflow.runner.observe.observer import Observer
+    from hookflow.runner.observer import Observer
 
 COMPILED = "the network is compiled: its first iterations take much longer, here and when a batch has another shape"
 

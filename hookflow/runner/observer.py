@@ -22,8 +22,8 @@ from hookflow.graph.slots import OFFERED, Verb
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.batches import tensors
 from hookflow.runner.dispatch.dispatcher import Call
-from hookflow.runner.observe.tensors import Fingerprints, Note, RunTensors, WatchedDict, WatchedRun, address, held, mark
 from hookflow.runner.random_state import random_state
+from hookflow.runner.run_tensors import Fingerprints, Note, RunTensors, WatchedDict, WatchedRun, address, held, mark
 
 OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "set_", "resize_",
              "_foreach_copy_", "_foreach_zero_"}  # fmt: skip
