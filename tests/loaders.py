@@ -201,6 +201,14 @@ class Unpicklable(Clouds):
         self.lock = threading.Lock()
 
 
+class InPieces(Clouds):
+    """Keeps a tensor for each example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces = [torch.zeros(2) for _ in range(300)]
+
+
 WIDTH = 6
 
 

@@ -146,6 +146,9 @@ class Fetching:
     def killed(self) -> None:
         raise RuntimeError(f"DataLoader worker (pid 17) is killed by signal: {self._message}")
 
+    def left(self) -> None:
+        raise RuntimeError("DataLoader worker (pid 17) exited unexpectedly with exit code 3. Details are lost")
+
 
 CUT_OFF = ("[Errno 104] reset", "Caught ConnectionResetError in pin memory thread for device 0")
 
@@ -155,6 +158,7 @@ CUT_OFF = ("[Errno 104] reset", "Caught ConnectionResetError in pin memory threa
     [
         (Fetching("Bus error. It is possible that …", 0).killed, r"was killed by SIGBUS \(signal \d+\): .+ /dev/shm"),
         (Fetching("Odd. ", 0).killed, "died of a signal: Odd$"),
+        (Fetching("", 0).left, "ended with exit code 3$"),
         *(
             (Fetching(cut_off, code)._try_get_data, message)
             for cut_off in CUT_OFF
@@ -209,6 +213,7 @@ def test_mistakes_of_the_file_are_told_before_anything_is_made(tmp_path: Path, d
     ("data", "said"),
     [
         ('data.train={use="./loaders.py:Numbers"}', "which is a dataset: add `loader`"),
+        ('data.train={use="./loaders.py:Endless"}', "loader = { batch_size = 64, batches = 1000 }"),
         (over("Clouds", collate="./loaders.py:WIDTH"), "collate must be a function or a class"),
         (over("Endless"), "Endless has no length, so it is not known how many batches make an epoch"),
         (over("Numbers", shuffle=True), "shuffle needs a dataset with __getitem__ and __len__"),

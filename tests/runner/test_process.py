@@ -301,12 +301,16 @@ def test_forked_workers_leave_the_garbage_to_the_training(trained: Trained, tmp_
     assert freed.read_text() == f"{os.getpid()}\n"
 
 
-def test_data_that_cannot_be_pickled_are_forked_with_a_warning(new_run: NewRun) -> None:
-    run_dir = new_run(over("Unpicklable", workers=1))
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [("Unpicklable", "TypeError: cannot pickle"), ("InPieces", "its 302 tensors are more than the 224 that a worker")],
+)
+def test_data_that_cannot_be_pickled_are_forked_with_a_warning(new_run: NewRun, data: str, why: str) -> None:
+    run_dir = new_run(over(data, workers=1))
     assert start(run_dir).wait() == 0
     (said,) = [text for text in messages(run_dir) if FORKED in text]
-    assert said.startswith("Unpicklable cannot be pickled for its workers (TypeError: cannot pickle")
-    chosen = new_run(over("Unpicklable", workers=1, multiprocessing_context="fork"))
+    assert said.startswith(f"{data} cannot be pickled for its workers ({why}")
+    chosen = new_run(over(data, workers=1, multiprocessing_context="fork"))
     assert Training(chosen).wait() == 0
     assert not [text for text in messages(chosen) if FORKED in text]
 

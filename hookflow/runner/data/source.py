@@ -66,7 +66,8 @@ def as_source(
     if loader is not None:
         return _from_dataset(made, where, loader, shards_itself)
     if _has_examples(made):
-        hint = "loader = { batch_size = 64, shuffle = true }"
+        then = "batches = 1000" if isinstance(made, IterableDataset) else "shuffle = true"
+        hint = f"loader = {{ batch_size = 64, {then} }}"
         raise _not_a_source(made, "which is a dataset: add `loader`", where, hint)
     if not hasattr(made, "__len__"):
         raise _not_a_source(made, "which has no length", where)

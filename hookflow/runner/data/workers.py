@@ -37,10 +37,11 @@ from hookflow.user_code import FRAME
 
 Result = TypeVar("Result")
 
-# PyTorch's messages: of an exception in a worker; of a killed worker; of one that is gone for an unknown reason; of an
-# exception in the thread that pins memory.
+# PyTorch's messages: of an exception in a worker; of a killed worker; of one that has left; of one that is gone for an
+# unknown reason; of an exception in the thread that pins memory.
 CAUGHT = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\nOriginal ")
 KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]+)")
+LEFT = re.compile(r"DataLoader worker \(pid (\d+)\) exited unexpectedly with exit code (\d+)")
 GONE = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
 PINNING = "in pin memory thread"
 
@@ -83,6 +84,8 @@ def _explained(error: Exception) -> WorkerError | None:
     text = str(error)
     if killed := KILLED.search(f"{text}\n{error.__cause__}"):
         return _in_the_place_of(error, _died(*killed.groups()))
+    if left := LEFT.search(f"{text}\n{error.__cause__}"):
+        return _in_the_place_of(error, _left(*left.groups()))
     if GONE.match(text) or _is_cut_off(error):
         owners = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
         fetching = (getattr(owner, "_workers", None) for owner in owners)
@@ -109,7 +112,7 @@ def _end_of_one(workers: Sequence[Any]) -> str:
             if (code := worker.exitcode or 0) < 0:
                 return _died(worker.pid, signal.strsignal(-code) or str(-code))
             if code:
-                return f"a DataLoader worker (pid {worker.pid}) ended with exit code {code}"
+                return _left(worker.pid, code)
         time.sleep(PATIENCE / 50)
     return f"a DataLoader worker died without an exception: {REMEDIES['SIGKILL']}"
 
@@ -120,6 +123,10 @@ def _is_cut_off(error: Exception) -> bool:
         return False
     frames = traceback.extract_tb(error.__traceback__)
     return PINNING in str(error) or any(frame.name == "_try_get_data" for frame in frames)
+
+
+def _left(pid: object, code: object) -> str:
+    return f"a DataLoader worker (pid {pid}) ended with exit code {code}"
 
 
 def _died(pid: object, described: str) -> str:
@@ -133,6 +140,9 @@ def _died(pid: object, described: str) -> str:
 
 GRACE = 5.0
 """Seconds that all workers of a loader have to leave together; then they are killed."""
+
+HANDED = forkserver.MAXFDS_TO_SEND - 32
+"""How many tensors a fork server hands to a worker, each as an open file; the worker's queues need some, too."""
 
 SHM = Path("/dev/shm")  # noqa: S108
 """Where Linux keeps memory that processes share."""
@@ -191,7 +201,7 @@ def _start_method(fetches: Shipped, name: str, parts: LoaderParts) -> str | None
     if chosen == "fork" or (chosen is None and (main is None or not main.name.startswith("hookflow."))):
         return "fork"
     probe = _Probe()
-    if why := probe.unpicklable(fetches):
+    if why := probe.unpicklable(fetches) or (chosen != "spawn" and probe.too_many()):
         if chosen:
             message = f'"{chosen}" workers need data that can be pickled, and {name} cannot be: {why}'
             raise UserError(Problem(message, parts.place("multiprocessing_context"), 'choose "fork"'))
@@ -244,6 +254,12 @@ class _Probe(pickle.Pickler):
             shared = "through inheritance" in str(error)  # a lock or a queue, which a process may get as it starts
             return "" if shared else f"{type(error).__name__}: {error}"
         return ""
+
+    def too_many(self) -> str:
+        """Return why a fork server cannot hand a worker the tensors of what was pickled; empty where it can."""
+        if (count := len(self._tensors)) <= HANDED:
+            return ""
+        return f"its {count:,} tensors are more than the {HANDED} that a worker can be handed; stacked, they are few"
 
     def too_big(self, workers: int) -> str:
         """Return why so many workers cannot have what was pickled; empty where they can."""
