@@ -34,9 +34,12 @@ from tests.conftest import TOY
 NOTHING = Slots()
 
 
-def observed(hooks: Mapping[str, Any], file: Path = TOY, **run: Any) -> tuple[Plan, Observed]:
-    """Observe a pipeline with these hooks and no others."""
+def observed(
+    hooks: Mapping[str, Any], file: Path = TOY, data: Mapping[str, Any] | None = None, **run: Any
+) -> tuple[Plan, Observed]:
+    """Observe a pipeline with these hooks and no others, and with other tables of `data`, if given."""
     tables: dict[str, Any] = tomli.loads(file.read_text())
+    tables["data"] |= data or {}
     tables["run"] |= {"default_hooks": False, "threads": 1, **run}
     if "max_iters" in run:
         del tables["run"]["max_epochs"]
@@ -107,6 +110,18 @@ def test_hooks_that_fire_within_a_hook_are_seen_on_their_own() -> None:
     assert result["inner", ""] == Slots((), ("rng",))
     assert result["listens", ""] == Slots(("model",), ("model",))
     assert result["logs", ""] == Slots((), ("scalars.mine",))
+
+
+def test_hooks_that_monitor_a_metric_of_a_set_declare_all_that_they_touch() -> None:
+    folder = TOY.parent
+    sets = {name: {"use": f"{folder}/toy.py:Points", "args": {"split": 1, "examples": 8}} for name in ("clean", "ood")}
+    hooks = {
+        "stop": {"use": "early_stop", "args": {"monitor": "clean/loss"}},
+        "checkpoint": {"use": "checkpoint", "args": {"monitor": "clean/loss"}},
+    }
+    plan, result = observed(hooks, data={"val": sets})
+    assert not missing(plan, result.seen)
+    assert by_method(result.seen)["stop", "after_val"].reads == ("metrics.clean/loss",)
 
 
 def test_the_state_of_hooks_matters_once_another_touches_it() -> None:

@@ -191,8 +191,9 @@ def latest(run: Run, metric: str) -> float | None:
     Raises UserError with the nearest name when there is no such metric.
     """
     name, slash, _ = metric.partition("/")
-    left_out = slash and f"val.{name}" in run.data and not any(other.startswith(f"{name}/") for other in run.metrics)
-    return None if left_out else run.metric(metric)
+    if metric in run.metrics or not slash or f"val.{name}" not in run.data:
+        return run.metric(metric)
+    return run.metric(metric) if any(other.startswith(f"{name}/") for other in run.metrics) else None
 
 
 class Metric(Component):
