@@ -112,21 +112,26 @@ def table(
 
     With `tree` the forks of a run are below it, and indented.
     """
-    from hookflow.monitor.selection import by_descent, column, default_columns, differing, headings
+    from hookflow.monitor.selection import DIFFERENT, by_descent, column, default_columns, differing, headings
 
     now = time.time()
     placed = [each for _, part in parts for each in (by_descent(part) if tree else ((0, row) for row in part))]
     rows = [row for _, row in placed]
     differ = differing(rows)
+    spare = [] if keys else differ[:DIFFERENT]
     keys = keys or [key for key in default_columns(rows, differ) if not (tree and key == "parent")]
-    first, *others = (column(rows, key, now) for key in keys)
+    cells = {key: column(rows, key, now) for key in keys}
     if tree:
-        depths = (depth for depth, _ in placed)
-        first = [f"{'  ' * (n - 1)}└ {text}" if n else text for n, text in zip(depths, first, strict=True)]
-    lined = columns([headings(keys), *zip(first, *others, strict=True)])
-    if sys.stdout.isatty() and keys[-1] in ("reason", "note"):  # a long text is cut, and nothing before it
-        room = max(shutil.get_terminal_size().columns, len(lined[0]))
-        lined = [fit(line, min(len(line), room)) for line in lined]
+        indents = (f"{'  ' * (depth - 1)}└ " if depth else "" for depth, _ in placed)
+        cells[keys[0]] = [f"{indent}{text}" for indent, text in zip(indents, cells[keys[0]], strict=True)]
+    lined = columns([headings(keys), *zip(*map(cells.__getitem__, keys), strict=True)])
+    if sys.stdout.isatty():
+        room = shutil.get_terminal_size().columns
+        while spare and len(lined[0]) > room:  # the keys in which the runs differ give way, the last one first
+            keys.remove(spare.pop())
+            lined = columns([headings(keys), *zip(*map(cells.__getitem__, keys), strict=True)])
+        if keys[-1] in ("reason", "note"):  # a long text is cut, and nothing before it
+            lined = [fit(line, min(len(line), max(room, len(lined[0])))) for line in lined]
     lines = iter(lined)
     yield next(lines)
     for value, part in parts:

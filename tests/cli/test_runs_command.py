@@ -13,12 +13,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 import hookflow
 from hookflow.cli.app import app
+from hookflow.cli.runs import table
 from hookflow.cli.show import Page
 from hookflow.events.records import stamped
 from hookflow.events.run_lock import release, try_lock
@@ -55,6 +57,19 @@ def test_a_table_has_the_keys_in_which_the_runs_differ(several: list[RunDir]) ->
     invoke("tag", several[1].id, "good", "--note", "before the schedule")
     check_golden("runs.txt", re.sub(r"\d+ (s|min|h|d) ago", "1 d ago", invoke("runs")))
     check_golden("runs-grouped.txt", re.sub(r"\d+ (s|min|h|d) ago", "1 d ago", invoke("runs", "--group", "status")))
+
+
+def test_keys_in_which_the_runs_differ_give_way_on_a_narrow_terminal(
+    several: list[RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = Index(several[0].path.parents[1]).refresh()
+    for width, shown in ((200, True), (40, False)):
+        with monkeypatch.context() as context:
+            context.setenv("COLUMNS", str(width))
+            context.setattr("hookflow.cli.runs.sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+            heading, *_, last = table([(None, rows)], [], None)
+        assert ("lr" in heading.split()) == shown
+        assert ("optimizer.args.lr" in last) != shown, "it is named below the table instead"
 
 
 @pytest.mark.parametrize(
