@@ -180,8 +180,10 @@ def test_a_loss_that_is_not_finite_names_a_command_that_works(folder: Path) -> N
     done = run_here("p.toml", "--set", overflows, cwd=folder)
     assert done.returncode == 1
     (command,) = {*re.findall(r"hookflow rerun (.* --with grad_norm)", done.stderr)}
-    assert "--at 9" in command
-    assert "to the bit" in rerun(*command.split(), "--set", "run.detect_anomaly=true")
+    assert "--at 1" in command
+    shown = rerun(*command.split(), "--set", "run.detect_anomaly=true")
+    assert "to the bit" in shown
+    assert "grad_norm/total" in shown, "what led to it"
 
 
 def test_the_batch_is_saved_and_keys_are_set(folder: Path) -> None:

@@ -289,9 +289,9 @@ class Trainer:
         step = in_precision(parts.task.step, parts.device, parts.precision, parts.section.compile)
         clips = any(isinstance(hook, GradClip) for hook in parts.hooks.values())
         ways = advice(parts.precision, clips=clips, saved=bool(self._store.all()))
-        again = (
-            f"To look into it: hookflow rerun {run_argument(RunDir(self._context.folder))} --at {it} --with grad_norm"
-        )
+        before = max(it - 19, 1)  # the last of the 20 iterations of a rerun is this one
+        folder = RunDir(self._context.folder)
+        again = f"To look into it: hookflow rerun {run_argument(folder)} --at {before} --with grad_norm"
         return " ".join([*diagnose(parts, self.state, self.run, step, batch), ways, again])
 
     def _beside(self, plan: Plan) -> Beside | None:
