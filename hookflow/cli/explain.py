@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from hookflow.cli import complete
 from hookflow.cli.output import NoImport, PipelineArgument, RunsFolder, argument, columns, echo, echo_json
 from hookflow.errors import Problem, UserError, nearest
-from hookflow.graph.points import POINTS
+from hookflow.graph.points import POINTS, Point
 from hookflow.hooks.registry import BUILT_IN, HOOKS
 from hookflow.pipeline.registry import COMPONENTS
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hookflow.service.pipelines import Target
 
 
-WHAT = "A key, a hook, `points`, `hooks`, or `schema`. Left out: the tables of a pipeline file."
+WHAT = "A key, a hook, a point, `points`, `hooks`, or `schema`. Left out: the tables of a pipeline file."
 
 
 def explain(
@@ -39,7 +39,8 @@ def explain(
     - `explain run.precision` and `explain hooks.*.every` show a key: its sentence, type and default. A `*` stands for
       any name.
     - `explain ema` shows a hook: its points, slots and arguments. So does `explain hooks.ema.args.decay`.
-    - `explain points` lists the points where hooks can fire, and `explain hooks` the available hooks.
+    - `explain points` lists the points where hooks can fire, `explain after_val` shows one of them, and `explain hooks`
+      lists the available hooks.
     - `explain schema` prints the JSON Schema of a pipeline file, for editors.
 
     With a pipeline or a run, its own points and hooks are among them. Hooks are imported for it, unless `--no-import`;
@@ -58,8 +59,12 @@ def explain(
     width = shutil.get_terminal_size().columns
     is_key = not what or "." in what or what in {key.split(".")[0] for key in all_keys()}
     argument = re.fullmatch(r"hooks\.([^.*]+)\.args\.[^.]+", what)
+    points = target.plan.points if target else POINTS
+    pairs = {f"around_{pair}": {f"before_{pair}", closing} for pair, closing in points.pairs.items()}
     if what == "points":
         lines = _points(target, width)
+    elif chosen := [point for point in points if point.name in pairs.get(what, {what})]:
+        lines = _rows(chosen, target, width)
     elif argument:
         lines = hooks.described(argument[1], width)
     elif what == "hooks":
@@ -72,16 +77,16 @@ def explain(
 
 
 def _declared(key: str) -> Declared:
-    """Return the declaration of a key. Raises UserError with the nearest key or hook where there is none."""
+    """Return the declaration of a key. Raises UserError with the nearest key, hook or point where there is none."""
     from hookflow.pipeline.json_schema import find_key
 
     try:
         return find_key(key)
     except UserError as error:
         by_another = f".{key}" in str(error)  # keys of this very name, in other tables
-        if by_another or "did you mean" in str(error) or not (hint := nearest(key, HOOKS.names())):
+        if by_another or "did you mean" in str(error) or not (hint := nearest(key, (*HOOKS.names(), *POINTS.names))):
             raise
-        raise UserError(Problem(f'"{key}" is neither a key nor a hook', hint=hint)) from None
+        raise UserError(Problem(f'"{key}" is neither a key, a hook nor a point', hint=hint)) from None
 
 
 def _page(declared: Declared, width: int) -> Iterator[str]:
@@ -120,7 +125,15 @@ def _points(target: Target | None, width: int) -> Iterator[str]:
     points = target.plan.points if target else POINTS
     if target:
         warn_unknown(target.plan)
-    labels = {point.name: f"{'  ' * point.depth}{point.name}{MARKS.get(point.kind, '')}" for point in points}
+    yield from _rows([*points], target, width)
+    yield f"\n{LEGEND}"
+    pairs = ", ".join(f"around_{pair}" for pair in points.pairs)
+    yield textwrap.fill(f"A generator that yields once can stand around a pair: {pairs}.", 80)
+
+
+def _rows(points: Sequence[Point], target: Target | None, width: int) -> Iterator[str]:
+    least = min(point.depth for point in points)
+    labels = {point.name: f"{'  ' * (point.depth - least)}{point.name}{MARKS.get(point.kind, '')}" for point in points}
     left = max(map(len, labels.values())) + 2
     right = max(width - left, 30)
     for point in points:
@@ -136,9 +149,6 @@ def _points(target: Target | None, width: int) -> Iterator[str]:
             lines += textwrap.wrap(" → ".join(hooks), right, initial_indent="▸ ", subsequent_indent="  ")
         for label, line in zip_longest([labels[point.name]], lines or [""], fillvalue=""):
             yield f"{label:<{left}}{line}".rstrip()
-    yield f"\n{LEGEND}"
-    pairs = ", ".join(f"around_{pair}" for pair in points.pairs)
-    yield textwrap.fill(f"A generator that yields once can stand around a pair: {pairs}.", 80)
 
 
 def schema_of_pipelines() -> dict[str, Any]:

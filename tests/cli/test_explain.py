@@ -81,6 +81,7 @@ def test_what_is_told_of_it(key: str, lines: list[str]) -> None:
         ("batch_size", "there are data.train.loader.batch_size, data.val.loader.batch_size"),
         ("run.seed.x", 'did you mean "run.seed"?'),
         ("emaa", 'did you mean "ema"?'),
+        ("around_vl", 'did you mean "around_val"?'),
     ],
 )
 def test_the_nearest_right_key_is_named(key: str, hint: str) -> None:
@@ -108,6 +109,12 @@ def test_the_list_is_golden_and_fits_a_small_terminal() -> None:
     drawn = explain("points")
     assert max(map(len, drawn.splitlines())) <= 80
     check_golden("points.txt", drawn)
+
+
+def test_a_point_and_what_an_around_stands_around_are_explained() -> None:
+    assert explain("after_val").startswith("after_val  validation is done, the metrics are complete  [metrics]\n")
+    assert [line.split()[0] for line in explain("around_val").splitlines()] == ["before_val", "after_val"]
+    assert "▸ exit ema → early_stop → checkpoint" in explain("after_val", str(TOY))
 
 
 def test_a_pipelines_hooks_stand_at_their_points_in_their_order() -> None:
