@@ -222,7 +222,7 @@ def follow(
     With `bars`, for which `out` must be a terminal, progress bars stand below the lines, and a table of the metrics at
     the end. The exit code is the run's own, or 1 when it went without an end record. `interrupts` returns how often
     Ctrl-C has been pressed. For a resumed run the newest attempt is printed, with the changes. A mistake that ends a
-    run before it has begun is left for the caller to print.
+    run before it has begun is left for the caller that has started it.
     """
     live = Live(run, kept=child_exit is not None)  # a long log opens at once afterwards, whoever watched it
     attempts = count_attempts(run)
@@ -247,7 +247,7 @@ def follow(
         sheet.console.print(table)
     if moved := live.moved():
         print_summary(moved, out)
-    elif not live.state.failed_to_start:
+    elif not live.state.failed_to_start or child_exit is None:
         print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
     return code
 
@@ -414,7 +414,8 @@ def _beginning(run: RunDir, live: Live) -> list[str]:
     for split, data in record["data"].items():
         examples, batches = data["examples"], data["batches"]
         of = f" of {data['batch_size']}" if data["batch_size"] else ""
-        counts = f"{examples} {plural(examples, 'example')} in {batches} {plural(batches, 'batch')}{of}"
+        known = f"{examples} {plural(examples, 'example')} in " if examples else ""  # of a stream: unknown
+        counts = f"{known}{batches} {plural(batches, 'batch')}{of}"
         marks = ": ".join(["SYNTHETIC"] * data["synthetic"] + [data["note"]] * bool(data["note"]))
         lines.append(_line("data", f"{split}: {data['name']}", counts, marks).rstrip())
     if plan:

@@ -143,7 +143,8 @@ def _unknown(key: Key, value: Any) -> tuple[str, str]:
     known = _keys_at(tuple(table))
     if not table:
         kind = f"section [{dotted(key)}]" if isinstance(value, dict | list) else f'key "{name}"'
-        return f"there is no {kind}", nearest_or_all(name, known)
+        of_run = name in _keys_at(("run",))
+        return f"there is no {kind}", f'did you mean "run.{name}"?' if of_run else nearest_or_all(name, known)
     hint = nearest_or_all(name, known)
     if "args" in known and not nearest(name, known):
         hint = f'an argument of what "use" names belongs in args: args = {{ {name} = … }}'

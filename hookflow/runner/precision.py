@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.tensors import is_oom
 from hookflow.numbers import counted
 from hookflow.pipeline.schema import Pipeline, RunSection
@@ -23,7 +23,7 @@ WHOLE = {"bf16-true": torch.bfloat16, "fp64": torch.float64}
 """The precisions that weights, optimizers and floating tensors of batches have, too: without autocast."""
 
 
-def choose_device(wanted: str) -> torch.device:
+def choose_device(wanted: str, where: Where | None = None) -> torch.device:
     """Return the device for `wanted`: "auto" takes CUDA, then MPS, then the CPU. Raises UserError for an absent one."""
     if wanted == "auto":
         if torch.cuda.is_available():
@@ -34,7 +34,7 @@ def choose_device(wanted: str) -> torch.device:
     here = {"cpu": True, "cuda": cuda, "mps": torch.backends.mps.is_available()}
     if not here[device.type]:
         message = f'run.device = "{wanted}", but there is no such device here'
-        raise UserError(Problem(message, hint='"auto" takes what is there'))
+        raise UserError(Problem(message, where, '"auto" takes what is there'))
     return device
 
 

@@ -47,6 +47,13 @@ def in_turn(*steps: Callable[[], object] | int | None) -> Callable[[], int | Non
     return child_exit
 
 
+def test_why_a_run_did_not_begin_is_left_to_who_has_started_it(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "runs", "cifar")
+    append(run, [end(it=0, ep=0, status="failed", exit=2, reason="p.toml:1:1: no such device")])
+    assert "failed: p.toml:1:1: no such device" in plain_lines(run, 2)
+    assert "no such device" not in plain_lines(run, 2, child_exit=lambda: 2)
+
+
 def test_the_lines_and_the_summary_of_a_whole_run(whole: RunDir) -> None:
     check_golden("monitor/plain.txt", plain_lines(whole).replace(str(whole.path), "RUN"))
     check_golden("monitor/summary.txt", summed(whole).replace(str(whole.path), "RUN"))

@@ -46,7 +46,7 @@ def here(key: str) -> Where:
         (2, "cuda:1", Ranks(0, 2), '"cuda:1" is one GPU, and there are 2 processes'),
         (2, "cuda:1, by gloo", Ranks(0, 2), GPU),
         (2, "cuda:1", Ranks(), GPU),
-        (2, "cuda:2", Ranks(), '"cuda:2", but there is no such device here'),
+        (2, "cuda:2", Ranks(), 'p.toml:1:1: run.device = "cuda:2", but there is no such device here'),
         (2, "cpu", Ranks(1, 2, local=1), CPU),
         (0, "auto", Ranks(1, 2, local=1), CPU),
         (0, "cuda", Ranks(1, 2, local=1), "there is no such device here"),

@@ -130,19 +130,20 @@ def device_of(wanted: str, ranks: Ranks, backend: str, place: Locate) -> torch.d
 
     from hookflow.runner.precision import choose_device
 
+    where = place("run.device")
     if ranks.world == 1:
-        return choose_device(wanted)
+        return choose_device(wanted, where)
     if wanted in ("auto", "cuda"):
         if torch.cuda.is_available() and ranks.local >= torch.cuda.device_count():
             message = f"this is process {ranks.local + 1} on a machine with {torch.cuda.device_count()} GPUs"
-            raise UserError(Problem(message, place("run.device"), "start one process a GPU, or take the device cpu"))
-        kind = choose_device("cuda" if wanted == "cuda" or torch.cuda.is_available() else "cpu").type
+            raise UserError(Problem(message, where, "start one process a GPU, or take the device cpu"))
+        kind = choose_device("cuda" if wanted == "cuda" or torch.cuda.is_available() else "cpu", where).type
         return torch.device(kind, ranks.local) if kind == "cuda" else torch.device(kind)
-    device = choose_device(wanted)
+    device = choose_device(wanted, where)
     if device.index is not None and backend != "gloo":
         message = f'run.device = "{wanted}" is one GPU, and there are {ranks.world} processes'
         hint = '"cuda" gives each process its own; with distributed.backend = "gloo" they share it'
-        raise UserError(Problem(message, place("run.device"), hint))
+        raise UserError(Problem(message, where, hint))
     if device.type == "mps":
         raise UserError(Problem("several processes cannot train together on mps", place("run.device")))
     return device
