@@ -65,8 +65,9 @@ def _print(
     epoch = read_overview(run_dir, time.time()).state.epoch_of(evaluated.it, evaluated.ep)
     where = f"{run_dir.path.parent.name} {run_dir.id}, {checkpoint.name}"
     echo(f"{split} of {where} (iteration {evaluated.it:,}, epoch {epoch:,})")
-    for info in data.values():
-        echo(f"on {counted(info['examples'], 'example')} of {'SYNTHETIC ' * info['synthetic']}{info['name']}")
+    for name, info in data.items():
+        of = f"{name.partition('.')[2]}: " if len(data) > 1 else ""
+        echo(f"{of}on {counted(info['examples'], 'example')} of {'SYNTHETIC ' * info['synthetic']}{info['name']}")
     echo("\n".join(more))
 
 

@@ -51,6 +51,10 @@ def test_in_words(run: RunDir) -> None:
     assert head == f"val of toy {run.id}, it00000010 (iteration 10, epoch 2)"
     assert on == "on 16 examples of SYNTHETIC points"
     assert [line.split()[0] for line in metrics] == ["loss", "accuracy"]
+    one = f'{{use="{TOY.parent}/toy.py:Points", args={{split=1, examples=8}}}}'
+    sets = f"data.val={{a={one}, b={one}}}", "hooks.early_stop.enabled=false", "hooks.checkpoint.enabled=false"
+    lines = invoke("val", run.path, *(part for text in sets for part in ("--set", text))).splitlines()
+    assert lines[1:3] == ["a: on 8 examples of SYNTHETIC points", "b: on 8 examples of SYNTHETIC points"]
     assert invoke("val", run.checkpoints / "it00000005").splitlines()[0].endswith("(iteration 5, epoch 1)")
     head, on, file = invoke("predict", run.path, "--out", "rows.npz", "--split", "val").splitlines()
     assert head == f"val of toy {run.id}, it00000010 (iteration 10, epoch 2)"
