@@ -57,6 +57,7 @@ def runs(
 
     index = Index(dir)
     every = index.refresh(_progress)
+    gc.freeze()  # the exit would search them, too
     wanted = shown.split(",") if shown else []
     by_group = [group] if group else []
     rows = select(every, filter_, sort, [*wanted, *by_group])
