@@ -216,8 +216,8 @@ class Page:
             yield "model", f"{run['model']}, {counted(run['params'], 'parameter')}{of_these}"
             yield "on", f"{run['device']} in {run['precision']}{ranks}, seed {run['seed']}, torch {run['torch']}"
             for split, data in run["data"].items():
-                examples, batches = counted(data["examples"], "example"), counted(data["batches"], "batch")
-                yield split, f"{examples} of {data['name']}, {batches}"
+                examples = f"{counted(data['examples'], 'example')} of " if data["examples"] else ""
+                yield split, f"{examples}{data['name']}, {counted(data['batches'], 'batch')}"
 
     def hooks(self) -> list[tuple[str, ...]]:
         """Return the hooks by what they took of the last attempt: within iterations, and elsewhere."""

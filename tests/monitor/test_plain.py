@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from hookflow.cli.show import Page
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import feed, plain
 from hookflow.monitor.plain import CHUNK, Bar, Output, Sheet, bars, can_show_bars, drawn, tidy
@@ -45,6 +46,15 @@ def in_turn(*steps: Callable[[], object] | int | None) -> Callable[[], int | Non
         return step if step is None or isinstance(step, int) else step()  # type: ignore[return-value]
 
     return child_exit
+
+
+def test_a_stream_of_unknown_length_has_no_number_of_examples(tmp_path: Path) -> None:
+    begun = Training(BEGAN)._run()
+    begun["data"]["train"] |= {"name": "Endless", "examples": 0}
+    run = RunDir.create(tmp_path / "runs", "cifar")
+    append(run, [begun, end()])
+    assert "train: Endless  98 batches of 512" in plain_lines(run)
+    assert ("train", "Endless, 98 batches") in Page.of(run).setting()
 
 
 def test_why_a_run_did_not_begin_is_left_to_who_has_started_it(tmp_path: Path) -> None:
