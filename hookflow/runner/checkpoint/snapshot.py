@@ -269,8 +269,7 @@ class Unsaved:
             if changed := [attribute for attribute, mark in self._marks(owner) if before.get(attribute) != mark]:
                 yield (
                     f"{name} changes {', '.join(changed)} while it trains, and no checkpoint holds that: a resumed run "
-                    "starts without it. Define state_dict() and load_state_dict(), or, if that loses nothing, a "
-                    "state_dict() that returns {}"
+                    "starts without it. Define state_dict() and load_state_dict()"
                 )
 
     def _marks(self, owner: Any) -> Iterator[tuple[str, Hashable]]:
