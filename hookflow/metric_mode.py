@@ -57,4 +57,4 @@ def mode_of(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:
     message = f'"{metric}" does not say whether less or more of it is better'
     hint = f'write mode = "min" or mode = "max"{beside}'
     near = nearest(metric, [word for word in _MODES if len(word) > 3])
-    raise UserError(Problem(message, hint=f"{near}; if not, {hint}" if near else hint))
+    raise UserError(Problem(message, hint=f"{near} If not, {hint}" if near else hint))

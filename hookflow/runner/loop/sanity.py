@@ -173,7 +173,8 @@ def _check_names(context: Context, names: set[str]) -> None:
         elif hook.on_error != "raise":
             context.log.say(f"{message}; {hint}", "warn")
         else:
-            hint += f'; a hook that makes it declares writes = ["{METRICS}{name}"]'
+            end = " A" if hint.endswith("?") else "; a"
+            hint += f'{end} hook that makes it declares writes = ["{METRICS}{name}"]'
             problems.append(Problem(message, parts.place(key), hint))
     if problems:
         raise UserError(sorted(problems, key=by_place))
