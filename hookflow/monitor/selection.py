@@ -50,6 +50,8 @@ def check_keys(keys: Iterable[str], rows: Sequence[Row], place: str) -> None:
 
 
 def _nearest(key: str, known: Collection[str]) -> str:
+    if divided := next((name for name in known if "/" in name and key in name.split("/")), ""):
+        return f'did you mean "{divided}"? A condition has it as value("{divided}")'
     longer = [name for name in known if name.endswith(f".{key}")]
     return f'did you mean "{longer[0]}"?' if longer else nearest(key, known)
 

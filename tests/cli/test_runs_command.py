@@ -116,6 +116,13 @@ def test_a_mistake_names_the_nearest_key(several: list[RunDir], arguments: tuple
     assert message in refused("runs", *arguments)
 
 
+def test_a_key_with_a_slash_is_named_as_a_condition_takes_it(several: list[RunDir]) -> None:
+    metrics = {"k": "metrics", "t": BEGAN + 10_900, "it": 10, "ep": 1, "split": "val", "seconds": 0.1}
+    append(several[3], [{**metrics, "v": {"ood/accuracy": 0.5}}])
+    assert 'value("best.ood/accuracy")' in refused("runs", "--filter", "best.ood/accuracy > 0.1")
+    assert ids(invoke("runs", "--filter", 'value("best.ood/accuracy") > 0.1')) == [several[3].id[-4:]]
+
+
 def test_runs_are_sorted_with_those_without_a_value_last(several: list[RunDir]) -> None:
     (several[0].path / "pipeline.toml").write_text("x")
     assert ids(invoke("runs", "--sort", "optimizer.args.lr")) == ["0003", "0002", "0001", "0000"]
