@@ -241,7 +241,7 @@ def test_odd_sources(known: Path, source: str) -> None:
 READING = {
     **{name: ["RUN"] for name in ("stop", "ctl", "now", "graph", "show", "export", "checkpoints")},
     "why": ["mine", "function", "RUN"],
-    "compare": ["RUN", "RUN"],
+    **{name: ["RUN", "RUN"] for name in ("compare", "diff")},
     "tag": ["RUN", "kept"],
     "rm": ["RUN", "--yes"],
     "prune": ["RUN", "--yes"],

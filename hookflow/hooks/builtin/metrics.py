@@ -191,7 +191,7 @@ def latest(run: Run, metric: str) -> float | None:
     Raises UserError with the nearest name when there is no such metric.
     """
     name, slash, _ = metric.partition("/")
-    if metric in run.metrics or not slash or f"val.{name}" not in run.data:
+    if not slash or f"val.{name}" not in run.data or metric in run.metrics:
         return run.metric(metric)
     return run.metric(metric) if any(other.startswith(f"{name}/") for other in run.metrics) else None
 
