@@ -125,14 +125,13 @@ def table(
     if tree:
         indents = (f"{'  ' * (depth - 1)}└ " if depth else "" for depth, _ in placed)
         cells[keys[0]] = [f"{indent}{text}" for indent, text in zip(indents, cells[keys[0]], strict=True)]
+    terminal, room = sys.stdout.isatty(), shutil.get_terminal_size().columns
+    widest = {key: max(texts, key=len, default="") for key, texts in cells.items()} if terminal else {}
+    while terminal and spare and len(columns([headings(keys), [widest[key] for key in keys]])[0]) > room:
+        keys.remove(spare.pop())  # the keys in which the runs differ give way, the last one first
     lined = columns([headings(keys), *zip(*map(cells.__getitem__, keys), strict=True)])
-    if sys.stdout.isatty():
-        room = shutil.get_terminal_size().columns
-        while spare and len(lined[0]) > room:  # the keys in which the runs differ give way, the last one first
-            keys.remove(spare.pop())
-            lined = columns([headings(keys), *zip(*map(cells.__getitem__, keys), strict=True)])
-        if keys[-1] in ("reason", "note"):  # a long text is cut, and nothing before it
-            lined = [fit(line, min(len(line), max(room, len(lined[0])))) for line in lined]
+    if terminal and keys[-1] in ("reason", "note"):  # a long text is cut, and nothing before it
+        lined = [fit(line, min(len(line), max(room, len(lined[0])))) for line in lined]
     lines = iter(lined)
     yield next(lines)
     for value, part in parts:

@@ -1,6 +1,6 @@
 """Hooks that leave the training its time: offloaded ones fire beside it, throttled ones less often than they are due.
 
-A slot, an edge or another hook may stand in the way of either.
+A slot, an edge or another hook can prevent either.
 """
 
 from __future__ import annotations

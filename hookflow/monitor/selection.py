@@ -205,13 +205,12 @@ def cell(row: Row, key: str, now: float) -> str:
 def column(rows: Sequence[Row], key: str, now: float) -> list[str]:
     """Return the cells of several runs: quickly, as there may be 10,000."""
     values: list[Any] = [row.values.get(key) for row in rows]
-    each = zip(rows, values, strict=True)
     match key:
         case "status":
             several = (f" ({count} ranks)" if (count := row.values["ranks"]) > 1 else "" for row in rows)
             return [f"{GLYPHS.get(value, '?')} {value}{more}" for value, more in zip(values, several, strict=True)]
         case "epoch":
-            return [out_of(value, row.values["epochs"]) for row, value in each]
+            return [out_of(value, row.values["epochs"]) for row, value in zip(rows, values, strict=True)]
         case "begun":
             return [time.strftime("%Y-%m-%d %H:%M", time.localtime(value)) for value in values]
         case "updated":
