@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # what reads logs: to list 10,000 runs that have not changed 
     from hookflow.monitor.summary import Glance, Overview
 
 NAME = ".index.sqlite"
-FORMAT = 3
+FORMAT = 4
 """The version of the values in a row; a file of another one is replaced."""
 
 TABLE = "CREATE TABLE IF NOT EXISTS runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT, config TEXT, curve TEXT)"
@@ -124,24 +124,21 @@ def _begin(key: str) -> str:
     return f"\n{json.dumps(key)}:"
 
 
-def stated(rows: Iterable[Row], key: str) -> list[Any]:
+def stated(rows: Sequence[Row], key: str) -> list[Any]:
     """Return the value of a key of their pipelines for each of these rows: quickly, as there may be 10,000."""
     begin, at = _begin(key), -1
-    known, result = {"\n": None}, []  # with that a text begins that is not damaged
-    size = len(begin)
+    size, texts = len(begin), []
     for row in rows:
         text = row.written
         if not text.startswith(begin, at):  # most have it in the same place
             at = text.find(begin)
-        value = text[at + size : text.find("\n", at + 1)] if at >= 0 else text[:1]
-        if value not in known:
-            try:
-                known[value] = read_json(value, nan=True)
-            except ValueError:
-                result.append(row.config.get(key))
-                continue
-        result.append(known[value])
-    return result
+        texts.append(text[at + size : text.find("\n", at + 1)] if at >= 0 else "null" if text[:1] == "\n" else "")
+    distinct = [*{*texts}]
+    try:
+        known = dict(zip(distinct, read_json(f"[{','.join(distinct)}]", nan=True), strict=True))
+    except ValueError:  # the file of the index is damaged in one of these places
+        return [row.config.get(key) for row in rows]
+    return [*map(known.__getitem__, texts)]
 
 
 class Index:
@@ -166,19 +163,18 @@ class Index:
         prefix = len(self._folder) + 1
         every = run_paths(self.root, unreadable.append, {f"{self._folder}/{path}" for path in known})
         paths = [path[prefix:] for path in every]
-        signatures = {path: self._signature(path, known.get(path)) for path in paths}
-        stale = [
-            path
-            for path, signature in signatures.items()
-            if (row := known.get(path)) is None or not row.final or row.signature != signature
-        ]
+        stale: dict[str, str] = {}
+        for path in paths:
+            signature = self._signature(path, row := known.get(path))
+            if row is None or not row.final or row.signature != signature:
+                stale[path] = signature
         fresh: dict[str, Row] = {}
         try:
-            for count, path in enumerate(stale):
+            for count, (path, signature) in enumerate(stale.items()):
                 progress(count, len(stale))
-                fresh[path] = self._look(path, signatures[path])
+                fresh[path] = self._look(path, signature)
         finally:  # what has been read before Ctrl-C is kept
-            gone = [] if unreadable else known.keys() - signatures.keys()  # a mount may come back
+            gone = [] if unreadable else known.keys() - paths  # a mount may come back
             self._write([row for row in fresh.values() if row.final], gone)
         self._rows = {path: fresh.get(path) or known[path] for path in paths}
         self.unreadable = unreadable
@@ -192,8 +188,8 @@ class Index:
         folder, result = f"{self._folder}/{path}", ""
         try:  # `os.stat` of a string is several times as quick as `Path.stat`
             result = str(os.stat(folder).st_mtime_ns)  # noqa: PTH116
-            if row and row.values["status"] in ENDED and row.signature.startswith(f"{result} "):
-                return row.signature
+            if row and row.signature == result:
+                return result
             log = os.stat(f"{folder}/events.jsonl")  # noqa: PTH116
             result += f" {log.st_mtime_ns} {log.st_size}"
         except OSError:
@@ -218,6 +214,8 @@ class Index:
         curve = points if len(points) <= CURVE else [points[k * (len(points) - 1) // (CURVE - 1)] for k in range(CURVE)]
         values = _values(run, seen, metric)
         config = "".join(f"{_begin(key)}{_json(value)}" for key, value in _config(run).items()) + "\n"
+        if values["status"] in ENDED:
+            signature = signature.partition(" ")[0]
         if silent:  # in words that stay true until its log grows: only then is it read again
             values["reason"] = f"no progress since {time.strftime('%Y-%m-%d %H:%M', time.localtime(seen.state.moved))}"
         return Row(self.root, path, values, config, _json(curve), signature, final, seen.refused)

@@ -217,14 +217,16 @@ def column(rows: Sequence[Row], key: str, now: float) -> list[str]:
             return ["-" if value is None else f"{age(now - value)} ago" for value in values]
         case "duration":
             return [*map(span, values)]
-    texts = _texts(values, number)
     if None not in values:
-        return texts
+        return _texts(values, number)
     of_pipelines = _texts(stated(rows, key), lambda value: min(str(value), number(value), key=len))
+    if not any(values) and {*values} == {None}:
+        return of_pipelines
+    texts = _texts(values, number)
     return [other if value is None else text for value, text, other in zip(values, texts, of_pipelines, strict=True)]
 
 
-def _texts(values: Iterable[Any], write_float: Callable[[float], str]) -> list[str]:
+def _texts(values: Sequence[Any], write_float: Callable[[float], str]) -> list[str]:
     write: dict[type, Callable[[Any], str]] = {
         float: write_float,
         bool: lambda value: str(value).lower(),
@@ -232,6 +234,9 @@ def _texts(values: Iterable[Any], write_float: Callable[[float], str]) -> list[s
         str: lambda value: value or "-",
         NoneType: lambda value: "-",
     }
+    types = {*map(type, values)}
+    if len(types) == 1:
+        return [*map(write.get(types.pop(), str), values)]
     return [write.get(type(value), str)(value) for value in values]
 
 
