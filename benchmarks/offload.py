@@ -1,26 +1,25 @@
-"""What three slow hooks cost a training: not there, in the training thread, and offloaded. Prints a table in Markdown.
+"""What three slow hooks cost a training: in the training thread, and offloaded. Prints a table in Markdown.
 
-    python benchmarks/offload.py              ARGS: --iters 300 --rounds 3
+    python benchmarks/offload.py              ARGS: --pairs 12 --rounds 2
 
 Steps of some 10 ms on one thread; every 10 iterations hooks take 20, 50 and 100 ms. They wait, as for a disk or a
 service; or they compute for a fifth of that, since three that compute all of it would need two processors of their own.
 In torch they leave Python to others meanwhile, as statistics of activations and image grids do; in Python they hold its
-lock, unless they have processes. What is left then is the machine's: the same computation beside the training, in
-processes that get nothing of it and are as nice as those of hooks, is its floor.
+lock, unless they have processes.
+
+The hooks fire in every second block of 60 iterations of one training. A block with hooks is compared with the mean of
+the two beside it, so that a machine whose speed changes from minute to minute changes both. Of each block the first
+third does not count: firings of the block before may still run then.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from torch.nn import functional
 HERE = Path(__file__).resolve()
 MILLISECONDS = (20, 50, 100)
 EVERY = 10
+BLOCK = 60
 PIPELINE = f"""
 [run]
 name = "offload"
@@ -56,6 +56,7 @@ HOOK = """
 use = "{here}:Takes"
 args = {{ ms = {ms}, work = "{work}" }}
 every = {every}
+when = "iter % {two_blocks} >= {block}"
 offload = {offload}
 """
 
@@ -100,90 +101,67 @@ class Takes:
             compute(self.seconds / 5, self.work, weight)
 
 
-def compute_again(ms: int, work: str, period: float) -> None:
-    """Compute as the hook of so many milliseconds does, each `period` seconds."""
-    os.nice(19)
-    torch.set_num_threads(1)
-    weight, due = torch.randn(1024, 1024), time.perf_counter()
-    while True:
-        compute(ms / 5e3, work, weight)
-        due += period
-        time.sleep(max(due - time.perf_counter(), 0))
-
-
-@contextmanager
-def beside(work: str, period: float) -> Iterator[None]:
-    """Compute in processes of no training, if there is `work`."""
-    context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=compute_again, args=(ms, work, period), daemon=True) for ms in MILLISECONDS if work
-    ]
-    for each in processes:
-        each.start()
-    try:
-        yield
-    finally:
-        for each in processes:
-            each.kill()
-            each.join()
-
-
 class Clock:
-    """Print the milliseconds of an iteration, the mean of all but the first tenth."""
+    """Print the milliseconds of an iteration in each block."""
 
     def before_train(self, run: Any) -> None:
-        self.first, self.began = run.max_iters // 10, 0.0
+        self.blocks: list[float] = []
+        self.began = 0.0
 
     def after_train_iter(self, run: Any) -> None:
-        if run.iter == self.first:
+        if (at := run.iter % BLOCK) == BLOCK // 3:
             self.began = time.perf_counter()
+        elif at == 0:
+            self.blocks.append(1e3 * (time.perf_counter() - self.began) / (BLOCK - BLOCK // 3))
 
     def after_train(self, run: Any) -> None:
-        print("ms", 1e3 * (time.perf_counter() - self.began) / (run.max_iters - self.first))
+        print("blocks", *self.blocks)
 
 
-def milliseconds(folder: Path, hooks: str, iters: int) -> float:
-    """Return the milliseconds of an iteration of a training in a process of its own."""
-    (folder / "offload.toml").write_text(PIPELINE.replace("ITERS", str(iters)) + hooks)
+def blocks_of(folder: Path, hooks: str, pairs: int) -> list[float]:
+    """Return the milliseconds of an iteration in each block of a training in a process of its own.
+
+    A first pair warms up and is left out; a block without hooks comes first and last.
+    """
+    (folder / "offload.toml").write_text(PIPELINE.replace("ITERS", str((2 * pairs + 3) * BLOCK)) + hooks)
     command = [sys.executable, "-m", "hookflow", "run", "offload.toml", "--ui", "plain"]
     output = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
-    (line,) = (line for line in output.splitlines() if "| ms " in line)
-    return float(line.rpartition(" ")[2])
+    (line,) = (line for line in output.splitlines() if "| blocks " in line)
+    return [float(value) for value in line.partition("| blocks ")[2].split()][2:]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--iters", type=int, default=300)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
 
     def hooks(work: str, offload: str) -> str:
-        values = {"here": HERE, "work": work, "every": EVERY, "offload": offload}
-        return "".join(HOOK.format(ms=ms, **values) for ms in MILLISECONDS)
+        values = {"here": HERE, "work": work, "every": EVERY, "offload": offload, "block": BLOCK}
+        return "".join(HOOK.format(ms=ms, two_blocks=2 * BLOCK, **values) for ms in MILLISECONDS)
 
     rows = {
-        "no hooks": ("", ""),
-        "hooks that wait, in the training thread": (hooks("waits", "false"), ""),
-        "hooks that wait, in threads": (hooks("waits", "true"), ""),
+        "hooks that wait, in the training thread": hooks("waits", "false"),
+        "hooks that wait, in threads": hooks("waits", "true"),
     }
     for work, called in (("torch", "torch"), ("python", "Python")):
         name = f"hooks that compute in {called}"
-        rows[f"{name}, in the training thread"] = hooks(work, "false"), ""
-        rows[f"{name}, in threads"] = hooks(work, "true"), ""
-        rows[f"{name}, in processes"] = hooks(work, '"process"'), ""
-        rows[f"no hooks, the same in {called} in processes that are not hookflow's"] = "", work
-    taken: dict[str, list[float]] = {name: [] for name in rows}
+        rows[f"{name}, in the training thread"] = hooks(work, "false")
+        rows[f"{name}, in threads"] = hooks(work, "true")
+        rows[f"{name}, in processes"] = hooks(work, '"process"')
+    without: dict[str, list[float]] = {name: [] for name in rows}
+    shares: dict[str, list[float]] = {name: [] for name in rows}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(options.rounds):
-            for name, (text, work) in rows.items():
-                none = statistics.median(taken["no hooks"] or [10.0])
-                with beside(work, EVERY * none / 1e3):
-                    taken[name].append(milliseconds(Path(folder), text, options.iters))
-    none = statistics.median(taken["no hooks"])
-    print("| | ms an iteration | over no hooks |\n| --- | --- | --- |")
-    for name, times in taken.items():
-        ms = statistics.median(times)
-        print(f"| {name} | {ms:.2f} ({min(times):.2f} – {max(times):.2f}) | {100 * (ms / none - 1):+.1f} % |")
+            for name, text in rows.items():
+                blocks = blocks_of(Path(folder), text, options.pairs)
+                without[name] += blocks[::2]
+                beside = map(statistics.mean, zip(blocks[::2], blocks[2::2], strict=False))
+                shares[name] += [100 * (ms / other - 1) for ms, other in zip(blocks[1::2], beside, strict=True)]
+    print("| | ms an iteration without | more with them | quartiles |\n| --- | --- | --- | --- |")
+    for name, each in shares.items():
+        low, middle, high = statistics.quantiles(each, n=4)
+        print(f"| {name} | {statistics.median(without[name]):.2f} | {middle:+.1f} % | {low:+.1f} to {high:+.1f} % |")
 
 
 if __name__ == "__main__":
