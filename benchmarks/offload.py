@@ -1,11 +1,12 @@
 """What three slow hooks cost a training: in the training thread, and offloaded. Prints a table in Markdown.
 
-    python benchmarks/offload.py              ARGS: --pairs 12 --rounds 2
+    python benchmarks/offload.py              ARGS: --pairs 40 --rounds 2
 
 Steps of some 10 ms on one thread; every 10 iterations hooks take 20, 50 and 100 ms. They wait, as for a disk or a
 service; or they compute for a fifth of that, since three that compute all of it would need two processors of their own.
 In torch they leave Python to others meanwhile, as statistics of activations and image grids do; in Python they hold its
-lock, unless they have processes.
+lock, unless they have processes. What is left then is the machine's: the same computation in processes that get nothing
+of the training, and are as nice as those of hooks, is its floor.
 
 The hooks fire in every second block of 60 iterations of one training. A block with hooks is compared with the mean of
 the two beside it, so that a machine whose speed changes from minute to minute changes both. Of each block the first
@@ -15,6 +16,7 @@ third does not count: firings of the block before may still run then.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -51,13 +53,12 @@ use = "{HERE}:batches"
 [hooks.clock]
 use = "{HERE}:Clock"
 """
-HOOK = """
-[hooks.h{ms}]
-use = "{here}:Takes"
-args = {{ ms = {ms}, work = "{work}" }}
-every = {every}
-when = "iter % {two_blocks} >= {block}"
-offload = {offload}
+WHEN = f'every = {EVERY}, when = "iter % {2 * BLOCK} >= {BLOCK}"'
+HOOK = 'hooks.h{ms} = {{ use = "{here}:Takes", args = {{ ms = {ms}, work = "{work}" }}, offload = {offload}, {when} }}'
+OTHERS = """
+hooks.others.use = "{here}:Elsewhere"
+hooks.others.args.work = "{work}"
+hooks.others.points = ["before_train", {{ at = "after_train_iter", {when} }}, "after_train"]
 """
 
 
@@ -101,6 +102,37 @@ class Takes:
             compute(self.seconds / 5, self.work, weight)
 
 
+class Elsewhere:
+    """Let other processes compute what hooks of so many milliseconds do."""
+
+    def __init__(self, work: str) -> None:
+        self.work = work
+
+    def before_train(self, run: Any) -> None:
+        commands = ([sys.executable, HERE, "--elsewhere", self.work, str(ms)] for ms in MILLISECONDS)
+        self.others = [subprocess.Popen(command, stdin=subprocess.PIPE) for command in commands]
+
+    def after_train_iter(self, run: Any) -> None:
+        for each in self.others:
+            each.stdin.write(b".")
+            each.stdin.flush()
+
+    def after_train(self, run: Any) -> None:
+        for each in self.others:
+            each.kill()
+            each.wait()
+            each.stdin.close()
+
+
+def compute_elsewhere(work: str, ms: int) -> None:
+    """Compute each time that the training asks for it."""
+    os.nice(19)
+    torch.set_num_threads(1)
+    weight = torch.randn(1024, 1024)
+    while sys.stdin.buffer.read(1):
+        compute(ms / 5e3, work, weight)
+
+
 class Clock:
     """Print the milliseconds of an iteration in each block."""
 
@@ -123,32 +155,43 @@ def blocks_of(folder: Path, hooks: str, pairs: int) -> list[float]:
 
     A first pair warms up and is left out; a block without hooks comes first and last.
     """
-    (folder / "offload.toml").write_text(PIPELINE.replace("ITERS", str((2 * pairs + 3) * BLOCK)) + hooks)
+    iters = (2 * pairs + 3) * BLOCK
+    (folder / "offload.toml").write_text(f"{hooks}\n{PIPELINE.replace('ITERS', str(iters))}")
     command = [sys.executable, "-m", "hookflow", "run", "offload.toml", "--ui", "plain"]
     output = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
     (line,) = (line for line in output.splitlines() if "| blocks " in line)
     return [float(value) for value in line.partition("| blocks ")[2].split()][2:]
 
 
+def middle(values: list[float]) -> tuple[float, float, float]:
+    """Return the median, and between what it is with 95 % confidence, whatever the distribution."""
+    ordered, room = sorted(values), 0.98 * len(values) ** 0.5
+    low, high = int(len(values) / 2 - room), round(len(values) / 2 + room)
+    return statistics.median(values), ordered[max(low, 0)], ordered[min(high, len(values) - 1)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--elsewhere", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.elsewhere:
+        compute_elsewhere(options.elsewhere[0], int(options.elsewhere[1]))
+        return
 
     def hooks(work: str, offload: str) -> str:
-        values = {"here": HERE, "work": work, "every": EVERY, "offload": offload, "block": BLOCK}
-        return "".join(HOOK.format(ms=ms, two_blocks=2 * BLOCK, **values) for ms in MILLISECONDS)
+        return "\n".join(HOOK.format(ms=ms, here=HERE, work=work, offload=offload, when=WHEN) for ms in MILLISECONDS)
 
     rows = {
-        "hooks that wait, in the training thread": hooks("waits", "false"),
-        "hooks that wait, in threads": hooks("waits", "true"),
+        "wait, in the training thread": hooks("waits", "false"),
+        "wait, in threads": hooks("waits", "true"),
     }
     for work, called in (("torch", "torch"), ("python", "Python")):
-        name = f"hooks that compute in {called}"
-        rows[f"{name}, in the training thread"] = hooks(work, "false")
-        rows[f"{name}, in threads"] = hooks(work, "true")
-        rows[f"{name}, in processes"] = hooks(work, '"process"')
+        rows[f"compute in {called}, in the training thread"] = hooks(work, "false")
+        rows[f"compute in {called}, in threads"] = hooks(work, "true")
+        rows[f"compute in {called}, in processes"] = hooks(work, '"process"')
+        rows[f"compute in {called}, in processes without data"] = OTHERS.format(here=HERE, work=work, when=WHEN)
     without: dict[str, list[float]] = {name: [] for name in rows}
     shares: dict[str, list[float]] = {name: [] for name in rows}
     with tempfile.TemporaryDirectory() as folder:
@@ -158,10 +201,10 @@ def main() -> None:
                 without[name] += blocks[::2]
                 beside = map(statistics.mean, zip(blocks[::2], blocks[2::2], strict=False))
                 shares[name] += [100 * (ms / other - 1) for ms, other in zip(blocks[1::2], beside, strict=True)]
-    print("| | ms an iteration without | more with them | quartiles |\n| --- | --- | --- | --- |")
+    print("| hooks that | ms an iteration without | with them | 95 % |\n| --- | --- | --- | --- |")
     for name, each in shares.items():
-        low, middle, high = statistics.quantiles(each, n=4)
-        print(f"| {name} | {statistics.median(without[name]):.2f} | {middle:+.1f} % | {low:+.1f} to {high:+.1f} % |")
+        median, low, high = middle(each)
+        print(f"| {name} | {statistics.median(without[name]):.2f} | {median:+.1f} % | {low:+.1f} to {high:+.1f} % |")
 
 
 if __name__ == "__main__":

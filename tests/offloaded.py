@@ -52,6 +52,17 @@ class Watches(Hook):
         self.seen = state["seen"]
 
 
+class Spoils(Hook):
+    """Change its copy of the network and of the gradients."""
+
+    reads = ("model", "grads")
+
+    def after_backward(self, run: Any) -> None:
+        for parameter in run.model.parameters():
+            parameter.grad = None
+            torch.nn.init.constant_(parameter, torch.nan)
+
+
 class Fails(Hook):
     """Raise once, beside the training."""
 

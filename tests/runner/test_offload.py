@@ -18,7 +18,7 @@ from hookflow.graph.plan import PlannedHook, WhenFull
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.use import refer
-from hookflow.runner.dispatch.beside import SWITCH, Job, Worker, copied
+from hookflow.runner.dispatch.beside import SWITCH, Job, ModelCopies, Worker, copied
 from hookflow.runner.dispatch.hook_process import Channel
 from tests.conftest import TOY, Trained, ended, reason, records
 from tests.hook_nodes import node
@@ -32,7 +32,8 @@ NUMBERS = ("weights", "grads", "seen_loss", "inputs")
 @pytest.mark.parametrize("offload", ["true", '"process"'])
 def test_the_training_is_the_same_to_the_bit_and_so_is_what_is_seen(trained: Trained, offload: str) -> None:
     none = trained()
-    here, beside = trained(WATCHES % (0, "every=1")), trained(WATCHES % (0.003, f"offload={offload}, queue=3"))
+    spoils = f'hooks.spoils={{use="./offloaded.py:Spoils", offload={offload}}}'
+    here, beside = trained(WATCHES % (0, "every=1")), trained(WATCHES % (0.003, f"offload={offload}, queue=3"), spoils)
     assert_same(final_state(none)["model"], final_state(beside)["model"])
     for name in NUMBERS:
         assert logged(here, name) == logged(beside, name)
@@ -40,7 +41,7 @@ def test_the_training_is_the_same_to_the_bit_and_so_is_what_is_seen(trained: Tra
     assert {*logged(here, "alone").values()} == {0.0}
     assert {*logged(beside, "alone").values()} == {1.0}
     done = [figures for frame in records(beside, "frame") for figures in frame.get("beside", {}).values()]  # type: ignore[attr-defined]
-    assert sum(count for count, *_ in done) == 15
+    assert sum(count for count, *_ in done) == 2 * 15
     assert not any("beside" in frame for frame in records(here, "frame"))
 
 
@@ -174,6 +175,23 @@ def test_a_full_queue(when_full: WhenFull, fired: list[int], dropped: int) -> No
     assert (seen, worker.dropped) == (fired, dropped)
     (figures,) = worker.take().values()
     assert (figures[0], figures[3:]) == (len(fired), [0, dropped])
+
+
+def test_hooks_that_fire_at_one_point_share_a_copy_of_the_network() -> None:
+    model = torch.nn.Linear(2, 2)
+    copies = ModelCopies(model, grads=True)
+    first = copies.take("visit")
+    assert copies.take("visit") is first
+    torch.nn.init.ones_(model.weight)
+    second = copies.take("visit")
+    assert second is not first
+    model.weight.grad = torch.full((2, 2), 3.0)
+    third = copies.take("visit")
+    assert (second.network.weight.grad, third.network.weight.grad.sum()) == (None, 12)
+    assert (first.network.weight.sum() != 4, third.network.weight.sum()) == (True, 4)
+    memory = [each.network for each in (first, second, third)]
+    del first, second, third
+    assert copies.take("another").network in memory
 
 
 def test_copies_have_no_graph_and_share_no_memory() -> None:

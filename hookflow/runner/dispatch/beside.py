@@ -1,7 +1,8 @@
 """Offloaded hooks: each fires in a thread of its own, on copies of what it reads, while the training goes on.
 
-A firing copies in the training thread and returns. A hook's firings stay in their order; those of several hooks run
-side by side. Errors come home at the next firing or safe point, and `settle` waits until nothing is left to do.
+A firing copies in the training thread and returns. Hooks that fire at one point share the copy of the network, and each
+thread copies that once more. A hook's firings stay in their order; those of several hooks run side by side. Errors come
+home at the next firing or safe point, and `settle` waits until nothing is left to do.
 The thread of a hook that has a process sends the copies there, and waits for it.
 """
 
@@ -18,6 +19,7 @@ from functools import partial, wraps
 from threading import Condition, Thread
 from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any
+from weakref import finalize, ref
 
 import torch
 from torch import Tensor, nn
@@ -46,37 +48,54 @@ Failed = Callable[[Binding, BaseException], None]
 
 @dataclass(slots=True)
 class Job:
-    """A firing that waits: what to call, and the copy of the network to give back, if it has one."""
+    """A firing that waits: what to call, and the network as it was then, if the hook reads it."""
 
     binding: Binding
     it: int
     call: Callable[[], object]
-    network: nn.Module | None
+    network: SharedCopy | None
     copied: torch.cuda.Event | None
 
 
+class SharedCopy:
+    """A copy of the network that several hooks read, and none may change."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+
+
 class ModelCopies:
-    """Copies of a network, used again and again; as many as firings have one at the same time."""
+    """Copies of a network; their memory is used again when no firing needs them."""
 
     def __init__(self, model: nn.Module, *, grads: bool) -> None:
         self._model, self._grads = model, grads
-        self._spare = [copy.deepcopy(model)]  # before hooks are registered in it
+        self._spare = deque([copy.deepcopy(model)])  # before hooks are registered in it
+        self._taken: Callable[[], SharedCopy | None] = lambda: None
+        self._moment: object = None
         self.pattern = self._spare[0]
 
-    def take(self) -> nn.Module:
-        """Return a copy of the network as it is now."""
-        twin = self._spare.pop() if self._spare else copy.deepcopy(self.pattern)
+    def take(self, visit: object) -> SharedCopy:
+        """Return a copy of the network as it is now: of one visit of a point the same one, unless it has changed."""
+        tensors = [*_tensors(self._model)]
+        tensors += [parameter.grad for parameter in self._model.parameters() if parameter.grad is not None]
+        moment = visit, [(id(each), -1 if each.is_inference() else each._version) for each in tensors]
+        if (shared := self._taken()) is None or moment != self._moment:
+            network = self._spare.pop() if self._spare else copy.deepcopy(self.pattern)
+            self.copy(self._model, network)
+            shared, self._moment = SharedCopy(network), moment
+            finalize(shared, self._spare.append, network)
+            self._taken = ref(shared)
+        return shared
+
+    def copy(self, network: nn.Module, twin: nn.Module) -> None:
+        """Give a twin the values and modes of a network, and its gradients where hooks read them."""
         with torch.no_grad():
-            for mine, its in zip(_tensors(self._model), _tensors(twin), strict=True):
+            for mine, its in zip(_tensors(network), _tensors(twin), strict=True):
                 its.copy_(mine, non_blocking=True)
                 if self._grads:
                     its.grad = None if mine.grad is None else mine.grad.detach().clone()
-        for here, there in zip(self._model.modules(), twin.modules(), strict=True):
+        for here, there in zip(network.modules(), twin.modules(), strict=True):
             there.training = here.training
-        return twin
-
-    def give_back(self, twin: nn.Module) -> None:
-        self._spare.append(twin)
 
 
 def _tensors(model: nn.Module) -> Sequence[Tensor]:
@@ -109,6 +128,8 @@ class Worker:
     def __init__(self, hook: PlannedHook, models: ModelCopies | None, failed: Callable[[], None]) -> None:
         self.hook, self.models = hook, models
         self.process: HookProcess | None = None
+        self.twin = copy.deepcopy(models.pattern) if models and not hook.in_process else None
+        """The network that a hook in a thread is given, with the values of the firing."""
         self.failures: deque[tuple[Binding, int, BaseException]] = deque()
         self.dropped = 0
         self._failed = failed
@@ -136,7 +157,7 @@ class Worker:
                     return False
                 if self.hook.when_full == "drop":
                     return False
-                self._release(self._jobs.popleft())
+                self._jobs.popleft()
         return True
 
     def put(self, job: Job) -> None:
@@ -188,8 +209,7 @@ class Worker:
                     error.add_note("its process is ended; the hook is as it was when it last came home")
                 self.failures.append((job.binding, job.it, error))
                 self.dropped += len(self._jobs)
-                while self._jobs:
-                    self._release(self._jobs.popleft())
+                self._jobs.clear()
                 self._changed.notify_all()
                 self._failed()
 
@@ -199,10 +219,6 @@ class Worker:
         with self._changed:
             times, self._times = self._times, {}
             return {str(id_): [*time, len(self._jobs), self.dropped] for id_, time in times.items()}
-
-    def _release(self, job: Job | None) -> None:
-        if job and self.models and job.network:
-            self.models.give_back(job.network)
 
     def _work(self) -> None:
         if sys.platform == "linux" and not self.process:
@@ -227,7 +243,6 @@ class Worker:
             with self._changed:
                 count, total, longest = self._times.get(job.binding.id, (0, 0, 0))
                 self._times[job.binding.id] = [count + 1, total + took, max(longest, took)]
-                self._release(job)
                 self._running, self._given_up = None, False
                 self._changed.notify_all()
             del job  # the copies are free while it waits for the next
@@ -236,13 +251,18 @@ class Worker:
 
     def _call(self, job: Job) -> None:
         if job.copied is None:
-            job.call()
+            self._fire(job)
             return
         self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(job.copied)
-            job.call()
+            self._fire(job)
         self._stream.synchronize()  # the memory of the copies goes back to the stream of the training
+
+    def _fire(self, job: Job) -> None:
+        if job.network and self.models and self.twin:
+            self.models.copy(job.network.network, self.twin)
+        job.call()
 
 
 class Beside:
@@ -263,6 +283,7 @@ class Beside:
         self._hooks, self._seed = hooks, seed
         self.copies: dict[int, tuple[int, int]] = {}
         """By binding: the bytes that its first firing has copied, and the least ns in which one has."""
+        self._copies: dict[bool, ModelCopies] = {}
         self._on_cuda = any(tensor.is_cuda for tensor in _tensors(model))
         self._workers = {
             hook.name: Worker(hook, self._models(hook.name, model), attention) for hook in plan.hooks if hook.queue
@@ -276,8 +297,9 @@ class Beside:
         if any(is_sharded(tensor) for tensor in _tensors(model)):
             message = f'hook "{hook}" cannot be offloaded: it reads a network that is sharded'
             raise UserError(Problem(message, self._place(f"hooks.{hook}.offload")))
+        grads = "grads" in reads
         try:
-            return ModelCopies(model, grads="grads" in reads)
+            return self._copies.get(grads) or self._copies.setdefault(grads, ModelCopies(model, grads=grads))
         except Exception as error:
             message = f'hook "{hook}" cannot be offloaded: the network cannot be copied'
             where = self._place(f"hooks.{hook}.offload")
@@ -306,22 +328,28 @@ class Beside:
         return waiting
 
     def _offloaded(self, worker: Worker, binding: Binding, method: Callable[..., object]) -> Callable[..., object]:
+        at_point = self._plan.at(binding.point)
+        before = at_point[: at_point.index(binding)]
+        writers = [each.id for each in before if not {"model", "grads"}.isdisjoint(map(root, each.writes))]
 
         @wraps(method)
         def submit(*offered: Any, **named: Any) -> None:
             if not worker.makes_room():
                 return
             began = perf_counter_ns()
-            network = worker.models.take() if worker.models else None
-            run = self._snapshot(binding.hook, network)
+            run, shared = self._snapshot(binding.hook, worker.twin), None
+            if worker.models:
+                shared = worker.models.take((binding.point, run.iter, run.batch_idx, writers))
+                if worker.process:
+                    run = self._snapshot(binding.hook, shared.network)
             pairs = zip(binding.takes, offered, strict=False)
             arguments = [run if name == "run" else copied(value) for name, value in pairs]
             by_name = {name: run if name == "run" else copied(value) for name, value in named.items()}
             event = torch.cuda.current_stream().record_event() if self._on_cuda else None
             took = perf_counter_ns() - began
-            if (before := self.copies.get(binding.id)) is None:
-                before = _nbytes([arguments, by_name]) + (_nbytes(network) if network else 0), took
-            self.copies[binding.id] = before[0], min(before[1], took)
+            if (known := self.copies.get(binding.id)) is None:
+                known = _nbytes([arguments, by_name]) + (_nbytes(shared.network) if shared else 0), took
+            self.copies[binding.id] = known[0], min(known[1], took)
             call: Callable[[], object]
             if worker.process:
                 run.device = torch.device("cpu")
@@ -329,7 +357,7 @@ class Beside:
                 call = partial(worker.process.fire, binding.method, run, arguments, by_name, place)
             else:
                 call = partial(method, *arguments, **by_name)
-            worker.put(Job(binding, run.iter, call, network, event))
+            worker.put(Job(binding, run.iter, call, shared, event))
 
         return submit
 
