@@ -18,9 +18,8 @@ from hookflow.graph.points import POINTS, Point, Points
 from hookflow.graph.slots import doubts, root
 from hookflow.hooks.base import Hook
 from hookflow.hooks.inspect import Inspection
-from hookflow.hooks.lightning import LightningHook, rates_set_twice
-from hookflow.hooks.mmengine import is_adapted, with_priorities
-from hookflow.hooks.pointrix import PointrixHook
+from hookflow.hooks.lightning import rates_set_twice
+from hookflow.hooks.mmengine import with_priorities
 from hookflow.hooks.registry import find_hook, find_without_import
 from hookflow.hooks.run import Run
 from hookflow.hooks.table import HookTable
@@ -141,21 +140,12 @@ def _wish(table: HookTable, node: Node, sources: Mapping[str, Source | None]) ->
 def _limit(table: HookTable) -> Limit:
     where = table.places.of(f"hooks.{table.name}.over_budget")
     stateful = getattr(table.hook, "state_dict", Hook.state_dict) is not Hook.state_dict
-    return Limit(table.table.budget or "", where, stateful, next(_shown_all(table), ""))
-
-
-def _shown_all(table: HookTable) -> Iterator[str]:
-    """Yield of which framework a hook is, if its own runner shows it all of the run."""
-    if is_adapted(table.hook):
-        yield "it is a hook of MMEngine, whose runner shows all of the run"
-    if is_adapted(table.hook, PointrixHook):
-        yield "it is a hook of Pointrix, whose trainer shows all of the run"
-    if is_adapted(table.hook, LightningHook):
-        yield "it is a callback of Lightning, whose trainer shows all of the run"
+    return Limit(table.table.budget or "", where, stateful, getattr(table.hook, "shown_all", ""))
 
 
 def _obstacles(table: HookTable, bound: Sequence[Binding], sources: Mapping[str, Source | None]) -> Iterator[str]:
-    yield from _shown_all(table)
+    if shown_all := getattr(table.hook, "shown_all", ""):
+        yield shown_all
     if getattr(table.hook, "watches", None):
         yield "it takes in the numbers of every iteration in the training thread"
     for binding in bound:

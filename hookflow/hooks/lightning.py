@@ -6,20 +6,18 @@ its bases is adapted likewise. Source: `lightning.pytorch.callbacks` and `lightn
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, ClassVar
-from weakref import WeakValueDictionary
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.plan import Nodes
 from hookflow.graph.slots import root
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.lightning_trainer import Checkpoint, Groups, Trainer
-from hookflow.hooks.mmengine import CHECKPOINT, ByPoint, as_method, has_base, is_adapted, slots_of
+from hookflow.hooks.mmengine import CHECKPOINT, ByPoint, as_method, has_base, hook_class, is_adapted, slots_of
 from hookflow.hooks.mmengine_runner import changed, numbers_of
 from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import evaluating, in_mode, is_sharded
@@ -112,7 +110,7 @@ SLOTS: Mapping[str, tuple[ByPoint, ByPoint]] = {
 """The slots that Lightning's own callbacks read and write, and classes that are derived from them."""
 
 
-def is_lightning(kind: object) -> bool:
+def is_hook(kind: object) -> bool:
     """Say whether something is a callback class of Lightning, without importing Lightning."""
     return has_base(kind, _is_base)
 
@@ -129,7 +127,7 @@ def find(use: str, where: Where | None) -> type:
         raise UserError(problem)
     callbacks, name = import_module(f"{package}.callbacks"), use.removeprefix(PREFIX)
     result = getattr(callbacks, name, None) or _spike_detection(package, name)
-    if not is_lightning(result):
+    if not is_hook(result):
         raise UserError(Problem(f'Lightning has no callback "{name}"', where, nearest(name, callbacks.__all__)))
     return result  # type: ignore[no-any-return]
 
@@ -148,9 +146,10 @@ def adapted(kind: type, where: Where | None) -> type[Hook]:
         raise UserError(Problem(f"{kind.__name__}.on_before_zero_grad has no point here", where, hint))
     base = next((hook for name, hook in SPECIAL.items() if _derives(kind, name)), LightningHook)
     methods = {point: _method(point) for point in (*_points(kind), *base.needs)}
-    facts = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__signature__": inspect.signature(kind)}
     slots = slots_of(kind, PACKAGES, SLOTS, methods, CHECKPOINT) if base is LightningHook else {}
-    return type(kind.__name__, (base,), {**facts, "kind": kind, **slots, **methods})
+    module = next(base.__module__ for base in kind.__mro__ if _is_base(base))
+    package = next(package for package in PACKAGES if module.startswith(package))  # both may be installed
+    return hook_class(base, kind, {"package": package, **slots, **methods})
 
 
 def _derives(kind: type, name: str) -> bool:
@@ -177,7 +176,7 @@ def _method(point: str) -> Callable[..., None]:
     _, names = CALLS[point]
 
     def method(self: LightningHook, run: Run, *offered: Any) -> None:
-        self.call(point, trainer_of(run, self.kind), dict(zip(names, offered, strict=True)))
+        self.call(point, Trainer.shared(run, self.package, LightningHook), dict(zip(names, offered, strict=True)))
 
     return as_method(method, point, names)
 
@@ -189,7 +188,9 @@ class LightningHook(Hook):
     what comes next, where none follows.
     """
 
+    shown_all = "it is a callback of Lightning, whose trainer shows all of the run"
     kind: ClassVar[type]
+    package: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()
     """Points beside those that the callback has methods for."""
 
@@ -406,15 +407,3 @@ SPECIAL: Mapping[str, type[LightningHook]] = {
     "StochasticWeightAveraging": WeightAveragingHook,
 }
 """Callbacks of Lightning that steer its loops, with the hooks that do so here."""
-
-TRAINERS: WeakValueDictionary[int, Trainer] = WeakValueDictionary()
-"""The trainer of each run, by its identity: the callbacks of the run share it, and keep it alive."""
-
-
-def trainer_of(run: Run, kind: type) -> Trainer:
-    """Return the trainer of a run, of which `kind` is one of the callbacks."""
-    if (known := TRAINERS.get(id(run))) is not None:
-        return known
-    base = next(base.__module__ for base in kind.__mro__ if _is_base(base))
-    package = next(package for package in PACKAGES if base.startswith(package))  # both may be installed
-    return TRAINERS.setdefault(id(run), Trainer(run, package, LightningHook))

@@ -17,6 +17,7 @@ import tomli
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.mmengine_runner import Checkpoint as MMEngineCheckpoint
+from hookflow.hooks.mmengine_runner import View
 
 if TYPE_CHECKING:
     import torch
@@ -36,8 +37,10 @@ class Checkpoint(MMEngineCheckpoint):
         return super().__getitem__(key)
 
 
-class Experiment:
+class Experiment(View):
     """The methods of TensorBoard's SummaryWriter, which log into the run."""
+
+    shown = "TensorBoard's SummaryWriter"
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -57,13 +60,11 @@ class Experiment:
     def add_histogram(self, tag: str, values: Any, global_step: int | None = None, **_: Any) -> None:
         self._run.log_histogram(tag, values)
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"hookflow's view of TensorBoard's SummaryWriter has no {name}")
 
-
-class Logger:
+class Logger(View):
     """Logs into the run. It is an instance of Lightning's TensorBoardLogger, `kind`, for which callbacks look."""
 
+    shown = "Lightning's logger"
     group_separator = "/"
     __class__ = property(lambda self: self._kind)
 
@@ -78,9 +79,6 @@ class Logger:
             self._run.log(name, value)
 
     def after_save_checkpoint(self, checkpoint_callback: Any) -> None: ...
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"hookflow's view of Lightning's logger has no {name}")
 
 
 class Strategy:
@@ -163,9 +161,10 @@ class Groups:
         return iterations - self.without_step + (iterations == self.latest)
 
 
-class Trainer:
+class Trainer(View):
     """A run as Lightning's Trainer shows it to callbacks of a package; hooks of the class `adapted` call them."""
 
+    shown = "Lightning's Trainer"
     sanity_checking = fast_dev_run = False
     log_every_n_steps = 50
 
@@ -190,9 +189,6 @@ class Trainer:
         self.logger = self.loggers[0]
         self.lr_scheduler_configs: list[Any] = []
         self.ckpt_path = self.datamodule = None
-
-    def itself(self) -> Trainer:
-        return self
 
     def at(self, point: str) -> None:
         self.point = point
@@ -335,9 +331,6 @@ class Trainer:
         if self.is_global_zero:
             Path(filepath).parent.mkdir(parents=True, exist_ok=True)
             torch.save(content, filepath)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"hookflow's view of Lightning's Trainer has no {name}")
 
 
 STAGES: Mapping[str, str] = {"train": "train", "val": "validate", "test": "test", "predict": "predict"}

@@ -99,7 +99,7 @@ def as_method(call: Callable[..., None], point: str, offers: Sequence[str]) -> C
     return call
 
 
-def is_mmengine(kind: object) -> bool:
+def is_hook(kind: object) -> bool:
     """Say whether something is a hook class of MMEngine, without importing MMEngine."""
     return has_base(kind, _is_base)
 
@@ -118,7 +118,7 @@ def find(use: str, where: Where | None) -> type:
 
     name = use.removeprefix(PREFIX)
     result = getattr(mmengine.hooks, name, None) or HOOKS.get(name)
-    if not is_mmengine(result):
+    if not is_hook(result):
         known = [*mmengine.hooks.__all__, *HOOKS.module_dict]
         raise UserError(Problem(f'MMEngine has no hook "{name}"', where, nearest(name, known)))
     return result  # type: ignore[no-any-return]
@@ -134,9 +134,14 @@ def adapted(kind: type, where: Where | None) -> type[Hook]:
     priority = getattr(kind, "priority", "NORMAL")
     level = PRIORITIES[priority] if isinstance(priority, str) else int(priority)
     phase = next(phase for most, phase in PHASES if level <= most)
+    own = {"level": level, "phase": phase, **slots_of(kind, "mmengine.", SLOTS, methods, OFFERED)}
+    return hook_class(MMEngineHook, kind, {**own, **methods})
+
+
+def hook_class(base: type[Hook], kind: type, members: Mapping[str, Any]) -> type[Hook]:
+    """Return a class derived from `base`, whose hooks call objects of the class `kind`, and which looks like that."""
     facts = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__signature__": inspect.signature(kind)}
-    own = {"kind": kind, "level": level, "phase": phase, **slots_of(kind, "mmengine.", SLOTS, methods, OFFERED)}
-    return type(kind.__name__, (MMEngineHook,), {**facts, **own, **methods})
+    return type(kind.__name__, (base,), {**facts, "kind": kind, **members})
 
 
 def slots_of(
@@ -158,7 +163,7 @@ def slots_of(
 
 def with_priorities(nodes: Nodes, hooks: Mapping[str, Any]) -> dict[str, Node]:
     """Return the nodes with an edge from each hook of MMEngine to each of a greater number, unless the file has one."""
-    levels = {name: hook.level for name, hook in hooks.items() if is_adapted(hook)}
+    levels = {name: hook.level for name, hook in hooks.items() if is_adapted(hook, MMEngineHook)}
     result = dict(nodes)
     for name, level in levels.items():
         node = nodes[name]
@@ -170,9 +175,9 @@ def with_priorities(nodes: Nodes, hooks: Mapping[str, Any]) -> dict[str, Node]:
     return result
 
 
-def is_adapted(hook: object, base: type | None = None) -> bool:
-    """Say whether a class is what `adapted` has made; with the `base` of another framework, what that one's has."""
-    return issubclass(type(hook), type) and issubclass(hook, base or MMEngineHook)  # type: ignore[arg-type]
+def is_adapted(hook: object, base: type[Hook]) -> bool:
+    """Say whether something is a class that a framework's `adapted` has derived from its `base`."""
+    return issubclass(type(hook), type) and issubclass(hook, base)  # type: ignore[arg-type]
 
 
 def _stages(kind: type) -> Iterator[str]:
@@ -196,7 +201,7 @@ LOOP = {"before_train_epoch": "before_train", "after_train_epoch": "after_train"
 
 def _method(stage: str) -> Callable[..., None]:
     def method(self: MMEngineHook, run: Run, *offered: Any) -> None:
-        self.call(stage, Runner.of(run), dict(zip(STAGES[stage], offered, strict=True)))
+        self.call(stage, Runner.shared(run), dict(zip(STAGES[stage], offered, strict=True)))
 
     return as_method(method, stage, [*STAGES[stage].values()])
 
@@ -204,6 +209,8 @@ def _method(stage: str) -> Callable[..., None]:
 class MMEngineHook(Hook):
     """A hook of MMEngine. A checkpoint has its numbers and tensors, and the scalars of the message hub."""
 
+    shown_all = "it is a hook of MMEngine, whose runner shows all of the run"
+    """Why no other thread can call the hook."""
     kind: ClassVar[type]
     level: ClassVar[int]
     """The priority: hooks of a lower one fire earlier."""

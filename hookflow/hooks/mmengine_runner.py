@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary, proxy, ref
 
 import tomli
@@ -94,6 +94,30 @@ def samples(outputs: Mapping[str, Any]) -> Sequence[Any]:
     return lists[0] if len(lists) == 1 else [outputs]
 
 
+class View:
+    """A view of a run as hooks of another framework know it; whatever else `shown` has there is missing."""
+
+    shown: ClassVar[str]
+
+    def __init__(self, run: Any, *_: Any) -> None: ...
+
+    @classmethod
+    def shared(cls, run: Run, *args: Any) -> Self:
+        """Return the view that the hooks of a run share; the first call makes it, with these further arguments."""
+        view: Self = VIEWS.get((cls, id(run))) or VIEWS.setdefault((cls, id(run)), cls(run, *args))
+        return view
+
+    def itself(self) -> Self:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"hookflow's view of {self.shown} has no {name}")
+
+
+VIEWS: WeakValueDictionary[tuple[type, int], Any] = WeakValueDictionary()
+"""The shared views by class and by the identity of the run: the hooks of the run keep them alive."""
+
+
 class Checkpoint(MutableMapping[str, Any]):
     """The state of a checkpoint by MMEngine's keys: `state_dict`, `optimizer`, `meta`; others are kept beside them."""
 
@@ -128,8 +152,10 @@ class Checkpoint(MutableMapping[str, Any]):
         return len([*self])
 
 
-class DataLoader:
+class DataLoader(View):
     """The data of a split, as MMEngine's hooks use a dataloader. The batches that it yields are beside the training."""
+
+    shown = "a dataloader of MMEngine"
 
     def __init__(self, runner: Runner, split: str) -> None:
         self._runner, self._split = runner, split
@@ -164,11 +190,13 @@ class DataLoader:
         for owner in owners if name in ("sampler", "collate_fn", "num_workers") else ():
             if hasattr(owner, name):
                 return getattr(owner, name)
-        raise AttributeError(f"hookflow's view of a dataloader of MMEngine has no {name}")
+        return super().__getattr__(name)
 
 
-class Loop:
+class Loop(View):
     """The loop of a split: of training, with what stops it. It is an instance of MMEngine's class of the loop."""
+
+    shown = "a loop of MMEngine"
 
     def __init__(self, runner: Runner, split: str) -> None:
         self._runner, self._split = runner, split
@@ -210,7 +238,7 @@ class Loop:
     def __getattr__(self, name: str) -> Any:
         if self._split == "train" and name in ("iter", "epoch", "max_iters", "max_epochs"):
             return getattr(self._runner, name)
-        raise AttributeError(f"hookflow's view of a loop of MMEngine has no {name}")
+        return super().__getattr__(name)
 
 
 class Messages(logging.Handler):
@@ -230,8 +258,10 @@ class Messages(logging.Handler):
             run.say(record.getMessage(), level)
 
 
-class Visualizer:
+class Visualizer(View):
     """The methods of MMEngine's visualizer, and of its backends, that log something; nothing once the run is gone."""
+
+    shown = "MMEngine's visualizer"
 
     def __init__(self, run: Run) -> None:
         self._run = ref(run)
@@ -258,16 +288,11 @@ class Visualizer:
         if (run := self._run()) is not None:
             run.log_image(name, image)
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"hookflow's view of MMEngine's visualizer has no {name}")
 
-
-RUNNERS: WeakValueDictionary[int, Runner] = WeakValueDictionary()
-"""The runner of each run, by its identity: the hooks of the run share it, and keep it alive."""
-
-
-class Runner:
+class Runner(View):
     """A run as MMEngine's Runner shows it to hooks. Counters step after the hooks have fired, as there."""
+
+    shown = "MMEngine's Runner"
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -295,14 +320,6 @@ class Runner:
         """The iterations that were done before this attempt."""
         if self.distributed and not hasattr(run.model, "module"):
             vars(run.model)["module"] = run.model  # as MMEngine wraps it there
-
-    @classmethod
-    def of(cls, run: Run) -> Runner:
-        known = RUNNERS.get(id(run))
-        return known if known is not None else RUNNERS.setdefault(id(run), cls(run))
-
-    def itself(self) -> Runner:
-        return self
 
     by_iterations = property(lambda self: self.run.max_epochs is None)
 
@@ -433,6 +450,3 @@ class Runner:
             infos = unpacked(hub["infos"])
             keys = dict.fromkeys((*scalars, *infos), True)
             self.message_hub.load_state_dict({"log_scalars": scalars, "runtime_info": infos, "resumed_keys": keys})
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"hookflow's view of MMEngine's Runner has no {name}")

@@ -7,20 +7,18 @@ such as `after_run`, fire here.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import FunctionType, SimpleNamespace
 from typing import Any, ClassVar
-from weakref import WeakValueDictionary
 
 import tomli
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.base import Hook
-from hookflow.hooks.mmengine import as_method
-from hookflow.hooks.mmengine_runner import numbers, numbers_of
+from hookflow.hooks.mmengine import as_method, hook_class
+from hookflow.hooks.mmengine_runner import View, numbers, numbers_of
 from hookflow.hooks.run import Run
 from hookflow.pipeline.registry import missing_package
 
@@ -37,7 +35,7 @@ POINTS: Mapping[str, tuple[str, ...]] = {
 """The points of Pointrix, all of which are hookflow's too, with what they offer here; `exception` is `on_exception`."""
 
 
-def is_pointrix(kind: object) -> bool:
+def is_hook(kind: object) -> bool:
     """Say whether something is a class with a method of Pointrix's, which takes `trainner`."""
     if not issubclass(type(kind), type):  # past what an object says of its class, which may raise
         return False
@@ -59,8 +57,8 @@ def find(use: str, where: Where | None) -> type:
 
     name = use.removeprefix(PREFIX)
     result: Any = getattr(pointrix.hook, name, None)
-    if not is_pointrix(result):
-        known = [name for name, item in vars(pointrix.hook).items() if is_pointrix(item)]
+    if not is_hook(result):
+        known = [name for name, item in vars(pointrix.hook).items() if is_hook(item)]
         raise UserError(Problem(f'Pointrix has no hook "{name}"', where, nearest(name, known)))
     return result  # type: ignore[no-any-return]
 
@@ -72,15 +70,14 @@ def adapted(kind: type, where: Where | None) -> type[Hook]:
     own = {name for each in kind.__mro__ if each not in (base, object) for name in vars(each)}
     theirs = {point: "exception" if point == "on_exception" else point for point in POINTS}
     methods = {point: _method(point, name) for point, name in theirs.items() if name in own}
-    facts = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__signature__": inspect.signature(kind)}
-    return type(kind.__name__, (PointrixHook,), {**facts, "kind": kind, **methods})
+    return hook_class(PointrixHook, kind, methods)
 
 
 def _method(point: str, name: str) -> Callable[..., None]:
     names = POINTS[point]
 
     def method(self: PointrixHook, run: Run, *offered: Any) -> None:
-        self.trainner = trainner = Trainner.of(run)
+        self.trainner = trainner = Trainner.shared(run)
         trainner.take(point, dict(zip(names, offered, strict=True)))
         call = getattr(self.hook, name)
         call(*() if name == "exception" else (trainner, *offered) if names == ("checkpoint",) else (trainner,))
@@ -91,6 +88,7 @@ def _method(point: str, name: str) -> Callable[..., None]:
 class PointrixHook(Hook):
     """A hook of Pointrix. A checkpoint has its numbers and tensors."""
 
+    shown_all = "it is a hook of Pointrix, whose trainer shows all of the run"
     kind: ClassVar[type]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -132,12 +130,10 @@ class Writer:
         self._run.log_text(name, f"{config_dict}")
 
 
-TRAINNERS: WeakValueDictionary[int, Trainner] = WeakValueDictionary()
-"""The trainer of each run, by its identity: the hooks of the run share it, and keep it alive."""
-
-
-class Trainner:
+class Trainner(View):
     """A run as Pointrix's trainer shows it to hooks. `global_step` is that of the iteration which runs, from 1 on."""
+
+    shown = "Pointrix's trainer"
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -147,11 +143,6 @@ class Trainner:
         self.loss_dict: dict[str, Any] = {}
         self.metric_dict: dict[str, Any] = {}
         self._begins = 0
-
-    @classmethod
-    def of(cls, run: Run) -> Trainner:
-        known = TRAINNERS.get(id(run))
-        return known if known is not None else TRAINNERS.setdefault(id(run), cls(run))
 
     def take(self, point: str, offered: Mapping[str, Any]) -> None:
         """Take the state of a point: the numbers of a step are losses, those of a validation batch metrics."""
@@ -172,6 +163,3 @@ class Trainner:
         """The section `run` of the pipeline, with Pointrix's names of lengths."""
         section = tomli.loads(RunDir(self.run.dir).pipeline.read_text("utf-8"))["run"]
         return SimpleNamespace(**{"val_interval": section.get("val_every"), **section, "max_steps": self.run.max_iters})
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"hookflow's view of Pointrix's trainer has no {name}")

@@ -56,8 +56,7 @@ BUILT_IN: dict[str, str] = {
 
 HOOKS = Registry("hook", "hookflow.hooks", BUILT_IN)
 
-THEIRS = {mmengine.PREFIX: mmengine.find, lightning.PREFIX: lightning.find, pointrix.PREFIX: pointrix.find}
-"""By prefix of `use`: what finds a hook of another framework."""
+FRAMEWORKS: tuple[Any, ...] = (mmengine, lightning, pointrix)
 
 
 class NotImported:
@@ -69,17 +68,12 @@ class NotImported:
 
 def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
     """Return the class or function that `use` names. Raises UserError when there is none, or it cannot be called."""
-    find = next((find for prefix, find in THEIRS.items() if use.startswith(prefix)), None)
-    result = find(use, where) if find else HOOKS.find(use, base, where)
-    if mmengine.is_mmengine(result):
-        return mmengine.adapted(result, where)
-    if lightning.is_lightning(result):
-        return lightning.adapted(result, where)
-    if pointrix.is_pointrix(result):
-        return pointrix.adapted(result, where)
+    theirs = next((each for each in FRAMEWORKS if use.startswith(each.PREFIX)), None)
+    named = theirs.find(use, where) if theirs else HOOKS.find(use, base, where)
+    result = next((each.adapted(named, where) for each in FRAMEWORKS if each.is_hook(named)), named)
     if not callable(result):
         raise UserError(Problem(f'"{use}" is no class or function, so it cannot be a hook', where))
-    return result
+    return result  # type: ignore[no-any-return]
 
 
 def find_without_import(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
@@ -89,7 +83,7 @@ def find_without_import(use: str, base: Path, where: Where | None) -> Callable[.
     """
     from hookflow.pipeline.load import missing  # loads pydantic, which `hookflow --help` does without
 
-    if use.startswith((*THEIRS,)):
+    if use.startswith(tuple(each.PREFIX for each in FRAMEWORKS)):
         return NotImported
     if problem := missing(use, base, where, HOOKS):
         raise UserError(problem)
