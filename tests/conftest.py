@@ -181,8 +181,8 @@ def train_here() -> Iterator[Callable[..., int]]:
 def strikes(tmp_path: Path, number: int, *places: tuple[str, int], times: int = 1) -> list[str]:
     """Return overrides for hooks that send their own process a signal at these points and iterations, once each."""
     return [
-        f'hooks.strike{k}={{use="./watchers.py:Interrupts", args={{mark="{tmp_path / f"mark{k}"}", '
-        f'point="{point}", at={at}, number={number}, times={times}}}}}'
+        f'hooks.strike{k}={{use="./watchers.py:Interrupts", points=["{point}"], '
+        f'args={{mark="{tmp_path / f"mark{k}"}", at={at}, number={number}, times={times}}}}}'
         for k, (point, at) in enumerate(places)
     ]
 
@@ -317,12 +317,6 @@ def firings(run_dir: RunDir) -> dict[tuple[str, str], int]:
         for id_, (fired, *_) in frame["hooks"].items():  # type: ignore[attr-defined]
             counts[bindings[int(id_)].hook, bindings[int(id_)].point] += fired
     return counts
-
-
-def strike(folder: Path, at: int, point: str = "after_train_iter", number: int = 15) -> str:
-    """Return an override for a hook that sends its process a signal once, at a point from iteration `at` on."""
-    args = f'{{mark="{folder / f"mark{at}"}", point="{point}", at={at}, number={number}}}'
-    return f'hooks.strike={{use="./watchers.py:Interrupts", args={args}, points=["{point}"]}}'
 
 
 def wait_for(condition: Callable[[], object], what: str = "the condition") -> None:

@@ -61,6 +61,7 @@ context.set_forkserver_preload(
 for module in (agent, attempts, commands, failures, feed, notify, recorder, sweeps):
     module.PERIOD = 0.02  # here and in the server: what hookflow looks at four times a second, tests wait for
 beside.HEARS = 0.02
+recorder.QUICKEST = 0.1  # and frames that come twice a second
 ROOT = str(Path(__file__).parents[1])
 PYTHON = sys.executable
 _SEARCHED = [path for path in sys.path if path]  # in the server: by an interpreter that was just started

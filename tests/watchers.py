@@ -90,16 +90,16 @@ class AroundVal(Around):
 
 @at_every_point
 class Interrupts:
-    """Sends its own process a signal, so many times, at one point; never twice for one mark.
+    """Sends its own process a signal, so many times; never twice for one mark.
 
     That is at the first firing from iteration `at` on: when a checkpoint is told of, only the disk knows.
     """
 
-    def __init__(self, mark: str, point: str, at: int, number: int = 15, times: int = 1) -> None:
-        self.mark, self.point, self.at, self.number, self.times = Path(mark), point, at, number, times
+    def __init__(self, mark: str, at: int, number: int = 15, times: int = 1) -> None:
+        self.mark, self.at, self.number, self.times = Path(mark), at, number, times
 
     def visit(self, point: str, run: Any) -> None:
-        if point == self.point and run.iter >= self.at and not self.mark.exists():
+        if run.iter >= self.at and not self.mark.exists():
             self.mark.touch()
             for _ in range(self.times):
                 os.kill(os.getpid(), self.number)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -96,7 +97,6 @@ def test_a_second_ctrl_c_waits_for_nothing(launch: Launch) -> None:
     assert messages_of(run_dir, 0, "SIGINT received: ")
 
 
-@pytest.mark.usefixtures("interpreters")
 def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch: Launch) -> None:
     run_dir, agent = launch(*ENDLESS)
     wait_for(lambda: bool(records_of(run_dir, "epoch")))
@@ -124,21 +124,18 @@ def test_a_rank_ends_whose_launcher_was_gone_before_it_looked(new_clouds: NewClo
 QUIET = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
 
 
-def torchrun(folder: Path, *arguments: str, start: type[subprocess.Popen[str]]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", *arguments]
-    pipe = subprocess.PIPE
-    return start(command, cwd=folder, env=QUIET, stdout=pipe, stderr=pipe, text=True)
-
-
-def test_the_ranks_of_two_machines_share_a_run_and_go_on_in_it_when_they_are_started_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begin", [Spawned, pytest.param(subprocess.Popen, marks=pytest.mark.long)])
+def test_the_ranks_of_two_machines_share_a_run_and_go_on_in_it_when_they_are_started_again(
+    tmp_path: Path, begin: type[subprocess.Popen[str]]
+) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     endpoint = f"--rdzv-endpoint=127.0.0.1:{store.port}"
     meeting = ("--rdzv-backend=c10d", endpoint, "--rdzv-conf=is_host=0", "--rdzv-id=two")
     machines = ("--nnodes=2", "--nproc-per-node=1", "--local-addr=localhost", "--max-restarts=1", *meeting)
     options = ("--ui=json", f"--set={dies('once', tmp_path / 'once', 8)}")
-    command = (*machines, "-m", "hookflow", "run", str(CLOUDS), *options)
-    one = torchrun(tmp_path, *command, start=subprocess.Popen)
-    with one, torchrun(tmp_path, *command, start=Spawned) as other:
+    command = [sys.executable, "-m", "torch.distributed.run", *machines, "-m", "hookflow", "run", str(CLOUDS), *options]
+    streams: Any = {"env": QUIET, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with begin(command, cwd=tmp_path, **streams) as one, Spawned(command, cwd=tmp_path, **streams) as other:
         printed = [machine.communicate(timeout=LIMIT) for machine in (one, other)]
     assert [one.returncode, other.returncode] == [0, 0], printed
     (run_dir,) = (RunDir(path.parent) for path in tmp_path.glob("runs/*/*/run.json"))

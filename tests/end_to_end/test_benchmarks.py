@@ -12,6 +12,8 @@ import pytest
 
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
+from tests.limits import LIMIT
+from tests.processes import Spawned
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 ROW = "no hooks"
@@ -69,10 +71,11 @@ def test_ratios_of_another_machine_are_told(overhead: Any, capsys: pytest.Captur
 
 
 def test_the_usual_set_is_measured_between_two_loops_by_hand() -> None:
-    command = [sys.executable, str(BENCHMARKS / "cell.py"), "hooks", "usual", "1000"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = json.loads(done.stdout)
+    source = "import cell, sys; sys.argv[1:] = ['hooks', 'usual', '1000']; cell.main()"
+    with Spawned([sys.executable, "-c", source], cwd=BENCHMARKS, stdout=subprocess.PIPE, text=True) as child:
+        printed, _ = child.communicate(timeout=LIMIT)
+    assert child.returncode == 0, printed
+    rows = json.loads(printed)
     assert rows.keys() == {"usual set", "usual set, while nothing is saved"}
     assert all(row["by_hand"] > 0 and row["hookflow"] > 0 for row in rows.values())
 

@@ -1,4 +1,4 @@
-"""What the README and the tutorial show works as it stands there."""
+"""What the README and the tutorial show works as it stands there, and so do the shipped pipelines."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from printed.cli.app import app
+from typer.testing import CliRunner
 
 from hookflow.hooks.registry import BUILT_IN
-from tests.conftest import hookflow, hookflow_here, records
+from tests.conftest import TOY, hookflow, hookflow_here, records, strikes
 from tests.end_to_end.test_run import only_run
+from tests.golden_files import check_golden
 from tests.limits import LIMIT
+from tests.processes import Spawned
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 
@@ -42,9 +46,10 @@ def test_the_pipeline_and_the_hook_run_as_they_stand(tmp_path: Path) -> None:
 def test_the_python_runs_as_it_stands(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(block("# mine.toml"))
     (tmp_path / "net.py").write_text(block("# net.py"))
-    (tmp_path / "script.py").write_text(block("import hookflow"))
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
-    assert (done.returncode, done.stderr) == (0, "")
+    command = [sys.executable, "-c", block("import hookflow")]
+    with Spawned(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
+        _, errors = child.communicate(timeout=LIMIT)
+    assert (child.returncode, errors) == (0, "")
     assert records(only_run(tmp_path), "end")[0]["status"] == "finished"
 
 
@@ -91,9 +96,29 @@ def test_the_tutorial(tmp_path: Path) -> None:
 def test_what_a_hook_prints_is_seen_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is there when the process is killed a moment later."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    watchers = Path(__file__).parents[1] / "watchers.py"
-    args = f'{{mark="{tmp_path / "mark"}", point="after_backward", at=3, number=9}}'
-    strike = f'--set=hooks.strike={{use="{watchers}:Interrupts", args={args}, points=["after_backward"]}}'
-    done = hookflow("run", str(HELLO), strike, "--ui=none", cwd=tmp_path)
+    kill = strikes(tmp_path, 9, ("after_backward", 3))[0].replace("./watchers.py", f"{TOY.parent}/watchers.py")
+    done = hookflow("run", str(HELLO), f"--set={kill}", "--ui=none", cwd=tmp_path)
     assert done.returncode != 0
     assert only_run(tmp_path).output.read_text().splitlines() == ["hello", "world", "  socks", "  shoes"]
+
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted(path.stem for path in (ROOT / "pipelines").glob("*.toml"))
+
+
+def printed(*arguments: str) -> str:
+    result = CliRunner().invoke(app, [*arguments], env={"COLUMNS": "80"}, catch_exceptions=False)
+    assert result.exit_code == 0, result.stdout
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_check_strict_has_nothing_to_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert "ambiguous" not in printed("check", "--strict", f"pipelines/{name}.toml")
+
+
+@pytest.mark.parametrize("name", sorted({*SHIPPED} - {"cifar"}))  # whose plan is drawn with all that can be drawn
+def test_its_plan_is_golden(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    check_golden(f"plan_{name}.txt", printed("graph", f"pipelines/{name}.toml"))

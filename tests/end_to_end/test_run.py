@@ -175,7 +175,7 @@ def test_no_two_processes_train_in_one_directory(tmp_path: Path) -> None:
 
 def test_the_dashboard_in_a_real_terminal(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "hookflow", "run", str(TOY), "--set=run.max_epochs=50000", SLOW)
-    terminal = Terminal(*command, cwd=tmp_path, started=True)
+    terminal = Terminal(*command, cwd=tmp_path)
     try:
         terminal.wait_for("RUNNING")
         terminal.wait_for("SYNTHETIC")

@@ -20,7 +20,7 @@ from hookflow.monitor import notify
 from hookflow.monitor.notify import Message, Sender, Watch, execute
 from hookflow.pipeline.schema import NotifySection, Occasion
 from tests.cli.conftest import refused
-from tests.conftest import TOY, Trained, hookflow, strike, wait_for
+from tests.conftest import TOY, Trained, hookflow, strikes, wait_for
 from tests.runner.same import logged
 
 EVERY: tuple[Occasion, ...] = ("end", "failure", "stall", "best", "warning")
@@ -82,8 +82,8 @@ def test_the_command_may_move_the_log_elsewhere(folder: Path) -> None:
 
 @pytest.mark.parametrize("how", ["--ui=none", "--detach"])
 def test_a_killed_training_is_a_failure(folder: Path, how: str) -> None:
-    kill = strike(folder, 7, number=signal.SIGKILL).replace("./watchers.py", f"{TOY.parent}/watchers.py")
-    hookflow("run", "p.toml", how, "--set", kill, cwd=folder)
+    (kill,) = strikes(folder, signal.SIGKILL, ("after_train_iter", 7))
+    hookflow("run", "p.toml", how, "--set", kill.replace("./", f"{TOY.parent}/"), cwd=folder)
     wait_for(lambda: any(line.startswith("failure") for line in told(folder)), "the notification")
     assert ("killed by SIGKILL" in told(folder)[-1]) is (how != "--detach")
     assert "killed" in told(folder)[-1]

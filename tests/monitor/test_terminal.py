@@ -8,12 +8,10 @@ import pty
 import select
 import signal
 import struct
-import subprocess
 import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -28,21 +26,15 @@ from tests.processes import Spawned
 COLUMNS, ROWS = 80, 24
 
 
-def _listen() -> None:
-    """Let Ctrl-C be heard as in any terminal; the tests may run where it is ignored, in the background of a shell."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 class Terminal:
-    """A child process in a pseudo-terminal, and what its screen shows; it is forked, or an interpreter is started."""
+    """A child process in a pseudo-terminal, and what its screen shows."""
 
-    def __init__(self, *command: str, cwd: Path | None = None, started: bool = False, **environment: str) -> None:
+    def __init__(self, *command: str, cwd: Path | None = None, **environment: str) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         self.cooked = termios.tcgetattr(slave)
         environment = {**os.environ, "TERM": "xterm-256color", **environment}
-        begin = partial(subprocess.Popen, preexec_fn=_listen) if started else Spawned
-        self.child = begin(
+        self.child = Spawned(
             command, stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=cwd, start_new_session=True
         )
         self._slave = slave

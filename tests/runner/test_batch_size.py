@@ -274,21 +274,20 @@ LOADER = (
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "point"),
     [
-        pytest.param(("run.limit_train=3",), id="a source of one's own"),
-        pytest.param((LOADER[0] % 2, LOADER[1]), id="a loader with workers"),
-        pytest.param(('data.train={use="./loaders.py:with_generator"}', "run.limit_train=2"), id="batches"),
-        pytest.param(("run.limit_train=3", "run.accumulate=2"), id="accumulated"),
-        pytest.param(("run.overfit=2",), id="overfit"),
+        pytest.param(("run.limit_train=3",), "after_backward", id="a source of one's own"),
+        pytest.param((LOADER[0] % 2, LOADER[1]), "after_backward", id="a loader with workers"),
+        pytest.param((LOADER[0] % 0, LOADER[1]), "after_train_epoch", id="a loader, between epochs"),
+        pytest.param(
+            ('data.train={use="./loaders.py:with_generator"}', "run.limit_train=2"), "after_backward", id="batches"
+        ),
+        pytest.param(("run.limit_train=3", "run.accumulate=2"), "after_backward", id="accumulated"),
+        pytest.param(("run.overfit=2",), "after_backward", id="overfit"),
     ],
 )
-def test_a_resumed_run_is_the_run_that_was_left_alone(resumes_alike: NewRun, data: tuple[str, ...]) -> None:
-    resumes_alike(*data, point="after_backward", at=3)
-
-
-def test_a_run_resumed_between_limited_epochs_is_the_run_that_was_left_alone(resumes_alike: NewRun) -> None:
-    resumes_alike(LOADER[0] % 0, LOADER[1], point="after_train_epoch", at=1)
+def test_a_resumed_run_is_the_run_that_was_left_alone(resumes_alike: NewRun, data: tuple[str, ...], point: str) -> None:
+    resumes_alike(*data, point=point, at=3)
 
 
 class Counted:

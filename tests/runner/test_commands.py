@@ -333,12 +333,21 @@ def test_a_handler_waits_for_nothing_that_the_main_thread_holds() -> None:
         thread.join()
 
 
-def test_a_signal_ends_a_pause_and_what_is_done_is_saved(new_run: NewRun) -> None:
+def test_a_paused_process_answers_and_a_signal_ends_its_pause(new_run: NewRun) -> None:
+    """What is done is saved."""
     run_dir = new_run("run.max_epochs=500", SLOW)
     child = Training(run_dir)
-    wait_for(lambda: any(r["it"] for r in records(run_dir, "frame")))
-    send(run_dir, "pause")
-    wait_for(lambda: any(r["stage"] == "paused" for r in records(run_dir, "frame")))
+
+    def iterations(stage: str) -> list[object]:
+        return [frame["it"] for frame in records(run_dir, "frame") if frame["stage"] == stage and frame["it"]]
+
+    wait_for(lambda: iterations("train"))
+    asked = [send(run_dir, "pause")]
+    wait_for(lambda: len(iterations("paused")) >= 3)
+    assert len({*iterations("paused")[1:]}) == 1, "of the first it may have moved on"
+    asked.append(send(run_dir, "checkpoint"))
+    wait_for(lambda: len(records(run_dir, "ack")) == 2)
+    assert [(ack["id"], ack["ok"]) for ack in records(run_dir, "ack")] == [(each, True) for each in asked]
     child.signal(signal.SIGTERM)
     assert child.wait() == 143
     newest = CheckpointStore(run_dir.checkpoints).all()[0]

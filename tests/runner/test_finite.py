@@ -16,7 +16,7 @@ from hookflow.runner.checkpoint.manifest import NONFINITE, damage, list_checkpoi
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from hookflow.runner.loop.finite import Losses, advice, why_the_host_looks
 from hookflow.runner.loop.sanity import _copied, unchanged
-from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, records, strike
+from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, records, strikes
 from tests.runner.same import assert_same, assert_same_end, curve, final_state, logged
 from tests.sanity import Meter
 from tests.toy import Net
@@ -349,7 +349,7 @@ def test_it_takes_two_batches_and_a_resumed_run_has_none(trained: Trained, train
     trained(counts, *off, "run.sanity=false")
     assert calls.read_text().startswith("t")
     calls.unlink()
-    run_dir = trained(counts, *off, strike(tmp_path, 2, "after_backward"), code=143)
+    run_dir = trained(counts, *off, *strikes(tmp_path, 15, ("after_backward", 2)), code=143)
     begun = calls.read_text()
     assert begun.startswith("vvt")
     assert train_here(run_dir, resume=True) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def test_it_ends_the_run_unless_told_otherwise(trained: Trained, place: str, cap
     run_dir = trained(fails(place), "run.max_epochs=1", code=1)
     (error,) = records(run_dir, "error")
     assert (error["hook"], error["point"], error["action"]) == ("bad", point_of(place), "raise")
+    assert re.fullmatch(r".*/tests/watchers\.py:\d+", str(error["at"]))
     assert ended(run_dir) == ("failed", 1)
     printed = capfd.readouterr().err
     assert printed == error["traceback"], "the whole traceback, once"
@@ -69,7 +71,9 @@ def test_all_may_fail_where_they_may_fail(trained: Trained) -> None:
 def test_on_the_way_out_every_hook_has_its_turn(trained: Trained, tmp_path: Path, place: str) -> None:
     trace = tmp_path / "trace"
     first = 'hooks.first={use="./watchers.py:Raises", args={at=3}}'
-    run_dir = trained(first, fails(place), TRACER % trace, code=1)
+    around = f'hooks.around={{use="./watchers.py:Around", args={{file="{tmp_path / "marks"}"}}}}'
+    run_dir = trained(first, fails(place), around, TRACER % trace, code=1)
+    assert (tmp_path / "marks").read_text().split() == ["entered", "left"], "left, though what lay between raised"
     assert [(error["hook"], error["action"]) for error in records(run_dir, "error")] == [
         ("first", "raise"),
         ("bad", "ignore"),

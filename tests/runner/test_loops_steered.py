@@ -18,6 +18,7 @@ from tests.golden_files import FOLDER, check_golden
 from tests.toy import Net, Points
 
 SHORT = ("data.train.args={examples=24}", "data.val.args={examples=16,split=1}")
+OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
 
 
 def steers(call: str, point: str, at: int = 1, writes: str = '["control"]') -> str:
@@ -114,9 +115,9 @@ def test_a_run_in_which_every_batch_is_skipped_ends(trained: Trained) -> None:
     assert (end["it"], end["ep"]) == (15, 3)
 
 
-def test_an_epoch_that_was_ended_stays_so_when_the_run_is_killed_there(resumes_alike: NewRun) -> None:
-    often = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
-    resumes_alike(often, steers("stop_epoch", "after_backward", 6), point="after_val_iter", at=7)
+@pytest.mark.parametrize("call", ["stop_epoch", "validate"])
+def test_what_a_hook_asked_for_outlives_a_kill(resumes_alike: NewRun, call: str) -> None:
+    resumes_alike(OFTEN, steers(call, "after_backward", 6), point="after_val_iter", at=7)
 
 
 @pytest.mark.parametrize(
@@ -192,27 +193,17 @@ def test_a_hook_may_ask_for_a_validation(trained: Trained, point: str, at: int, 
     assert [record["it"] for record in records(run_dir, "metrics")] == validated
 
 
-def test_a_validation_that_was_asked_for_outlives_a_kill(resumes_alike: NewRun) -> None:
-    often = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
-    resumes_alike(often, steers("validate", "after_backward", 6, "[]"), point="after_val_iter", at=7)
-
-
-def test_before_min_epochs_a_stop_waits_even_through_a_kill(resumes_alike: NewRun) -> None:
-    often = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
+@pytest.mark.parametrize(
+    ("least", "until", "at", "it"), [("min_epochs=2", "epoch 2", 7, 10), ("min_iters=8", "iteration 8", 5, 8)]
+)
+def test_a_stop_waits_for_the_least_length_even_through_a_kill(
+    resumes_alike: NewRun, least: str, until: str, at: int, it: int
+) -> None:
     stops = steers("stop", "after_backward", 2, "[]")
-    run_dir = resumes_alike(often, stops, "run.min_epochs=2", point="after_train_iter", at=7)
+    run_dir = resumes_alike(OFTEN, stops, f"run.{least}", point="after_train_iter", at=at)
     (end,) = [record for record in records(run_dir, "end") if record["status"] == "finished"]
-    assert (end["it"], end["reason"]) == (10, "as told")
-    assert "the stop waits for epoch 2, as run.min_epochs says: as told" in messages(run_dir)
-
-
-def test_before_min_iters_a_stop_waits_even_through_a_kill(resumes_alike: NewRun) -> None:
-    often = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
-    stops = steers("stop", "after_backward", 2, "[]")
-    run_dir = resumes_alike(often, stops, "run.min_iters=8", point="after_train_iter", at=5)
-    (end,) = [record for record in records(run_dir, "end") if record["status"] == "finished"]
-    assert (end["it"], end["reason"]) == (8, "as told")
-    assert "the stop waits for iteration 8, as run.min_iters says: as told" in messages(run_dir)
+    assert (end["it"], end["reason"]) == (it, "as told")
+    assert f"the stop waits for {until}, as run.{least[:-2]} says: as told" in messages(run_dir)
 
 
 def modes(run_dir: Any) -> list[str]:
@@ -350,8 +341,7 @@ def test_an_epoch_that_is_cut_by_the_end_is_entered_again_by_a_resume(
 
 
 def test_there_need_be_no_validation(trained: Trained) -> None:
-    text = '[data.val]\nuse = "./toy.py:Points"\nargs = { split = 1, examples = 16 }\n'
-    run_dir = trained(swap=(text, ""))
+    run_dir = trained(swap=(ONE, ""))
     assert records(run_dir, "metrics") == []
     assert records(run_dir, "checkpoint")[-1]["it"] == 15
 

@@ -98,9 +98,9 @@ def test_a_failing_hook_is_shown_whole(tmp_path: Path) -> None:
     assert str(records(run, "error")[0]["traceback"]) in run.output.read_text()
 
 
-def test_the_dashboard_leaves_by_itself(mistaken: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hookflow", "run", str(mistaken), "--ui=tui"]
-    terminal = Terminal(*command, cwd=tmp_path)
+def test_a_mistake_ends_the_dashboard_and_not_that_of_a_new_attempt(mistaken: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hookflow", "run", "--ui=tui"]
+    terminal = Terminal(*command, str(mistaken), cwd=tmp_path)
     try:
         assert terminal.finish() == 2
         assert terminal.mode == terminal.cooked
@@ -109,14 +109,10 @@ def test_the_dashboard_leaves_by_itself(mistaken: Path, tmp_path: Path) -> None:
         assert f"{mistaken}:{LINE}:10: " in printed.replace("\r\n", "\n")
     finally:
         terminal.close()
-
-
-def test_an_old_mistake_does_not_end_the_dashboard_of_a_new_attempt(mistaken: Path, tmp_path: Path) -> None:
-    hookflow("run", str(mistaken), "--ui=none", cwd=tmp_path)
     slow = f'--set=hooks.slow={{use="{TOY.parent}/watchers.py:slow", points=["after_backward"]}}'
-    right = "--set=optimizer.args={lr=0.1}"
-    command = [sys.executable, "-m", "hookflow", "run", "--resume", "--ui=tui", slow, right, "--set=run.max_epochs=500"]
-    terminal = Terminal(*command, cwd=tmp_path)
+    terminal = Terminal(
+        *command, "--resume", slow, "--set=optimizer.args={lr=0.1}", "--set=run.max_epochs=500", cwd=tmp_path
+    )
     try:
         terminal.wait_for("RUNNING")
         (run,) = all_runs(tmp_path / "runs")

@@ -17,7 +17,7 @@ from hookflow.runner.builder.components import Parts
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.trials.temporary_run import with_checkpoint
 from tests import pytorch_hooks
-from tests.conftest import TOY, NewRun, Train, Trained, messages, reason, records, strike
+from tests.conftest import TOY, NewRun, Train, Trained, messages, reason, records, strikes
 from tests.runner.same import assert_same_end
 from tests.toy import Net
 
@@ -154,10 +154,10 @@ def test_a_resumed_run_fires_where_another_does(
         folder = tmp_path / name
         folder.mkdir()
         hook = notes(folder, modules='["head"]', stages='["train", "val"]').replace("modules", f"{trigger}, modules")
-        return new_run(hook, OFTEN, "run.val_every=2", strike(folder, 2, "after_val"), swap=ITERS), folder
+        return new_run(hook, OFTEN, "run.val_every=2", *strikes(folder, 15, ("after_val", 2)), swap=ITERS), folder
 
     (alone, at), (cut, other) = run("alone"), run("cut")
-    (at / "mark2").touch()
+    (at / "mark0").touch()
     assert train_here(alone) == 0
     assert train_here(cut) == 143
     assert train_here(cut, resume=True) == 0
@@ -183,7 +183,8 @@ def test_one_that_takes_itself_off_is_called_once_for_each_module(trained: Train
 def test_a_resumed_run_remembers_removed_hooks(trained: Trained, train_here: Train, tmp_path: Path, use: str) -> None:
     removes = 'hooks.removes={use="./module_watchers.py:Removes", args={hook="probe", at=2}}'
     hook = notes(tmp_path, use=use, modules='["body.0", "head"]', from_=1)
-    run_dir = trained(hook, *[removes] * (use == "Notes"), OFTEN, strike(tmp_path, 3), code=143)
+    struck = strikes(tmp_path, 15, ("after_train_iter", 3))
+    run_dir = trained(hook, *[removes] * (use == "Notes"), OFTEN, *struck, code=143)
     assert train_here(run_dir, resume=True) == 0
     assert noted(tmp_path) == ["probe body.0 1 train", "probe head 1 train"]
     assert any(line.startswith('the hook "probe" remains removed') for line in messages(run_dir))

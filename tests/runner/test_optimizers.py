@@ -19,10 +19,10 @@ from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline.components import ParamGroup
 from hookflow.runner.builder.selectors import param_groups, scale_groups
-from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, strike
+from tests.conftest import TESTS, TOY, NewRun, Trained, messages, reason
 from tests.gan import Discriminator, Generator
 from tests.golden_files import check_golden
-from tests.runner.same import assert_same, assert_same_end, curve, final_state
+from tests.runner.same import assert_same, curve, final_state
 from tests.toy import Net, Points, Tied
 
 GAN = (TOY.read_text(), (TESTS / "gan.toml").read_text())
@@ -56,13 +56,6 @@ def test_a_step_is_seen_by_the_next_forward_pass(gan: Trained, precision: str) -
     linear = 'model.discriminator={use="torch.nn:Linear", args={in_features=4, out_features=1}}'
     more = f"run.precision='{precision}'", "run.device='cpu'", "optimizer.discriminator.args.lr=1.0"
     gan('task={use="./gan.py:Looks"}', linear, *more)
-
-
-def test_it_resumes_to_the_bit(gan: Trained, train_here: Train, tmp_path: Path) -> None:
-    often = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}]'
-    alone, cut = gan(often), gan(often, strike(tmp_path, 8), code=143)
-    assert train_here(cut, resume=True) == 0
-    assert_same_end(alone, cut)
 
 
 def test_a_loss_reaches_the_parameters_of_its_optimizer_alone(gan: Trained) -> None:
@@ -165,9 +158,13 @@ def test_two_optimizers_share_a_model_as_in_pytorch(trained: Trained) -> None:
     assert_same(final_state(run_dir)["model"], by_hand(muon_and_adamw, lambda net: None).state_dict())
 
 
-def test_they_resume_to_the_bit(resumes_alike: NewRun) -> None:
-    swap = (ONE, MUON.format(MATRICES) + ADAMW.format(""))
-    resumes_alike(NET, "hooks.schedule.enabled=false", point="after_train_iter", at=7, swap=swap)
+@pytest.mark.parametrize(
+    ("swap", "overrides"),
+    [(GAN, []), ((ONE, MUON.format(MATRICES) + ADAMW.format("")), [NET, "hooks.schedule.enabled=false"])],
+    ids=["of two models", "of one"],
+)
+def test_they_resume_to_the_bit(resumes_alike: NewRun, swap: tuple[str, str], overrides: list[str]) -> None:
+    resumes_alike(*overrides, point="after_train_iter", at=8, swap=swap)
 
 
 @pytest.mark.parametrize(

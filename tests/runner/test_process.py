@@ -32,7 +32,7 @@ from hookflow.runner.process.launch import Standby, claim, start
 from hookflow.trials.commute import Trials
 from hookflow.trials.commute import trials as trials_of
 from tests.conftest import TOY, NewRun, Train, Trained, messages, records, run_here, wait_for
-from tests.processes import Training
+from tests.processes import Spawned, Training
 from tests.runner.same import assert_same_end
 from tests.runner.test_loader_runs import over
 
@@ -183,7 +183,7 @@ from hookflow.runner.process.launch import Standby
 print(Standby()._process.pid, flush=True)
 input()
 """
-    parent = subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    parent = Spawned([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     process = psutil.Process(int(parent.stdout.readline()))
     parent.send_signal(signal.SIGKILL)

@@ -18,8 +18,6 @@ import torch
 from hookflow.events.log import Tail, event_log
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import parse
 from hookflow.png import encode_png
 from hookflow.runner.logging import media
 from hookflow.runner.logging import recorder as module
@@ -27,8 +25,7 @@ from hookflow.runner.logging.media import copied, drawn, pixels
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.timing import Books, Timeline
 from hookflow.runner.loop.task import event_of_stream, scalar
-from hookflow.runner.process.launch import prepare
-from tests.conftest import TESTS, Trained, messages, reason, records
+from tests.conftest import TESTS, NewRun, Trained, messages, reason, records
 from tests.distributed.several import carry_out
 from tests.hooks.stand_ins import OnCuda
 from tests.limits import LIMIT
@@ -454,14 +451,12 @@ class Says:
         run.say(f"{name} {float(value)}")
 
 
-def test_a_rank_that_logs_alone_waits_for_no_other(tmp_path: Path) -> None:
+def test_a_rank_that_logs_alone_waits_for_no_other(new_run: NewRun) -> None:
     """A condition there looks at its own numbers: asking the others would hang."""
     alone = 'hooks.alone={use="tests.runner.test_recorder:LogsAlone"}'
     says = 'hooks.says={use="tests.runner.test_recorder:Says", when="alone > 4"}'
     off = [f"hooks.{name}.enabled=false" for name in ("log", "ema", "clip")]
-    loaded = parse(CLOUDS.read_text(), CLOUDS, (alone, says, *off, "run.max_epochs=1"))
-    run_dir = RunDir.create(tmp_path, "clouds")
-    prepare(loaded, compile_pipeline(loaded), run_dir, CLOUDS.parent)
+    run_dir = new_run(alone, says, *off, "run.max_epochs=1", pipeline=CLOUDS)
     assert carry_out(run_dir, 2) == [0, 0]
     said = [record["text"] for record in records(run_dir, "message") if record["source"] == "says"]
     assert said == ["alone 5.0", "alone 6.0"]

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from hookflow.events.commands import send
-from hookflow.runner.checkpoint.store import CheckpointStore
-from tests.conftest import NewRun, Train, Trained, firings, messages, reason, records, wait_for
-from tests.processes import Training
+from tests.conftest import NewRun, Train, Trained, firings, messages, reason, records
 from tests.runner.same import assert_same, curve, final_state, logged
 from tests.runner.test_optimizers import NET, OFF, Fixed
 from tests.toy import Points
-
-SLOW = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
 
 
 def test_a_hook_that_does_nothing_changes_no_bit(trained: Trained) -> None:
@@ -27,20 +20,6 @@ def test_a_hook_that_does_nothing_changes_no_bit(trained: Trained) -> None:
     assert curve(without) == curve(with_it)
     assert len([at for at in curve(without) if at[1:] == (None, "loss")]) == 7
     assert_same(final_state(without)["model"], final_state(with_it)["model"])
-
-
-def test_an_error_of_a_hook_names_it_and_ends_the_run(trained: Trained, tmp_path: Path) -> None:
-    marks = tmp_path / "marks"
-    around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
-    run_dir = trained('hooks.bad={use="./watchers.py:Raises", args={at=6}}', around, code=1)
-    (error,) = records(run_dir, "error")
-    assert (error["hook"], error["point"], error["it"], error["action"]) == ("bad", "after_backward", 6, "raise")
-    assert "raise RuntimeError(self.message)" in str(error["traceback"])
-    assert re.fullmatch(r".*/tests/watchers\.py:\d+", str(error["at"]))
-    (end,) = records(run_dir, "end")
-    assert (end["status"], end["exit"]) == ("failed", 1)
-    assert marks.read_text().split() == ["entered", "left", "entered", "left"], "left, though what lay between raised"
-    assert CheckpointStore(run_dir.checkpoints).names()["last"].name == "it00000005", "the last checkpoint stands"
 
 
 def test_what_is_said_is_signed(trained: Trained) -> None:
@@ -53,29 +32,6 @@ def test_what_is_said_is_signed(trained: Trained) -> None:
         assert said["from a hook"] == "mine"
         assert said["from the task"] == "task"
         assert said["from a thread"] == "hookflow", "nobody knows whose it is"
-
-
-def test_commands_are_obeyed_and_answered(new_run: NewRun) -> None:
-    run_dir = new_run("run.max_epochs=500", SLOW)
-    child = Training(run_dir)
-    wait_for(lambda: any(r["k"] == "frame" and r["it"] for r in records(run_dir)))
-    asked = [send(run_dir, "pause")]
-
-    def paused() -> list[dict[str, object]]:
-        return [r for r in records(run_dir, "frame") if r["stage"] == "paused"]
-
-    wait_for(lambda: len(paused()) >= 3)
-    assert len({frame["it"] for frame in paused()[1:]}) == 1, "of the first it may have moved on"
-    asked += [send(run_dir, command) for command in ("checkpoint", "resume")]
-    wait_for(lambda: len(records(run_dir, "ack")) == 3)
-    asked.append(send(run_dir, "stop"))
-    assert child.wait() == 0
-    answers = records(run_dir, "ack")
-    assert [answer["id"] for answer in answers] == asked
-    assert all(answer["ok"] for answer in answers)
-    (end,) = records(run_dir, "end")
-    assert end["status"] == "stopped"
-    assert records(run_dir, "checkpoint")[-1]["it"] == end["it"], "what was done is kept"
 
 
 def test_every_nanosecond_of_an_iteration_is_booked(new_run: NewRun, train_here: Train) -> None:
@@ -128,10 +84,6 @@ def test_pytorchs_schedulers_see_the_added_group(trained: Trained) -> None:
     run_dir = trained(surgeon(lr=0.05), "hooks.schedule.enabled=false", chain)
     state: dict[str, Any] = final_state(run_dir)  # type: ignore[assignment]
     assert [group["lr"] for group in state["optimizer"]["param_groups"]] == [0.025, 0.0125]
-
-
-def test_killed_and_resumed_it_ends_the_same(resumes_alike: NewRun) -> None:
-    resumes_alike(surgeon(lr=0.05), point="after_train_iter", at=12)
 
 
 def test_what_is_lost_later_is_a_warning_at_the_next_checkpoint(trained: Trained) -> None:
@@ -246,8 +198,8 @@ def test_without_stages_the_training_counts_nothing(trained: Trained) -> None:
     assert not logged(trained("run.max_epochs=1"), "train/accuracy")
 
 
-def test_the_count_goes_on_after_a_kill_in_the_middle_of_an_epoch(resumes_alike: NewRun) -> None:
-    resumes_alike(COUNTS, *BY_TRAINING[1:], point="after_train_iter", at=7)
+def test_the_count_and_an_added_head_are_there_after_a_kill_in_the_middle_of_an_epoch(resumes_alike: NewRun) -> None:
+    resumes_alike(COUNTS, *BY_TRAINING[1:], surgeon(lr=0.05), point="after_train_iter", at=12)
 
 
 def test_best_and_early_stop_may_go_by_the_training(trained: Trained) -> None:

@@ -20,7 +20,7 @@ from hookflow.pipeline.load import parse
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.dispatch.torch_hooks import register_hooks
 from hookflow.runner.process.state import RunState
-from tests.conftest import TOY, NewRun, Train, Trained, firings, reason, records, strike
+from tests.conftest import TOY, NewRun, Train, Trained, firings, reason, records, strikes
 from tests.runner.by_hand import CALLS, SHORT, SWAP, Ran, assert_same_weights, hook, ran, weights
 
 __all__ = ["ran"]
@@ -230,7 +230,8 @@ def test_around_states_as_by_hand(
     assert "head.doubled" in weights(ours)
     assert_same_weights(ours, plain)
     monkeypatch.setattr("hookflow.runner.loop.trainer.register_hooks", register)
-    broken = trained(hook("all", States), plain_net, strike(tmp_path, 1), often, *SHORT, swap=SWAP, code=143)
+    struck = strikes(tmp_path, 15, ("after_train_iter", 1))
+    broken = trained(hook("all", States), plain_net, *struck, often, *SHORT, swap=SWAP, code=143)
     CALLS.clear()
     assert train_here(broken, resume=True) == 0
     assert_same_weights(ours, broken)
@@ -293,7 +294,7 @@ def test_a_trigger_is_asked_once_an_iteration(new_run: NewRun, train_here: Train
     expected = [(it, name) for it in (0, 2, 4) for _ in range(1 if it == 2 else 2) for name in ("body.1", "body.0")]
     _, whole = ran(probe, *length)
     assert whole == [(it, f"{name}.bias") for it, name in expected]
-    broken = new_run(probe, strike(tmp_path, 3), *length, swap=SWAP)
+    broken = new_run(probe, *strikes(tmp_path, 15, ("after_train_iter", 3)), *length, swap=SWAP)
     CALLS.clear()
     assert train_here(broken) == 143
     assert train_here(broken, resume=True) == 0

@@ -28,7 +28,7 @@ from tests.runner.by_hand import weights as weights_of
 from tests.runner.same import assert_same, final_state
 from tests.runner.test_checkpoint import Evil
 from tests.runner.test_commands import answers, commander
-from tests.toy import Frozen, Net
+from tests.toy import Counts, Frozen, Net
 
 DOCS = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text("utf-8")
 
@@ -142,20 +142,8 @@ def test_not_strict_it_takes_what_fits_and_says_what_does_not(tmp_path: Path, ke
     )
 
 
-class Counts(nn.Linear):
-    """A layer that says of itself how often it was called, beside its tensors."""
-
-    calls = 0
-
-    def get_extra_state(self) -> int:
-        return self.calls
-
-    def set_extra_state(self, calls: int) -> None:
-        self.calls = calls
-
-
 def test_what_a_module_says_beside_its_tensors_is_loaded_and_not_compared(tmp_path: Path) -> None:
-    theirs, ours = (nn.Sequential(Counts(2, 2), nn.Linear(2, 2)) for _ in range(2))
+    theirs, ours = (nn.Sequential(Counts(), nn.Linear(2, 2)) for _ in range(2))
     theirs[0].calls = 7
     assert loaded(ours, tmp_path, theirs.state_dict()) == []
     assert ours[0].calls == 7
