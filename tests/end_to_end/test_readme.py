@@ -10,9 +10,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from printed.cli.app import app
 from typer.testing import CliRunner
 
+from hookflow.cli.app import app
 from hookflow.hooks.registry import BUILT_IN
 from tests.conftest import TOY, hookflow, hookflow_here, records, strikes
 from tests.end_to_end.test_run import only_run
