@@ -1,7 +1,5 @@
 """Whether less or more of a metric is better: its mode, which follows from the name where that is plain."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import Literal

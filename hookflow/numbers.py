@@ -1,7 +1,5 @@
 """Numbers as people read them, and as the screens write them: few characters, the same width for one kind."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

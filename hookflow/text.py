@@ -1,7 +1,5 @@
 """Text for a terminal: secrets masked, control characters replaced, widths in cells, and excerpts of lines."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import json

@@ -1,7 +1,5 @@
 """Exceptions of the user's code: where they were raised, and how they are shown."""
 
-from __future__ import annotations
-
 import dis
 import re
 import sysconfig

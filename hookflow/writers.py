@@ -1,7 +1,5 @@
 """Writers send the results of a run elsewhere: the base class, and `csv`, `tensorboard`, `mlflow` and `wandb`."""
 
-from __future__ import annotations
-
 import csv
 import os
 import re

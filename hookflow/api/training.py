@@ -3,8 +3,6 @@
 A notebook shows a line that is drawn anew while the run goes on, and in the end a table of its metrics.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

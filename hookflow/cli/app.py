@@ -1,7 +1,5 @@
 """The `hookflow` command. The module of a command is imported when it is called, and its dependencies with it."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import io

@@ -1,7 +1,5 @@
 """Pipelines and runs beside each other as one page of HTML, with the parts of the report of a run."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ The shell asks with every press, so a pipeline is read as plain TOML and nothing
 completions, since a shell has no place for a message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path

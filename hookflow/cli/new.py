@@ -1,7 +1,5 @@
 """`hookflow new`: create the files of a new pipeline or hook."""
 
-from __future__ import annotations
-
 import keyword
 import re
 from importlib.resources import files

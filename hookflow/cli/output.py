@@ -1,7 +1,5 @@
 """Output of the command line, with control characters escaped, and the options that commands share."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """The contents of the report of a run, as texts and numbers; `hookflow.cli.report_html` draws it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The report of a run is drawn here; `hookflow.cli.compare` draws that of several with the same parts.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Commands to a running training: which there are, how they are sent, and how a process is ended."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import secrets

@@ -1,7 +1,5 @@
 """Append-only JSON lines: the format of the event log and of the command log."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -8,8 +8,6 @@ On Linux the memory is a sealed memfd, and the file in the run directory links t
 file would kill the process (SIGBUS). A killed process leaves a link that leads nowhere. Elsewhere it is a plain file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

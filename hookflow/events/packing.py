@@ -7,8 +7,6 @@ A bin keeps the top three bits of a duration in nanoseconds: four bins an octave
 durations add up, so any stretch of a run has percentiles of its own.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise

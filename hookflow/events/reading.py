@@ -5,8 +5,6 @@ their types and bounds. Keys that are left out get `DEFAULTS`; unknown keys and 
 alone validates: to import pydantic takes longer than a command that reads a run.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -6,8 +6,6 @@ that any stretch of a run can be added up on its own. A reader must skip unknown
 are short; durations in them are in nanoseconds.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_type_hints

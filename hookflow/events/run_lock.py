@@ -4,8 +4,6 @@ A lock file may be removed; a directory cannot be locked on network file systems
 on either is refused. A file system that knows no locks grants every one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

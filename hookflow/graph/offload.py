@@ -3,8 +3,6 @@
 A slot, an edge or another hook can prevent either.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple

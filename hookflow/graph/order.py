@@ -9,8 +9,6 @@ graph: read `before_X` forwards and `after_X` backwards. An around is then one v
 point is an edge. There is an order exactly where this graph has no cycle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError

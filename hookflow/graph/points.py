@@ -54,8 +54,6 @@ counters at each point, `docs/checkpoints.md` the points of a checkpoint, `docs/
 `docs/pytorch_hooks.md` those inside the network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property

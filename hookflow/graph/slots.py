@@ -1,7 +1,5 @@
 """Slots: named pieces of run state that hooks read and write, and their parts, such as `metrics.accuracy`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal

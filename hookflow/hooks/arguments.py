@@ -1,7 +1,5 @@
 """Arguments of classes and functions: validation against their signatures, and conversion."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import typing

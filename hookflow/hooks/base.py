@@ -1,7 +1,5 @@
 """The base class of hooks: an object with methods named like points."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Compile a loaded pipeline into its plan: find, inspect and check every hook, then order them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace

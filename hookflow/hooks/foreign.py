@@ -4,8 +4,6 @@ Such a hook would fail in silence: an argument with a default keeps it, a method
 called.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

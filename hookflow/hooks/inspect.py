@@ -1,7 +1,5 @@
 """Inspection of a hook class or function, without an instance: points, arguments, slots; and its description."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys

@@ -4,8 +4,6 @@
 its bases is adapted likewise. Source: `lightning.pytorch.callbacks` and `lightning.pytorch.loops`, version 2.6.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from importlib import import_module

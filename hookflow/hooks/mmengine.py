@@ -4,8 +4,6 @@
 bases is adapted likewise. Source: `mmengine.hooks.Hook` and `mmengine.runner.loops`, version 0.10.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy

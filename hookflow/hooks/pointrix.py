@@ -5,8 +5,6 @@ likewise. Source: `pointrix.hook` and `pointrix.engine`, of March 2025. Points t
 such as `after_run`, fire here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import FunctionType, SimpleNamespace

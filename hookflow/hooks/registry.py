@@ -1,7 +1,5 @@
 """The registry of hooks: short names of built-in hooks and of hooks in installed packages; hooks found by `use`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of one hook in a pipeline file, converted into a node of the graph."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property

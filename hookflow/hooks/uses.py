@@ -5,8 +5,6 @@ given it in a call has it too. A function that binds the name to anything else i
 inside of one: the time of its call is unknown.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """The dashboard application: one canvas, one clock, keys. It only reads the run directory."""
 
-from __future__ import annotations
-
 import math
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The differences between runs: keys, environment, hooks, metrics, curves, and where the time of an iteration went."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A trace has the same of single iterations, as a run writes it (see `hookflow.runner.logging.capture`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

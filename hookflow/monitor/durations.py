@@ -1,7 +1,5 @@
 """The durations of firings and iterations: of the last minute, and over the whole run."""
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """The feed of records: the tail of a live run, or a recording at any speed."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

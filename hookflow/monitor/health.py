@@ -1,7 +1,5 @@
 """The health and the pace of a run, from its log and the state of its process; and the machine of the dashboard."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
@@ -10,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import psutil
 
@@ -58,7 +56,7 @@ class Pace:
         return f"{'–'.join(dict.fromkeys(bounds))} {unit}"
 
     @classmethod
-    def of(cls, state: RunState) -> Pace:
+    def of(cls, state: RunState) -> Self:
         minute = state.first.minute
         sums, booked = minute.sums, minute.booked
         seconds, whole = sums["ns"] / 1e9, sum(booked.values())

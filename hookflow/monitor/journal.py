@@ -1,7 +1,5 @@
 """The journal of a run: troubles, checkpoints, texts, images and histograms."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

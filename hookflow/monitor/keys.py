@@ -1,7 +1,5 @@
 """The panels, the pages, and the actions: the table of all that keys do, which help, footer and docs are drawn from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial

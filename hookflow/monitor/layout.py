@@ -1,7 +1,5 @@
 """The layout of the panels, for a terminal of any size. Pure functions from a scene and a size to rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 
 from textual.strip import Strip

@@ -4,8 +4,6 @@ The command that starts a training starts this process beside it, in a session o
 the dashboard and a training that is killed, and it reads nothing but the logs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -3,8 +3,6 @@
 A line has one fact, its kind in front, and no control characters. Bars are there only while the run is followed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

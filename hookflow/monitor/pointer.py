@@ -1,7 +1,5 @@
 """Places on the drawn screen: boxes, the row of the cursor, keys of the footer. For mouse, search and copies."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The line in which text is typed, and the command palette that is typed into it: keys, candidates, drawing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path

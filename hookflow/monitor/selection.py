@@ -1,7 +1,5 @@
 """Which runs of an index are shown, in which order, with which columns: filters, sorting, groups, keys that differ."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

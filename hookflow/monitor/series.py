@@ -1,7 +1,5 @@
 """The values over the iterations: scalars in bounded series, metrics of validations and the best of each."""
 
-from __future__ import annotations
-
 import math
 from array import array
 from bisect import bisect_left, bisect_right
@@ -11,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from hookflow.metric_mode import Mode, mode_by_name
 
@@ -130,7 +128,7 @@ class Series:
         mean = sum(self._means[at:to]) / (to - at)
         return Bucket(self.its[to - 1], mean, min(self._lows[at:to]), max(self.highs[at:to]))
 
-    def smoothed(self, factor: float) -> Series:
+    def smoothed(self, factor: float) -> Self:
         """Return the series with exponential moving averages of its means, without a bias to where they begin."""
         result, total, weight = copy(self), 0.0, 0.0
         result._means = array("d")

@@ -1,14 +1,12 @@
 """`dashboard.toml`: the user's keys and the looks of the dashboard, which writes into it what is chosen by keys."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, ValidationError
 from textual.keys import Keys
@@ -65,7 +63,7 @@ class Preferences:
     settings: Settings = field(default_factory=Settings)
     path: Path | None = None
 
-    def changed(self, **changes: Any) -> Preferences:
+    def changed(self, **changes: Any) -> Self:
         """Return what holds with these settings changed."""
         return replace(self, settings=self.settings.model_copy(update=changes))
 

@@ -6,8 +6,6 @@ is torn, of other code, or of another log is passed over. The log has everything
 beginning.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pickle

@@ -4,8 +4,6 @@ Every length of time is taken between the records' own stamps, never from the re
 what the live view showed. How long an attempt has taken is in its frames, by a clock that cannot be set.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Every segment carries a style: Textual's filter for NO_COLOR fails on one that has none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 

@@ -1,7 +1,5 @@
 """A run in brief: the summary that stays on the screen, the table of its metrics, and its line in a list of runs."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

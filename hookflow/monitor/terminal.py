@@ -1,7 +1,5 @@
 """The terminal of the dashboard beside the screen: signals, themes, mouse, clipboard, announcements, notices."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import os

@@ -1,7 +1,5 @@
 """The view: page, cursor and filters that the user has chosen, and the scene drawn from it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,9 +64,9 @@ class Prompt:
     """
 
     label: str
-    submit: Callable[[Scene, str], str | Notice | None]
-    live: Callable[[Scene, str], None] | None = None
-    complete: Callable[[Scene, str], Sequence[str | tuple[str, str]]] | None = None
+    submit: Callable[["Scene", str], str | Notice | None]
+    live: Callable[["Scene", str], None] | None = None
+    complete: Callable[["Scene", str], Sequence[str | tuple[str, str]]] | None = None
     text: str = ""
     picked: int | None = None
     before: str = field(init=False)

@@ -6,8 +6,6 @@ the dashboard once and gives the browser a cookie. The name in the address and t
 other page that the browser shows gets in, whatever name it gives this machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import shlex

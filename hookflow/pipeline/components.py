@@ -3,8 +3,6 @@
 The arguments in `args` belong to what `use` names and are checked against its signature later.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, Self, TypeVar
 

@@ -15,8 +15,6 @@ A comparison with an unknown name does not hold. "epoch == 0 or loss > 3" does n
 All numbers are floats: what has no value (1 / 0) is not a number, and what is too large is infinite.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import operator

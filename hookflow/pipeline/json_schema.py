@@ -1,7 +1,5 @@
 """The JSON Schema of a pipeline file, generated from the declarations that validate it."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """The layers of a pipeline: a TOML file, the files that it extends, overrides, and hooks switched off."""
 
-from __future__ import annotations
-
 import os.path
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Load and validate a pipeline file, find what it names, and write it back as TOML."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence

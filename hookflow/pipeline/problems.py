@@ -1,7 +1,5 @@
 """Problems of a pipeline file in words: pydantic's errors, types, and values as TOML writes them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from datetime import date, time
 from itertools import groupby, islice

@@ -1,7 +1,5 @@
 """References in a pipeline file: `${key}`, `${env:NAME}`, and which of them a record may show."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

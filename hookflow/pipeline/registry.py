@@ -1,7 +1,5 @@
 """Registries of short names: built-in names, and names from entry points of installed packages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache

@@ -5,8 +5,6 @@ Keys are checked strictly: an unknown one is a mistake, and `"3"` is not `3`. Th
 directory; `"./file.py:Name"` in `use` and `modules`, and files of `weights`, to the folder of the file that names them.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator

@@ -1,7 +1,5 @@
 """The object that `use` names: a registered name, `module:name`, `./file.py:name`, or an object itself."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

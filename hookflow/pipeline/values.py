@@ -1,14 +1,12 @@
 """Values of a pipeline file: amounts with a unit, nested tables, and what a key accepts."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date, time
 from fractions import Fraction
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
@@ -125,7 +123,7 @@ class Budget:
     each: float = 0.0
 
     @classmethod
-    def parse(cls, written: str) -> Budget:
+    def parse(cls, written: str) -> Self:
         match = re.fullmatch(BUDGET, written)
         assert match is not None, "validated by the schema"
         value = float(match[1])

@@ -3,8 +3,6 @@
 A firing within a firing (a hook inside the network during another hook) is observed by itself.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager

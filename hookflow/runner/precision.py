@@ -1,7 +1,5 @@
 """Device and precision of a run, PyTorch's settings while it lasts, and advice when its memory is not enough."""
 
-from __future__ import annotations
-
 import os
 import traceback
 from collections.abc import Callable, Iterator

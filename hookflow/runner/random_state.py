@@ -1,7 +1,5 @@
 """The random generators of a run: their state, and seeds for batches and examples."""
 
-from __future__ import annotations
-
 import ctypes
 import random
 import struct

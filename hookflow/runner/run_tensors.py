@@ -1,7 +1,5 @@
 """The tensors of a run by slot, with marks and fingerprints, and the dicts and calls that hooks change."""
 
-from __future__ import annotations
-
 import random
 import threading
 import zlib
@@ -14,7 +12,7 @@ from hashlib import blake2b
 from itertools import islice
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -80,7 +78,7 @@ class WatchedDict(dict[str, Any]):
         if self._original is not None:
             del self._original[name]
 
-    def __ior__(self, other: Any) -> WatchedDict:  # type: ignore[override]
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override]
         self.update(other)
         return self
 

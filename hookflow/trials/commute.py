@@ -5,8 +5,6 @@ the run has one; it is fingerprinted at each point. Each trial builds its models
 the batches are fetched once. Triggers keep their `when` and lose their amounts, so that rare hooks fire too.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Runs that keep nothing: a dry run, the run that `check --observe` watches, the evaluation of a checkpoint."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections import Counter

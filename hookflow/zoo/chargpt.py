@@ -1,7 +1,5 @@
 """A small GPT over bytes, and how it writes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal

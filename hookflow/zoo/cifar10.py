@@ -4,8 +4,6 @@ The images lie on the device, and are flipped and shifted there. Synthetic ones 
 is a small convolutional net that learns them in a few epochs, after K. Jordan's airbench (arXiv 2404.00498).
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import http.client

@@ -1,7 +1,5 @@
 """The smallest thing to learn: whether a point of the plane lies in a circle. For tutorials and smoke runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """An image as a sum of coloured Gaussians in the plane: a differentiable renderer, and the pixels of one as data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

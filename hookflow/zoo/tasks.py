@@ -1,7 +1,5 @@
 """The tasks: from a batch to a loss. Each task trains `run.model`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal

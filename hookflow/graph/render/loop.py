@@ -10,8 +10,6 @@ before_train             ┌─  whiten
 ┊┊ █ forward
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal

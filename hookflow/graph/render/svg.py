@@ -5,8 +5,6 @@ a rail for each `around`. Strokes distinguish the kinds of edges: solid, double,
 source of an edge. All lengths are in pixels. `as_html` puts it on a page.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ before_val                  ema       ╭ enters around_val
 after_val                   ema       ╰ leaves around_val
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Hooks that record the training: its scalars, learning rates, environment, throughput and profile."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -4,8 +4,6 @@ Before one is chosen, `lr_finder` tests a range of rates (L. Smith, *Cyclical le
 networks*, 2017), and `batch_size_finder` sizes of a batch, as Lightning's BatchSizeFinder.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Hooks that end a run or repeat a part of it: `early_stop` (L. Prechelt, *Early stopping – but when?*, 1998),
 `time_limit` and `spike_guard` (A. Chowdhery and others, *PaLM*, 2022, 5.1)."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

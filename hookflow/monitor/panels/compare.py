@@ -1,7 +1,5 @@
 """Runs beside one another: curves over each other, what differs, and where the time of an iteration went."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The events: as a list, newest last, as the page of one, and as marks on the timeline."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 

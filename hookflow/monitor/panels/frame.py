@@ -1,7 +1,5 @@
 """The header, the footer and the questions around every page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

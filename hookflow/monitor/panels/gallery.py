@@ -1,7 +1,5 @@
 """Images, histograms and texts that hooks have logged: one image, text or histogram, and the names of all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -3,8 +3,6 @@
 Below it, why the hook at the cursor fires where it does, and what it has taken over the run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median

@@ -1,7 +1,5 @@
 """The points, the hooks of one in the order of firing with what each costs, and the page of a hook."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Metrics over the iterations: the panel, and the page that explores them; validations and checkpoints as marks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """Where the training is now: for each rank of this machine its hook, and the stack of its training thread."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from textual.strip import Strip

@@ -1,7 +1,5 @@
 """The output of the training: what it printed, or its messages, searched and filtered by source and level."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 The machine that they train on has a panel of its own.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from rich.cells import cell_len

@@ -1,7 +1,5 @@
 """A rerun from the dashboard: a process of its own does an iteration again, and its report is shown."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The runs of the folder: read beside the dashboard, and listed with a filter, an order, and runs that are picked."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

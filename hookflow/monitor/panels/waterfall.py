@@ -1,7 +1,5 @@
 """A traced iteration as a waterfall: each phase and firing in the order in which it began, over the time it took."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Build the components of a run from its pipeline: models, data, optimizers, task, hooks."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence

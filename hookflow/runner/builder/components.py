@@ -1,7 +1,5 @@
 """The components of a run, built or to be built: models, optimizers, data, hooks, writers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil

@@ -1,7 +1,5 @@
 """Modules and parameters picked by name or type, for hooks and for the groups of an optimizer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any

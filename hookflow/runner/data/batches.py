@@ -4,8 +4,6 @@ The number comes from the task, the source or the batch itself, and is never gue
 could be read off it: eight images of 3×H×W are not three examples.
 """
 
-from __future__ import annotations
-
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

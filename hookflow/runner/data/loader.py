@@ -1,7 +1,5 @@
 """Sources from a map-style dataset: fetched here or by worker processes, or kept on the device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat

@@ -1,7 +1,5 @@
 """The contract of a source of batches, and sources from datasets, loaders and other iterables of batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from itertools import islice

@@ -1,7 +1,5 @@
 """The engine: bound methods for bindings, generated functions for points, and arounds."""
 
-from __future__ import annotations
-
 import linecache
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence

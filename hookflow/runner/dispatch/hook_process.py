@@ -4,8 +4,6 @@ The hook moves to the process with its first firing there. It comes home, with a
 the training thread and before its state is saved. Tensors go through a socket as bytes and arrive on the CPU.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

@@ -5,8 +5,6 @@ That is settled before each step and before each evaluation of a batch. In a com
 compile anew each time, it stays registered and is skipped.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack

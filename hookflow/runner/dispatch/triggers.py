@@ -3,8 +3,6 @@
 A multiple at which the condition does not hold is spent: the next chance is the next multiple.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from math import inf

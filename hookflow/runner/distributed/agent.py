@@ -4,8 +4,6 @@ torch.distributed's launcher starts, watches and ends them. The agent hands sign
 need, restarts them where that may help, and writes the end of the event log.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import logging

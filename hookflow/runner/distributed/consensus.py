@@ -10,8 +10,6 @@ Every rank computes the iterations between two exchanges from the same numbers, 
 take at most OVERHEAD of the time, unless a wish would then wait longer than LATENCY.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import time

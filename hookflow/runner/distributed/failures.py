@@ -1,7 +1,5 @@
 """Failures of ranks: timeouts of collectives, the report of each rank, and the exit status of a run."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

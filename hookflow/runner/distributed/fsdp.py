@@ -1,7 +1,5 @@
 """FSDP: models sharded over the ranks, of which rank 0 alone builds the weights."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta

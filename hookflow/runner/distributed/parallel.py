@@ -1,7 +1,5 @@
 """Data parallelism over ranks: what every strategy does, and DDP."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

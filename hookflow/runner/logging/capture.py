@@ -5,8 +5,6 @@ opens: an event for each iteration, phase and firing, and for what lies between 
 from `began` on, in seconds since 1970.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ The training thread copies what it is given, on its device, and puts it into a q
 are dropped, counted and reported.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial

@@ -3,8 +3,6 @@
 The training thread waits for no writer while it trains. Only the end of a run waits, and not for long.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 import time

@@ -1,7 +1,5 @@
 """The context of a run: its settings, and the parts that loop, update, evaluation and checkpoints share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The commands of a user, executed at safe points: by all ranks, at the same iteration."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter

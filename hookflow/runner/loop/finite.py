@@ -1,7 +1,5 @@
 """Whether losses and gradients are finite, without waiting for the device."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from math import isfinite

@@ -1,7 +1,5 @@
 """One training iteration, from the batch to the new weights, in its three forms; `choose` picks one before the loop."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any

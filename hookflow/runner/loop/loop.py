@@ -1,7 +1,5 @@
 """The training loop, as `hookflow.graph.points` draws it: epochs of iterations, with validations between them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Requests of hooks: skips are granted within the iteration, saves and stops at the next safe point."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """The implementation of the protocol `hookflow.hooks.run.Run`, which hooks and tasks receive."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

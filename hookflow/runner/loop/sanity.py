@@ -1,7 +1,5 @@
 """The sanity check: two batches of validation before the first iteration, without hooks."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import random

@@ -1,7 +1,5 @@
 """The contract of tasks, and checks of the values that they return and hooks log."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, Protocol, TypeVar

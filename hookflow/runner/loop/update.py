@@ -1,7 +1,5 @@
 """The update: gradients, optimizer steps, and the five points around them, of every iteration that is not plain."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Imports no torch before `train` handles signals, since that takes seconds.
 """
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import faulthandler

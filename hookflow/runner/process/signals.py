@@ -4,8 +4,6 @@ A signal handler runs in the middle of anything, so it takes no lock: it sets pl
 at safe points.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -4,8 +4,6 @@ The sentence below a field names its writer. Signals, commands, hooks and finish
 point clears it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
