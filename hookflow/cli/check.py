@@ -10,20 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hookflow.cli.output import (
-    FormatOption,
-    NoImport,
-    Only,
-    Overrides,
-    PipelineFile,
-    Shuffle,
-    Without,
-    columns,
-    echo,
-    echo_json,
-    exits_after_traceback,
-    warn_of,
-)
+from hookflow.cli import options
+from hookflow.cli.output import columns, echo, echo_json, exits_after_traceback, warn_of
 from hookflow.errors import Problem, UserError
 from hookflow.numbers import size
 
@@ -39,18 +27,18 @@ OFFLOAD = "Report which hooks may fire beside the training, and what keeps the o
 
 
 def check(
-    pipeline: PipelineFile,
+    pipeline: options.PipelineFile,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on a warning or an ambiguous order.")] = False,
     observe: Annotated[bool, typer.Option("--observe", help=OBSERVE)] = False,
     write: Annotated[bool, typer.Option("--write", help=WRITE)] = False,
     commute: Annotated[bool, typer.Option("--commute", help=COMMUTE)] = False,
     offload: Annotated[bool, typer.Option("--offload", help=OFFLOAD)] = False,
-    format_: FormatOption = "text",
-    set_: Overrides = None,
-    without: Without = None,
-    only: Only = None,
-    shuffle: Shuffle = None,
-    no_import: NoImport = False,
+    format_: options.FormatOption = "text",
+    set_: options.Overrides = None,
+    without: options.Without = None,
+    only: options.Only = None,
+    shuffle: options.Shuffle = None,
+    no_import: options.NoImport = False,
 ) -> None:
     """Validate a pipeline, summarise it, and report its warnings.
 

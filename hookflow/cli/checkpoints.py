@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hookflow.cli import complete
-from hookflow.cli.output import FormatOption, RunArgument, RunsFolder, argument, columns, echo, echo_json
+from hookflow.cli import complete, options
+from hookflow.cli.output import columns, echo, echo_json
 from hookflow.cli.runs import FILTER
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import age, counted, number, size
@@ -28,10 +28,10 @@ HEADS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "stat
 
 
 def checkpoints(
-    run: RunArgument = None,
+    run: options.RunArgument = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every file with its checksum.")] = False,
-    format_: FormatOption = "text",
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    format_: options.FormatOption = "text",
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """List a run's checkpoints, and whether they are whole.
 
@@ -124,12 +124,13 @@ class Cut:
 
 def prune(
     runs: Annotated[
-        list[str] | None, argument("[RUN]…", "Runs: paths, ids, or parts of ids; all if left out.", complete.runs)
+        list[str] | None,
+        options.argument("[RUN]…", "Runs: paths, ids, or parts of ids; all if left out.", complete.runs),
     ] = None,
     filter_: Annotated[str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER)] = None,
     every: Annotated[bool, typer.Option("--all", help="Also the newest, and those with a name as `best`.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Delete checkpoints of runs that are over.
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hookflow.cli import complete
-from hookflow.cli.output import RunsFolder, argument, brief, columns, echo, echo_json, with_deltas
+from hookflow.cli import complete, options
+from hookflow.cli.output import brief, columns, echo, echo_json, with_deltas
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import ms, number, signed
 
@@ -26,13 +26,13 @@ TIMES, LEAST = 12, 1e4
 
 def compare(
     targets: Annotated[
-        list[str], argument("A B…", "Pipeline files or runs: ids, names or folders.", complete.files_and_runs)
+        list[str], options.argument("A B…", "Pipeline files or runs: ids, names or folders.", complete.files_and_runs)
     ],
     format_: Annotated[
         Literal["text", "json", "html"],
         typer.Option("--format", "-f", help="html: a page that opens without a network."),
     ] = "text",
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Compare pipelines, or runs: all with the first.
 

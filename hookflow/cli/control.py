@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hookflow.cli import complete
-from hookflow.cli.output import RunArgument, RunsFolder, UIOption, argument, columns, echo, has_terminal
+from hookflow.cli import complete, options
+from hookflow.cli.output import columns, echo, has_terminal
 from hookflow.errors import Problem, UserError, Where
 from hookflow.text import print_error
 
@@ -27,15 +27,13 @@ PATIENCE = 10.0
 ENDING = 60.0
 """Seconds that a run is given to end, or to validate or save a checkpoint before it answers."""
 
-RunName = Annotated[str, argument("RUN", "The run: a path, an id, a part of one, or a name.", complete.runs)]
-
 
 def ctl(
-    run: RunName,
-    command: Annotated[str | None, argument("COMMAND", "The command.", complete.commands)] = None,
-    args: Annotated[list[str] | None, argument("ARGS", "What it takes.")] = None,
+    run: options.RunName,
+    command: Annotated[str | None, options.argument("COMMAND", "The command.", complete.commands)] = None,
+    args: Annotated[list[str] | None, options.argument("ARGS", "What it takes.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before rewind and stop.")] = False,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Send a command to a run, and show its answer.
 
@@ -71,8 +69,8 @@ def ctl(
 
 
 def now(
-    run: RunArgument = None,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    run: options.RunArgument = None,
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Show what each rank is doing now, with its stack.
 
@@ -98,11 +96,11 @@ def now(
 
 
 def stop(
-    run: RunName,
+    run: options.RunName,
     now: Annotated[
         bool, typer.Option("--now", help="End the process by signals, without a checkpoint: for a run that hangs.")
     ] = False,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Stop a run, with a checkpoint to resume from.
 
@@ -211,13 +209,13 @@ IN_BROWSER = "TEXTUAL_DRIVER" in os.environ
 
 
 def watch(
-    run: RunArgument = None,
-    ui: UIOption = "auto",
+    run: options.RunArgument = None,
+    ui: options.UIOption = "auto",
     replay: Annotated[
         bool, typer.Option("--replay", help="Replay the recording in the dashboard; keys pause and seek.")
     ] = False,
     speed: Annotated[float, typer.Option(min=0.01, help="With --replay: speed, as a multiple of real time.")] = 8.0,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
     readonly: Annotated[bool, typer.Option("--readonly", help="Send no commands to the run.")] = False,
     web: Annotated[
         bool, typer.Option("--web", help="Serve the dashboard to a browser of this machine, until Ctrl-C.")

@@ -11,19 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hookflow.cli import complete
-from hookflow.cli.output import (
-    Format,
-    FormatOption,
-    Overrides,
-    RunsFolder,
-    argument,
-    columns,
-    echo,
-    echo_json,
-    exits_after_traceback,
-    warn_of,
-)
+from hookflow.cli import complete, options
+from hookflow.cli.output import columns, echo, echo_json, exits_after_traceback, warn_of
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.numbers import counted, number
 
@@ -33,10 +22,12 @@ if TYPE_CHECKING:
 
 
 _named = "A checkpoint's folder, a run (its newest good one), or RUN:NAME such as cifar:best."
-CheckpointArgument = Annotated[str | None, argument("CHECKPOINT", _named, complete.runs)]
+CheckpointArgument = Annotated[str | None, options.argument("CHECKPOINT", _named, complete.runs)]
 
 
-def _evaluate(split: str, named: str | None, shown: Format, overrides: Sequence[str] | None, root: Path) -> None:
+def _evaluate(
+    split: str, named: str | None, shown: options.Format, overrides: Sequence[str] | None, root: Path
+) -> None:
     """Evaluate a checkpoint and print the metrics; exit with 1 when something raised, with 130 after Ctrl-C."""
     from hookflow.runner.loop.trainer import Trainer
     from hookflow.trials.temporary_run import with_checkpoint
@@ -108,9 +99,9 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
 
 def val(
     checkpoint: CheckpointArgument = None,
-    format_: FormatOption = "text",
-    set_: Overrides = None,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    format_: options.FormatOption = "text",
+    set_: options.Overrides = None,
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Validate a checkpoint, and print the metrics.
 
@@ -124,9 +115,9 @@ def val(
 
 def test(
     checkpoint: CheckpointArgument = None,
-    format_: FormatOption = "text",
-    set_: Overrides = None,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    format_: options.FormatOption = "text",
+    set_: options.Overrides = None,
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Test a checkpoint, and print the metrics.
 
@@ -146,9 +137,9 @@ def predict(
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="The file to write: .npz, .jsonl (one line per example) or .pt.")
     ] = Path("predictions.npz"),
-    format_: FormatOption = "text",
-    set_: Overrides = None,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    format_: options.FormatOption = "text",
+    set_: options.Overrides = None,
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Write a checkpoint's predictions to a file.
 

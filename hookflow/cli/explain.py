@@ -10,8 +10,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from hookflow.cli import complete
-from hookflow.cli.output import NoImport, PipelineArgument, RunsFolder, argument, columns, echo, echo_json
+from hookflow.cli import complete, options
+from hookflow.cli.output import columns, echo, echo_json
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.graph.points import POINTS, Point
 from hookflow.hooks.registry import BUILT_IN, HOOKS
@@ -29,10 +29,10 @@ WHAT = "A key, a hook, a point, `points`, `hooks`, or `schema`. Left out: the ta
 
 
 def explain(
-    what: Annotated[str, argument("WHAT", WHAT, complete.explained)] = "",
-    pipeline: PipelineArgument = None,
-    no_import: NoImport = False,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    what: Annotated[str, options.argument("WHAT", WHAT, complete.explained)] = "",
+    pipeline: options.PipelineArgument = None,
+    no_import: options.NoImport = False,
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Explain a key of a pipeline file, a hook, or the points.
 

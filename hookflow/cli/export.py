@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tomli
 import typer
 
-from hookflow.cli.output import RunArgument, RunsFolder, echo, write_file
+from hookflow.cli import options
+from hookflow.cli.output import echo, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import counted, strict_json
 from hookflow.text import print_error
@@ -104,13 +105,13 @@ FORMATS = {"csv": _csv, "jsonl": _jsonl, "html": _html, "perfetto": _perfetto}
 
 
 def export(
-    run: RunArgument = None,
+    run: options.RunArgument = None,
     format_: Annotated[
         Literal["csv", "jsonl", "html", "tensorboard", "perfetto"] | None,
         typer.Option("--format", "-f", help="Default: what the file's name ends in, else csv.", show_default=False),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Write out the report of a run, its numbers, or its traces.
 

@@ -13,19 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from hookflow.cli import complete
-from hookflow.cli.output import (
-    NoImport,
-    Only,
-    Overrides,
-    PipelineOrRun,
-    RunsFolder,
-    Shuffle,
-    Without,
-    as_json,
-    echo,
-    write_file,
-)
+from hookflow.cli import complete, options
+from hookflow.cli.output import as_json, echo, write_file
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.graph.plan import Edge, Plan
 from hookflow.numbers import counted, duration, percent
@@ -63,7 +52,7 @@ BY_SUFFIX |= {".txt": "text", ".mmd": "mermaid", ".gv": "dot"}
 
 
 def graph(
-    target: PipelineOrRun,
+    target: options.PipelineOrRun,
     format_: Annotated[
         Format | None, typer.Option("--format", "-f", help="Output format; by the suffix of --out, else text.")
     ] = None,
@@ -82,12 +71,12 @@ def graph(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
-    set_: Overrides = None,
-    without: Without = None,
-    only: Only = None,
-    shuffle: Shuffle = None,
-    no_import: NoImport = False,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    set_: options.Overrides = None,
+    without: options.Without = None,
+    only: options.Only = None,
+    shuffle: options.Shuffle = None,
+    no_import: options.NoImport = False,
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Draw which hooks fire at which points, in what order, and why.
 

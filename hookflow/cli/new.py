@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
-from hookflow.cli.output import argument, echo
+from hookflow.cli import options
+from hookflow.cli.output import echo
 from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.registry import BUILT_IN
 
@@ -26,8 +27,8 @@ NEXT = {
 
 
 def new(
-    kind: Annotated[Literal["pipeline", "hook"], argument("pipeline|hook", "What to make.")],
-    name: Annotated[str, argument("NAME", "Its name, and that of its files.")],
+    kind: Annotated[Literal["pipeline", "hook"], options.argument("pipeline|hook", "What to make.")],
+    name: Annotated[str, options.argument("NAME", "Its name, and that of its files.")],
 ) -> None:
     """Make a pipeline or a hook to begin with.
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hookflow.cli import complete
-from hookflow.cli.output import FormatOption, Overrides, RunsFolder, Without, argument, columns, echo, echo_json
+from hookflow.cli import options
+from hookflow.cli.output import columns, echo, echo_json
 from hookflow.cli.resume import Changes, as_recorded
 from hookflow.errors import Problem, UserError, Where, first_few
 from hookflow.numbers import counted, number
@@ -36,17 +36,17 @@ ROWS, COLUMNS = 30, 8
 
 
 def rerun(
-    run: Annotated[str, argument("RUN", "A path, an id, a part of one, or a name.", complete.runs)],
+    run: options.RunName,
     at: Annotated[int, typer.Option("--at", min=1, metavar="N", help="The iteration to look at.")],
     for_: Annotated[int, typer.Option("--for", min=1, metavar="K", help="How many iterations, from N on.")] = 20,
     with_: Annotated[list[str] | None, typer.Option("--with", metavar="USE", help=WITH)] = None,
-    without: Without = None,
-    set_: Overrides = None,
+    without: options.Without = None,
+    set_: options.Overrides = None,
     save_batch: Annotated[Path | None, typer.Option("--save-batch", metavar="FILE", help=BATCH_FILE)] = None,
     trace: Annotated[bool, typer.Option("--trace", help=TRACE)] = False,
     debug: Annotated[bool, typer.Option("--pdb", help=PDB)] = False,
-    format_: FormatOption = "text",
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    format_: options.FormatOption = "text",
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Do iterations of a run again, and compare what they log.
 

@@ -19,22 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from hookflow.cli import complete
-from hookflow.cli.output import (
-    UI,
-    Only,
-    Overrides,
-    PipelineArgument,
-    Shuffle,
-    UIOption,
-    Without,
-    argument,
-    columns,
-    echo,
-    exits_after_traceback,
-    has_terminal,
-    warn_of,
-)
+from hookflow.cli import complete, options
+from hookflow.cli.output import columns, echo, exits_after_traceback, has_terminal, warn_of
 from hookflow.cli.resume import Changes, as_recorded, resumed
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.run_lock import exit_code
@@ -68,17 +54,17 @@ MaxRestarts = Annotated[int, typer.Option(min=0, metavar="K", help=RESTARTS)]
 
 
 def run(
-    target: PipelineArgument = None,
-    set_: Overrides = None,
+    target: options.PipelineArgument = None,
+    set_: options.Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help=RESUME)] = False,
     allow_changed_hooks: Annotated[
         bool, typer.Option("--allow-changed-hooks", help="With --resume: accept other hooks than the checkpoint's.")
     ] = False,
-    without: Without = None,
-    only: Only = None,
-    shuffle: Shuffle = None,
+    without: options.Without = None,
+    only: options.Only = None,
+    shuffle: options.Shuffle = None,
     dir: RunsDir = None,  # noqa: A002  # the option's name
-    ui: UIOption = "auto",
+    ui: options.UIOption = "auto",
     test: Test = False,
     overfit: Annotated[int | None, typer.Option(min=1, metavar="N", help=OVERFIT)] = None,
     dry_run: Annotated[
@@ -118,14 +104,14 @@ def run(
 
 
 def fork(
-    parent: Annotated[str, argument("RUN[:CHECKPOINT]", PARENT, complete.runs)],
-    file: Annotated[Path | None, argument("[FILE]", FORK_FILE)] = None,
-    set_: Overrides = None,
-    without: Without = None,
-    only: Only = None,
-    shuffle: Shuffle = None,
+    parent: Annotated[str, options.argument("RUN[:CHECKPOINT]", PARENT, complete.runs)],
+    file: Annotated[Path | None, options.argument("[FILE]", FORK_FILE)] = None,
+    set_: options.Overrides = None,
+    without: options.Without = None,
+    only: options.Only = None,
+    shuffle: options.Shuffle = None,
     dir: RunsDir = None,  # noqa: A002  # the option's name
-    ui: UIOption = "auto",
+    ui: options.UIOption = "auto",
     test: Test = False,
     detach: Detach = False,
     in_process: InProcess = False,
@@ -150,7 +136,7 @@ def fork(
 class Start:
     """How a run is started and shown: the options that the commands share which train."""
 
-    ui: UI
+    ui: options.UI
     detach: bool
     in_process: bool
     nproc: str | None
@@ -187,8 +173,8 @@ class Start:
             _exit(run_dir, train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks), shown=True)
         from hookflow.runner.distributed.failures import ChildExit
 
-        options = {"--resume": resume, "--allow-changed-hooks": allow_changed_hooks}
-        passed_on = [option for option, provided in options.items() if provided]
+        flags = {"--resume": resume, "--allow-changed-hooks": allow_changed_hooks}
+        passed_on = [flag for flag, provided in flags.items() if provided]
         pressed: list[int] = []
 
         def begin() -> subprocess.Popen[bytes]:
@@ -216,7 +202,7 @@ class Start:
             self.refuse(TORCHRUN, {"--ui=tui": self.ui == "tui"})
             return find()
 
-        shown: UI = "plain" if self.ui == "auto" else self.ui
+        shown: options.UI = "plain" if self.ui == "auto" else self.ui
         raise typer.Exit(train_as_rank(checked, shown, resume=resume, allow_changed_hooks=allow_changed_hooks))
 
 
@@ -298,8 +284,8 @@ def _check_length(now: Target, parent: Parent, epochs: int) -> None:
             raise UserError(Problem(message, now.loaded.places.of(f"run.{key}"), hint))
 
 
-def _refuse(why: str, options: dict[str, Any]) -> None:
-    if wrong := [option for option, value in options.items() if value]:
+def _refuse(why: str, given: dict[str, Any]) -> None:
+    if wrong := [option for option, value in given.items() if value]:
         raise UserError(Problem(f"cannot be given here: {why}", Where(option)) for option in wrong)
 
 
@@ -368,13 +354,13 @@ def _layers(model: nn.Module) -> list[str]:
     return [*lines, f"{trainable:,} trainable parameters, {size(held)} of weights"]
 
 
-def _chosen(ui: UI) -> UI:
+def _chosen(ui: options.UI) -> options.UI:
     if ui != "auto":
         return ui
     return "tui" if has_terminal() and not os.environ.get("CI") else "plain"
 
 
-def _echo(run_dir: RunDir, child_exit: ChildExit, ui: UI, pressed: Sized) -> int:
+def _echo(run_dir: RunDir, child_exit: ChildExit, ui: options.UI, pressed: Sized) -> int:
     """Train and show the run until it ends, or the dashboard is left; return its exit code."""
     if ui == "tui":
         return _dashboard(run_dir, child_exit)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hookflow.cli import complete
-from hookflow.cli.output import RunsFolder, columns, echo, echo_json
+from hookflow.cli import complete, options
+from hookflow.cli.output import columns, echo, echo_json
 from hookflow.errors import Problem, UserError, Where, first_few
 from hookflow.numbers import counted, number
 from hookflow.text import fit
@@ -42,7 +42,7 @@ def runs(
     group: Annotated[str | None, _key("--group", "Group by a key, with the mean of each metric.")] = None,
     tree: Annotated[bool, typer.Option("--tree", help="Show the forks of each run below it.")] = False,
     format_: Annotated[Format, typer.Option("--format", "-f", help="json: a list of objects.")] = "table",
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """List the runs, the newest first.
 
@@ -153,20 +153,14 @@ def _means(rows: Sequence[Row]) -> Iterator[str]:
             yield f"best.{metric} {number(fmean(values))}{deviation}"
 
 
-RunName = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="A path, an id, a part of one, or a name.", autocompletion=complete.runs),
-]
-
-
 def tag(
-    run: RunName,
+    run: options.RunName,
     tags: Annotated[list[str] | None, typer.Argument(metavar="[TAG]…", help="Words to find it by.")] = None,
     remove: Annotated[list[str] | None, typer.Option("--remove", metavar="TAG", help="Remove a tag.")] = None,
     note: Annotated[
         str | None, typer.Option("--note", metavar="NOTE", help="A line about it; an empty one removes it.")
     ] = None,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Give a run tags and a note, and show those that it has.
 
@@ -195,7 +189,7 @@ def rm(
         typer.Argument(metavar="RUN…", help="Runs: paths, ids, or parts of ids.", autocompletion=complete.runs),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Delete runs, with their logs and checkpoints.
 

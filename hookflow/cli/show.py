@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookflow.cli.output import FormatOption, RunArgument, RunsFolder, columns, echo, echo_json
+from hookflow.cli import options
+from hookflow.cli.output import columns, echo, echo_json
 from hookflow.numbers import clock, counted, frequency, ms, number, percent, size, span
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ TEXTS = 20
 
 
 def show(
-    run: RunArgument = None,
-    format_: FormatOption = "text",
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    run: options.RunArgument = None,
+    format_: options.FormatOption = "text",
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Show one page on a run.
 

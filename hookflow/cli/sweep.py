@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hookflow.cli import complete
-from hookflow.cli.output import Overrides, argument, echo, write_file
+from hookflow.cli import complete, options
+from hookflow.cli.output import echo, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import counted, plural
 
@@ -24,8 +24,8 @@ FILE = "A pipeline file with [sweep], or the folder of a sweep that has begun."
 
 
 def sweep(
-    target: Annotated[Path, argument("FILE|SWEEP", FILE, complete.files_and_runs)],
-    set_: Overrides = None,
+    target: Annotated[Path, options.argument("FILE|SWEEP", FILE, complete.files_and_runs)],
+    set_: options.Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest sweep of FILE.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Trials side by side.")] = None,
     trial: Annotated[int | None, typer.Option(min=0, metavar="K", help="Only trial K, counted from 0.")] = None,

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hookflow.cli.output import UI
+from hookflow.cli import options
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.failures import append_record
@@ -54,7 +54,7 @@ MISTAKEN = 2
 """The exit code of a rank where rank 0 tells what the user did wrong."""
 
 
-def train_as_rank(find: Callable[[], RunDir], shown: UI, *, resume: bool, allow_changed_hooks: bool) -> int:
+def train_as_rank(find: Callable[[], RunDir], shown: options.UI, *, resume: bool, allow_changed_hooks: bool) -> int:
     """Train in this process and return the exit code. Rank 0 alone shows anything, by `shown`.
 
     Rank 0 takes the run directory that `find` makes or finds, and tells the others. When torchrun has started them
@@ -83,8 +83,8 @@ def train_as_rank(find: Callable[[], RunDir], shown: UI, *, resume: bool, allow_
     if ranks.first:
         start_notifying(run_dir, os.getppid(), time.time())  # the launcher outlives ranks that it starts again
     with _printing_to_the_run(run_dir, ranks, shown):
-        options = {"resume": resume or again, "allow_changed_hooks": allow_changed_hooks}
-        code = train(run_dir, **options, restarts_left=most - done)
+        resume = resume or again
+        code = train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks, restarts_left=most - done)
     if code == MISTAKEN and ranks.first:
         print_error(failure_report(run_dir))
     if unsent := finish_notifying(run_dir) if code == 0 or done == most else "":
@@ -118,7 +118,7 @@ def _lead(talk: Store, find: Callable[[], RunDir], *, restarted: bool) -> tuple[
 
 
 @contextmanager
-def _printing_to_the_run(run_dir: RunDir, ranks: Ranks, shown: UI) -> Iterator[None]:
+def _printing_to_the_run(run_dir: RunDir, ranks: Ranks, shown: options.UI) -> Iterator[None]:
     """Let what is printed go to the run's `output.log`, and rank 0 show that with all else, by `shown`.
 
     Where the others print errors is left as it is.

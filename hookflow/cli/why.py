@@ -12,19 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hookflow.cli import complete
-from hookflow.cli.output import (
-    NoImport,
-    Only,
-    Overrides,
-    PipelineArgument,
-    RunsFolder,
-    Shuffle,
-    Without,
-    argument,
-    columns,
-    echo,
-)
+from hookflow.cli import complete, options
+from hookflow.cli.output import columns, echo
 from hookflow.errors import Problem, UserError, nearest_or_all
 
 if TYPE_CHECKING:
@@ -36,18 +25,18 @@ INDENT = "    "
 
 
 def why(
-    a: Annotated[str, argument("A", "A hook's name.", complete.hooks)],
-    b: Annotated[str, argument("B", "Another hook's name.", complete.hooks)],
-    pipeline: PipelineArgument = None,
+    a: Annotated[str, options.argument("A", "A hook's name.", complete.hooks)],
+    b: Annotated[str, options.argument("B", "Another hook's name.", complete.hooks)],
+    pipeline: options.PipelineArgument = None,
     point: Annotated[
         str | None, typer.Option(metavar="POINT", help="Answer for this point only.", autocompletion=complete.points)
     ] = None,
-    set_: Overrides = None,
-    without: Without = None,
-    only: Only = None,
-    shuffle: Shuffle = None,
-    no_import: NoImport = False,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+    set_: options.Overrides = None,
+    without: options.Without = None,
+    only: options.Only = None,
+    shuffle: options.Shuffle = None,
+    no_import: options.NoImport = False,
+    dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Say why hook A fires before hook B, or after it.
 
