@@ -4,8 +4,6 @@ The names in `__all__` are the Python API. Each name is imported when it is firs
 takes no time and imports no torch.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

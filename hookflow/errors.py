@@ -1,7 +1,5 @@
 """Mistakes of users, with what is needed to fix them: where, what, and what was probably meant."""
 
-from __future__ import annotations
-
 import difflib
 import linecache
 import re
@@ -112,7 +110,7 @@ class UserError(Exception):
     def __str__(self) -> str:
         return "\n".join(map(str, self.problems))
 
-    def at(self, where: Where | None) -> UserError:
+    def at(self, where: Where | None) -> "UserError":
         """Give this place to the problems that have none, and return the error itself, as `with_traceback` does."""
         self.problems = [replace(problem, where=problem.where or where) for problem in self.problems]
         return self

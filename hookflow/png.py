@@ -1,7 +1,5 @@
 """PNG files as a run writes and shows them: 8 bits a channel, not interlaced. NumPy is imported where it is needed."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from typing import TYPE_CHECKING
@@ -24,7 +22,7 @@ LARGEST = 1 << 26
 """Pixels of an image that is read, at most."""
 
 
-def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+def encode_png(pixels: "NDArray[np.uint8]") -> bytes:
     """Return pixels of shape height × width × channels as a PNG file; 1, 3 and 4 channels are grey, RGB and RGBA."""
     import numpy as np
 
@@ -40,7 +38,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def decode_png(data: bytes) -> NDArray[np.uint8]:
+def decode_png(data: bytes) -> "NDArray[np.uint8]":
     """Return the pixels of a file that `encode_png` could have written. Raises ValueError for any other."""
     import numpy as np
 

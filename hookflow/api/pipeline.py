@@ -1,7 +1,5 @@
 """`hookflow.load`: a pipeline from a file or from a dict, checked."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ from hookflow.service.findings import Findings
 from hookflow.service.pipelines import read_pipeline, valid_plan
 
 
-def load(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Pipeline:
+def load(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> "Pipeline":
     """Load a pipeline: a file, or a dict of what a file would say. `overrides` go over it: `{"run.max_epochs": 2}`.
 
     In a dict (and in `overrides`), an object may stand where a file has `use`: a model that exists, a DataLoader or a

@@ -1,7 +1,5 @@
 """`hookflow check`: validate a pipeline and report its warnings."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from contextlib import redirect_stdout
@@ -112,7 +110,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _copies(loaded: Loaded, plan: Plan) -> dict[str, str]:
+def _copies(loaded: "Loaded", plan: "Plan") -> dict[str, str]:
     """Return for each offloaded hook of a plan the bytes and the time of its copies, as a short run has them."""
     if not any(hook.queue for hook in plan.hooks):
         return {}

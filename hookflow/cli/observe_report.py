@@ -1,7 +1,5 @@
 """The report of `hookflow check --observe`: observed slots, missing declarations, and the lines to add."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -133,7 +131,7 @@ class Report:
 
     loaded: Loaded
     plan: Plan
-    observed: Observed
+    observed: "Observed"
     missing: Mapping[Method, Slots]
     declarations: Sequence[Declaration]
     declared: Plan
@@ -144,7 +142,7 @@ class Report:
     """Pairs of a hook that changes a slot and a hook that reads it; the read stays undeclared until one is stated."""
 
     @classmethod
-    def of(cls, loaded: Loaded, plan: Plan) -> Report:
+    def of(cls, loaded: Loaded, plan: Plan) -> "Report":
         """Run a few iterations; exit with 1 when something raised that is no hook, with 130 after Ctrl-C."""
         from hookflow.trials.temporary_run import observe
 

@@ -1,7 +1,5 @@
 """The commands runs, tag and rm: the runs there are, notes about them, and those that are no longer wanted."""
 
-from __future__ import annotations
-
 import gc
 import io
 import json
@@ -87,7 +85,7 @@ def _progress(done: int, whole: int) -> None:
             print("\r\x1b[K", end="", file=sys.stderr)
 
 
-def _print_data(rows: Sequence[Row], keys: list[str], format_: Format) -> None:
+def _print_data(rows: "Sequence[Row]", keys: list[str], format_: Format) -> None:
     """Print the values of the runs as they are: those of some keys, or all."""
     from hookflow.monitor.selection import known_keys
 
@@ -107,7 +105,7 @@ def _print_data(rows: Sequence[Row], keys: list[str], format_: Format) -> None:
 
 
 def table(
-    parts: Sequence[tuple[Any, Sequence[Row]]], keys: list[str], group: str | None, tree: bool = False
+    parts: "Sequence[tuple[Any, Sequence[Row]]]", keys: list[str], group: str | None, tree: bool = False
 ) -> Iterator[str]:
     """Yield the lines of a table, with a heading for each group, and what else the runs differ in.
 
@@ -142,7 +140,7 @@ def table(
         yield f"they differ in {counted(len(more), 'more key')}: --columns {','.join(more[:8])}{',…' * (len(more) > 8)}"
 
 
-def _means(rows: Sequence[Row]) -> Iterator[str]:
+def _means(rows: "Sequence[Row]") -> Iterator[str]:
     """Yield how many runs there are, and of each best metric the mean and the standard deviation."""
     from statistics import fmean, pstdev
 

@@ -1,7 +1,5 @@
 """`hookflow run` under torchrun: each process trains as one rank of the same run."""
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -93,7 +91,7 @@ def train_as_rank(find: Callable[[], RunDir], shown: options.UI, *, resume: bool
     return code
 
 
-def _lead(talk: Store, find: Callable[[], RunDir], *, restarted: bool) -> tuple[RunDir, bool]:
+def _lead(talk: "Store", find: Callable[[], RunDir], *, restarted: bool) -> tuple[RunDir, bool]:
     """Return the run directory, claimed and signed, and whether it is one from before the ranks were started again.
 
     The other ranks receive the run, or its absence.

@@ -4,8 +4,6 @@ Stated edges come first. Data flow is added where it contradicts none of them, a
 import takes a tenth of a second, is imported only where edges contradict one another, and by `why`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -97,14 +95,14 @@ def cycles_of(edges: Iterable[Rows]) -> list[list[Rows]]:
     return result
 
 
-def _strong_components(graph: nx.DiGraph[int]) -> list[set[int]]:
+def _strong_components(graph: "nx.DiGraph[int]") -> list[set[int]]:
     """Return the sets of rows that lie on cycles together: an edge within one lies on a cycle."""
     import networkx as nx
 
     return [rows for rows in nx.strongly_connected_components(graph) if len(rows) > 1]
 
 
-def digraph(edges: Iterable[Rows]) -> nx.DiGraph[int]:
+def digraph(edges: Iterable[Rows]) -> "nx.DiGraph[int]":
     """Return a graph of these edges."""
     import networkx as nx
 

@@ -1,7 +1,5 @@
 """Observed reads and writes of hooks, compared with their declarations."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +31,7 @@ class Slots:
         """Yield what is read, and what is written, if there is any."""
         yield from ((verb, self.of(verb)) for verb in VERBS if self.of(verb))
 
-    def __or__(self, other: Slots) -> Slots:
+    def __or__(self, other: "Slots") -> "Slots":
         return Slots(_summed((*self.reads, *other.reads)), _summed((*self.writes, *other.writes)))
 
 

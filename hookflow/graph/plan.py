@@ -1,7 +1,5 @@
 """A compiled plan: hooks, bindings, edges and points, and how two differ. A `Node` is a hook before it is ordered."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
@@ -254,7 +252,7 @@ class Plan:
         return {"version": VERSION, **{name: part for name, part in parts.items() if name != "off" or part}}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any] | str | bytes) -> Plan:
+    def from_json(cls, data: Mapping[str, Any] | str | bytes) -> "Plan":
         """Return the plan that `to_json` wrote, or its text. Raises ValueError when it is something else."""
         from pydantic import ValidationError
 
@@ -276,7 +274,7 @@ class Plan:
 
 
 @cache
-def _reader() -> TypeAdapter[Plan]:
+def _reader() -> "TypeAdapter[Plan]":
     from pydantic import TypeAdapter  # nothing but a reader takes the time to import it
 
     return TypeAdapter(Plan)

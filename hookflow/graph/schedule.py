@@ -10,8 +10,6 @@ the count includes what has just been done.
   and this would be one more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -87,7 +85,7 @@ class Schedule:
     entered: int
 
     @classmethod
-    def of(cls, trigger: Trigger, point: Point, totals: Totals) -> Schedule:
+    def of(cls, trigger: Trigger, point: Point, totals: Totals) -> "Schedule":
         """Return the schedule of a trigger, in the counters that the totals allow."""
         every, since, until = (
             measure(parsed(written), point, totals) if written else None
@@ -157,7 +155,7 @@ class Length:
     at_start: bool = False
 
     @classmethod
-    def of(cls, pipeline: Pipeline, iters_per_epoch: int | None = None) -> Length:
+    def of(cls, pipeline: "Pipeline", iters_per_epoch: int | None = None) -> "Length":
         """Return that of a pipeline; how many batches an epoch has, only its data knows, unless `overfit` says it."""
         run, data = pipeline.run, pipeline.data
         if iters_per_epoch is None and run.overfit is not None:

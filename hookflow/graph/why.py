@@ -3,8 +3,6 @@
 And the pairs of hooks that nothing orders, and orders in which some of them are turned.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -253,7 +251,7 @@ class Pair:
     then: Key
 
     @property
-    def turned(self) -> Pair:
+    def turned(self) -> "Pair":
         return Pair(self.point, self.then, self.first)
 
     @property

@@ -1,7 +1,5 @@
 """Weights of a checkpoint as its files hold them: full, or in shards of torch.distributed.checkpoint."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -66,7 +64,7 @@ def read_weights(checkpoint: Path, name: str) -> dict[str, Any]:
     return {**entries[name], **tensors}
 
 
-def mark_of(tensor: Tensor) -> str:
+def mark_of(tensor: "Tensor") -> str:
     """Return the type, the shape and the CRC-32 of a tensor, at about 3 GB/s: other values have another mark."""
     import torch
 
@@ -74,7 +72,7 @@ def mark_of(tensor: Tensor) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)} {crc32(data.numpy().data):08x}"
 
 
-def with_frozen(weights: Mapping[str, Any], frozen: Mapping[str, str], model: nn.Module) -> dict[str, Any]:
+def with_frozen(weights: Mapping[str, Any], frozen: Mapping[str, str], model: "nn.Module") -> dict[str, Any]:
     """Return weights with the parameters that their checkpoint leaves out, by their marks: the model's own.
 
     Raises UserError where the model has others than those that the checkpoint was trained with.
@@ -92,7 +90,7 @@ def frozen_in(checkpoint: Path, name: str) -> dict[str, str]:
     return left_out.get(name, {})
 
 
-def read_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+def read_shards(folder: Path, tensors: "Mapping[str, Tensor]") -> None:
     """Fill tensors, by their names, with what torch.distributed.checkpoint has written to a folder.
 
     This process reads its own shard of a sharded tensor, without the others. No code from the folder is executed.

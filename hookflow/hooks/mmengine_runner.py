@@ -3,8 +3,6 @@
 Source: `mmengine.runner`, version 0.10.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import time
@@ -157,7 +155,7 @@ class DataLoader(View):
 
     shown = "a dataloader of MMEngine"
 
-    def __init__(self, runner: Runner, split: str) -> None:
+    def __init__(self, runner: "Runner", split: str) -> None:
         self._runner, self._split = runner, split
         self._source: Any = runner.run.data[split]
         self.batch_size = self._source.info["batch_size"] or None
@@ -198,7 +196,7 @@ class Loop(View):
 
     shown = "a loop of MMEngine"
 
-    def __init__(self, runner: Runner, split: str) -> None:
+    def __init__(self, runner: "Runner", split: str) -> None:
         self._runner, self._split = runner, split
 
     @property  # type: ignore[misc]

@@ -5,8 +5,6 @@ run have the same times and sizes. Commands that list runs bring the file up to 
 Without the right to write it, or while another process does, the rows are in memory alone. A damaged file is replaced.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -310,7 +308,7 @@ def _begun(row: Row) -> tuple[str, float, str]:
     return id_[:15].replace("-", ""), row.values["begun"], id_
 
 
-def _values(run: RunDir, seen: Overview, metric: str) -> dict[str, Any]:
+def _values(run: RunDir, seen: "Overview", metric: str) -> dict[str, Any]:
     """Return everything that a run can be filtered by, sorted by or shown with; None where it has no value."""
     from hookflow.monitor.health import Pace
 

@@ -1,7 +1,5 @@
 """The ranks of a run: missing ranks, stragglers, and the rank that the others wait for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -167,7 +165,7 @@ class Ranks:
         self._known: dict[Words, None] = {}
         self._waiting: dict[Words, _Waiting] = {}
 
-    def again(self, run: Run) -> Ranks:
+    def again(self, run: Run) -> "Ranks":
         """Return the ranks of the attempt that rank 0 begins with `run`; some of the others may have begun before."""
         first = self.of[0]
         over = first.end["t"] if first.end else first.now if first.run else 0.0

@@ -1,7 +1,5 @@
 """The tables of a TOML text: their values by key, and the positions of the keys, which TOML parsers do not report."""
 
-from __future__ import annotations
-
 import json
 import re
 from bisect import bisect
@@ -83,7 +81,7 @@ class SourceMap:
         """Say that `key` and all below it come from `where` now, and whatever encloses it if it is new."""
         self._top.reach(key[:-1], where).below[key[-1]] = _Node(where)
 
-    def take(self, key: Key, other: SourceMap) -> None:
+    def take(self, key: Key, other: "SourceMap") -> None:
         """Say that `key` and all below it come from where `other` says now, and whatever encloses it if it is new."""
         theirs = other._top
         for part in key:
@@ -96,9 +94,9 @@ class _Node:
     """Where a key stands, and the keys below it."""
 
     where: Where
-    below: dict[str, _Node] = field(default_factory=dict)
+    below: "dict[str, _Node]" = field(default_factory=dict)
 
-    def reach(self, key: Key, where: Where) -> _Node:
+    def reach(self, key: Key, where: Where) -> "_Node":
         """Return the place of a key below this one; what is new on the way stands at `where`."""
         place = self
         for part in key:

@@ -1,7 +1,5 @@
 """Find run directories by id, path or name, and read their recorded plans and numbers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -100,7 +98,7 @@ def failure_report(run_dir: RunDir) -> str:
     return str(bounds[-1]["reason"]) if bounds else f"the run ended without a reason; see {short(run_dir.output)}"
 
 
-def recorded_plan(run: RunDir) -> Plan:
+def recorded_plan(run: RunDir) -> "Plan":
     """Return the plan of a run. Raises UserError when it cannot be read."""
     from hookflow.graph.plan import Plan
 
@@ -130,7 +128,7 @@ def scalars(run_dir: RunDir) -> list[ScalarRow]:
     return scalar_rows(event_log(run_dir.events).read_all())
 
 
-def scalar_rows(records: Iterable[Record]) -> list[ScalarRow]:
+def scalar_rows(records: "Iterable[Record]") -> list[ScalarRow]:
     """Return the same of records that have been read."""
     rows: dict[tuple[int, str], ScalarRow] = {}
     for record in records:

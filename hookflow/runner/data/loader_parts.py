@@ -1,7 +1,5 @@
 """The resolved settings of a loader: sampler, batch sampler, collate function, workers, generators."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -57,7 +55,7 @@ class LoaderParts:
         workers = self.section.workers
         return f"fetched by {workers} worker{'s' * (workers > 1)}" if workers else ""
 
-    def batches_of(self, data: Any) -> BatchSampler | GivenBatches:
+    def batches_of(self, data: Any) -> "BatchSampler | GivenBatches":
         """Return which examples of a map-style dataset each batch takes. Raises UserError when that cannot be."""
         context = self.context
 

@@ -1,7 +1,5 @@
 """A source from an iterable dataset, loaded in this process or by workers of torchdata."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import deepcopy
 from itertools import chain, islice, repeat
@@ -57,7 +55,7 @@ class SeededIterable(Shipped, IterableDataset[Any]):
         if set_epoch := getattr(self.data, "set_epoch", None):
             set_epoch(pass_)
 
-    def __iter__(self) -> SeededIterator:
+    def __iter__(self) -> "SeededIterator":
         return SeededIterator(self)
 
 
@@ -80,7 +78,7 @@ class SeededIterator:
         self._draws_random = True
         self._earlier: dict[str, Any] = {}
 
-    def __iter__(self) -> SeededIterator:
+    def __iter__(self) -> "SeededIterator":
         return self
 
     def __next__(self) -> tuple[int, Any]:

@@ -1,7 +1,5 @@
 """Worker processes of a loader: their start, their errors, and their end."""
 
-from __future__ import annotations
-
 import gc
 import io
 import os
@@ -148,7 +146,7 @@ SHM = Path("/dev/shm")  # noqa: S108
 """Where Linux keeps memory that processes share."""
 
 
-def loader_options(fetches: Shipped, name: str, parts: LoaderParts) -> dict[str, Any]:
+def loader_options(fetches: "Shipped", name: str, parts: LoaderParts) -> dict[str, Any]:
     """Return the arguments of a DataLoader over a dataset whose items are batches; warn of too many workers."""
     workers, processors = parts.section.workers, cores()
     if workers > processors:
@@ -187,7 +185,7 @@ def leave_garbage_to_this_process() -> None:
     os.register_at_fork(after_in_child=gc.freeze)
 
 
-def _start_method(fetches: Shipped, name: str, parts: LoaderParts) -> str | None:
+def _start_method(fetches: "Shipped", name: str, parts: LoaderParts) -> str | None:
     """Return the start method of a loader's workers; None where there are none.
 
     A fork of the training inherits the locks of its threads, and may hang; a fork server has none. In a script that

@@ -3,8 +3,6 @@
 A hook that is over its budget is warned of, or throttled: it fires less often, from a safe point on.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -119,7 +117,7 @@ class Budgets:
     """
 
     def __init__(
-        self, plan: Plan, limits: Mapping[str, Budget], say: Callable[..., None], throttles: Throttles
+        self, plan: Plan, limits: "Mapping[str, Budget]", say: Callable[..., None], throttles: Throttles
     ) -> None:
         self._plan, self._limits, self._say, self._throttles = plan, limits, say, throttles
         self._trials: dict[str, _Trial] = {}
@@ -129,7 +127,7 @@ class Budgets:
         self._warm = False
 
     @classmethod
-    def of(cls, pipeline: Pipeline, plan: Plan, say: Callable[..., None], throttles: Throttles) -> Budgets | None:
+    def of(cls, pipeline: "Pipeline", plan: Plan, say: Callable[..., None], throttles: Throttles) -> "Budgets | None":
         from hookflow.pipeline.values import Budget
 
         limits = {name: Budget.parse(node.budget) for name, node in pipeline.hooks.items() if node.budget}

@@ -3,8 +3,6 @@
 Imports no torch: the recorder is there before torch is.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 import traceback
@@ -144,7 +142,7 @@ class Recorder:
         self.put("message", level=level, source=source, text=text)
 
     def scalar(
-        self, name: str, value: float | torch.Tensor, computed: Any = None, place: tuple[int, int] | None = None
+        self, name: str, value: "float | torch.Tensor", computed: Any = None, place: tuple[int, int] | None = None
     ) -> None:
         """Record a number. A tensor must not change any more; it is read later, by the flusher thread.
 
@@ -359,7 +357,7 @@ def _take(queue: deque[Any], count: int | None = None) -> list[Any]:
     return [queue.popleft() for _ in range(len(queue) if count is None else count)]
 
 
-def _fetched(values: list[float | torch.Tensor]) -> list[float | Exception]:
+def _fetched(values: "list[float | torch.Tensor]") -> list[float | Exception]:
     """Return all values as numbers, with one copy off each device for all its tensors of a dtype.
 
     A tensor that cannot be read becomes its exception; the others of its dtype are then read one by one.

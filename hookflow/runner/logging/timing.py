@@ -14,8 +14,6 @@ each stamp records an event on the stream of the device, too (`DeviceClock`). Th
 whether the events have passed, and never waits.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -209,7 +207,7 @@ class Books:
     Only the recorder's thread calls `update`.
     """
 
-    def __init__(self, bindings: int, timeline: Timeline, device: DeviceBooks | None = None) -> None:
+    def __init__(self, bindings: int, timeline: Timeline, device: "DeviceBooks | None" = None) -> None:
         self.device = device
         self.cells = [Cell() for _ in range(bindings)]
         self.iterations = Cell()

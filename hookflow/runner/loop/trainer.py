@@ -1,7 +1,5 @@
 """The trainer: creates the parts of the runner and connects them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -67,7 +65,7 @@ class Trainer:
         recorder: Recorder,
         signals: Signals,
         consensus: AnyConsensus,
-        observer: Observer | None = None,
+        observer: "Observer | None" = None,
     ) -> None:
         self.state = state = signals.state
         rank = parts.ranks.rank

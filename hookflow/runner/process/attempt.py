@@ -1,7 +1,5 @@
 """One attempt at a run: build it from its directory, restore it, train it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import socket
@@ -179,7 +177,7 @@ class Attempt:
             self._say(f"the event log ends before the checkpoint's iteration {origin.manifest['it']}: {lost}", "warn")
         return parts
 
-    def _fork(self, origin: Origin, parts: Parts) -> Fork | None:
+    def _fork(self, origin: Origin, parts: Parts) -> "Fork | None":
         if origin.parent is None:
             return None
         from hookflow.runner.checkpoint.fork import Fork  # and the schedules, which few runs need

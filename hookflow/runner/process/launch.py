@@ -1,7 +1,5 @@
 """Launch of a run: its directory, and its training process. Imports no torch."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -106,7 +104,7 @@ def start(
     *options: str,
     nproc: int | None = None,
     max_restarts: int = 0,
-    standby: Standby | None = None,
+    standby: "Standby | None" = None,
     environment: Mapping[str, str] | None = None,
     notifies: bool = True,
 ) -> subprocess.Popen[bytes]:
