@@ -1,7 +1,5 @@
 """What every test may lean on: a run of the toy pipeline, in this process or in one of its own."""
 
-from __future__ import annotations
-
 import gc
 import io
 import json
@@ -99,6 +97,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[f"XDG_{kind}_HOME"] = os.path.join(home.name, kind.lower())  # noqa: PTH118
     sys.dont_write_bytecode = False  # to compile the tests, and hookflow in each process, takes half a minute
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (PROCESSOR, os.environ.get("PYTHONPATH"))))
+    os.environ["TZ"] = "UTC"  # times of day are drawn where the reader is
+    time.tzset()
     os.environ["OMP_NUM_THREADS"] = "1"  # the threads of a small net wait for one another, and spin
     torch.set_num_threads(1)
     for module in (launch, hook_process):
@@ -254,12 +254,15 @@ _command_of = cache(typer.main.get_command)  # to build the command line takes l
 
 
 def hookflow_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Do the same in this process, which takes a second less: for commands that start no other."""
+    """Do the same in this process, which takes a second less: for commands that start no other.
+
+    Afterwards locks are released, and signals are handled as before.
+    """
     from hookflow.cli.app import main
 
     out, errors, code = io.StringIO(), io.StringIO(), 0
-    threshold = gc.get_threshold()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
+    threshold, held = gc.get_threshold(), {*run_lock._held}
+    with handlers_put_back(), pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
         patch.chdir(cwd)
         patch.setenv("COLUMNS", "100")
         patch.setenv("NO_COLOR", "1")
@@ -271,15 +274,13 @@ def hookflow_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str
             code = int(ended.code or 0)
         finally:
             gc.set_threshold(*threshold)
+            run_lock.release(tuple(run_lock._held - held))
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
 
 
 def run_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Train by `hookflow run` in this process; afterwards the lock is released and signals are handled as before."""
-    with handlers_put_back():
-        done = hookflow_here("run", *arguments, "--in-process", cwd=cwd)
-    run_lock.release(tuple(run_lock._held))
-    return done
+    """Train by `hookflow run` in this process."""
+    return hookflow_here("run", *arguments, "--in-process", cwd=cwd)
 
 
 def records(run_dir: RunDir, kind: str | None = None) -> list[dict[str, object]]:

@@ -1,7 +1,5 @@
 """Something wrong in a file, at random: whatever reads it must say so, and nothing worse."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Golden files: what a function draws is held against a text file; HOOKFLOW_GOLDEN=write writes the file anew."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Hooks as the compiler of plans is given them, made by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType

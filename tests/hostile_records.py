@@ -1,7 +1,5 @@
 """Records of an event log as nobody writes them, made from their types: most of the values fit, and some do not."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Pipelines of every kind that the schema admits, for what must hold of all of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

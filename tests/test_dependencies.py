@@ -1,7 +1,5 @@
 """Every dependency is pinned, and the installed packages fit one another: all without a network."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution

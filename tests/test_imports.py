@@ -1,7 +1,5 @@
 """Which file of hookflow imports which."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Container, Iterator
 from importlib.util import resolve_name

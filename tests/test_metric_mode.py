@@ -1,7 +1,5 @@
 """Whether less or more is better follows from the words of a metric's name; where it does not, it must be said."""
 
-from __future__ import annotations
-
 import pytest
 
 from hookflow.errors import UserError

@@ -1,7 +1,5 @@
 """The size of the package: files, lines and parameters may not grow unnoticed."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from functools import cache

@@ -1,7 +1,5 @@
 """ASCII for what a stream cannot encode: all that the package draws is in the table, in as many cells."""
 
-from __future__ import annotations
-
 import ast
 import io
 from pathlib import Path

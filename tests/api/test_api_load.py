@@ -1,7 +1,5 @@
 """`hookflow.load`, `runs` and `load_run`: files, dicts, overrides and mistakes; what a run has recorded; all names."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A run in a notebook, in a real kernel."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Objects where a file has `use`: models, data, tasks and hooks that exist."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from functools import partial

@@ -1,7 +1,5 @@
 """`hookflow.train`: in this process, in one of its own, in a thread; and what it raises."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

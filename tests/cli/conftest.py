@@ -1,7 +1,5 @@
 """The command line in this process, and what it is called with: a folder, a small pipeline, a run that has ended."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`hookflow check`: a valid pipeline in a few lines, its warnings, its mistakes; old runs, odd files, odd terminals."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`hookflow checkpoints`, `prune` and `fork`: what a run has stored, what of it is deleted, and what begins with it."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -13,11 +11,9 @@ import pytest
 
 import hookflow
 from hookflow.errors import UserError
-from hookflow.events import run_lock
 from hookflow.events.log import Appender
 from hookflow.events.run_lock import release, try_lock
 from hookflow.events.rundir import RunDir, all_runs
-from hookflow.runner.process.signals import handlers_put_back
 from hookflow.service.runs import ScalarRow, scalars
 from tests.cli.conftest import HEAD, invoke, refused
 from tests.conftest import NewRun, hookflow_here, records, run_here
@@ -177,9 +173,7 @@ FILE += '[hooks.accuracy]\nuse = "accuracy"\n'
 
 def fork(*arguments: str, code: int = 0) -> str:
     """Fork in this process, and return what is printed to both streams."""
-    with handlers_put_back():
-        done = hookflow_here("fork", *arguments, "--in-process", cwd=Path.cwd())
-    run_lock.release(tuple(run_lock._held))
+    done = hookflow_here("fork", *arguments, "--in-process", cwd=Path.cwd())
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 

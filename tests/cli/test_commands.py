@@ -1,7 +1,5 @@
 """Every command explains itself, answers a wrong file in words and waits for no torch; and what the shell completes."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import subprocess

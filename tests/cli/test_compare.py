@@ -1,7 +1,5 @@
 """`hookflow compare`: what differs between pipelines and runs, and what came of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

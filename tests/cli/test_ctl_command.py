@@ -1,7 +1,5 @@
 """`hookflow ctl` and `hookflow stop`: commands from the shell, to real runs."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable, Iterator

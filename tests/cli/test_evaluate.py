@@ -1,7 +1,5 @@
 """`hookflow val`, `test`, `predict` and `run --dry-run`: what exists is evaluated or tried, and nothing changes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`hookflow explain`: keys in the usual words, every point, every hook that can be used here and how."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,13 +1,9 @@
 """`hookflow export`: the report in one file that opens anywhere, and event files for TensorBoard."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
-import time
 from collections import Counter
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -72,14 +68,7 @@ class Page(HTMLParser):
         return dict(json.loads(self.scripts[0]))
 
 
-@pytest.fixture(autouse=True)
-def at_greenwich(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def finished(root: Path, **options: Any) -> RunDir:

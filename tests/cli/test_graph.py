@@ -1,7 +1,5 @@
 """`hookflow graph`: a pipeline drawn in each format, whole or a part of it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

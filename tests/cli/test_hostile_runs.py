@@ -1,7 +1,5 @@
 """Run directories that are garbled, or that nobody may read: no command over them does worse than to say so."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import io

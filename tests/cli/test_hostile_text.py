@@ -3,8 +3,6 @@
 Every registered command is called, with every option: one that is added is called, too.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil
@@ -23,7 +21,6 @@ from hookflow.cli.output import STYLE, echo
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.keys import ACTIONS
-from hookflow.runner.process.signals import handlers_put_back
 from hookflow.text import CONTROL
 from tests.conftest import circle, hookflow_here
 from tests.monitor.test_terminal import Terminal
@@ -99,8 +96,7 @@ class World:
 
 def printed_by(folder: Path, *arguments: str) -> str:
     """Return what a command line prints in a folder, to both streams."""
-    with handlers_put_back():
-        done = hookflow_here(*arguments, cwd=folder)
+    done = hookflow_here(*arguments, cwd=folder)
     assert done.returncode in (0, 1, 2), done
     return harmless(done.stdout + done.stderr, arguments)
 

@@ -1,7 +1,5 @@
 """`hookflow new`: what it writes passes `check` and trains at once, and writes over nothing."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
@@ -22,7 +20,6 @@ def new(*arguments: str) -> str:
     return invoke("new", *arguments)
 
 
-@pytest.mark.usefixtures("train_here")  # which puts the handlers of signals back
 def test_a_pipeline_passes_check_and_trains(here: Path) -> None:
     printed = new("pipeline", "spirals")
     assert printed.splitlines()[0] == "wrote spirals.py, spirals.toml"

@@ -1,7 +1,5 @@
 """`--no-import`: nothing of a stranger's pipeline runs; only the keys of the file are known, and the output says so."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """`hookflow check --observe` and `--commute`: hooks are judged by what they do, and pairs by both of their orders."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from pathlib import Path

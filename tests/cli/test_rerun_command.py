@@ -1,7 +1,5 @@
 """`hookflow rerun`: the recording to the bit, the first difference where there is one, and hooks that watch."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -15,10 +13,8 @@ import torch
 import hookflow as api
 from hookflow.api import recorded
 from hookflow.errors import UserError
-from hookflow.events import run_lock
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.runner.logging import recorder
-from hookflow.runner.process.signals import handlers_put_back
 from tests.cli.conftest import HEAD
 from tests.conftest import TESTS, hookflow, hookflow_here, run_here
 from tests.monitor.test_terminal import Terminal
@@ -85,9 +81,7 @@ def trained(*overrides: str, code: int = 0) -> RunDir:
 
 
 def rerun(*arguments: str, code: int = 0) -> str:
-    with handlers_put_back():
-        done = hookflow_here("rerun", *arguments, cwd=Path.cwd())
-    run_lock.release(tuple(run_lock._held))
+    done = hookflow_here("rerun", *arguments, cwd=Path.cwd())
     assert done.returncode == code, done.stderr
     return done.stdout if code < 2 else done.stderr
 

@@ -1,7 +1,5 @@
 """`hookflow run FILE --resume` reads FILE: what differs is shown, what may change takes effect, the rest is refused."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable
@@ -102,7 +100,6 @@ def test_nobody_else_resumes_it_before_it_starts(run: RunDir) -> None:
     release(claim(run))
 
 
-@pytest.mark.usefixtures("train_here")  # which puts the handlers of signals back
 @pytest.mark.parametrize(
     ("override", "printed"),
     [

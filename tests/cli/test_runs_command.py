@@ -1,7 +1,5 @@
 """`hookflow runs`, `show`, `tag` and `rm`: which runs there are, their notes, and one of them on a page."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -10,8 +8,6 @@ import pty
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -208,17 +204,6 @@ def test_it_asks_on_a_terminal(several: list[RunDir], answer: bytes, stays: bool
     assert (child.returncode, errors) == (int(stays), "")
     assert "Delete 1 run?" in printed
     assert several[0].path.exists() == stays
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder, where it is noon at Greenwich."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield tmp_path
-    monkeypatch.undo()
-    time.tzset()
 
 
 def run_of(root: Path, upto: int | None = None) -> RunDir:

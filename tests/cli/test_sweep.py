@@ -1,7 +1,5 @@
 """`hookflow sweep`: trials side by side, what fails, what goes on, what a sampler and a pruner are told, Slurm."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

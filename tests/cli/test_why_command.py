@@ -1,7 +1,5 @@
 """`hookflow why`: what puts one hook before another, in words."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The recipes of docs/: their examples train, and what they say of a resume holds."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re
@@ -20,17 +18,16 @@ from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.hooks.run import Run
 from hookflow.pipeline.schema import DistributedSection, RunSection
 from hookflow.runner.random_state import seed_everything
-from tests.conftest import TESTS, NewRun, Train, reason, records
+from tests.conftest import NewRun, Train, reason, records
 from tests.conftest import hookflow as command
+from tests.docs.test_pages import files
+from tests.docs.test_pages import page as page_of
 from tests.end_to_end.test_run import only_run
 from tests.runner.same import assert_same_end
 
-DOCS = TESTS.parent / "docs"
-
 
 def written(page: str, folder: Path) -> None:
-    """Write the files that a page shows, each named in its first line."""
-    for text, name in re.findall(r"```\w+\n(# (\S+)\n.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL):
+    for name, text in files(page).items():
         (folder / name).write_text(text)
 
 
@@ -136,7 +133,7 @@ def test_layers_are_fine_tuned_one_after_another(
 
 
 def test_what_others_are_told_to_use_is_there() -> None:
-    page = (DOCS / "coming-from.md").read_text("utf-8")
+    page = page_of("coming-from.md")
     keys = {*RunSection.model_fields, *vars(Run)}
     assert set(re.findall(r"`run\.(\w+)", page)) <= keys
     assert set(re.findall(r"`distributed\.(\w+)", page)) <= DistributedSection.model_fields.keys()

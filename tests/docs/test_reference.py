@@ -1,7 +1,5 @@
 """The reference and the page of events: they say what the declarations say now, and leave out none."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

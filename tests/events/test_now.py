@@ -1,7 +1,5 @@
 """Where the training thread is, seen from outside; and what else may lie, or lead anywhere, under that name."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What stands in the logs, held against the types that writers and readers go by; columns come back to the bit."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """Run directories, and how their processes are ended: held against real processes."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

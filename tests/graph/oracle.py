@@ -9,8 +9,6 @@ points; what must hold is a set of pairs of places, from which more follows:
 It is slow, and for a handful of hooks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 

@@ -4,8 +4,6 @@ The last two are held against all orders of the tables: what is told as decided 
 as the file's alone some order does.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

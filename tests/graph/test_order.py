@@ -1,7 +1,5 @@
 """The order at a point, from strong to weak: stated edges, data flow, phases, the file; refusals, and the reasons."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from itertools import islice

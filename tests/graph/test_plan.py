@@ -1,7 +1,5 @@
 """A plan and what it is made of: its file, the points of a run, amounts and windows of triggers."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from math import inf, nextafter

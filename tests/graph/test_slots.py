@@ -1,7 +1,5 @@
 """Slots: names that are probably misspelt, values of the round before, and observations against declarations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Pairs that nothing orders, and the search for those that make a difference; bugs that it finds, no false alarms."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Collection
 from dataclasses import dataclass, replace

@@ -1,12 +1,10 @@
 """One recording for all tests, and a scene of any moment of it."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,16 +35,6 @@ async def _nothing_is_ready(*seconds: float) -> None:
 
 
 textual.app.wait_for_idle = textual.pilot.wait_for_idle = _nothing_is_ready  # type: ignore[attr-defined]
-
-
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Times of day are drawn where the reader is; here the reader is in Greenwich."""
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.fixture

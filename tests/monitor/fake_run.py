@@ -1,7 +1,5 @@
 """Run directories as a training would leave them, made up record by record."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

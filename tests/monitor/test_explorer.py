@@ -1,7 +1,5 @@
 """The pages of metrics and of media: the tree, charts, cursors, images, texts, histograms, and each of their keys."""
 
-from __future__ import annotations
-
 import io
 import math
 import random

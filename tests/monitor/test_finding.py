@@ -1,7 +1,5 @@
 """Runs by what people call them, and the list of them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

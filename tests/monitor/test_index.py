@@ -1,7 +1,5 @@
 """The index of runs: its rows are those that the logs give, whatever becomes of its file and of the runs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

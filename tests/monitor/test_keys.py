@@ -1,7 +1,5 @@
 """Every key: what it changes in the view, and in the real app what it asks of the run."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -283,7 +281,9 @@ def walk(run: RunDir, *steps: tuple[str, ...], **options: Any) -> MonitorApp:
 
 
 def commands(run: RunDir) -> list[str]:
-    return [json.loads(line)["cmd"] for line in run.commands.read_text().splitlines()] if run.commands.exists() else []
+    """Return the commands that a run was sent, with their arguments."""
+    lines = map(json.loads, run.commands.read_text().splitlines()) if run.commands.exists() else ()
+    return [" ".join([line["cmd"], *line["args"]]) for line in lines]
 
 
 @pytest.fixture
@@ -360,11 +360,6 @@ def test_a_rerun_takes_the_place_of_the_one_before(
 ASKING = {"V": "validate", "S": "step", "x": "off ema", "t t": "trace", "p": "pause", "c": "checkpoint"}
 
 
-def sent(run: RunDir) -> list[str]:
-    lines = map(json.loads, run.commands.read_text().splitlines()) if run.commands.exists() else ()
-    return [" ".join([line["cmd"], *line["args"]]) for line in lines]
-
-
 def test_a_key_for_each_command_is_pending_until_it_is_answered(going: RunDir) -> None:
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await pilot.press("down")
@@ -386,7 +381,7 @@ def test_a_key_for_each_command_is_pending_until_it_is_answered(going: RunDir) -
         weights.parent.mkdir(parents=True)
         weights.touch()
     visit(going, what)
-    assert sent(going) == [*ASKING.values(), "set clip.max_norm=half", "rewind it00000196"]
+    assert commands(going) == [*ASKING.values(), "set clip.max_norm=half", "rewind it00000196"]
 
 
 @pytest.mark.parametrize(("page", "size"), [("trace", (120, 40)), ("main", (60, 15))])

@@ -1,7 +1,5 @@
 """Notifications: what is sent about a run, by whom, and what becomes of a message that does not arrive."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import os

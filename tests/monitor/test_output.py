@@ -1,7 +1,5 @@
 """The page of the output, searched, filtered and followed; and the timeline of a replay."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs without a screen: plain lines with what the training prints, bars on a terminal, raw lines, the summary."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

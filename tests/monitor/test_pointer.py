@@ -1,7 +1,5 @@
 """Mouse, search and copies: all of them read the screen as it is drawn."""
 
-from __future__ import annotations
-
 import base64
 import time
 from collections.abc import Callable

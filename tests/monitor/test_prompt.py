@@ -1,7 +1,5 @@
 """The line in which text is typed, and the palette of actions and commands."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Several ranks: their logs are merged, the slow one is named, and nobody is missed, on the screen and in lines."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pages of the runs of a folder and of those beside one another: golden screens, their keys, other runs opened."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The screens: golden files at the sizes of terminals, no size at which drawing fails, axes and numbers that fit."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

@@ -1,7 +1,5 @@
 """dashboard.toml: keys and colours of the user's own, every mistake with its line; and what every theme must be."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path

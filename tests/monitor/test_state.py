@@ -1,7 +1,5 @@
 """The fold: what the screens say is what the log says, in bounded memory; and whether the run is well."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """The dashboard in a real terminal: it paints, and gives the terminal back when it is told to go."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

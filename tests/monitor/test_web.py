@@ -1,7 +1,5 @@
 """`hookflow watch --web`: one browser of this machine gets in by a one-time token, and no other page does."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Conditions: what they mean, and that nothing but what is on the list is ever read, let alone executed."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

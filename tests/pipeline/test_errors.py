@@ -1,7 +1,5 @@
 """How a user's mistake is shown: place, line, hint; also where a file or `--set` holds just anything."""
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -1,7 +1,5 @@
 """A pipeline built on another one: what is merged, what is replaced, and where each key of the whole is said."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A pipeline file is read, changed from the command line, checked; its default hooks, and the schema for editors."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `use` names is found; what it does not name is told, with what was probably meant."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

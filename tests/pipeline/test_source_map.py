@@ -1,7 +1,5 @@
 """Every key has its line, however the file is laid out, and keys are put into a file that stays as it is written."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Plans to draw: a small one, one with everything in it, one with names that mean something elsewhere, and any."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

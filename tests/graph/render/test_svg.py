@@ -1,7 +1,5 @@
 """A plan as an image and as a page: well-formed, nothing overlaps, no text leaves its column, nothing is fetched."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import fields, replace

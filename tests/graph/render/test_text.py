@@ -1,7 +1,5 @@
 """A plan as text, in any width, with and without colours, whole or a part of it; and as Mermaid and DOT."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
