@@ -2,7 +2,6 @@
 
 import ast
 import io
-from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -12,14 +11,13 @@ from hookflow.monitor.layout import screen, visible
 from hookflow.text import ASCII, SUBSTITUTES, is_plain, substitute, substitute_on
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At, scene  # noqa: F401  # a fixture
+from tests.test_size import trees
 
-PACKAGE = Path(text.__file__).parent
 WIDER = {"≥", "≤", "±"}
 
 
 def test_every_character_that_the_package_prints_has_a_substitute() -> None:
-    for path in PACKAGE.rglob("*.py"):
-        tree = ast.parse(path.read_text("utf-8"))
+    for path, tree in trees().items():
         texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
         drawn = {character for text in texts if isinstance(text, str) for character in text if character > "\x7f"}
         assert not [each for each in drawn if each.isprintable() and not substitute(each)], path

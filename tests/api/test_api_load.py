@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -114,18 +112,6 @@ def test_these_are_the_public_names() -> None:
         hookflow.tain  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("code", "heavy"),
-    [
-        ("dir(hookflow)", {"torch", "pydantic", "textual", "rich", "numpy", "hookflow.api"}),
-        (f"hookflow.load({str(TOY)!r}).check()", {"torch", "textual"}),
-    ],
-)
-def test_importing_hookflow_and_checking_import_nothing_heavy(code: str, heavy: set[str]) -> None:
-    code = f"import sys, hookflow; {code}; print(*{heavy} & sys.modules.keys(), '.')"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == ".\n"
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
     runs = tmp_path_factory.mktemp("recorded") / "runs"
@@ -183,10 +169,3 @@ def test_what_cannot_be_loaded_is_told(run: RecordedRun, tmp_path: Path) -> None
     os.truncate(damaged.path / "model.pt", 10)
     with pytest.raises(hookflow.UserError, match=r"cannot be used: model\.pt has 10 bytes"):
         damaged.load_into(Net())
-
-
-def test_reading_a_run_imports_no_torch(run: RecordedRun) -> None:
-    attributes = "run.scalars(), run.metrics, run.plan, run.status, run.checkpoints"
-    code = f"import sys, hookflow; run = hookflow.load_run({str(run.dir)!r}); {attributes}"
-    code += "; assert not {'torch', 'textual'} & sys.modules.keys()"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,8 +1,6 @@
 """Runs by what people call them, and the list of them."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -141,15 +139,3 @@ def test_a_bad_log_of_a_rank_hides_nothing(tmp_path: Path, bad: str, capsys: pyt
     if not bad.startswith("frames"):
         assert f"{run.id}: events.rank1.jsonl cannot be read: " in out
         assert any("events.rank1.jsonl cannot be read" in entry.text for entry in live.state.journal.since(0))
-
-
-def test_naming_the_commands_loads_neither_the_screen_nor_torch_and_the_screen_no_torch() -> None:
-    code = """
-import sys
-import hookflow.cli.control, hookflow.cli.runs, hookflow.service.runs, hookflow.monitor
-early = {"torch", "textual", "networkx", "pynvml"} & set(sys.modules)
-import hookflow.monitor.app
-print(early | {"torch", "networkx", "hookflow.runner"} & set(sys.modules))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
