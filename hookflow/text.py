@@ -132,12 +132,12 @@ def wrapped_phrases(phrases: Iterable[str], width: int) -> list[str]:
             pieces = [part for word in phrase.split(" ") for part in chop_cells(word, max(width, 1))]
         for piece in pieces:
             wide = cell_len(piece)
-            if used >= 0 and piece.strip() and used + 1 + cell_len(piece.rstrip()) > width:
+            if used >= 0 and piece.strip(" ") and used + 1 + cell_len(piece.rstrip(" ")) > width:
                 lines.append("")
                 used = -1
             lines[-1] += piece if used < 0 else f" {piece}"
             used += wide + 1
-    return [line.rstrip() for line in lines]
+    return [line.rstrip(" ") for line in lines]
 
 
 SHOWN = 100
