@@ -275,6 +275,7 @@ def hookflow_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str
         finally:
             gc.set_threshold(*threshold)
             run_lock.release(tuple(run_lock._held - held))
+            launch._KEPT.clear()
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
 
 
