@@ -14,6 +14,7 @@ from typing import Any
 from hookflow.graph.points import POINTS
 from hookflow.runner.checkpoint import manager, manifest
 from hookflow.runner.checkpoint import store as checkpoint
+from hookflow.runner.distributed import failures
 
 FILES = {str(module.__file__) for module in (checkpoint, manifest, manager)}
 
@@ -76,6 +77,7 @@ class RankKiller(Killer):
     """Does so on one of two ranks. Which attempt it is stands in the file "attempt" of the folder."""
 
     def before_run(self, run: Any) -> None:
+        failures.PATIENCE = 0.0  # who is killed reports nothing
         attempt = int((self.folder / "attempt").read_text())
         lot = Random(f"{self.seed} {attempt}")
         if attempt < self.kills and lot.randrange(2) == run.rank:
@@ -85,6 +87,9 @@ class RankKiller(Killer):
 
 class KillsRankOneAtTheCheckpoint:
     """Kills rank 1 as soon as the state of the first checkpoint has been copied."""
+
+    def before_run(self) -> None:
+        failures.PATIENCE = 0.0
 
     def after_copy_checkpoint(self, run: Any) -> None:
         if run.rank == 1:

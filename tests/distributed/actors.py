@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
 from hookflow.runner.checkpoint import store
+from hookflow.runner.distributed import failures
 
 
 def acts(run: Any, call: str, rank: int, at: int, args: list[Any]) -> None:
@@ -29,6 +30,8 @@ def acts(run: Any, call: str, rank: int, at: int, args: list[Any]) -> None:
 
 def strikes(run: Any, rank: int, at: int, number: int, mark: str) -> None:
     """Send this rank's process a signal, once: `mark` says whether it has been."""
+    if number == signal.SIGKILL:
+        failures.PATIENCE = 0.0  # who is killed reports nothing
     if (run.rank, run.iter) == (rank, at) and not Path(mark).exists():
         Path(mark).touch()
         os.kill(os.getpid(), number)
@@ -36,6 +39,7 @@ def strikes(run: Any, rank: int, at: int, number: int, mark: str) -> None:
 
 def fails_to_write(run: Any, at: int, number: int, mark: str) -> None:
     """Kill rank 1 by a signal in the middle of its shards, once; where there is none, its disk is full."""
+    failures.PATIENCE = 0.0 if number else failures.PATIENCE
 
     def write(file: object, data: object) -> int:
         if number:

@@ -7,7 +7,6 @@ import inspect
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 import traceback
@@ -30,13 +29,12 @@ from hookflow.hooks.registry import BUILT_IN, find_hook
 from hookflow.hooks.table import filled
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.problems import type_words
-from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.service.findings import Findings
 from hookflow.service.pipelines import valid_plan
 from tests.conftest import TOY, NewRun, Train, records
 from tests.photographs import photograph
-from tests.runner.same import assert_same_end
+from tests.runner.same import assert_same_end, rest_of
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "accumulation_schedule": {"batches": [["1ep", 4]]},
@@ -169,17 +167,6 @@ def alone(new_run: NewRun, train_here: Train) -> Callable[[str], RunDir]:
     return train
 
 
-def rest_of(run_dir: RunDir, folder: Path, train_here: Train) -> RunDir:
-    """Train a copy of a run to the end, in new objects, from what was saved of it midway."""
-    copy = RunDir(Path(shutil.copytree(run_dir.path, folder, symlinks=True)))
-    for path in CheckpointStore(copy.checkpoints).all():
-        if int(path.name.removeprefix("it")) > SAVED_AT:
-            shutil.rmtree(path)
-    assert train_here(copy, resume=True) == 0, records(copy, "error")
-    assert any(record["resumed_from"] == f"it{SAVED_AT:08d}" for record in records(copy, "run"))
-    return copy
-
-
 def test_every_registered_hook_has_a_sample() -> None:
     assert SAMPLES.keys() == BUILT_IN.keys() - {"whiten", "comm_hook", "batch_size_finder"}
 
@@ -275,12 +262,12 @@ class TestEverySample:
                     patch.setattr(hook, method.name, watched(getattr(hook, method.name)))
             run_dir = alone(name)
         assert bool(fetched) == (name in WAITS), fetched[:1]
-        assert_same_end(run_dir, rest_of(run_dir, tmp_path / "resumed", train_here))
+        assert_same_end(run_dir, rest_of(run_dir, SAVED_AT, tmp_path / "resumed", train_here))
         whole, resumed = (attributes(name, trainer) for trainer in trainers)
         assert whole == resumed
         if hook.state_dict is not Hook.state_dict:
             monkeypatch.setattr(hook, "load_state_dict", lambda self, state: None)
-            forgetful = rest_of(run_dir, tmp_path / "forgetful", train_here)
+            forgetful = rest_of(run_dir, SAVED_AT, tmp_path / "forgetful", train_here)
             with pytest.raises(AssertionError):
                 assert_same_end(run_dir, forgetful)
 

@@ -240,8 +240,9 @@ def looked_at(folder: Path, code: str, at: int, does: str, *command: str) -> tup
     return told.returncode, told.stderr, imported[0].looks if imported else 1
 
 
-@pytest.mark.parametrize("does", RAISES)
-@pytest.mark.parametrize("code", [OF_CLASS, OF_OBJECT, IN_CLASS, AT_ONCE], ids=["class", "object", "attribute", "file"])
+@pytest.mark.parametrize(
+    ("code", "does"), [*((OF_CLASS, does) for does in RAISES), *((code, RAISES[0]) for code in (IN_CLASS, AT_ONCE))]
+)
 def test_whatever_it_raises_is_a_problem(tmp_path: Path, code: str, does: str) -> None:
     status, told, _ = looked_at(tmp_path, code, 1, does, "check", "p.toml")
     kind = "KeyboardInterrupt" if "Keyboard" in does else "GeneratorExit" if "Generator" in does else "SystemExit"
@@ -251,8 +252,7 @@ def test_whatever_it_raises_is_a_problem(tmp_path: Path, code: str, does: str) -
 
 
 @pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.long)])
-@pytest.mark.parametrize("does", RAISES[:2])
-@pytest.mark.parametrize("command", [("check", "p.toml"), ("explain", "IT")], ids=["check", "explain"])
+@pytest.mark.parametrize(("does", "command"), [(RAISES[0], ("check", "p.toml")), (RAISES[1], ("explain", "IT"))])
 @pytest.mark.parametrize("code", [OF_CLASS, OF_OBJECT], ids=["class", "object"])
 def test_at_whichever_look(tmp_path: Path, code: str, command: tuple[str, ...], does: str, step: int) -> None:
     for at in count(1, step):

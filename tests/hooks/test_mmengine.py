@@ -236,19 +236,20 @@ def test_early_stopping_ends_the_run(trained: Trained) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_runner_has_what_is_public_and_names_what_it_has_not(trained: Trained) -> None:
-    asks = 'hooks.asks={use="tests.hooks.mm_hooks:Asks", args={attribute="%s"}}'
-    for attribute, value in {
+    asks = 'hooks.asks%d={use="tests.hooks.mm_hooks:Asks", args={attribute="%s"}}'
+    public = {
         "runner.optim_wrapper.get_lr()": "{'lr': [0.1]}",
         "len(runner.train_dataloader), runner.train_dataloader.batch_size": "(5, 8)",
         "runner.train_loop.max_epochs, runner.max_iters": "(3, 15)",
         "runner.message_hub.get_info('nothing')": "None",
         "runner.log_processor.window_size, runner.val_loop.total_length": "(10, 2)",
         "runner.rank, runner.world_size, runner.distributed": "(0, 1, False)",
-    }.items():
-        assert f"{attribute}: {value}" in messages(trained(asks % attribute, "hooks.schedule.enabled=false"), "warn")
-    assert "MMEngine's Runner has no strategy" in reason(trained(asks % "runner.strategy", code=1))
+    }
+    run_dir = trained(*(asks % each for each in enumerate(public)), "hooks.schedule.enabled=false")
+    assert {": ".join(each) for each in public.items()} <= {*messages(run_dir, "warn")}
+    assert "MMEngine's Runner has no strategy" in reason(trained(asks % (0, "runner.strategy"), code=1))
     replaces = "setattr(runner.train_loop, 'dataloader', 0)"
-    assert "replaces the dataloader, which hookflow builds once" in reason(trained(asks % replaces, code=2))
+    assert "replaces the dataloader, which hookflow builds once" in reason(trained(asks % (0, replaces), code=2))
 
 
 def test_an_argument_that_the_file_changes_is_not_what_the_checkpoint_had() -> None:
@@ -306,6 +307,9 @@ def test_what_hooks_of_their_own_read_and_write_is_known(use: str, point: str, e
             "of mmdet",
         ),
         ("mmengine:CheckpointHook", "MMEngine's CheckpointHook needs MMEngine's Runner", 'use = "checkpoint"'),
+        ("lightning:EarlyStoping", 'Lightning has no callback "EarlyStoping"', 'did you mean "EarlyStopping"?'),
+        ("lightning:BatchSizeFinder", "BatchSizeFinder needs Lightning's Trainer", 'use = "batch_size_finder"'),
+        ("tests.hooks.pl_training:Clears", "Clears.on_before_zero_grad has no point here", "gradients are cleared"),
     ],
 )
 def test_what_is_not_there_is_named(use: str, message: str, hint: str) -> None:
@@ -315,9 +319,16 @@ def test_what_is_not_there_is_named(use: str, message: str, hint: str) -> None:
     assert hint in refused.value.problems[0].hint
 
 
-def test_it_is_not_offloaded() -> None:
-    with pytest.raises(UserError, match="a hook of MMEngine, whose runner shows all of the run"):
-        compile_pipeline(parse(TOY.read_text(), TOY, ['hooks.a={use="mmengine:ProfilerHook", offload=true}']))
+@pytest.mark.parametrize(
+    ("use", "what"),
+    [
+        ("mmengine:ProfilerHook", "a hook of MMEngine, whose runner"),
+        ("lightning:DeviceStatsMonitor", "a callback of Lightning, whose trainer"),
+    ],
+)
+def test_it_is_not_offloaded(use: str, what: str) -> None:
+    with pytest.raises(UserError, match=f"{what} shows all of the run"):
+        compile_pipeline(parse(TOY.read_text(), TOY, [f'hooks.a={{use="{use}", offload=true}}']))
 
 
 def test_a_wrong_argument_is_found_before_the_training() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
 import torch
 
 from hookflow.events.rundir import RunDir
@@ -53,6 +57,17 @@ def assert_same_end(one: RunDir, other: RunDir) -> None:
     """Compare all that two runs have logged, measured and saved last."""
     assert_same(curve(one), curve(other))
     assert_same(final_state(one), final_state(other))
+
+
+def rest_of(run_dir: RunDir, saved: int, folder: Path, train: Callable[..., int]) -> RunDir:
+    """Train a copy of a finished run to its end again, from the checkpoint of an iteration."""
+    copy = RunDir(Path(shutil.copytree(run_dir.path, folder, symlinks=True)))
+    for path in CheckpointStore(copy.checkpoints).all():
+        if int(path.name.removeprefix("it")) > saved:
+            shutil.rmtree(path)
+    assert train(copy, resume=True) == 0, records(copy, "error")
+    assert any(record["resumed_from"] == f"it{saved:08d}" for record in records(copy, "run"))
+    return copy
 
 
 def assert_each_once(run_dir: RunDir, name: str, until: int) -> None:

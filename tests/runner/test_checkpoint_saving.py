@@ -326,11 +326,11 @@ WORSENS = ("optimizer.args.lr=0.9", 'hooks.checkpoint.args.mode="min"', 'hooks.c
 
 
 def test_the_best_weights_are_restored_for_the_test_and_what_follows(trained: Trained) -> None:
-    compares = f'hooks.compares={{use="{__file__}:Compares"}}'
-    usual = trained(compares, *WORSENS, "run.test=true")
-    restored = trained(compares, *WORSENS, "run.test=true", "hooks.checkpoint.args.restore_best=true")
+    hooks = f'hooks.compares={{use="{__file__}:Compares"}}', f'hooks.late={{use="{__file__}:SavesLate"}}'
+    usual = trained(*hooks, *WORSENS, "run.test=true")
+    restored = trained(*hooks, *WORSENS, "run.test=true", "hooks.checkpoint.args.restore_best=true")
     assert "as the best: False" in messages(usual) and "as the best: True" in messages(restored)
-    assert_same(*(read(run_dir.checkpoints / "last") for run_dir in (usual, restored)))
+    assert_same(*(read(run_dir.checkpoints / "it00000015") for run_dir in (usual, restored)))
     best = restored.checkpoints / "best"
     assert f"the models have the weights of best ({best.readlink()})" in messages(restored)
     done = hookflow_here("test", str(best), "--format", "json", cwd=restored.path)
@@ -338,13 +338,8 @@ def test_the_best_weights_are_restored_for_the_test_and_what_follows(trained: Tr
     tested = records(restored, "metrics")[-1]
     assert tested["split"] == "test" and json.loads(done.stdout)["metrics"] == tested["v"], "with the average's, too"
     assert records(usual, "metrics")[-1]["v"] != tested["v"]
-
-
-def test_nothing_is_saved_once_the_best_weights_are_back(trained: Trained) -> None:
-    late = f'hooks.late={{use="{__file__}:SavesLate"}}'
-    run_dir = trained(late, *WORSENS, "run.test=true", "hooks.checkpoint.args.restore_best=true")
-    assert "no checkpoint is saved (late): the models have the weights of best" in messages(run_dir)
-    assert not (run_dir.checkpoints / "late").exists()
+    assert "no checkpoint is saved (late): the models have the weights of best" in messages(restored)
+    assert [(run_dir.checkpoints / "late").exists() for run_dir in (usual, restored)] == [True, False]
     with pytest.raises(UserError, match="restore_best needs monitor"):
         trained("hooks.checkpoint.args={restore_best=true}")
 

@@ -77,18 +77,16 @@ OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
 # Stages.
 
 
-@pytest.mark.parametrize("stages", [["train"], ["val"], ["val", "test"]])
-def test_they_fire_in_the_stages_that_are_named(trained: Trained, tmp_path: Path, stages: list[str]) -> None:
+def test_they_fire_in_the_stages_that_are_named(trained: Trained, tmp_path: Path) -> None:
     """Before the training there is the sanity check, in which none fires."""
-    trained(notes(tmp_path, modules='["head"]', stages=stages), "run.test=true", "run.val_every=3", swap=ITERS)
-    training = [f"probe head {k} train" for k in range(6)]
-    expected = {
-        "train": training,
-        "val": [f"probe head {k} val" for k in (3, 3, 6, 6)],
-        "test": ["probe head 6 test"] * 2,
-    }
-    in_order = [*training[:3], *expected["val"][:2], *training[3:], *expected["val"][2:], *expected["test"]]
-    assert noted(tmp_path) == [line for line in in_order if line.split()[-1] in stages]
+    stages = {"one": ["train"], "two": ["val"], "three": ["val", "test"]}
+    hooks = [notes(tmp_path, who, modules='["head"]', stages=named) for who, named in stages.items()]
+    trained(*hooks, "run.test=true", "run.val_every=3", swap=ITERS)
+    first, second = ([f"{k} train" for k in range(begin, begin + 3)] for begin in (0, 3))
+    in_order = [*first, *["3 val"] * 2, *second, *["6 val"] * 2, *["6 test"] * 2]
+    for who, named in stages.items():
+        expected = [f"{who} head {line}" for line in in_order if line.split()[-1] in named]
+        assert [line for line in noted(tmp_path) if line.startswith(f"{who} ")] == expected
 
 
 @pytest.mark.parametrize("split", ["val", "test"])

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
-
-from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoint.store import CheckpointStore
-from tests.conftest import Train, records
-from tests.runner.same import assert_same_end
 
 
 class Server:
@@ -68,14 +61,3 @@ def server() -> Iterator[Server]:
     server = Server(bytes(range(256)) * 4000)
     yield server
     server.close()
-
-
-def assert_resumed_like(alone: RunDir, saved: int, folder: Path, train_here: Train) -> None:
-    """Resume a copy of a finished run from its checkpoint at an iteration: it ends to the bit as the run left alone."""
-    resumed = RunDir(Path(shutil.copytree(alone.path, folder / f"from{saved}", symlinks=True)))
-    for path in CheckpointStore(resumed.checkpoints).all():
-        if int(path.name[2:10]) > saved:
-            shutil.rmtree(path)
-    assert train_here(resumed, resume=True) == 0, records(resumed, "error")
-    assert any(record["resumed_from"] == f"it{saved:08d}" for record in records(resumed, "run"))
-    assert_same_end(alone, resumed)

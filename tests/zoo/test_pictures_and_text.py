@@ -14,8 +14,7 @@ from hookflow.zoo.chargpt import CharGPT, Text, decode, encode, write
 from hookflow.zoo.gaussian2d import Gaussians, Painting, Picture, places, read_image
 from hookflow.zoo.hooks import Render, Sample
 from tests.conftest import Train, Trained, records
-from tests.runner.same import final_state
-from tests.zoo.conftest import assert_resumed_like
+from tests.runner.same import assert_same_end, final_state, rest_of
 
 PIPELINE = Path(__file__).parents[2] / "pipelines" / "gaussian2d.toml"
 SMALL = (
@@ -99,7 +98,7 @@ def test_a_run_resumed_across_changes_of_their_number_ends_like_the_one_left_alo
     assert len(counts) == 6
     assert any(count != 24 + 8 * k for k, count in enumerate(counts, 1)), "nothing was pruned"
     for saved in (10, 35):
-        assert_resumed_like(alone, saved, tmp_path, train_here)
+        assert_same_end(alone, rest_of(alone, saved, tmp_path / f"{saved}", train_here))
     colour = final_state(alone)["model"]["colour"]  # type: ignore[index]
     assert len(colour) == counts[-1]
     images = records(alone, "image")
@@ -258,7 +257,7 @@ def test_a_run_learns_writes_counts_tokens_and_is_resumed_to_the_bit(
     assert [record["it"] for record in samples] == [8, 16, 24]
     assert all(str(record["text"]).startswith("the ") and record["hook"] == "sample" for record in samples)
     assert any("tokens_per_s" in record["v"] for record in records(alone, "scalars"))  # type: ignore[operator]
-    assert_resumed_like(alone, 8, tmp_path, train_here)
+    assert_same_end(alone, rest_of(alone, 8, tmp_path / "resumed", train_here))
 
 
 @pytest.mark.long
