@@ -189,14 +189,6 @@ def test_a_filter_is_globs_or_parts_of_names(pattern: str, names: list[str]) -> 
     assert [name for name in ("loss", "val/Loss", "lr") if matches(name, pattern)] == names
 
 
-def test_a_layer_beyond_its_own_past_is_marked_in_the_heat(scene: At) -> None:
-    lines = drawn(explored(scene, name="grad_norm/", turned={"grad_norm/"}), 120, 40).splitlines()
-    marked = [line for line in lines if "▲×" in line]
-    assert len(marked) == 1
-    assert "layers.5" in marked[0].split("││")[-1] or "layers.5" in marked[0]
-    assert "█" in marked[0]
-
-
 def test_a_mean_hides_no_spike() -> None:
     series = Series()
     for it in range(100_000):

@@ -164,9 +164,3 @@ def test_the_reasons_are_edges_with_their_places_data_flow_and_phases(scene: At)
         assert reason in text, reason
     at.view.point, at.view.hook = "after_val", 1
     assert "after   ema, of an earlier phase" in drawn(at, 120, 60)
-
-
-def test_over_ranks_each_row_names_the_slowest(scene: At) -> None:
-    text = drawn(scene(world=4, late={2: 0.3}), 120, 60)
-    assert "slowest" in text and len([line for line in text.splitlines() if " r" in line and "×1.0" in line]) > 3
-    assert "slowest" not in drawn(scene(), 120, 60)

@@ -60,27 +60,11 @@ def test_a_phase_that_an_edge_has_moved_is_told_with_the_one_it_was() -> None:
     ]
 
 
-def test_a_circle_of_flows_is_told_once() -> None:
-    nodes = [node(a, ["after_val"], reads=(x,), writes=(y,)) for a, x, y in (("b", "x", "y"), ("a", "y", "x"))]
-    assert as_text(plan(*nodes)).split("\n")[-2:] == [
-        "at after_val, a cycle of flows, so none of them counts: a before b (writes x),",
-        "  b before a (writes y)",
-    ]
-
-
 def test_colours_change_nothing_but_the_colours() -> None:
     for drawn in (EXAMPLE, RICH):
         coloured = as_text(drawn, colour=True)
         assert coloured.startswith("\x1b[1m")
         assert re.sub(r"\x1b\[\d*m", "", coloured).split() == as_text(drawn).split()
-
-
-def test_the_place_of_an_edge_is_told_briefly() -> None:
-    around = plan(node("outer", (), around=True), node("inner", (), around=True))
-    assert "after inner (last in, first out)" in as_text(around)
-    assert "after a (--set)" in as_text(plan(node("a"), node("b", after=["a"], source='--set hooks.b.after=["a"]')))
-    assert "after a (class B)" in as_text(plan(node("a"), node("b", after=["a"], kind="class")))
-    assert "after a (writes model)" in as_text(plan(node("b", reads=("model",)), node("a", writes=("model",))))
 
 
 @pytest.mark.parametrize(("width", "lanes"), [(40, 4), (120, 10)])
