@@ -232,14 +232,22 @@ def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, "begin", begin_and_wait)
 
 
-def hookflow(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a user would, in a directory of its own, and return what it printed.
+Done = subprocess.CompletedProcess[str]
+
+
+def hookflow(*arguments: str, cwd: Path, code: int | None = None) -> Done:
+    """Run the command line as a user would, in a directory of its own, and return what it printed; check its exit code.
 
     The process, and what it starts, is forked off a server that has imported torch.
     """
     with hookflow_begun(*arguments, cwd=cwd) as child:
         printed = child.communicate(timeout=LIMIT)
-    return subprocess.CompletedProcess(arguments, child.returncode, *printed)
+    return checked(Done(arguments, child.returncode, *printed), code)
+
+
+def checked(done: Done, code: int | None) -> Done:
+    assert code in (None, done.returncode), (done.args, done.stdout + done.stderr)
+    return done
 
 
 def hookflow_begun(*arguments: str, cwd: Path, **streams: Any) -> Spawned:
@@ -253,14 +261,14 @@ def hookflow_begun(*arguments: str, cwd: Path, **streams: Any) -> Spawned:
 _command_of = cache(typer.main.get_command)  # to build the command line takes longer than most of its commands
 
 
-def hookflow_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def hookflow_here(*arguments: str, cwd: Path, code: int | None = None) -> Done:
     """Do the same in this process, which takes a second less: for commands that start no other.
 
     Afterwards locks are released, and signals are handled as before.
     """
     from hookflow.cli.app import main
 
-    out, errors, code = io.StringIO(), io.StringIO(), 0
+    out, errors, ended = io.StringIO(), io.StringIO(), 0
     threshold, held = gc.get_threshold(), {*run_lock._held}
     with handlers_put_back(), pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
         patch.chdir(cwd)
@@ -270,18 +278,18 @@ def hookflow_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str
         patch.setattr(typer.main, "get_command", _command_of)
         try:
             main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
+        except SystemExit as left:
+            ended = int(left.code or 0)
         finally:
             gc.set_threshold(*threshold)
             run_lock.release(tuple(run_lock._held - held))
             launch._KEPT.clear()
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
+    return checked(Done(arguments, ended, out.getvalue(), errors.getvalue()), code)
 
 
-def run_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run_here(*arguments: str, cwd: Path, code: int | None = None) -> Done:
     """Train by `hookflow run` in this process."""
-    return hookflow_here("run", *arguments, "--in-process", cwd=cwd)
+    return hookflow_here("run", *arguments, "--in-process", cwd=cwd, code=code)
 
 
 def records(run_dir: RunDir, kind: str | None = None) -> list[dict[str, object]]:

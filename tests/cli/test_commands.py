@@ -131,8 +131,7 @@ def test_check_finds_a_module_where_run_does(tmp_path: Path, monkeypatch: pytest
     assert 'there is no module "reports"\n' in missing[0].stderr
     (tmp_path / "json.py").unlink()
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
-    done = hookflow("run", "p.toml", "--ui=plain", cwd=tmp_path)  # which checks it first
-    assert done.returncode == 0, done.stderr
+    hookflow("run", "p.toml", "--ui=plain", cwd=tmp_path, code=0)
 
 
 @pytest.mark.parametrize(
@@ -264,12 +263,10 @@ def test_a_pipeline_passes_check_and_trains(here: Path) -> None:
     printed = new("pipeline", "spirals")
     assert printed.splitlines()[0] == "wrote spirals.py, spirals.toml"
     assert "hookflow run spirals.toml" in printed
-    checked = hookflow_here("check", "spirals.toml", "--strict", cwd=here)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    hookflow_here("check", "spirals.toml", "--strict", cwd=here, code=0)
     own_task = "--set=task.use=./spirals.py:step"
     options = (own_task, "--set=run.max_epochs=3", "--set=run.threads=1", "--in-process")
-    trained = hookflow_here("run", "spirals.toml", *options, cwd=here)
-    assert trained.returncode == 0, trained.stdout + trained.stderr
+    hookflow_here("run", "spirals.toml", *options, cwd=here, code=0)
     shown = hookflow_here("show", cwd=here).stdout
     assert "finished" in shown
     accuracy = next(line.split()[2] for line in shown.splitlines() if line.split()[:1] == ["accuracy"])
@@ -295,8 +292,7 @@ def test_a_hook_comes_with_a_pipeline_and_a_test_that_passes(here: Path) -> None
     printed = new("hook", "weight_norm")
     assert printed.splitlines()[0] == "wrote weight_norm.py, weight_norm.toml, test_weight_norm.py"
     assert 'use = "./weight_norm.py:WeightNorm"' in printed
-    checked = hookflow_here("check", "weight_norm.toml", "--strict", cwd=here)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    hookflow_here("check", "weight_norm.toml", "--strict", cwd=here, code=0)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_weight_norm.py"]
     with Spawned(command, cwd=here, stdout=subprocess.PIPE, text=True) as tested:
         printed, _ = tested.communicate(timeout=LIMIT)

@@ -108,8 +108,7 @@ def test_every_format_can_be_written_to_a_file_whose_name_says_it(suffix: str, t
 
 def test_of_a_run_it_is_the_plan_that_was_recorded(new_run: NewRun, tmp_path: Path) -> None:
     run_dir = new_run("hooks.ema.enabled=false")
-    drawn = hookflow_here("graph", run_dir.id, cwd=tmp_path)
-    assert drawn.returncode == 0, drawn.stderr
+    drawn = hookflow_here("graph", run_dir.id, cwd=tmp_path, code=0)
     assert drawn.stdout.startswith("toy: ")
     assert "ema" not in drawn.stdout
     assert hookflow_here("graph", "toy", cwd=tmp_path).stdout == drawn.stdout

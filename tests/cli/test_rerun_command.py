@@ -75,14 +75,12 @@ def folder(here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
 
 
 def trained(*overrides: str, code: int = 0) -> RunDir:
-    done = run_here("p.toml", *(word for override in overrides for word in ("--set", override)), cwd=Path.cwd())
-    assert done.returncode == code, done.stderr
+    run_here("p.toml", *(word for override in overrides for word in ("--set", override)), cwd=Path.cwd(), code=code)
     return all_runs(Path("runs"))[0]
 
 
 def rerun(*arguments: str, code: int = 0) -> str:
-    done = hookflow_here("rerun", *arguments, cwd=Path.cwd())
-    assert done.returncode == code, done.stderr
+    done = hookflow_here("rerun", *arguments, cwd=Path.cwd(), code=code)
     return done.stdout if code < 2 else done.stderr
 
 
@@ -133,8 +131,7 @@ def test_random_iterations_are_done_again(folder: Path, overrides: tuple[str, ..
 def test_random_iterations_of_ranks_are_done_again(folder: Path) -> None:
     overrides = ("run.max_epochs=100", "run.max_iters=60", RANKS, RANKS.replace("train", "val"), SPIKE)
     options = [word for override in overrides for word in ("--set", override)]
-    done = hookflow("run", "p.toml", "--nproc", "2", *options, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    hookflow("run", "p.toml", "--nproc", "2", *options, cwd=folder, code=0)
     assert numbers_of_reruns(all_runs(Path("runs"))[0]) >= 10
 
 
@@ -171,8 +168,7 @@ def test_a_run_that_failed_is_looked_into(folder: Path) -> None:
 
 def test_a_loss_that_is_not_finite_names_a_command_that_works(folder: Path) -> None:
     overflows = 'hooks.overflows={use="./probe.py:overflows", points=["before_train_iter"], writes=["batch"]}'
-    done = run_here("p.toml", "--set", overflows, cwd=folder)
-    assert done.returncode == 1
+    done = run_here("p.toml", "--set", overflows, cwd=folder, code=1)
     (command,) = {*re.findall(r"hookflow rerun (.* --with grad_norm)", done.stderr)}
     assert "--at 1" in command
     shown = rerun(*command.split(), "--set", "run.detect_anomaly=true")
@@ -232,8 +228,9 @@ def test_a_trail_leaves_a_checkpoint_near_every_iteration(folder: Path) -> None:
 
 
 def test_several_ranks_are_done_again_by_as_many(folder: Path) -> None:
-    done = hookflow("run", "p.toml", "--nproc", "2", "--set", RANKS, "--set", RANKS.replace("train", "val"), cwd=folder)
-    assert done.returncode == 0, done.stderr
+    hookflow(
+        "run", "p.toml", "--nproc", "2", "--set", RANKS, "--set", RANKS.replace("train", "val"), cwd=folder, code=0
+    )
     run = all_runs(Path("runs"))[0]
     shown = rerun(run.id, "--at", "4", "--for", "2", "--with", "./probe.py:Probe", "--trace")
     assert re.search(r"[1-9]\d* numbers of \d names \(.*loss.*\): every one is as recorded, to the bit", shown)

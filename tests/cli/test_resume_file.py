@@ -87,8 +87,7 @@ def test_where_no_checkpoint_can_be_used_nothing_of_the_run_changes(run: RunDir)
         weights.write_bytes(weights.read_bytes()[:-1])
     before = written(run)
     assert "cannot be used (model.pt has" in refusal("run.max_epochs=5", "model.args.width=64")
-    done = hookflow_here("run", "--resume", run.id, "--ui", "plain", cwd=Path.cwd())
-    assert done.returncode == 2
+    hookflow_here("run", "--resume", run.id, "--ui", "plain", cwd=Path.cwd(), code=2)
     assert written(run) == before, "neither its files nor its log"
 
 
@@ -109,8 +108,7 @@ def test_nobody_else_resumes_it_before_it_starts(run: RunDir) -> None:
     ],
 )
 def test_a_folder_that_cannot_be_made_is_a_mistake(override: str, printed: str) -> None:
-    done = hookflow_here("run", "toy.toml", "--in-process", "--set", override, cwd=Path.cwd())
-    assert done.returncode == 2
+    done = hookflow_here("run", "toy.toml", "--in-process", "--set", override, cwd=Path.cwd(), code=2)
     assert printed in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
 

@@ -73,10 +73,9 @@ def test_every_step_for_beginners_works_and_prints_what_the_page_says(
         elif not name.startswith(TERMINAL):
             commands += 1
             if name.startswith("run "):
-                done = command(*name.split(), "--ui", "plain", cwd=tmp_path)
+                done = command(*name.split(), "--ui", "plain", cwd=tmp_path, code=0)
             else:
-                done = hookflow_here(*name.split(), cwd=tmp_path)
-            assert done.returncode == 0, (name, done.stderr)
+                done = hookflow_here(*name.split(), cwd=tmp_path, code=0)
             expected = [line.strip() for line in shown.splitlines() if line.strip()]
             assert [line.strip() for line in done.stdout.splitlines() if line.strip()] == expected or not expected, name
     assert commands == 10
@@ -203,8 +202,7 @@ def test_the_tables_of_the_page_are_sweeps(mine: Path) -> None:
         mine.write_text(head + table)
         assert hookflow.load(mine).loaded.pipeline.sweep is not None
     mine.write_text(head + tables[0].replace("[0, 1, 2]", "[0]"))
-    done = command("sweep", "mine.toml", cwd=mine.parent)
-    assert done.returncode == 0, done
+    command("sweep", "mine.toml", cwd=mine.parent, code=0)
     assert len(hookflow.runs()) == 2
 
 
@@ -247,8 +245,7 @@ def test_a_job_of_slurm_resumes_what_it_has_begun(mine: Path) -> None:
 
     first = submitted()
     assert first[:3] == ["hookflow", "run", "pipelines/cifar.toml"]
-    done = command("run", "mine.toml", *first[3:], cwd=mine.parent)
-    assert done.returncode == 0, done
+    done = command("run", "mine.toml", *first[3:], cwd=mine.parent, code=0)
     again = submitted()
     assert [word for word in again if word not in first] == ["--resume"]
     done = command("run", "mine.toml", *again[3:], cwd=mine.parent)
@@ -266,8 +263,7 @@ def test_the_examples_of_tasks_train(pipeline: str, metrics: set[str], tmp_path:
     assert {name for name in shown if name.endswith(".toml")} == {"base.toml", *MEASURED}
     for name, text in shown.items():
         (tmp_path / name).write_text(text)
-    done = run_here(pipeline, "--set", "run.threads=1", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_here(pipeline, "--set", "run.threads=1", cwd=tmp_path, code=0)
     assert records(only_run(tmp_path), "metrics")[-1]["v"].keys() == metrics  # type: ignore[attr-defined]
 
 

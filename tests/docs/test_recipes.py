@@ -70,11 +70,9 @@ def test_an_agent_is_trained_evaluated_and_resumed_in_the_same_episode(
 def test_a_model_of_transformers_is_trained_and_predicts_with_ids(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="needs transformers, which takes 130 MB")
     written("transformers.md", tmp_path)
-    done = command("run", "texts.toml", "--set", "run.threads=1", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    command("run", "texts.toml", "--set", "run.threads=1", cwd=tmp_path, code=0)
     assert records(only_run(tmp_path), "metrics")[-1]["v"].keys() == {"loss", "accuracy"}  # type: ignore[attr-defined]
-    done = command("predict", "--split", "val", "--out", "rows.npz", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    command("predict", "--split", "val", "--out", "rows.npz", cwd=tmp_path, code=0)
     with np.load(tmp_path / "rows.npz") as rows:
         assert rows["index"].tolist() == rows["id"].tolist() == list(range(256))
         assert rows["logits"].shape == (256, 2)

@@ -101,8 +101,7 @@ def test_a_mistake_ends_the_command_before_anything_begins(
 ) -> None:
     file.write_text('[keys]\nzoom = "f99"\n')
     monkeypatch.setattr("hookflow.cli.control.has_terminal", lambda: True)
-    done = hookflow_here("watch", whole.id, "--dir", str(whole.path.parent.parent), cwd=tmp_path)
-    assert done.returncode == 2
+    done = hookflow_here("watch", whole.id, "--dir", str(whole.path.parent.parent), cwd=tmp_path, code=2)
     assert done.stderr.startswith('config/hookflow/dashboard.toml:2:1: there is no key "f99"')
     monkeypatch.setattr("hookflow.cli.run.has_terminal", lambda: True)
     monkeypatch.delenv("CI", raising=False)
