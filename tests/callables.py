@@ -1,7 +1,5 @@
 """All that can be a hook: what the tests of callables put into pipelines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A hook that commands its own run as a user does: named by pipelines as "./commander.py:Commander"."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Data as object detectors have them: a batch is lists of images and of boxes, and no tensor says how many."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

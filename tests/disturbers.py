@@ -1,7 +1,5 @@
 """Hooks that disturb the process around the training: its files, its folder, its threads."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

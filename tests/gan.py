@@ -1,7 +1,5 @@
 """Two models that train against each other, by a task that steps its optimizers itself."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Hooks that kill their own process: named by tests' pipelines as "./killers.py:Killer"."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """A hook whose texts quote a secret, which the tests put into pipelines as "./leaking.py:Leaks"."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import warnings

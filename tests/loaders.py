@@ -1,7 +1,5 @@
 """Data that is none of ours: what users have, and hand over as it is."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

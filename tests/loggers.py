@@ -1,7 +1,5 @@
 """Hooks that log images, texts and histograms: named by tests' pipelines as "./loggers.py:…"."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hooks inside the network that the tests put into pipelines: they note what fires, and take themselves off."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Hooks to be offloaded."""
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Tasks that the tests put into pipelines as "./own_tasks.py:…"."""
 
-from __future__ import annotations
-
 from collections import deque
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Writers that the tests put into pipelines as "./own_writers.py:…"."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A image of everything mutable that the runner holds, for a test that two runs are in the same state."""
 
-from __future__ import annotations
-
 import json
 from collections import deque
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ What a fresh interpreter has is given to each of them: its arguments, environmen
 search path. What such a process starts by `python -m hookflow…` is forked off it in turn.
 """
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import importlib

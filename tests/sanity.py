@@ -1,7 +1,5 @@
 """Tasks, models, data and hooks that would show a trace of a validation that nobody was to notice."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Hooks that stand around a save: named by tests' pipelines as "./savers.py:…"."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

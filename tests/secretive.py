@@ -1,7 +1,5 @@
 """A hook and a writer that are given secrets, which the tests put into pipelines as "./secretive.py:…"."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any

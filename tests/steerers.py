@@ -1,7 +1,5 @@
 """Hooks that the tests put into pipelines to change the course of a training, some without having said so."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.watchers import at_every_point

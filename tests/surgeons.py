@@ -1,7 +1,5 @@
 """Hooks that the tests put into pipelines to change the network after the optimizers were built."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

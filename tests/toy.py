@@ -1,7 +1,5 @@
 """A model and data so small that a run takes milliseconds: named by the tests' pipelines as "./toy.py:…"."""
 
-from __future__ import annotations
-
 import time
 from collections import OrderedDict
 from collections.abc import Iterator

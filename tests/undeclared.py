@@ -1,7 +1,5 @@
 """Hooks that declare nothing, as people write them, with mistakes in their order: "./undeclared.py:…"."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tasks and hooks that upset a run: losses and gradients that are not finite, and a memory that is full."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What every process off the server would build first: the server builds it once, and imports this module last."""
 
-from __future__ import annotations
-
 import gc
 import json
 from functools import cache

@@ -1,7 +1,5 @@
 """Hooks that the tests put into pipelines: to see what fires, and to raise where they are told to."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

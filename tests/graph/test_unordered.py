@@ -292,7 +292,7 @@ MENDED = {
     "nequip_590": ['hooks.saver.after=["average"]'],
     "lightning_1464": ['hooks.saver.after=["early_stop"]'],
     "lightning_1592": ['hooks.patience.after=["best"]', 'hooks.saver.after=["patience"]'],
-    "lightning_9950": [f'hooks.{name}.use="./lightning_9950.py:Encloses"' for name in ("pruned", "quantized")],
+    "lightning_9950": [f'hooks.{name}.use="./bugs.py:Encloses"' for name in ("pruned", "quantized")],
     "lightning_18265": ['hooks.writer.after=["normalization"]'],
     "ignite_706": ['hooks.logger.after=["accuracy"]'],
     "llm_foundry_1515": ['hooks.exporter.after=["saver"]'],
