@@ -21,7 +21,7 @@ from hookflow.service.runs import scalars
 from tests.cli.conftest import called, invoke
 from tests.conftest import records
 from tests.golden_files import check_golden
-from tests.monitor.fake_run import BEGAN, PIPELINE, append, end, gone, make, make_ranks, make_several
+from tests.monitor.fake_run import BEGAN, PIPELINE, append, end, gone, make, make_ranks, make_several, record
 
 VOID = ("meta", "input", "br")
 HOSTILE = "</script><b onclick='x'>&\u202eevil\x1b[31m"
@@ -165,9 +165,8 @@ def test_names_and_texts_of_users_stay_texts(tmp_path: Path) -> None:
     for place in (*"<>&", "\"'"):
         run.pipeline.write_text(run.pipeline.read_text() + f"# {place}{HOSTILE}\n")
     log(run, 700, v={HOSTILE: 1.0})
-    log(run, 700, kind="message", level="warn", source=HOSTILE, text=HOSTILE)
-    error = {"hook": HOSTILE, "point": "after_val", "type": HOSTILE, "text": HOSTILE, "traceback": HOSTILE}
-    log(run, 700, kind="error", **error, action="ignore")
+    hostile = dict.fromkeys(("hook", "type", "text", "traceback"), HOSTILE)
+    append(run, [record("message", source=HOSTILE, text=HOSTILE), record("error", action="ignore", **hostile)])
     run.sign(source=HOSTILE, host=HOSTILE)
     text = as_html(collect(run))
     page = Page(text)
@@ -182,16 +181,8 @@ def test_names_and_texts_of_users_stay_texts(tmp_path: Path) -> None:
 def test_a_failed_run_says_why(tmp_path: Path) -> None:
     run = finished(tmp_path, upto=60)
     cause = {"at": "net.py:31", "causes": "caused by KeyError: 'x'\nat net.py:30: x[y]"}
-    error = {"hook": "ema", "point": "after_train_iter", "type": "ValueError", "text": "too <big>"}
-    log(
-        run,
-        196,
-        kind="error",
-        **error,
-        **cause,
-        traceback="Traceback:\n  net.py\nValueError: too <big>",
-        action="raise",
-    )
+    where = {"hook": "ema", "point": "after_train_iter", "traceback": "Traceback:\n  net.py\nValueError: too <big>"}
+    append(run, [record("error", it=196, ep=2, text="too <big>", **where, **cause)])
     append(run, [end(it=196, ep=2, status="failed", exit=1, reason="ValueError: too <big>")])
     text = as_html(collect(run))
     head = Page(text[: text.index("<nav")] + "</main></body></html>").text

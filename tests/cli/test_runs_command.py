@@ -32,7 +32,7 @@ from tests.cli.conftest import invoke, refused
 from tests.conftest import records
 from tests.golden_files import check_golden
 from tests.limits import LIMIT
-from tests.monitor.fake_run import BEGAN, append, end, make, make_several
+from tests.monitor.fake_run import BEGAN, append, end, make, make_several, record
 
 
 @pytest.fixture
@@ -113,8 +113,7 @@ def test_a_mistake_names_the_nearest_key(several: list[RunDir], arguments: tuple
 
 
 def test_a_key_with_a_slash_is_named_as_a_condition_takes_it(several: list[RunDir]) -> None:
-    metrics = {"k": "metrics", "t": BEGAN + 10_900, "it": 10, "ep": 1, "split": "val", "seconds": 0.1}
-    append(several[3], [{**metrics, "v": {"ood/accuracy": 0.5}}])
+    append(several[3], [record("metrics", BEGAN + 10_900, 10, 1, split="val", seconds=0.1, v={"ood/accuracy": 0.5})])
     assert 'value("best.ood/accuracy")' in refused("runs", "--filter", "best.ood/accuracy > 0.1")
     assert ids(invoke("runs", "--filter", 'value("best.ood/accuracy") > 0.1')) == [several[3].id[-4:]]
 
@@ -246,30 +245,20 @@ def test_a_run_that_finished_or_was_killed(here: Path, upto: int | None, golden:
 def test_each_attempt_is_shown_with_what_had_changed_and_how_it_ended(here: Path) -> None:
     """The first left no end record, the second is ended twice, by its rank 0 and its agent, the third never began."""
     run = run_of(here, upto=60)
-    first = next(record for record in records(run) if record["k"] == "run")
-
-    def at(after: float, it: int, kind: str, **fields: object) -> dict[str, object]:
-        return {"k": kind, "t": BEGAN + after, "it": it, "ep": it // 98, **fields}
-
-    def says(seconds: float, it: int, text: str, level: str = "warn") -> dict[str, object]:
-        return at(seconds, it, "message", level=level, source="hookflow", text=text)
-
-    def ends(seconds: float, it: int, status: str, code: int, reason: str, lasted: float) -> dict[str, object]:
-        return at(seconds, it, "end", status=status, exit=code, reason=reason, seconds=lasted)
+    (first,) = records(run, "run")
 
     changed = "since the checkpoint it00000196: hooks.ema.args.decay was 0.9, and is 0.8"
-    with run.events.open("ab") as log:
-        log.writelines(
-            json.dumps(record, separators=(",", ":")).encode() + b"\n"
-            for record in (
-                says(3600, 0, changed),
-                {**first, **at(3605, 196, "run"), "resumed_from": "it00000196"},
-                *(says(3610 + k, 200 + k, f"the loss is odd {'x' * 70}") for k in range(3)),
-                ends(3660, 300, "interrupted", 143, "SIGTERM received", 60),
-                ends(3661, 300, "failed", 1, "rank 1 was killed by SIGKILL", 61),
-                ends(7200, 0, "failed", 2, 'mine.toml:3: there is no "x"\n    did you mean "y"?', 2),
-            )
-        )
+    odd, wrong = f"the loss is odd {'x' * 70}", 'mine.toml:3: there is no "x"\n    did you mean "y"?'
+    begun = BEGAN + 3600
+    later = [
+        record("message", begun, 0, 0, source="hookflow", text=changed),
+        {**first, "t": begun + 5, "it": 196, "ep": 2, "resumed_from": "it00000196"},
+        *(record("message", begun + 10 + k, 200 + k, 2, source="hookflow", text=odd) for k in range(3)),
+        end(begun + 60, 300, 3, status="interrupted", exit=143, reason="SIGTERM received", seconds=60),
+        end(begun + 61, 300, 3, status="failed", exit=1, reason="rank 1 was killed by SIGKILL", seconds=61),
+        end(begun + 3600, 0, 0, status="failed", exit=2, reason=wrong, seconds=2),
+    ]
+    append(run, later)
     check_golden("show-attempts.txt", shown())
     lines = io.StringIO()
     plain.follow(run, lines)
@@ -280,9 +269,7 @@ def test_each_attempt_is_shown_with_what_had_changed_and_how_it_ended(here: Path
 def test_a_run_that_a_hook_ended_is_resumed_and_not_extended(here: Path) -> None:
     """Twice its iterations would be another length for its schedules, and `val_every` would count iterations."""
     run = run_of(here, upto=60)
-    end = {"k": "end", "t": BEGAN + 60, "it": 300, "ep": 3, "status": "finished", "exit": 0, "reason": "no progress"}
-    with run.events.open("ab") as log:
-        log.write(json.dumps({**end, "seconds": 60.0}, separators=(",", ":")).encode() + b"\n")
+    append(run, [end(BEGAN + 60, 300, 3, reason="no progress", seconds=60.0)])
     page = shown()
     assert "stopped early: no progress" in page
     assert "resume      it has no checkpoint to resume from" in page

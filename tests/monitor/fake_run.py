@@ -6,6 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -278,10 +279,18 @@ def append(run: RunDir, *records: Sequence[Mapping[str, Any]], rank: int = 0) ->
     log.close()
 
 
-def end(t: float = BEGAN + 100, it: int = 784, ep: int = 8, **fields: Any) -> dict[str, Any]:
-    """Return the end of a run, which has finished if `fields` are not of another kind."""
-    ended = {"status": "finished", "exit": 0, "reason": "", "seconds": 1.0}
-    return {"k": "end", "t": t, "it": it, "ep": ep, **ended, **fields}
+def record(kind: str, t: float = BEGAN + 100, it: int = 784, ep: int = 8, **fields: Any) -> Any:
+    """Return a record: a run that has finished, an error that ends it, a warning, if `fields` do not say otherwise."""
+    usual = {
+        "end": {"status": "finished", "exit": 0, "reason": "", "seconds": 1.0},
+        "error": {"hook": "", "point": "", "type": "ValueError", "text": "too bad", "action": "raise"}
+        | dict.fromkeys(("traceback", "at", "causes"), ""),
+        "message": {"level": "warn", "source": "data"},
+    }
+    return {"k": kind, "t": t, "it": it, "ep": ep, **usual.get(kind, {}), **fields}
+
+
+end = partial(record, "end")
 
 
 def gone(run: RunDir) -> RunDir:

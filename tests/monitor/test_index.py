@@ -24,7 +24,7 @@ from hookflow.service.runs import find_run, has_begun, has_checkpoint
 from tests.cli.test_hostile_runs import permissions_hold
 from tests.limits import LIMIT
 from tests.monitor.conftest import read
-from tests.monitor.fake_run import Training, append, end, gone, make, make_ranks, make_several
+from tests.monitor.fake_run import Training, append, end, gone, make, make_ranks, make_several, record
 
 
 @pytest.fixture
@@ -205,9 +205,7 @@ def test_another_rank_that_fails_late_is_seen(tmp_path: Path) -> None:
     run = make_ranks(tmp_path, 2, upto=40)
     append(run, [end(t=1.79e9 + 100, it=300, ep=3, status="failed", exit=1, reason="rank 1 was killed")])
     (before,) = Index(tmp_path).refresh()
-    where = {"hook": "ema", "point": "after_train_iter", "type": "ValueError", "action": "raise"}
-    texts = {"text": "too bad", "traceback": "", "at": "", "causes": ""}
-    append(run, [{"k": "error", "t": 1.79e9 + 99, "it": 300, "ep": 3, **where, **texts}], rank=1)
+    append(run, [record("error", 1.79e9 + 99, 300, 3, hook="ema", point="after_train_iter")], rank=1)
     (after,) = Index(tmp_path).refresh()
     assert before.values["status"] == after.values["status"] == "failed"
     assert "rank 1" in after.values["reason"] and "ValueError: too bad" in after.values["reason"]

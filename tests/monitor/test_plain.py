@@ -22,7 +22,7 @@ from hookflow.monitor.summary import print_summary
 from hookflow.monitor.view import Scene
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At, read
-from tests.monitor.fake_run import BEGAN, TRACEBACK, Training, append, end, gone, make
+from tests.monitor.fake_run import BEGAN, TRACEBACK, Training, append, end, gone, make, record
 from tests.monitor.fake_run import plan as planned
 from tests.monitor.test_screens import FRAME
 from tests.monitor.test_terminal import Terminal
@@ -75,7 +75,7 @@ def test_the_line_of_the_plan_counts_ambiguous_pairs(whole: RunDir) -> None:
 
 def test_every_line_can_be_found_and_none_moves_the_cursor(tmp_path: Path) -> None:
     run = make(tmp_path, synthetic=False)
-    evil = {"k": "message", "t": 1.8e9, "it": 1, "ep": 1, "level": "warn", "source": "evil", "text": "a\x1b[2Jb\rc\nd"}
+    evil = record("message", 1.8e9, 1, 1, source="evil", text="a\x1b[2Jb\rc\nd")
     lines = run.events.read_text().splitlines()
     run.events.write_text("\n".join([*lines[:-1], json.dumps(evil), lines[-1]]) + "\n")
     text = plain_lines(run)
@@ -118,12 +118,12 @@ def test_a_parent_follows_its_child_to_the_last_record(tmp_path: Path, last: int
 
 def test_a_traceback_that_is_printed_and_recorded_between_two_looks_is_told_once(tmp_path: Path) -> None:
     run = make(tmp_path, upto=30)
-    failed = {"hook": "h", "point": "after_val", "type": "OSError", "text": "no", "action": "raise", "at": ""}
+    failed = record("error", 1.8e9, 98, 1, hook="h", point="after_val", type="OSError", text="no", traceback=TRACEBACK)
 
     def both() -> int:
         """Come between the look at what was printed and the look at the log."""
         run.output.write_text("one\n" + TRACEBACK)
-        append(run, [{"k": "error", "t": 1.8e9, "it": 98, "ep": 1, "traceback": TRACEBACK, **failed}])
+        append(run, [failed])
         return 0
 
     text = plain_lines(run, code=1, child_exit=in_turn(None, 1), interrupts=in_turn(both, 0))
@@ -249,15 +249,16 @@ class Tty(io.StringIO):
         return True
 
 
-PLACE = {"t": BEGAN + 12, "it": 130, "ep": 1}
-ERROR = {"k": "error", **PLACE, "hook": "boom", "point": "after_backward", "type": "KeyError", "traceback": TRACEBACK}
+PLACE: dict[str, Any] = {"t": BEGAN + 12, "it": 130, "ep": 1}
 
 
 def ended(root: Path, status: str, reason: str, **error: Any) -> str:
     """Return the summary of a run that ended so, after an error."""
     run = make(root, upto=40)
     failed = int(status == "failed")
-    append(run, [{**ERROR, **error}] * bool(error), [end(**PLACE, status=status, exit=failed, reason=reason)])  # type: ignore[arg-type]
+    boom = {"hook": "boom", "point": "after_backward", "type": "KeyError", "traceback": TRACEBACK}
+    append(run, [record("error", **PLACE, **boom, **error)] * bool(error))
+    append(run, [end(**PLACE, status=status, exit=failed, reason=reason)])
     return summed(run)
 
 

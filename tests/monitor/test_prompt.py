@@ -25,7 +25,7 @@ from hookflow.monitor.view import Line, Notice, Prompt, Scene, View
 from tests.golden_files import check_golden
 from tests.limits import LIMIT
 from tests.monitor.conftest import At
-from tests.monitor.fake_run import append
+from tests.monitor.fake_run import append, end
 from tests.monitor.test_keys import shown, until_shown, visit, walk
 from tests.monitor.test_screens import SIZES, drawn
 
@@ -380,8 +380,7 @@ def test_the_terminal_announces_an_end_that_comes_while_the_run_is_watched(
         while app._condition != "running" or app._behind:
             assert time.monotonic() < until
             await pilot.pause(0.01)
-        end = {"k": "end", "t": time.time(), "it": 784, "ep": 8, "status": "finished", "exit": 0, "reason": ""}
-        append(going, [{**end, "seconds": 9.0}])
+        append(going, [end(time.time())])
         await until_shown(app, pilot, "FINISHED")
         assert len(sent) == count and all("]9;hookflow cifar" in text and "finished" in text for text in sent)
 

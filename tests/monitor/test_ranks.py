@@ -22,16 +22,14 @@ from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import summary
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At, read
-from tests.monitor.fake_run import BEGAN, append, append_rank, end, gone, make_ranks, plan
+from tests.monitor.fake_run import BEGAN, append, append_rank, end, gone, make_ranks, plan, record
 from tests.monitor.test_keys import pressed
 from tests.monitor.test_plain import in_turn, plain_lines
 from tests.monitor.test_screens import SIZES, drawn
 
 ITERATION = 100_000_000
 SHARES = {"data": 0.1, "forward": 0.3, "backward": 0.4, "optimizer": 0.1, "hooks": 0.05, "other": 0.05}
-MESSAGE = {"k": "message", "it": 5, "ep": 0, "level": "warn", "source": "data"}
-ERROR = {"k": "error", "it": 5, "ep": 0, "hook": "", "point": "", "type": "ValueError", "action": "raise"}
-ERROR |= {"at": "", "causes": ""}
+MESSAGE, ERROR = record("message", it=5, ep=0), record("error", it=5, ep=0)
 
 
 def run_record(**facts: Any) -> Any:

@@ -19,7 +19,7 @@ from hookflow.monitor.view import Scene, View
 from hookflow.numbers import counted, number
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At
-from tests.monitor.fake_run import end
+from tests.monitor.fake_run import end, record
 
 SIZES = ((120, 40), (80, 24), (60, 15))
 NOTHING = {"samples": 0, "phases": dict.fromkeys(PHASES, 0), "iters": [0, 0, 0, 0, [0]], "hooks": {}, "cost": 0}
@@ -40,8 +40,8 @@ def drawn(scene: Scene, width: int, height: int) -> str:
 def test_before_the_first_record(scene: At, width: int, height: int) -> None:
     shown = scene(0)
     shown.machine = None
-    message = {"k": "message", "t": 1.79e9, "it": 0, "ep": 0, "level": "info", "source": "hookflow"}
-    shown.state.apply({**message, "text": "downloading cifar-10: 42 of 170 MB"})
+    text = "downloading cifar-10: 42 of 170 MB"
+    shown.state.apply(record("message", 1.79e9, 0, 0, level="info", source="hookflow", text=text))
     check_golden(f"monitor/starting-{width}x{height}.txt", drawn(shown, width, height))
 
 
