@@ -13,8 +13,7 @@ from hookflow.monitor.feed import read_plan
 from tests.cli.conftest import SMALL, invoke, refused
 from tests.conftest import TOY, NewRun, hookflow_here
 from tests.golden_files import check_golden
-from tests.monitor.fake_run import BEGAN, append, make_several
-from tests.monitor.test_screens import FRAME
+from tests.monitor.fake_run import BEGAN, append, make_several, record
 
 ROOT = Path(__file__).parents[2]
 BEGINS = {
@@ -118,7 +117,7 @@ def test_of_a_run_it_is_the_plan_that_was_recorded(new_run: NewRun, tmp_path: Pa
 @pytest.mark.parametrize("device", [0, 50_000], ids=["host", "device"])
 def test_of_a_run_that_has_trained_it_has_what_each_hook_took(new_run: NewRun, device: int) -> None:
     run_dir = new_run()
-    took = {"k": "frame", **FRAME, "t": 1.79e9, "it": 10, "ep": 0, "iters": [10, 10**9, 0, 0, [0]]}
+    took = record("frame", 1.79e9, 10, 0, iters=[10, 10**9, 0, 0, [0]])
     first = next(binding for binding in read_plan(run_dir).bindings if binding.point == "after_train_iter")  # type: ignore[union-attr]
     fired = [1234, 123_400_000, 200_000, 100_000, [bin_of(100_000), 1234]]
     if device:
@@ -140,7 +139,7 @@ def test_of_a_run_that_has_trained_it_has_what_each_hook_took(new_run: NewRun, d
 @pytest.mark.parametrize("suffix", ["text", "svg", "html", "mermaid", "dot", "json"])
 def test_of_a_run_the_hooks_that_are_off_say_so(tmp_path: Path, suffix: str) -> None:
     (run,) = make_several(tmp_path / "runs", 1, upto=40)
-    answer = {"k": "ack", "id": "1", "t": BEGAN + 90, "sent": BEGAN, "it": 1200, "ep": 4, "ok": True, "note": ""}
+    answer = record("ack", BEGAN + 90, 1200, 4, id="1", sent=BEGAN, ok=True, note="")
     append(run, [{**answer, "cmd": "off", "args": ["ema"]}])
     drawn = graph("--format", suffix, pipeline=str(run.path), columns=120)
     words = "ema", "off since iteration 1,200"

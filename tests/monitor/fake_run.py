@@ -12,7 +12,7 @@ from typing import Any
 
 from hookflow.events.log import Appender
 from hookflow.events.packing import bin_of
-from hookflow.events.records import VERSION
+from hookflow.events.records import PHASES, VERSION
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Edge, Plan, PlannedHook, Trigger
 
@@ -280,11 +280,13 @@ def append(run: RunDir, *records: Sequence[Mapping[str, Any]], rank: int = 0) ->
 
 
 def record(kind: str, t: float = BEGAN + 100, it: int = 784, ep: int = 8, **fields: Any) -> Any:
-    """Return a record: a run that has finished, an error that ends it, a warning, if `fields` do not say otherwise."""
+    """Return a record; what `fields` leave out is that of a finished run, an error, an idle frame or a warning."""
     usual = {
         "end": {"status": "finished", "exit": 0, "reason": "", "seconds": 1.0},
         "error": {"hook": "", "point": "", "type": "ValueError", "text": "too bad", "action": "raise"}
         | dict.fromkeys(("traceback", "at", "causes"), ""),
+        "frame": {"stage": "train", "bi": 1, "bn": 32, "samples": 0, "phases": dict.fromkeys(PHASES, 0), "hooks": {}}
+        | {"iters": [0, 0, 0, 0, [0]], "cost": 0},
         "message": {"level": "warn", "source": "data"},
     }
     return {"k": kind, "t": t, "it": it, "ep": ep, **usual.get(kind, {}), **fields}

@@ -18,8 +18,8 @@ from hookflow.monitor.health import Pace
 from hookflow.monitor.state import RunState
 from hookflow.numbers import duration
 from tests.monitor.conftest import At
-from tests.monitor.fake_run import plan
-from tests.monitor.test_screens import FRAME, drawn
+from tests.monitor.fake_run import plan, record
+from tests.monitor.test_screens import drawn
 
 
 def means(history: History, last: float, count: int) -> list[float | None]:
@@ -55,16 +55,11 @@ def test_a_resumed_run_walks_a_stretch_again_and_its_hooks_are_known_by_name() -
     )
     ema = next(binding for binding in first.bindings if binding.hook == "ema")
     for it in range(1, 101):
-        histories.frame(
-            {**FRAME, "k": "frame", "t": 0.0, "it": it, "ep": 0, "hooks": {f"{ema.id}": [1, 10, 10, 10, []]}}, first
-        )  # type: ignore[typeddict-item]
+        histories.frame(record("frame", 0.0, it, 0, hooks={f"{ema.id}": [1, 10, 10, 10, []]}), first)
     histories.again(50)
     there = next(binding for binding in shuffled.bindings if (binding.hook, binding.point) == (ema.hook, ema.point))
     for it in range(51, 81):
-        histories.frame(
-            {**FRAME, "k": "frame", "t": 0.0, "it": it, "ep": 0, "hooks": {f"{there.id}": [1, 40, 40, 40, []]}},
-            shuffled,
-        )  # type: ignore[typeddict-item]
+        histories.frame(record("frame", 0.0, it, 0, hooks={f"{there.id}": [1, 40, 40, 40, []]}), shuffled)
     assert means(histories.of(ema), 100, 4)[:3] == pytest.approx([10.0, 10.0, 40.0], rel=0.05)
     assert histories.of(there)._fired[-1] == 80
 
@@ -74,7 +69,7 @@ def of_forward(taken: Callable[[int], int], seconds: float = 1.0, whole: bool = 
     state = RunState()
     for it in range(1, 201):
         times = {"phases": {"forward": taken(it)}, "iters": [1, 50_000, 0, 0, [0]]}
-        state.apply({**FRAME, "k": "frame", "t": it * seconds, "it": it, "ep": 0, **times})  # type: ignore[typeddict-item]
+        state.apply(record("frame", it * seconds, it, 0, **times))
     forward = next(row for row in rows(plan()) if row.name == "forward")
     return cost(state, plan(), Pace.of(state), forward, whole=whole)
 
@@ -127,7 +122,7 @@ def now_at(scene: Any, **seen: Any) -> str:
 def test_the_mark_is_in_the_round_at_hand_or_at_the_hook_that_hangs(scene: At) -> None:
     at = scene()
     assert "↻ validation 14 of 20" in now_at(at)
-    at.state.apply({"k": "frame", **FRAME, "t": at.state.now, "it": 590, "ep": 6}, plan=at.plan)
+    at.state.apply(record("frame", at.state.now, 590, 6), plan=at.plan)
     assert "↻ iteration 1 of 32" in now_at(at)
     ema = next(binding.id for binding in at.plan.bindings if binding.hook == "ema")
     assert "↻ iteration" in now_at(at, inside={0: (ema, 0.1)}), "the mark does not jump about"
@@ -142,8 +137,7 @@ def test_a_hook_that_has_become_slower_is_marked_with_its_past(scene: At) -> Non
         ns = 1_000_000 if second < 25 else 4_000_000
         whole = {"iters": [30, 30 * 28 * 10**6, 0, 0, [0]], "phases": dict.fromkeys(PHASES, 10**6)}
         hooks = {f"{clip}": [30, 30 * ns, ns, ns, [90, 30]]}
-        frame = {"k": "frame", **FRAME, **whole, "t": at.state.now + 1, "it": at.state.it + 30, "ep": 6, "hooks": hooks}
-        at.state.apply(frame, plan=at.plan)  # type: ignore[arg-type]
+        at.state.apply(record("frame", at.state.now + 1, at.state.it + 30, 6, hooks=hooks, **whole), plan=at.plan)
     lines = drawn(replace(at), 120, 40).splitlines()
     line = next(line for line in lines if line.startswith("┃") and " clip " in line)
     assert re.search(r" ×1\d\.\d ", line) and line.rstrip(" ┃").endswith("▲")

@@ -35,8 +35,8 @@ from hookflow.monitor.view import Action, Line, Notice, Scene
 from hookflow.runner.distributed.failures import append_record
 from tests.limits import LIMIT
 from tests.monitor.conftest import At, read
-from tests.monitor.fake_run import append, end, gone, make
-from tests.monitor.test_screens import FRAME, drawn
+from tests.monitor.fake_run import append, end, gone, make, record
+from tests.monitor.test_screens import drawn
 
 Visit = Callable[[MonitorApp, Pilot[Any]], Awaitable[None]]
 
@@ -304,7 +304,7 @@ def test_space_freezes_the_view_while_the_data_go_on(going: RunDir) -> None:
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await pilot.press("space")
         before = shown(app).split("SYNTHETIC")[0]
-        append(going, [{"k": "frame", **FRAME, "t": time.time(), "it": 777, "ep": 7}])
+        append(going, [record("frame", time.time(), 777, 7)])
         app._tick()
         assert "FROZEN +1" in shown(app)
         assert shown(app).split("SYNTHETIC")[0] == before
@@ -321,7 +321,7 @@ def test_commands_are_sent_and_shown_until_they_are_answered(going: RunDir) -> N
         assert "◉ checkpoint requested" in shown(app)
         (request,) = (json.loads(line) for line in going.commands.read_text().splitlines())
         answer = {"id": request["id"], "cmd": "checkpoint", "sent": request["t"], "ok": True, "note": ""}
-        append(going, [{"k": "ack", "t": time.time(), "it": 600, "ep": 6, **answer}])
+        append(going, [record("ack", time.time(), 600, 6, **answer)])
         await until_shown(app, pilot, "◉ checkpoint done at iteration 600")
         assert app.state.pending == []
 
@@ -333,7 +333,7 @@ def test_commands_are_sent_and_shown_until_they_are_answered(going: RunDir) -> N
         ("s s s", "k  kill it"),  # it has not stopped though asked to
         ("", "newest checkpoint: iteration 392"),
     )
-    append(going, [{"k": "frame", **FRAME, "t": time.time(), "it": 600, "ep": 6, "stage": "paused"}])
+    append(going, [record("frame", time.time(), 600, 6, stage="paused")])
     walk(going, ("p", "resume requested"))
     assert commands(going) == ["checkpoint", "pause", "stop", "resume"]
 
@@ -526,15 +526,14 @@ def test_a_screen_is_painted_only_when_something_has_changed(tmp_path: Path, mon
             app._tick()
             return app._painted > before
 
-        def frame(stage: str, **fields: Any) -> dict[str, Any]:
-            return {"k": "frame", **FRAME, "t": time.time(), "it": 777, "ep": 7, "stage": stage, "hooks": {}, **fields}
+        def frame(stage: str) -> dict[str, Any]:
+            return record("frame", time.time(), 777, 7, stage=stage)
 
-        pause = {"iters": [0, 0, 0, 0, [0]], "samples": 0}
         await app.workers.wait_for_complete()
         paints()
-        assert paints(frame("paused", **pause))
+        assert paints(frame("paused"))
         assert not paints()
-        assert not paints(frame("paused", **pause)), "a frame of the pause"
+        assert not paints(frame("paused")), "a frame of the pause"
         app.say("a notice")
         assert paints()
         app.say("")

@@ -24,7 +24,6 @@ from tests.golden_files import check_golden
 from tests.monitor.conftest import At, read
 from tests.monitor.fake_run import BEGAN, TRACEBACK, Training, append, end, gone, make, record
 from tests.monitor.fake_run import plan as planned
-from tests.monitor.test_screens import FRAME
 from tests.monitor.test_terminal import Terminal
 
 
@@ -94,11 +93,9 @@ def test_an_epoch_longer_than_ten_seconds_is_told_of_on_the_way(tmp_path: Path) 
 def test_before_an_iteration_has_been_timed_no_speed_is_told_but_what_was_printed(tmp_path: Path) -> None:
     run = make(tmp_path, upto=0)
     run.output.write_text("downloading\n")
-    at = {"t": BEGAN + plain.EVERY, "it": 0, "ep": 0}
-    waits = {"bi": 0, "bn": 98, "samples": 0, "phases": {"data": 10**9}, "iters": [0, 0, 0, 0, [0]], "hooks": {}}
-    frame = {"k": "frame", **at, "stage": "train", **waits, "cost": 0}
-    again = {**frame, "t": at["t"] + plain.EVERY}  # in the same iteration
-    append(run, [{"k": "run", **at, "t": BEGAN}, frame, again, end(**at)])
+    frame = record("frame", BEGAN + plain.EVERY, 0, 0, bi=0, bn=98, phases={"data": 10**9})
+    again = {**frame, "t": frame["t"] + plain.EVERY}  # in the same iteration
+    append(run, [record("run", BEGAN, 0, 0), frame, again, end(frame["t"], 0, 0)])
     printed, *lines = plain_lines(gone(run)).splitlines()
     assert printed == "output     | downloading"
     assert [line[9:] for line in lines if " train " in line] == ["train      epoch 1  iter 0"]
@@ -307,7 +304,7 @@ def stages(scene: At) -> Iterator[tuple[str, Scene]]:
     yield "train", scene(92)
     yield "val", scene(100)
     paused = scene(93)
-    paused.state.apply({**FRAME, "k": "frame", "t": paused.state.now, "it": 300, "ep": 3, "stage": "paused"})  # type: ignore[arg-type]
+    paused.state.apply(record("frame", paused.state.now, 300, 3, stage="paused"))
     yield "paused", paused
     yield "begun", scene(1)
 
@@ -321,7 +318,7 @@ def test_the_bars(scene: At, width: int) -> None:
 
 def test_an_epoch_that_is_over_is_whole_until_the_next_begins(scene: At) -> None:
     def epoch(it: int, ep: int, stage: str) -> Bar:
-        seen.state.apply({**FRAME, "k": "frame", "t": seen.state.now, "it": it, "ep": ep, "stage": stage})  # type: ignore[arg-type]
+        seen.state.apply(record("frame", seen.state.now, it, ep, stage=stage))
         (bar,) = (bar for bar in bars(seen.state) if bar.name.startswith("epoch"))
         return bar
 
@@ -354,8 +351,7 @@ def test_on_a_terminal_lines_scroll_above_bars(going: RunDir, terminals: list[Te
     assert re.match(r"epoch 6/8 +━+ +100% +98/98 ", epoch)
     assert re.match(r"val +━+╌+ +70% +14/20 ", val)
     assert terminal.screen.cursor.hidden
-    last = {**FRAME, "t": time.time(), "it": 784, "ep": 8, "stage": "train", "bi": 98, "bn": 98}
-    append(going, [{"k": "frame", **last}, end(time.time(), seconds=9.0)])
+    append(going, [record("frame", time.time(), bi=98, bn=98), end(time.time(), seconds=9.0)])
     assert terminal.finish() == 0
     shown = "\n".join(terminal.screen.display)
     assert "end        finished" in shown

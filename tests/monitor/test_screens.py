@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from hookflow.events.records import PHASES
 from hookflow.graph.plan import Edge, GivenWay
 from hookflow.graph.points import POINTS
 from hookflow.monitor.charts import Axis, Scale, ticks
@@ -22,8 +21,6 @@ from tests.monitor.conftest import At
 from tests.monitor.fake_run import end, record
 
 SIZES = ((120, 40), (80, 24), (60, 15))
-NOTHING = {"samples": 0, "phases": dict.fromkeys(PHASES, 0), "iters": [0, 0, 0, 0, [0]], "hooks": {}, "cost": 0}
-FRAME = {"stage": "train", "bi": 1, "bn": 32, **NOTHING}
 
 
 def drawn(scene: Scene, width: int, height: int) -> str:
@@ -132,7 +129,7 @@ def test_a_state_is_named_at_every_size(scene: At, width: int, height: int) -> N
     assert "SYNTHETIC" in drawn(shown, width, height).splitlines()[0]
     assert "SYNTHETIC" not in drawn(scene(synthetic=False), width, height)
     shown = scene(1)
-    shown.state.apply({"k": "frame", "t": shown.state.now, "it": 0, "ep": 0, **FRAME, "bi": 0, "bn": 0})
+    shown.state.apply(record("frame", shown.state.now, 0, 0, bi=0, bn=0))
     assert "0/0" not in drawn(shown, width, height), "before the first batch there are none to count"
 
 
@@ -165,7 +162,7 @@ def test_a_number_is_shown_whole_or_not_at_all(scene: At) -> None:
 def test_after_a_stall_the_last_minute_of_training_is_still_known(scene: At) -> None:
     shown = scene()
     for _ in range(70):
-        shown.state.apply({"k": "frame", **FRAME, "t": shown.state.now + 2, "it": 588, "ep": 6})
+        shown.state.apply(record("frame", shown.state.now + 2, 588, 6))
     shown.state.apply(end(shown.state.now, 588, 6, status="stopped"))  # type: ignore[arg-type]
     shown = replace(shown, health=Health("stopped"))
     for size in SIZES:
@@ -178,7 +175,7 @@ def test_the_hook_that_costs_most_is_shown_first(scene: At) -> None:
     assert shown.point == "after_train_iter"
     clip = next(binding.id for binding in shown.plan.bindings if binding.hook == "clip")
     slow = {str(clip): [100, 10**10, 10**8, 10**8, [100, 100]]}
-    shown.state.apply({"k": "frame", **FRAME, "t": shown.state.now, "it": 590, "ep": 6, "hooks": slow})
+    shown.state.apply(record("frame", shown.state.now, 590, 6, hooks=slow))
     shown = replace(shown)
     assert "hooks @ after_backward" in drawn(shown, 120, 29)
     assert "why clip @ after_backward" in drawn(shown, 120, 40)
@@ -247,8 +244,8 @@ def test_a_throttled_hook_is_marked_and_its_page_says_how_often_it_fires(scene: 
     hooks = tuple(replace(h, throttle="1%") if h.name == "log" else h for h in shown.plan.hooks)
     shown.plan, shown.view.point, shown.view.hook = replace(shown.plan, hooks=hooks), point, 4
     assert "▾" not in drawn(shown, 120, 40)
-    change = {"hook": "log", "every": 4, "why": "it took 2 % of the iterations"}
-    shown.state.apply({"k": "throttle", "t": shown.state.now, "it": 300, "ep": 3, **change})
+    why = "it took 2 % of the iterations"
+    shown.state.apply(record("throttle", shown.state.now, 300, 3, hook="log", every=4, why=why))
     text = drawn(shown, 120, 40)
     assert re.search(r"log .*▾", text)
     assert "fires 1 of 4 times" in text
@@ -280,19 +277,17 @@ def test_the_page_of_a_checkpoint(scene: At, width: int, height: int) -> None:
 
 def test_the_metrics_of_a_checkpoint_are_those_of_the_validation_before_it(scene: At) -> None:
     state = scene(0).state
-    stamp = {"t": 1.79e9, "ep": 0}
     for it, accuracy in ((10, 0.5), (20, 0.6), (30, 0.7)):
-        state.apply({"k": "metrics", **stamp, "it": it, "split": "val", "v": {"accuracy": accuracy}, "seconds": 0.1})
-    state.apply({"k": "checkpoint", **stamp, "it": 25, "path": "c/it25", "names": [], "bytes": 1, "ms": 1.0})
+        state.apply(record("metrics", 1.79e9, it, 0, split="val", v={"accuracy": accuracy}, seconds=0.1))
+    state.apply(record("checkpoint", 1.79e9, 25, 0, path="c/it25", names=[], bytes=1, ms=1.0))
     assert state.metrics.newest_by(state.checkpoints[0]["it"]) == ({"accuracy": 0.6}, 20)
 
 
 def test_two_or_three_values_are_seen(scene: At) -> None:
     shown = scene(0)
-    stamp = {"t": 1.79e9, "ep": 0}
     for it in (1, 2, 3):
-        shown.state.apply({"k": "scalars", **stamp, "it": it, "v": {"loss": 1.0 / it}})
-        shown.state.apply({"k": "frame", **stamp, "it": it, **FRAME})
+        shown.state.apply(record("scalars", 1.79e9, it, 0, v={"loss": 1.0 / it}))
+        shown.state.apply(record("frame", 1.79e9, it, 0))
         text = drawn(shown, 120, 40)
         assert text.count("•") == it
     assert "it 3" in text

@@ -18,7 +18,7 @@ from hookflow.monitor.durations import WINDOW, Timing
 from hookflow.monitor.health import PATIENCE_AT_FIRST, Pace, costliest, examine, share, verdict
 from hookflow.monitor.series import Series
 from hookflow.monitor.state import RunState
-from tests.monitor.fake_run import BEGAN, ITERS_PER_EPOCH, Training, plan
+from tests.monitor.fake_run import BEGAN, ITERS_PER_EPOCH, Training, plan, record
 
 
 def records(until: float = math.inf, **options: Any) -> list[dict[str, Any]]:
@@ -29,9 +29,9 @@ def records(until: float = math.inf, **options: Any) -> list[dict[str, Any]]:
 def folded(log: list[dict[str, Any]]) -> RunState:
     """Return the state after the lines of a log; those that cannot be read are passed over."""
     state = RunState()
-    for record in log:
+    for each in log:
         with suppress(ValueError):
-            state.apply(read_record(json.dumps(record)))
+            state.apply(read_record(json.dumps(each)))
     return state
 
 
@@ -81,8 +81,8 @@ def test_shares_are_of_the_last_minute() -> None:
 def test_no_hook_costs_more_than_all_of_them() -> None:
     log = records()
     state = RunState()
-    for record in log:
-        state.apply(record)
+    for each in log:
+        state.apply(each)
         pace = Pace.of(state)
         parts = [taken for _, taken in costliest(state, plan(), pace)]
         assert sum(parts) == pytest.approx(pace.phases["hooks"])
@@ -91,8 +91,8 @@ def test_no_hook_costs_more_than_all_of_them() -> None:
 
 def test_the_epoch_is_the_one_that_is_worked_on_until_its_validation_is_over() -> None:
     state, seen = RunState(), []
-    for record in records():
-        state.apply(record)
+    for each in records():
+        state.apply(each)
         if not seen or seen[-1] != (state.epoch, state.stage):
             seen.append((state.epoch, state.stage))
     assert [epoch for epoch, _ in seen] == sorted(epoch for epoch, _ in seen)
@@ -239,8 +239,8 @@ def test_a_command_waits_until_the_run_answers_it() -> None:
     assert state.pending == []
     state.apply_command({"id": "0new", "cmd": "checkpoint", "args": [], "t": BEGAN + 3, "by": "somebody"})
     assert [request.cmd for request in state.pending] == ["checkpoint"]
-    ack = {"k": "ack", "t": BEGAN + 4, "it": 80, "ep": 0, "id": "0new", "cmd": "checkpoint", "args": []}
-    state.apply({**ack, "sent": BEGAN + 3, "ok": True, "note": ""})
+    answer = {"id": "0new", "cmd": "checkpoint", "args": [], "sent": BEGAN + 3, "ok": True, "note": ""}
+    state.apply(record("ack", BEGAN + 4, 80, 0, **answer))
     assert state.pending == []
 
 
@@ -248,8 +248,7 @@ def test_a_throttled_hook_is_noted_and_a_new_attempt_has_what_its_checkpoint_has
     state = folded(records(3.0))
 
     def throttle(every: int, it: int = 80) -> tuple[str, str]:
-        change = {"hook": "slow", "every": every, "why": "it took long"}
-        state.apply({"k": "throttle", "t": BEGAN + 4, "it": it, "ep": 0, **change})
+        state.apply(record("throttle", BEGAN + 4, it, 0, hook="slow", every=every, why="it took long"))
         entry = list(state.journal)[-1]
         return entry.kind, entry.text
 
