@@ -17,23 +17,41 @@ from tests.conftest import NewRun, records, wait_for
 from tests.limits import LIMIT
 from tests.processes import Training
 
+pytestmark = pytest.mark.usefixtures("here")
+
 
 def ctl(*words: str) -> Result:
     return CliRunner().invoke(app, ["ctl", "toy", *words])
 
 
+Start = Callable[[RunDir], Training]
+
+
 @pytest.fixture
-def run_dir(new_run: NewRun) -> Iterator[RunDir]:
-    """A run that goes on for as long as the test takes."""
+def begin() -> Iterator[Start]:
+    """Start a training, and wait until it has begun; it does not outlive the test."""
+    started: list[Training] = []
+
+    def begin(run_dir: RunDir) -> Training:
+        started.append(Training(run_dir, locked=True))
+        wait_for(lambda: bool(records(run_dir, "frame")))
+        return started[-1]
+
+    yield begin
+    for training in started:
+        training.process.kill()
+        training.process.join()
+
+
+@pytest.fixture
+def run_dir(new_run: NewRun, begin: Start) -> RunDir:
+    """A run that goes on for as long as the test takes, and has a checkpoint."""
     made = new_run("run.max_epochs=100000", 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}')
-    training = Training(made, locked=True)
+    begin(made)
     wait_for(lambda: bool(records(made, "epoch")))
-    yield made
-    training.process.kill()
-    training.process.join()
+    return made
 
 
-@pytest.mark.usefixtures("here")
 def test_commands_of_the_shell_are_answered_with_their_iteration(run_dir: RunDir) -> None:
     listed = ctl().stdout
     assert "set HOOK.ARGUMENT=VALUE" in listed and "clip.max_norm" in listed
@@ -54,7 +72,6 @@ def test_commands_of_the_shell_are_answered_with_their_iteration(run_dir: RunDir
     assert ctl("stop", "-y").exit_code == 0
 
 
-@pytest.mark.usefixtures("here")
 def test_now_shows_the_hook_that_never_returns_and_the_stack_of_its_thread(
     new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +94,6 @@ def test_now_shows_the_hook_that_never_returns_and_the_stack_of_its_thread(
     child.wait()
 
 
-@pytest.mark.usefixtures("here")
 def test_a_process_that_writes_no_stack_is_left_alone(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGUSR2 would end it."""
     monkeypatch.setenv("PATH", "")
@@ -85,7 +101,6 @@ def test_a_process_that_writes_no_stack_is_left_alone(run_dir: RunDir, monkeypat
     assert ctl("stop", "-y").exit_code == 0
 
 
-@pytest.mark.usefixtures("here")
 def test_a_run_that_is_over_takes_no_command(new_run: NewRun) -> None:
     run_dir = new_run("run.max_epochs=1")
     assert Training(run_dir, locked=True).wait() == 0
@@ -97,30 +112,10 @@ def test_a_run_that_is_over_takes_no_command(new_run: NewRun) -> None:
     assert not run_dir.commands.exists()
 
 
-Start = Callable[[RunDir], Training]
-
-
-@pytest.fixture
-def begin() -> Iterator[Start]:
-    """Start a training, and wait until it has begun; it does not outlive the test."""
-    started: list[Training] = []
-
-    def begin(run_dir: RunDir) -> Training:
-        started.append(Training(run_dir, locked=True))
-        wait_for(lambda: bool(records(run_dir, "frame")))
-        return started[-1]
-
-    yield begin
-    for training in started:
-        training.process.kill()
-        training.process.join()
-
-
 def has_said(run_dir: RunDir, text: str) -> bool:
     return any(record["text"] == text for record in records(run_dir, "message"))
 
 
-@pytest.mark.usefixtures("here")
 def test_a_run_is_stopped_with_a_checkpoint(new_run: NewRun, begin: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hookflow.cli.control.PATIENCE", LIMIT)
     monkeypatch.setattr("hookflow.cli.control.ENDING", LIMIT)
@@ -137,7 +132,6 @@ def test_a_run_is_stopped_with_a_checkpoint(new_run: NewRun, begin: Start, monke
     assert f"the run {run_dir.id} is not running" in refused("stop", "toy")
 
 
-@pytest.mark.usefixtures("here")
 def test_a_run_that_hangs_is_told_of_and_ended_at_once(
     new_run: NewRun, begin: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +153,6 @@ def test_a_run_that_hangs_is_told_of_and_ended_at_once(
     assert training.wait() == 143
 
 
-@pytest.mark.usefixtures("here")
 def test_a_run_that_has_not_started_and_one_elsewhere(new_run: NewRun) -> None:
     run_dir = new_run()
     assert "has not started" in refused("stop", "toy")

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from textual.pilot import Pilot
 
 from hookflow.cli.control import _several_train
 from hookflow.events.rundir import RunDir
@@ -158,23 +160,25 @@ def test_brackets_turn_to_the_next_metric(shown: Scene, several: list[RunDir]) -
     assert "lr: A B" in drawn(side_by_side, 80, 24)
 
 
+async def until(pilot: Pilot[Any], condition: Callable[[], object]) -> None:
+    while not condition():
+        await pilot.pause(0.05)
+
+
 def test_another_run_is_opened_and_left_without_a_question(several: list[RunDir], going: RunDir) -> None:
     async def session() -> Outcome | None:
         app = MonitorApp(going)
         async with asyncio.timeout(LIMIT), app.run_test(size=(120, 40)) as pilot:
             await pilot.press("r")
-            while not app._folder.rows:
-                await pilot.pause(0.05)
+            await until(pilot, lambda: app._folder.rows)
             assert len(app._folder.rows) == 5
             await pilot.press("end", "space", "up", "space", "c")
-            while not (app._folder.sides and all(side.state.it for side in app._folder.sides.values())):
-                await pilot.pause(0.05)
+            await until(pilot, lambda: app._folder.sides and all(side.state.it for side in app._folder.sides.values()))
             assert app._view.page == "compare"
             await pilot.press("escape", "end", "enter")
             assert (app.run_dir.id, app._view.page) == (several[0].id, "main")
             assert app._view.runs.picked, "the choices stay"
-            while app.state.end is None:
-                await pilot.pause(0.05)
+            await until(pilot, lambda: app.state.end)
             await pilot.press("q")
         return app.return_value
 
@@ -205,25 +209,21 @@ def test_a_run_is_noted_deleted_and_resumed_by_keys(several: list[RunDir], monke
     async def session() -> None:
         app = MonitorApp(several[0])
 
-        async def until(condition: Callable[[], object]) -> None:
-            while not condition():
-                await pilot.pause(0.05)
-
         async with asyncio.timeout(LIMIT), app.run_test(size=(120, 40)) as pilot:
             await pilot.press("r")
-            await until(lambda: app._folder.rows)
+            await until(pilot, lambda: app._folder.rows)
             await pilot.press("end", "D")
             assert "is watched" in app.notice[0]
             await pilot.press("home", "n", *"#good a note", "enter")
-            await until(lambda: app._folder.rows[0].values["note"])
+            await until(pilot, lambda: app._folder.rows[0].values["note"])
             assert several[3].noted() == (["good"], "a note")
             await pilot.press("R", "y")
-            await until(lambda: begun)
+            await until(pilot, lambda: begun)
             assert begun[0][-4:] == ["run", "--resume", str(several[3].path), "--detach"]
             await pilot.press("D", "escape", "D", "n")
             assert several[3].path.exists(), "nothing is deleted without a yes"
             await pilot.press("D", "y")
-            await until(lambda: len(app._folder.rows) == 3)
+            await until(pilot, lambda: len(app._folder.rows) == 3)
         assert not several[3].path.exists()
 
     asyncio.run(session())

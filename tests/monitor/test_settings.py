@@ -73,6 +73,8 @@ MISTAKES = {
     '[keys]\npause = "w"\nfreeze = "w"': (':3:1: the key "w" is given to pause already', "in line 2"),
     '[keyz]\nzoom = "z"': (':1:2: the file has no key "keyz"', 'did you mean "keys"?'),
     "[keys": (":1:6: this is not TOML", ""),
+    'theme = "lihgt"': (":1:1: theme must be one of", 'did you mean "light"?'),
+    'hidden = ["event"]': (":1:11: hidden.0 must be", 'did you mean "events"?'),
 }
 
 
@@ -134,15 +136,6 @@ def test_panels_are_as_they_were_left(file: Path, going: RunDir) -> None:
     assert file.read_text() == 'hidden = ["events"]\nlower = 1\n'
     app = walk(going, ("", "[3] metrics"), preferences=load())
     assert "[5] events" not in shown(app)
-    file.write_text('hidden = ["event"]')
-    with pytest.raises(UserError, match=r'dashboard.toml:1:11: hidden.0 must be(.|\n)*did you mean "events"'):
-        load()
-
-
-def test_the_theme_is_one_that_there_is(file: Path) -> None:
-    file.write_text('theme = "lihgt"')
-    with pytest.raises(UserError, match=r'dashboard.toml:1:1: theme must be one of(.|\n)*did you mean "light"'):
-        load()
 
 
 READ = ("", "strong", "title", "picked", "good", "warn", "error", "alarm", "badge", "command", "checkpoint", "val")
