@@ -81,7 +81,6 @@ def test_every_step_for_beginners_works_and_prints_what_the_page_says(
     assert commands == 10
 
 
-@pytest.mark.usefixtures("interpreters")
 def test_the_python_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,7 +131,7 @@ def show(run: RunDir, chance: random.Random) -> Live:
     return live
 
 
-@seeds(12)
+@seeds(6)
 def test_records_that_nobody_writes_are_refused_or_shown(tmp_path: Path, seeds: range) -> None:
     refused = 0
     for seed in seeds:
@@ -166,7 +166,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(feed, "STRIDE", 1 << 13)
     monkeypatch.setattr(Tail, "chunk", 1 << 13)
-    run = make(tmp_path / "runs", world=request.param)
+    run = make(tmp_path / "runs", world=request.param, upto=90)
     Live(run, kept=True).read_all()
     return run
 
@@ -298,7 +298,7 @@ def test_what_is_no_snapshot_is_ignored(kept: RunDir, damage: str) -> None:
 
 def test_snapshots_of_few_runs_are_kept(kept: RunDir, tmp_path: Path) -> None:
     for k in range(RUNS + 2):
-        Live(make(tmp_path / f"runs{k}"), kept=True).read_all()
+        Live(make(tmp_path / f"runs{k}", upto=20), kept=True).read_all()
     assert len([*snapshots.folder().iterdir()]) == RUNS
     assert Snapshots(kept.events).places == []
 
