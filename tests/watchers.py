@@ -17,6 +17,17 @@ POINTS = [point for point in points.POINTS if point.kind not in ("global", "stat
 """All but those that PyTorch comes to whoever computes, or over several ranks alone: these have tests of their own."""
 
 
+class Writes:
+    """A base of hooks that append lines to a file."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    def write(self, line: str) -> None:
+        with self.file.open("a") as file:
+            file.write(f"{line}\n")
+
+
 def at_every_point(cls: type[Any]) -> type[Any]:
     for point in POINTS:
         setattr(cls, point.name, _visit(point.name))
@@ -32,15 +43,11 @@ def _visit(point: str) -> Any:
 
 
 @at_every_point
-class OwnTracer:
+class OwnTracer(Writes):
     before_grow, after_densify, after_grow = map(_visit, ("before_grow", "after_densify", "after_grow"))
 
-    def __init__(self, file: str) -> None:
-        self.file = Path(file)
-
     def visit(self, point: str, run: Any) -> None:
-        with self.file.open("a") as file:
-            file.write(f"{point} iter={run.iter} epoch={run.epoch}\n")
+        self.write(f"{point} iter={run.iter} epoch={run.epoch}")
 
 
 class Tracer(OwnTracer):
@@ -64,22 +71,15 @@ class Raises:
             raise RuntimeError(self.message)
 
 
-class Around:
+class Around(Writes):
     """Marks in a file that it was entered and left around the training."""
 
-    def __init__(self, file: str) -> None:
-        self.file = Path(file)
-
     def around_train_epoch(self) -> Iterator[None]:
-        self.mark("entered")
+        self.write("entered")
         try:
             yield
         finally:
-            self.mark("left")
-
-    def mark(self, word: str) -> None:
-        with self.file.open("a") as file:
-            file.write(f"{word}\n")
+            self.write("left")
 
 
 class AroundVal(Around):
@@ -234,21 +234,14 @@ def logs(run: Any) -> None:
     run.log("weights", torch.ones(3))
 
 
-class Batches:
+class Batches(Writes):
     """Writes down each batch of training and validation by the numbers in it."""
 
-    def __init__(self, file: str) -> None:
-        self.file = Path(file)
-
-    def _write(self, split: str, batch: Any) -> None:
-        with self.file.open("a") as file:
-            file.write(f"{split} {batch[0].tolist()}\n")
-
     def before_train_iter(self, batch: Any) -> None:
-        self._write("train", batch)
+        self.write(f"train {batch[0].tolist()}")
 
     def before_val_iter(self, batch: Any) -> None:
-        self._write("val", batch)
+        self.write(f"val {batch[0].tolist()}")
 
 
 class Everywhere:
@@ -285,16 +278,12 @@ class Grows:
         run.say(f"densified {count} at {run.iter}")
 
 
-class Probes:
+class Probes(Writes):
     """Notes in a file at which modules it fires, and in which iteration."""
-
-    def __init__(self, file: str) -> None:
-        self.file = Path(file)
 
     def note(self, run: Any, module: nn.Module, what: str) -> None:
         (name,) = [name for name, other in run.model.named_modules() if other is module]
-        with self.file.open("a") as file:
-            file.write(f"{what} {name or 'net'} {run.iter} {run.stage}\n")
+        self.write(f"{what} {name or 'net'} {run.iter} {run.stage}")
 
 
 def _notes(point: str) -> Any:
@@ -321,10 +310,7 @@ def measures(metrics: dict[str, Any], value: Any) -> None:
     metrics["mine"] = value
 
 
-class WaitsFor:
-    def __init__(self, file: str) -> None:
-        self.file = Path(file)
-
+class WaitsFor(Writes):
     def after_train_epoch(self) -> None:
         while not self.file.exists():
             time.sleep(0.01)
