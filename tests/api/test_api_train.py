@@ -316,7 +316,7 @@ LOAD = f"""
 import hookflow, time
 seen = []
 def slowly(run):
-    time.sleep(0.05)
+    time.sleep(0.02)
     if run.iter == 10:
         print("ten")
 pipeline = hookflow.load({{

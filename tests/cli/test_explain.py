@@ -119,8 +119,6 @@ def test_a_pipelines_hooks_stand_at_their_points_in_their_order() -> None:
     lines = explain("points", str(TOY), columns=140).splitlines()
     at = next(k for k, line in enumerate(lines) if line.strip().startswith("after_train_iter"))
     assert lines[at + 1].strip() == "▸ throughput → log (every 2)"
-    val = next(k for k, line in enumerate(lines) if line.strip().startswith("after_val "))
-    assert "exit ema → early_stop → checkpoint" in lines[val + 1]
 
 
 def test_a_pipelines_own_points_are_among_them(here: Path) -> None:

@@ -186,7 +186,7 @@ def test_several_processes_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) 
     code = (
         "import sys; from pathlib import Path; from hookflow.monitor.index import NAME, Index\n"
         "root, number = Path(sys.argv[1]), int(sys.argv[2])\n"
-        "for k in range(15):\n"
+        "for k in range(8):\n"
         "    assert len(Index(root).refresh()) == 3\n"
         "    (root / 'cifar' / '20260921-141320-0000' / f'note{number}.{k}').touch()\n"
         "    if number == 0 and k % 5 == 0: (root / NAME).write_bytes(b'x' * 5000)\n"

@@ -604,7 +604,7 @@ def test_replay_plays_pauses_steps_and_jumps(whole: RunDir) -> None:
     assert commands(whole) == []
 
 
-@pytest.mark.parametrize("size", [(200, 60), (120, 40), (80, 24), (60, 15)])
+@pytest.mark.parametrize("size", [(200, 60), (60, 15)])
 def test_no_color_has_no_colour(going: RunDir, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
