@@ -13,20 +13,9 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.process.launch import prepare
 from hookflow.runner.process.signals import handlers_put_back
-from tests.conftest import TESTS, TOY, hookflow_here
+from tests.conftest import TESTS, TOY, circle, hookflow_here
 
-SMALL = """\
-[run]
-name = "p"
-default_hooks = false
-max_iters = 10
-[model]
-use = "torch.nn:Flatten"
-[optimizer]
-use = "torch.optim:SGD"
-[data.train]
-use = "circle"
-"""
+SMALL = circle("default_hooks = false", "max_iters = 10").replace("hookflow.zoo.circle:Net", "torch.nn:Flatten")
 """A pipeline without hooks, which nothing trains."""
 
 HEAD = f"""\
