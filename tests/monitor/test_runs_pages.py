@@ -26,7 +26,7 @@ from tests.golden_files import check_golden
 from tests.limits import LIMIT
 from tests.monitor.conftest import At
 from tests.monitor.fake_run import BEGAN, Training, append, end, make_several
-from tests.monitor.test_screens import HEIGHTS, WIDTHS, drawn
+from tests.monitor.test_screens import draw_at_any_size, drawn
 
 SIZES = ((120, 40), (80, 24), (60, 15), (200, 60))
 
@@ -89,9 +89,7 @@ def test_the_page_of_those_beside_one_another(shown: Scene, several: list[RunDir
 def test_they_are_drawn_at_any_size_and_of_any_number(shown: Scene, several: list[RunDir], count: int) -> None:
     shown.view.runs.picked = [row.path for row in shown.rows[:count]]
     for each in (shown, replace(shown, rows=[]), beside(shown, several[:count])):
-        for place, height in enumerate(HEIGHTS):
-            for width in WIDTHS[place % 2 :: 2]:
-                drawn(each, width, height)
+        draw_at_any_size(each)
 
 
 def test_keys_move_pick_and_sort(shown: Scene) -> None:
