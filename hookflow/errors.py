@@ -100,7 +100,11 @@ LONGEST_NAME, MOST_NAMES = 200, 2000
 """Characters of a name, and names, from which on none is called near: to compare them all would take long."""
 
 
-class UserError(Exception):
+class DiagnosisError(Exception):
+    """A failure whose message has the cause: its traceback is shown only where it goes through the user's code."""
+
+
+class UserError(DiagnosisError):
     """The user's mistakes, all of them at once. The command line prints them and exits with 2, without a traceback."""
 
     def __init__(self, problems: Problem | Iterable[Problem]) -> None:

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from typing import Literal
 
-from hookflow.errors import Problem, UserError, nearest
+from hookflow.errors import Problem, UserError, misspelt, nearest
 
 Mode = Literal["max", "min"]
 
@@ -54,5 +54,7 @@ def mode_of(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:
         return mode
     message = f'"{metric}" does not say whether less or more of it is better'
     hint = f'write mode = "min" or mode = "max"{beside}'
-    near = nearest(metric, [word for word in _MODES if len(word) > 3])
+    of, slash, last = metric.rpartition("/")  # clean/accuracy is the accuracy of a set
+    near = nearest(last, [word for word in _MODES if len(word) > 3 or misspelt(last, word, shortest=3)])
+    near = near.replace('"', f'"{of}{slash}', 1)
     raise UserError(Problem(message, hint=f"{near} If not, {hint}" if near else hint))

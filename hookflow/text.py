@@ -22,8 +22,8 @@ SHORTEST, LONG = 6, 12
 The value "8" stands in too many texts. A value that is masked in a word must not be a part of a checksum by chance.
 """
 
-CONDITIONS = "starting reading running paused stalled lost unreadable finished stopped interrupted failed"
-GLYPHS = dict(zip(CONDITIONS.split(), "○○●‖◐??✓■■✗", strict=True))
+CONDITIONS = "starting reading running paused stalled lost unreadable finished stopped interrupted failed refused"
+GLYPHS = dict(zip(CONDITIONS.split(), "○○●‖◐??✓■■✗✗", strict=True))
 """The signs of a run's conditions."""
 
 _values: dict[str, str] = {}

@@ -85,6 +85,11 @@ def innermost(printed: str) -> str:
     return "{file}:{line}".format_map((own or frames)[-1].groupdict()) if frames else ""
 
 
+def through_user_code(error: BaseException) -> bool:
+    """Say whether the user's own files have a frame in its traceback."""
+    return any(_is_own(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
 def explained(error: BaseException) -> list[str]:
     """Return what an exception says, where it was raised (as `innermost` does), and the same of each of its causes."""
     shown = showable(error)

@@ -24,3 +24,11 @@ def test_a_mode_that_is_not_plain_must_be_stated(metric: str) -> None:
         mode_of(metric)
     assert mode_of(metric, "min") == "min"
     assert mode_of("loss", "max") == "max", "what is stated counts"
+
+
+@pytest.mark.parametrize(
+    ("metric", "meant"), [("acuracy", "accuracy"), ("clean/maee", "clean/mae"), ("a/b/acuc", "a/b/auc")]
+)
+def test_a_misspelt_name_gets_the_nearest_one_of_its_set(metric: str, meant: str) -> None:
+    with pytest.raises(UserError, match=f'did you mean "{meant}"'):
+        mode_of(metric)

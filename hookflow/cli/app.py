@@ -20,13 +20,26 @@ from hookflow.text import drop_unprinted, print_error, printable, substitute_on
 from hookflow.version import __version__
 
 
+def _key_of_run(error: Any) -> str:
+    """Return how to set the key of [run] that an unknown option is called by, where the command takes `--set`."""
+    if not hasattr(error, "possibilities") or not any("--set" in param.opts for param in error.ctx.command.params):
+        return ""
+    from hookflow.pipeline.schema import RunSection
+
+    name = error.option_name.lstrip("-").replace("-", "_")
+    if name not in RunSection.model_fields:
+        return ""
+    error.possibilities = None
+    return f"; did you mean --set run.{name}=…?"
+
+
 @contextmanager
 def _quoted() -> Iterator[None]:
     try:
         yield
     except Exception as error:
         if hasattr(error, "format_message") and isinstance(getattr(error, "message", None), str):  # one of click's
-            error.message = printable(error.message)  # type: ignore[attr-defined]
+            error.message = printable(error.message) + _key_of_run(error)  # type: ignore[attr-defined]
         raise
 
 

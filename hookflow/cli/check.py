@@ -40,9 +40,10 @@ def check(
 ) -> None:
     """Validate a pipeline, summarise it, and report its warnings.
 
-    `check` validates the keys, the hooks with their arguments, order and triggers, and the names of all components and
-    of their arguments, where the source shows a signature. A run checks the values of these, before it fetches any
-    data. Hooks are imported, so their files run; with `--no-import` none of them runs, and the hooks are listed.
+    `check` validates the keys, the hooks with their arguments, order and triggers, and the names of all components.
+    Of their arguments it validates names and plain types, where the source shows a signature. It builds nothing:
+    `hookflow run --dry-run` does, and finds data without batches. Hooks are imported, so their files run; with
+    `--no-import` none of them runs, and the hooks are listed.
 
     `--observe` trains in a temporary folder: two epochs of two iterations, with validations and one checkpoint. Each
     hook fires wherever it can, whatever its trigger. Later effects of a hook are not seen, nor are writes to files,

@@ -58,7 +58,8 @@ def _print(
     echo(f"{split} of {where} (iteration {evaluated.it:,}, epoch {epoch:,})")
     for name, info in data.items():
         of = f"{name.partition('.')[2]}: " if len(data) > 1 else ""
-        echo(f"{of}on {counted(info['examples'], 'example')} of {'SYNTHETIC ' * info['synthetic']}{info['name']}")
+        known = counted(info["examples"], "example") if info["examples"] else counted(info["batches"], "batch")
+        echo(f"{of}on {known} of {'SYNTHETIC ' * info['synthetic']}{info['name']}")
     echo("\n".join(more))
 
 

@@ -16,7 +16,7 @@ from hookflow.cli import options
 from hookflow.cli.output import columns, echo, echo_json
 from hookflow.cli.resume import Changes, as_recorded
 from hookflow.errors import Problem, UserError, Where, first_few
-from hookflow.numbers import counted, number
+from hookflow.numbers import counted, number, one_line
 from hookflow.text import print_error
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def rerun(
     else:
         named = f"{run_dir.id} from {parent.checkpoint if parent else 'the beginning'}"
         echo("\n".join(_report(result, why, at, reached, named, probes=bool(with_ or without or set_))))
+        for error in (record for record in own if record["k"] == "error" and record["action"] == "raise"):
+            echo(f"  it ended with {error['type']}: {one_line(error['text']).partition('. ')[0]}")
         if falls_short:
             echo(f"  it has ended early: the run has done {counted(done, 'iteration')}")
         if trace:

@@ -170,7 +170,7 @@ class Start:
 
             claim(run_dir)
             start_notifying(run_dir, os.getpid(), time.time())
-            _exit(run_dir, train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks), shown=True)
+            _exit(run_dir, train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks), shown=False)
         from hookflow.runner.distributed.failures import ChildExit
 
         flags = {"--resume": resume, "--allow-changed-hooks": allow_changed_hooks}

@@ -45,7 +45,8 @@ def runs(
     """List the runs, the newest first.
 
     The keys of a run are those of its pipeline, its metrics (`accuracy`: the last value, `best.accuracy`), and facts
-    as `status`, `reason` and `duration`; `--format json` shows all of them.
+    as `status`, `reason` and `duration`; `--format json` shows all of them. The table leaves out runs that were refused
+    before their first iteration.
 
     Example: `hookflow runs --filter 'best.accuracy > 0.9' --sort -best.accuracy`
     """
@@ -59,6 +60,8 @@ def runs(
     wanted = shown.split(",") if shown else []
     by_group = [group] if group else []
     rows = select(every, filter_, sort, [*wanted, *by_group])
+    hidden = filter_ is None and format_ == "table"
+    rows = [row for row in rows if not (hidden and row.values["status"] == "refused")]
     parts = groups(rows, group) if group else [(None, rows)]
     ordered = [row for _, part in parts for row in part]
     if format_ != "table":
@@ -68,6 +71,9 @@ def runs(
         echo("\n".join(table(parts, wanted, group, tree)))
     else:
         echo(f"none of {counted(len(every), 'run')} in {dir} is meant" if every else f"no runs in {dir}")
+    if hidden and len(rows) < len(every):
+        count = counted(len(every) - len(rows), "run")
+        echo(f"without {count} refused before the first iteration: --filter 'status == \"refused\"'")
     for why in index.unreadable:
         echo(why)
     for row in rows:

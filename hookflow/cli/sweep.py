@@ -108,7 +108,7 @@ def _table(chosen: Sweep) -> Iterator[str]:
     key = f"best.{metric}" if any(row.get(f"best.{metric}") is not None for row in rows) else metric
     rows = in_order_of(rows, f"-{key}" if chosen.mode == "max" else key)
     more = ["data"] * any(row.values["data"] == "SYNTHETIC" for row in rows)
-    more += ["reason"] * any(row.values["status"] in ("failed", "lost") for row in rows)
+    more += ["reason"] * any(row.values["status"] in ("failed", "refused", "lost") for row in rows)
     yield from table([(None, rows)], ["id", "note", "status", *chosen.section.searched, key, "duration", *more], None)
 
 

@@ -207,9 +207,13 @@ def _apart(target: Target, a: str, b: str) -> Iterator[str]:
 
     result = apart(target.plan, a, b, target.loaded.pipeline.run.validates.by_iterations)
     order = f"{result.first} fires before {result.then}" if result.first else "the loop comes to them by turns"
-    often = f" in every {result.round}" if result.round else ""
+    seldom = " where both fire" if any(trigger for *_, trigger in result.rows) else ""
+    often = f" in every {result.round}{seldom}" if result.round else ""
     yield f"{a} and {b} never meet: they share no point; {order}{often}"
-    yield from columns([(point, hook, f"in every {each}" if each else "") for point, hook, each in result.rows], INDENT)
+    rows = (
+        (point, hook, trigger or (f"in every {each}" if each else "")) for point, hook, each, trigger in result.rows
+    )
+    yield from columns([*rows], INDENT)
     for writer, reader, slots, left in result.handed:
         what = f": what it reads is the last {left}'s" if left else ""
         yield f"  {writer} writes {' and '.join(slots)}, which {reader} reads{what}"

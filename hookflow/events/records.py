@@ -359,7 +359,7 @@ class Error(Stamp):
     text: str
     """Its message."""
     traceback: str
-    """The traceback, as Python prints it."""
+    """The traceback, as Python prints it; the message alone where no frame is the user's, as of a loss that is NaN."""
     at: str
     """The innermost frame in the user's own files, "file:line"; empty where there is none."""
     causes: str

@@ -205,14 +205,14 @@ class Apart:
     """`first` fires before `then` in each `round` of the loop (once a run, where that is empty).
 
     Both are empty where the loop comes to the one and the other by turns, or to one of them at any time. `rows` are
-    their points in the order of the loop, each with its hook and the round that it is in. `handed` are the slots that
-    one hook writes and the other reads, with both, and whether that is what the round before has left.
+    their points in the order of the loop, each with its hook, the round that it is in, and its trigger. `handed` are
+    the slots that one hook writes and the other reads, with both, and whether that is what the round before has left.
     """
 
     first: str
     then: str
     round: str
-    rows: tuple[tuple[str, str, str], ...]
+    rows: tuple[tuple[str, str, str, str], ...]
     handed: tuple[tuple[str, str, tuple[str, ...], str], ...]
 
 
@@ -220,8 +220,9 @@ def apart(plan: Plan, a: str, b: str, validates_in_epoch: bool) -> Apart:
     """Return what the loop decides between two hooks."""
     lifetimes = Lifetimes(plan, validates_in_epoch)
     loop = lifetimes.loop
-    bound = [(binding.point, binding.hook) for binding in plan.bindings if binding.hook in (a, b)]
-    rows = tuple((point, hook, ("", *loop.within[point])[-1]) for point, hook in dict.fromkeys(bound))
+    both = [binding for binding in plan.bindings if binding.hook in (a, b)]
+    bound = [(binding.point, binding.hook) for binding in both]
+    rows = tuple(dict.fromkeys((b.point, b.hook, ("", *loop.within[b.point])[-1], str(b.trigger)) for b in both))
     places = {name: [loop.place[point] for point, hook in bound if hook == name] for name in (a, b)}
     first, then = sorted((a, b), key=places.__getitem__)
     certain = min(places[first], default=-1) >= 0 and max(places[first]) < min(places[then])

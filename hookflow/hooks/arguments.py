@@ -126,7 +126,7 @@ def wrong_component(
 
 
 def wrong_by_source(loaded: Loaded, base: Path) -> Iterator[Problem]:
-    """Yield unknown and missing arguments of components whose signature their source shows; nothing is imported."""
+    """Yield what `wrong_component` does of each component whose signature its source shows; nothing is imported."""
     public = components(loaded.public)
     for key, part in components(loaded.pipeline).items():
         registry = registry_of(key)

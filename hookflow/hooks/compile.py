@@ -32,7 +32,7 @@ from hookflow.hooks.uses import (
     with_scalars,
 )
 from hookflow.pipeline.load import Loaded, uncollected
-from hookflow.pipeline.schema import HookNode
+from hookflow.pipeline.schema import HookNode, RunSection
 from hookflow.pipeline.values import seconds
 from hookflow.user_code import explained, is_ctrl_c, is_ours
 
@@ -93,6 +93,7 @@ def compile_pipeline(
             except UserError as error:
                 problems += error.problems
     problems += wrong_comm_hooks(nodes)
+    problems += wrong_backward_twice(tables, loaded.pipeline.run)
     problems += rates_set_twice(nodes, {name: table.hook for name, table in tables.items()})
     nodes, misspelt = with_scalars(nodes, sources)
     try:
@@ -243,6 +244,17 @@ def wrong_comm_hooks(nodes: Nodes) -> Iterator[Problem]:
         if hook.on_error != "raise":
             message = f'"{hook.name}" at ddp_comm needs on_error = "raise"'
             yield Problem(f"{message}: after an error the other ranks would hang", node.where, 'on_error = "raise"')
+
+
+def wrong_backward_twice(tables: Mapping[str, HookTable], run: RunSection) -> Iterator[Problem]:
+    """Yield each hook that computes the gradients of a batch twice where the keys of [run] leave no second time."""
+    obstacles = {
+        "run.accumulate adds up those of several batches": run.accumulate > 1,
+        'run.precision = "fp16" scales the loss': run.precision == "fp16",
+    }
+    for table in (table for table in tables.values() if getattr(table.hook, "backward_twice", False)):
+        for obstacle in (each for each, is_so in obstacles.items() if is_so):
+            yield Problem(f"{table.called} computes the gradients of a batch twice, and {obstacle}", table.where)
 
 
 def with_prepended_first(nodes: Mapping[str, Node], prepended: Mapping[str, Mapping[str, Where]]) -> dict[str, Node]:

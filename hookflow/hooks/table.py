@@ -90,7 +90,7 @@ class HookTable:
         self.table = declaration
         self.stated = [BindingSpec(at=item) if isinstance(item, str) else item for item in declaration.points or ()]
         self.public_args = loaded.public.hooks[name].args
-        self.compiles = bool(loaded.pipeline.run.compile)
+        self.compiles, self.overfit = bool(loaded.pipeline.run.compile), loaded.pipeline.run.overfit
         self.places = loaded.places
         self.points = points
         self.where = self._place("use")
@@ -164,13 +164,15 @@ class HookTable:
             )
         )
         check = getattr(self.hook, "check_arguments", None)
-        if self.is_class and check is not None and not problems:
+        args = _by_name(self.hook, self.table.args)
+        known = {name: args[name] for name in args.keys() & {each.name for each in parameters_of(self.hook)}}
+        if self.is_class and check is not None and len(problems) <= len(args) - len(known):  # they are the unknown ones
             try:
-                check(_by_name(self.hook, self.table.args))
+                check(known if problems else args)
             except UserError as error:
-                problems = error.at(self._place("args")).problems
+                problems += error.at(self._place("args")).problems
             except ValueError as error:
-                problems = [Problem(f"{self.called}: {error}", self._place("args"))]
+                problems.append(Problem(f"{self.called}: {error}", self._place("args")))
         self.problems += problems
 
     def _offered(self) -> set[str]:
@@ -249,6 +251,8 @@ class HookTable:
         of_all = near is None or near.every is None
         if of_all and isinstance(every, int) and self.of_batches and not self.points[method.point].of_batches:
             every = None  # a bare number holds at points of batches alone, if there are any
+        if self.table.use == "log" and self.overfit and isinstance(every, int) and every > self.overfit:
+            every = "1ep"  # whether the loss falls is what such a run is for
         self.filled.update(method.names)
         at = method.point, method.half
         self.offloads[at] = self._stated("offload", near, key)

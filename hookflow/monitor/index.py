@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # what reads logs: to list 10,000 runs that have not changed 
     from hookflow.monitor.summary import Glance, Overview
 
 NAME = ".index.sqlite"
-FORMAT = 4
+FORMAT = 5
 """The version of the values in a row; a file of another one is replaced."""
 
 TABLE = "CREATE TABLE IF NOT EXISTS runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT, config TEXT, curve TEXT)"
@@ -40,7 +40,7 @@ CURVE = 24
 FACTS = {
     "id": "when it was started, and four digits",
     "name": "run.name of its pipeline",
-    "status": "running, finished (by a hook, too: see the reason), stopped, interrupted, failed, lost, …",
+    "status": "running, finished (by a hook, too: see the reason), stopped, interrupted, failed, lost, refused, …",
     "reason": "why it ended, or what is wrong",
     "begun": "when it was started, in seconds since 1970",
     "duration": "seconds of all its attempts",
@@ -317,11 +317,12 @@ def _values(run: RunDir, seen: "Overview", metric: str) -> dict[str, Any]:
     began = state.attempts[-1].begin if state.attempts else 0
     over = (state.it - began) / state.elapsed if state.elapsed else 0.0
     best, last = state.metrics.best, state.metrics.by_name
+    mistaken = state.end is not None and state.end["exit"] == 2
     scalars = {name: state.scalars[name].last for name in state.scalar_names}
     values: dict[str, Any] = {
         "id": run.id,
         "name": run.path.parent.name,
-        "status": seen.health.condition,
+        "status": "refused" if mistaken and not state.it else seen.health.condition,
         "reason": seen.reason,
         "begun": float(facts.get("created") or state.run.get("t", 0.0)),
         "duration": sum(attempt.until - attempt.began for attempt in state.attempts),

@@ -258,6 +258,7 @@ class _Printer:
         self._attempt = 0
         self._relayed: deque[str] = deque(maxlen=1000)
         self._expected: set[str] = set()  # lines of a traceback that may still be printed
+        self._raised = ""  # what ended the run, as its line has said it
         self._seen = 0  # entries of the journal
         self._interrupts = 0
         self._missing = False  # the run directory is not in its place
@@ -332,7 +333,9 @@ class _Printer:
                     yield f"{clock(entry.t)} {line}"
 
     def _traceback(self, text: str) -> list[str]:
-        """Return the lines of a traceback, unless the training has printed it and it was relayed."""
+        """Return the lines of a traceback, unless it is a message alone, or the training has printed it."""
+        if "\n" not in text.strip():
+            return []
         self.relay()  # what is recorded is printed at once, perhaps since the last look
         if (lines := {tidy(line) for line in text.splitlines()}) <= set(self._relayed):
             return []
@@ -363,13 +366,17 @@ class _Printer:
             case "error":
                 owner = f'hook "{record["hook"]}" at {record["point"]}, ' if record["hook"] else ""
                 what = f"{record['type']}: {one_line(record['text'])}"
+                self._raised = what
                 raised = f", at {place}" if (place := raised_at(record)) else ""
                 line = f"{owner}iteration {state.it}, {BECAME[record['action']]}: {what}{raised}"
-                return [_line("error", line), *self._traceback(record["traceback"])]
+                text = record["traceback"]  # of a diagnosis it is the message alone
+                return [_line("error", line), *(self._traceback(text) if "Traceback (" in text else ())]
             case "refused" if not state.failed_to_start:
                 return [*map(_message, entries), *self._traceback(record.get("traceback", ""))]
             case "end" | "refused":
-                return [] if state.failed_to_start else [_line("end", entry.text) for entry in entries]
+                shown = [] if state.failed_to_start else entries
+                first = self._raised.partition(". ")[0]  # the line of the error has all sentences
+                return [_line("end", entry.text.replace(self._raised, first)) for entry in shown]
         return [_message(entry) for entry in entries if not entry.own]
 
     def _progress(self) -> str:

@@ -92,7 +92,7 @@ use("dark")
 CONDITION_STYLES = {
     **dict.fromkeys(("running", "finished"), "good"),
     **dict.fromkeys(("stalled", "lost"), "alarm"),
-    **dict.fromkeys(("failed", "unreadable"), "error"),
+    **dict.fromkeys(("failed", "refused", "unreadable"), "error"),
 }
 """The style of a condition, where it is no warning."""
 

@@ -18,8 +18,10 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
-from types import MappingProxyType, ModuleType
-from typing import Any, NoReturn
+from types import FunctionType, MappingProxyType, ModuleType
+from typing import Annotated, Any, Literal, NoReturn, Optional, Union
+
+from pydantic import Field
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.components import NAMED_BY_LOADER
@@ -90,17 +92,13 @@ def stand_in(file: Path, name: str) -> Callable[..., Any] | None:
     """
     match [node for bound, node in bindings_in(parse_file(file)) if bound == name]:
         case [ast.FunctionDef(decorator_list=[], args=arguments)]:
-
-            def function() -> None: ...
-
-            function.__signature__ = inspect.Signature(_parameters(arguments))  # type: ignore[attr-defined]
-            return function
+            return _function(arguments)
         case [ast.ClassDef(decorator_list=[], keywords=[], bases=bases) as node] if "__new__" not in (
             body := dict(bindings_in(node))
         ):
             match body.get("__init__"), bases:
                 case ast.FunctionDef(decorator_list=[], args=arguments), _:
-                    return type(name, (), {"__signature__": inspect.Signature(_parameters(arguments)[1:])})
+                    return type(name, (), {"__init__": _function(arguments)})
                 case None, [ast.Name(id=base)]:
                     inherited = stand_in(file, base)
                     return inherited if isinstance(inherited, type) else None  # typing.NamedTuple is a function
@@ -113,6 +111,20 @@ def stand_in(file: Path, name: str) -> Callable[..., Any] | None:
                 source = package / "__init__.py" if package.is_dir() else package.with_suffix(".py")
             return stand_in(source, original) if source and source != file else None
     return None
+
+
+_TYPES: dict[str, Any] = {"Annotated": Annotated, "Field": Field, "Literal": Literal}
+_TYPES |= {"Optional": Optional, "Union": Union, "Tensor": type("Tensor", (), {})}
+"""What an annotation may name but builtins: a file holds no tensor, so that a class of no objects stands for it."""
+
+
+def _function(arguments: ast.arguments) -> FunctionType:
+    """Return a function with the parameters of a definition, and with its annotations as they are written."""
+    function = FunctionType((lambda: None).__code__, {**_TYPES})
+    function.__signature__ = inspect.Signature(_parameters(arguments))  # type: ignore[attr-defined]
+    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    function.__annotations__ = {each.arg: ast.unparse(each.annotation) for each in every if each.annotation}
+    return function
 
 
 def _parameters(arguments: ast.arguments) -> list[inspect.Parameter]:

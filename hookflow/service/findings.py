@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -256,6 +257,8 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     limits = [f"run.{key} = {limit}" for key in keys if (limit := getattr(pipeline.run, key)) is not None]
     if limits:
         yield "limited", ", ".join(limits)
+    if absent(pipeline.run.device):
+        yield "device", f'run.device = "{pipeline.run.device}", and this machine has no such device'
     hooks = [f"{counted(len(plan.hooks), 'hook')} at {counted(len(plan.bound_points), 'point')}"]
     if defaults := [hook.name for hook in plan.hooks if hook.default]:
         hooks.append(f"by default: {', '.join(defaults)}")
@@ -265,6 +268,13 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     reasons = Counter(link.reason for point in plan.bound_points for link in neighbours(plan, point.name))
     if reasons:
         yield "order", _order(reasons, plan.shuffle)
+
+
+def absent(device: str) -> bool:
+    """Return whether this machine lacks a device, as far as it is seen without PyTorch."""
+    if device.startswith("cuda"):  # of NVIDIA, of a Jetson, of AMD, of Windows' subsystem
+        return not any(entry.name.startswith(("nvidia", "nvhost", "kfd", "dxg")) for entry in Path("/dev").iterdir())
+    return device == "mps" and sys.platform != "darwin"
 
 
 def _length(pipeline: Pipeline) -> str:

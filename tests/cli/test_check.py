@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
@@ -71,6 +72,11 @@ def test_a_sound_pipeline_is_summed_up() -> None:
     assert check() == check(options=STRICT) == SUMMARY
 
 
+def test_a_device_that_this_machine_lacks_is_no_mistake_of_the_file() -> None:
+    lacking = '  device     run.device = "cuda", and this machine has no such device\n'
+    assert (lacking in check("run.device='cuda'", options=STRICT)) is not torch.cuda.is_available()
+
+
 def test_offload_lists_who_may_fire_beside_the_training_and_what_keeps_the_others() -> None:
     prints = 'hooks.print={use="builtins:print", points=["after_train_iter"], offload="process"}'
     shown = check(prints, 'hooks.stats={use="param_stats"}', file=str(TOY), options=("--offload",))
@@ -120,8 +126,8 @@ WARNED = {
     ),
     "too late": (["hooks.log.from='9000it'"], 'hook "log" never fires\n    the run ends before its trigger lets it\n'),
     "too short with overfit": (
-        ["run.max_epochs=30", "run.overfit=4", "hooks.log.every=200"],
-        'hook "log" never fires\n    the run ends before its trigger lets it\n',
+        ["run.max_epochs=30", "run.overfit=4", "hooks.log.every=200", "hooks.print.every=200"],
+        'hook "print" never fires\n    the run ends before its trigger lets it\n',
     ),
     "no validation for its metric": (
         [KEEPS, NO_VAL],
@@ -174,6 +180,12 @@ def test_what_nobody_can_have_meant_is_warned_of(case: str, here: Path) -> None:
 )
 def test_what_may_be_meant_is_not_warned_of(overrides: list[str]) -> None:
     assert check(*overrides, options=STRICT).startswith("p.toml is valid\n")
+
+
+def test_an_overfit_shows_its_loss_in_every_epoch() -> None:
+    short = "run.max_epochs=30", "run.overfit=4"
+    assert "  fires      log at after_train_iter: every epoch, " in check(*short, "hooks.log.every=50")
+    assert "  fires      log at after_train_iter: every 4 iterations, " in check(*short, "hooks.log.every=4")
 
 
 def test_a_doubtful_condition_has_its_own_place(here: Path) -> None:

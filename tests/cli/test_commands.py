@@ -3,6 +3,7 @@
 import ast
 import inspect
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from hookflow import __version__
 from hookflow.cli.app import app, main
 from hookflow.cli.run import _chosen
 from hookflow.errors import UserError
-from tests.cli.conftest import SMALL, invoke, refused
+from tests.cli.conftest import SMALL, called, invoke, refused
 from tests.conftest import circle, hookflow, hookflow_here
 from tests.limits import LIMIT
 from tests.monitor.fake_run import make
@@ -82,6 +83,14 @@ def test_what_is_not_there_is_told_in_words(name: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "wrong" in done.stderr or "there are no runs" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(("command", "hint"), [("run", "; did you mean --set run.max_epochs=…?"), ("runs", "")])
+def test_an_unknown_option_that_is_a_key_of_run_is_pointed_to_it(command: str, hint: str) -> None:
+    code, text = called(command, "--max-epochs", "3")
+    assert code == 2
+    assert re.search(rf"No such option: --max-epochs{re.escape(hint)} +│", text)
 
 
 def test_they_wait_for_no_torch(tmp_path: Path) -> None:

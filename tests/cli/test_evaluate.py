@@ -53,6 +53,8 @@ def test_in_words(run: RunDir) -> None:
     sets = f"data.val={{a={one}, b={one}}}", "hooks.early_stop.enabled=false", "hooks.checkpoint.enabled=false"
     lines = invoke("val", run.path, *(part for text in sets for part in ("--set", text))).splitlines()
     assert lines[1:3] == ["a: on 8 examples of SYNTHETIC points", "b: on 8 examples of SYNTHETIC points"]
+    stream = f'data.val={{use="{TOY.parent}/loaders.py:Endless", loader={{batch_size=8, batches=2}}}}'
+    assert invoke("val", run.path, "--set", stream).splitlines()[1] == "on 2 batches of Endless"
     assert invoke("val", run.checkpoints / "it00000005").splitlines()[0].endswith("(iteration 5, epoch 1)")
     head, on, file = invoke("predict", run.path, "--out", "rows.npz", "--split", "val").splitlines()
     assert head == f"val of toy {run.id}, it00000010 (iteration 10, epoch 2)"

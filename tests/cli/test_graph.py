@@ -232,7 +232,7 @@ def test_the_answers_are_golden(here: Path) -> None:
     text = answers("a c", "c a", "c d", "c d --point after_run", "c d --point before_run", "c late")
     Path("p.toml").write_text(PIPELINE.replace("max_iters = 10", "max_epochs = 10"))
     add('saver; after_val; reads = ["average"]', 'average; after_optimizer_step; writes = ["average"]')
-    text += answers("b late", "saver average")
+    text += answers("b late", "saver average", "saver average --set hooks.saver.every=2")
     halves = PIPELINE.replace("enabled = false\n", "").replace('"after_train", "after_run"', '"after_val"')
     Path("p.toml").write_text(halves.replace('writes = ["model"]', ""))
     text += answers("c off --point after_val")

@@ -169,11 +169,15 @@ def test_a_run_that_failed_is_looked_into(folder: Path) -> None:
 def test_a_loss_that_is_not_finite_names_a_command_that_works(folder: Path) -> None:
     overflows = 'hooks.overflows={use="./probe.py:overflows", points=["before_train_iter"], writes=["batch"]}'
     done = run_here("p.toml", "--set", overflows, cwd=folder, code=1)
+    watched = hookflow_here("watch", "mine", "--ui", "plain", cwd=folder).stdout
+    assert (done.stderr.count("To look into it"), watched.count("To look into it")) == (1, 2)
+    assert "Traceback" not in done.stderr + watched, "of hookflow's own code it would be"
     (command,) = {*re.findall(r"hookflow rerun (.* --with grad_norm)", done.stderr)}
     assert "--at 1" in command
     shown = rerun(*command.split(), "--set", "run.detect_anomaly=true")
     assert "to the bit" in shown
     assert "grad_norm/total" in shown, "what led to it"
+    assert re.search(r"\n  it ended with NonFiniteLossError: the loss is \w+ in iteration 9", shown)
 
 
 def test_the_batch_is_saved_and_keys_are_set(folder: Path) -> None:

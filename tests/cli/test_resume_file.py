@@ -193,10 +193,10 @@ def test_what_it_was_given_at_its_start_stays_unless_it_is_said_anew(
 
 
 def test_a_run_without_a_checkpoint_begins_anew_and_as_it_likes(train_here: Train) -> None:
-    edit("lr = 0.1", 'lr = "fast"')
+    edit("lr = 0.1", "lr = -0.1")
     run = new("toy.toml", Changes())
     assert train_here(run) == 2
-    edit('lr = "fast"', "lr = 0.2")
+    edit("lr = -0.1", "lr = 0.2")
     assert resumed("toy.toml", Changes()).id == run.id
     assert train_here(run, resume=True) == 0
 

@@ -58,6 +58,18 @@ def test_a_table_has_the_keys_in_which_the_runs_differ(several: list[RunDir]) ->
     check_golden("runs-grouped.txt", re.sub(r"\d+ (s|min|h|d) ago", "1 d ago", invoke("runs", "--group", "status")))
 
 
+def test_a_run_that_was_refused_at_the_start_is_listed_only_where_it_is_wanted(several: list[RunDir]) -> None:
+    refused_run = RunDir(several[0].path.with_name("20260921-172320-0009"))
+    refused_run.path.mkdir()
+    refused_run.sign(id=refused_run.id, name="cifar", created=BEGAN)
+    append(refused_run, [end(t=BEGAN + 2, it=0, status="failed", exit=2, reason="p.toml:3:1: no such device")])
+    shown = invoke("runs")
+    assert len(ids(shown)) == 4 and "0009" not in shown
+    assert shown.endswith("""without 1 run refused before the first iteration: --filter 'status == "refused"'\n""")
+    listed = invoke("runs", "--filter", 'status == "refused"')
+    assert ids(listed) == ["0009"], listed
+
+
 def test_keys_in_which_the_runs_differ_give_way_on_a_narrow_terminal(
     several: list[RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import read
 from hookflow.runner.loop import update
 from hookflow.zoo.tasks import Classification
-from tests.conftest import TESTS, Trained, reason, records
+from tests.conftest import TESTS, NewRun, Trained, reason, records
 from tests.hooks.stand_ins import StandIn
 from tests.loaders import a_list
 from tests.runner.same import assert_same, curve, final_state
@@ -399,12 +399,10 @@ def test_sharpness_aware_steps_are_those_of_a_plain_loop(trained: Trained) -> No
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        (["run.accumulate=2"], "run.accumulate adds up those of several batches"),
         (
             ['hooks.groups={use="accumulation_schedule", args={batches=[[0, 2]]}}'],
             "another hook adds up those of several batches",
         ),
-        (['run.precision="fp16"'], 'run.precision = "fp16" scales the loss'),
         (['task.use="./own_tasks.py:Forgets"'], "the task steps its optimizers itself"),
     ],
 )
@@ -412,6 +410,20 @@ def test_where_no_batch_can_be_computed_twice_is_a_mistake(trained: Trained, ove
     run_dir = trained(SAM, *overrides, code=2)
     assert why in reason(run_dir)
     assert records(run_dir, "end")[-1]["it"] == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("run.accumulate=2", "run.accumulate adds up those of several batches"),
+        ('run.precision="fp16"', 'run.precision = "fp16" scales the loss'),
+    ],
+)
+def test_a_key_of_the_run_that_sharpness_aware_steps_refuse_is_found_by_check(
+    new_run: NewRun, override: str, why: str
+) -> None:
+    with pytest.raises(UserError, match=f'hook "sam" computes the gradients of a batch twice, and {why}'):
+        new_run(SAM, override)
 
 
 @pytest.mark.parametrize(

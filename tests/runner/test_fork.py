@@ -90,10 +90,14 @@ def test_a_rate_is_that_of_a_run_which_always_was_like_this(
         assert here == pytest.approx({it: always[it] for it in here}, rel=1e-6), change
 
 
-def test_other_settings_and_groups_take_the_state_along(trained: Trained, fork: Fork) -> None:
+def test_other_settings_and_groups_take_the_state_along(
+    trained: Trained, fork: Fork, capsys: pytest.CaptureFixture[str]
+) -> None:
     parent = trained(*KEEPS, PLAIN)
     changes = ("optimizer.args.weight_decay=0.1", 'optimizer.groups=[{match="head.*", scale={lr=0.5}}]')
     child = fork(parent, "it00000012", *changes, "hooks.checkpoint.args.keep=99")
+    assert not any("weight_decay" in text for text in messages(child)), "the command has shown it"
+    assert "optimizer.args.weight_decay" in capsys.readouterr().err
     groups = final_state(child)["optimizer"]["param_groups"]  # type: ignore[index]
     assert [(group["lr"], group["weight_decay"], group["momentum"]) for group in groups] == [
         (0.05, 0.1, 0.9),

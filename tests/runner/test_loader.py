@@ -43,7 +43,9 @@ def source(
 ) -> Source:
     described = LoaderSection.model_validate({"batch_size": 4, **section})
     settings = context(seed=seed, rank=rank, world=world)
-    parts = loader_parts(described, "loader", SourceMap("test"), TESTS, settings, public=described, training=True)
+    parts = loader_parts(
+        described, "data.train.loader", SourceMap("test"), TESTS, settings, public=described, training=True
+    )
     return as_source(made, HERE, settings, parts, shards_itself=shards_itself)
 
 
@@ -185,9 +187,25 @@ def test_batches_are_collated_as_the_pipeline_says() -> None:
     assert first["inputs"].shape == (4, 7)
 
 
+@pytest.mark.parametrize("section", [{}, {"workers": 1}, {"on_device": True}], ids=["here", "worker", "on the device"])
+def test_an_example_of_another_shape_is_named(closing: Callable[[Source], Source], section: dict[str, Any]) -> None:
+    with pytest.raises(
+        ValueError, match=r"\[data.train\]: example 6 has shape \(5,\), and example \d shape \(4,\): they"
+    ):
+        epoch(closing(source(OddOne(), shuffle=False, **section)))
+
+
 def test_a_data_set_may_give_examples_all_at_once() -> None:
     (first, *_) = epoch(source(AtOnce(), shuffle=False))
     assert first.tolist() == [0, -1, -2, -3]
+
+
+class OddOne:
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.ones(5 if index == 6 else 4), index
 
 
 class AtOnce:

@@ -154,6 +154,7 @@ class SAM(Hook):
     """
 
     phase = "first"
+    backward_twice = True
     reads: ClassVar[Slots] = {"after_backward": ("batch", "grads", "model")}
     writes: ClassVar[Slots] = {"after_backward": ("grads", "model", "rng")}
 

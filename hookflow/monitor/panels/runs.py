@@ -193,7 +193,7 @@ def _detail(scene: Scene, width: int) -> list[Strip]:
     lines = [row(inner, " ", (", ".join(facts), "dim"))]
     remarks = [_remark(here)] + [values["reason"]] * (_remark(here) != values["reason"])
     reason = [line for remark in remarks if remark for line in wrapped(remark, inner - 2)]
-    style = "warn" if values["status"] in ("failed", "lost", "stalled", "unreadable") else ""
+    style = "warn" if values["status"] in ("failed", "refused", "lost", "stalled", "unreadable") else ""
     lines += [row(inner, " ", (line, style)) for line in reason]
     title = f"{values['name']} {here.id}"
     return boxed(title, lines[:4], width, 6)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from hookflow.errors import Problem, UserError
@@ -47,7 +48,7 @@ class _ByIndex(Sized):
         return self._parts.augment_batch(self._parts.context.to_device(self._collated(indices)), 0, 0)
 
     def _collated(self, indices: list[int]) -> Any:
-        return self._parts.collate(examples_of(self.dataset, indices))
+        return collated(self.dataset, indices, self._parts.collate, self._parts.split)
 
 
 class Loader(_ByIndex):
@@ -63,7 +64,7 @@ class Loader(_ByIndex):
         self._draws = may_draw(data) or parts.collate is not default_collate
         self._keys = _Keys(self._sampler, parts.context, self._draws)
         self._batches: Any = None
-        self._fetches = fetches = _FetchBatch(data, parts.collate)
+        self._fetches = fetches = _FetchBatch(data, parts)
         self.loader: DataLoader[Any] | None = None
         # without workers and pinned memory PyTorch's loader takes 17 µs a batch for a call
         if workers or parts.context.device.type == "cuda":
@@ -111,8 +112,8 @@ class _Keys:
 class _FetchBatch(Shipped, Dataset[Any]):
     """The dataset as torch's DataLoader sees it: an item is a whole batch."""
 
-    def __init__(self, data: Any, collate: Callable[[list[Any]], Any]) -> None:
-        self.data, self._collate = data, collate
+    def __init__(self, data: Any, parts: LoaderParts) -> None:
+        self.data, self._collate, self._split = data, parts.collate, parts.split
         self._used: bool | None = None
         """Whether a batch that this process has fetched has used Python's generator or NumPy's."""
 
@@ -123,7 +124,7 @@ class _FetchBatch(Shipped, Dataset[Any]):
         return self._fetch(indices)
 
     def _fetch(self, indices: Tensor) -> Any:
-        return self._collate(examples_of(self.data, indices.tolist()))
+        return collated(self.data, indices.tolist(), self._collate, self._split)
 
     def here(self, keys: Iterable[Key]) -> Iterator[Any]:
         """Fetch batches in the process that trains. Its random numbers are the same as if workers fetched them.
@@ -142,6 +143,30 @@ class _FetchBatch(Shipped, Dataset[Any]):
                     self._used = restore_generators(fork) or bool(self._used)
                 again = unseeded and self._used
             yield batch
+
+
+class UnlikeExamplesError(ValueError):
+    """Examples of different shapes make no batch."""
+
+
+def collated(data: Any, indices: list[int], collate: Callable[[list[Any]], Any], split: str) -> Any:
+    """Return a batch of these examples. Raises UnlikeExamplesError where it cannot be made, and their shapes differ."""
+    examples = examples_of(data, indices)
+    try:
+        return collate(examples)
+    except Exception as error:
+        shapes = [*map(_shapes, examples)]
+        for index, shape in zip(indices, shapes, strict=False):
+            if shape != shapes[0]:
+                unlike = f"example {index} has {shape}, and example {indices[0]} {shapes[0]}"
+                raise UnlikeExamplesError(f"[data.{split}]: {unlike}: they make no batch") from error
+        raise
+
+
+def _shapes(example: Any) -> str:
+    """Return the shapes of the tensors and arrays of an example in words."""
+    shapes = [f"shape {tuple(leaf.shape)}" for leaf in tree_leaves(example) if hasattr(leaf, "shape")]
+    return ", ".join(shapes) or "no tensor"
 
 
 def examples_of(data: Any, indices: list[int]) -> list[Any]:
@@ -177,7 +202,7 @@ class OnDevice(_ByIndex):
         super().__init__(data, parts)
         context, self.loader = parts.context, None
         with seeded(derive_seed(context.seed, RNGStream.EXAMPLES)):
-            full = parts.collate(examples_of(data, list(range(len(data)))))
+            full = collated(data, list(range(len(data))), parts.collate, parts.split)
         _check_rows(full, len(data), parts)
         self._full = context.to_device(full)
         note = f"{sum(tensor.nbytes for tensor in tensors(self._full)) / 2**20:.1f} MiB on {context.device}"

@@ -37,11 +37,12 @@ SAMPLERS = ("sampler", "batch_sampler")
 
 @dataclass(frozen=True)
 class LoaderParts:
-    """How batches are made; `place` gives the place of a key of the section in the pipeline."""
+    """How batches of a split are made; `place` gives the place of a key of the section in the pipeline."""
 
     section: LoaderSection
     context: DataContext
     place: Callable[[str], Where]
+    split: str
     collate: Callable[[list[Any]], Any] = default_collate
     sampler: Callable[[Any], Any] | None = None
     batch_sampler: Callable[[Any], Any] | None = None
@@ -140,7 +141,8 @@ def loader_parts(
     if problems:
         raise UserError(problems)
     shuffle = training if section.shuffle is None else section.shuffle
-    return LoaderParts(section, context, place, shuffle=shuffle, **result)
+    split = key.removeprefix("data.").removesuffix(".loader")
+    return LoaderParts(section, context, place, split, shuffle=shuffle, **result)
 
 
 def _made(

@@ -12,6 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from hookflow.errors import DiagnosisError
 from hookflow.events.log import Appender, Tail
 from hookflow.events.packing import Row, pack
 from hookflow.events.reading import read_command
@@ -25,7 +26,7 @@ from hookflow.runner.logging.capture import Capture
 from hookflow.runner.logging.timing import Books
 from hookflow.runner.process.state import RunState
 from hookflow.text import masked, print_error
-from hookflow.user_code import causes, innermost
+from hookflow.user_code import causes, innermost, through_user_code
 
 if TYPE_CHECKING:
     import torch
@@ -152,7 +153,7 @@ class Recorder:
         self._scalars.append((*(place or self._place()), time.time(), name, value, computed))
 
     def failure(self, error: BaseException, *, hook: str = "", point: str = "", action: OnError = "raise") -> None:
-        """Record an exception with its whole traceback, and print that.
+        """Record an exception with its whole traceback, and print that; of a diagnosis the message alone is recorded.
 
         A failure that follows from another rank is not reported: that rank reports its own.
         """
@@ -171,13 +172,15 @@ class Recorder:
             if self.held:  # no error is recorded that could say more
                 notes = map(str, getattr(error, "__notes__", ()))
                 self.why = f'hook "{hook}" at {point}: {why}' if hook else "; ".join([why, *notes])
-        summary = shortened(masked("".join(traceback.format_exception(error))))
+        diagnosed = isinstance(error, DiagnosisError) and not through_user_code(error)
+        lines = traceback.format_exception_only(error) if diagnosed else traceback.format_exception(error)
+        summary = shortened(masked("".join(lines)))
         if action == "raise":
             self.traceback = summary
         at, led = innermost(summary), "\n".join(causes(error))
         about = {"hook": hook, "point": point, "type": kind, "text": text, "action": action}
         self.put("error", **about, traceback=summary, at=at, causes=led)
-        if self._prints_failure or action != "raise":  # after the record, since it may wait for who reads it
+        if (self._prints_failure and not diagnosed) or action != "raise":  # after the record: it may wait for a reader
             owner = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
             print_error(f"{owner}{summary}".removesuffix("\n"))
 

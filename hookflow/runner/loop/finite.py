@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from hookflow.errors import DiagnosisError
 from hookflow.graph.plan import Plan
 from hookflow.hooks.tensors import by_dtype, local, sum_dtype
 from hookflow.runner.builder.components import Parts
@@ -46,7 +47,7 @@ class AsyncScalarCopy(Generic[Mark]):
             yield float(copy), mark
 
 
-class NonFiniteLossError(ArithmeticError):
+class NonFiniteLossError(DiagnosisError, ArithmeticError):
     """A loss was NaN or infinite."""
 
 

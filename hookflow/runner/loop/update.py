@@ -136,11 +136,9 @@ class Update:
         parts = self._parts
         obstacles = {
             "the task steps its optimizers itself": steps_itself(parts.task),
-            "run.accumulate adds up those of several batches": parts.section.accumulate > 1,
             "another hook adds up those of several batches": any(
                 isinstance(each, AccumulationSchedule | AccumulationHook) for each in parts.hooks.values()
             ),
-            'run.precision = "fp16" scales the loss': parts.precision == "fp16",
             "FSDP has sharded them": any(map(is_sharded, parts.model.parameters())),
             "CUDA graphs keep the outputs of one pass alone": self._records_graphs,
         }

@@ -155,7 +155,8 @@ class Attempt:
         """Report what has changed since the checkpoint. Raises UserError for hooks that may not change."""
         if origin.parent:
             for change in changes_between(origin.before, (self._loaded.public, self._plan)):
-                self._say(f"since {origin.parent}: {change.text}")
+                if not change.why:  # `hookflow fork` has shown the keys
+                    self._say(f"since {origin.parent}: {change.text}")
         elif origin.checkpoint:
             changes = changes_since(origin.checkpoint, self._loaded.public, self._plan)
             since = f"the checkpoint {origin.checkpoint.name}"
