@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.events.rundir import RunDir, all_runs
 from tests.conftest import TOY, hookflow_begun, records, wait_for
+from tests.end_to_end.test_run import only_run
 from tests.limits import LIMIT
 from tests.monitor.test_terminal import Terminal
 
-SLOW = '--set=hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
 HOOKFLOW = shlex.join([sys.executable, "-m", "hookflow"])
 RUN = f"run {TOY} --set run.threads=1"
 COMMANDS = [
@@ -45,11 +44,6 @@ WAYS = (">&-", "<&- >&- 2>&-", ">/dev/full", "| true", "| head -c 1 >/dev/null",
 
 def shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=300)
-
-
-def only_run(folder: Path) -> RunDir:
-    (run,) = all_runs(folder / "runs")
-    return run
 
 
 @pytest.mark.parametrize("way", [pytest.param(">&-", marks=pytest.mark.long), "<&- >&- 2>&-"])

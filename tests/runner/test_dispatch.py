@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,30 +26,62 @@ from hookflow.runner.logging import timing
 from hookflow.runner.logging.timing import CHUNK, FORWARD, ITERATION, Books, Rows, Timeline, bins_of
 from hookflow.runner.process.state import RunState
 
-RUN = object()
+OWN = ("mine", "before_work", "after_work")
+Method = Callable[..., object]
 
 
-def engine(hooks: dict[str, Any], *bindings: tuple[str, str, str, tuple[str, ...]], on_error: OnError = "raise"):  # type: ignore[no-untyped-def]
-    """Return an engine of bindings (hook, point, half, takes), its books and what has been reported."""
-    planned = tuple(PlannedHook(name, "", {}, "normal", "", "", on_error) for name in hooks)
-    made = tuple(
-        Binding(k, hook, point, _method(point, half), half, takes, Trigger(), "normal")  # type: ignore[arg-type]
-        for k, (hook, point, half, takes) in enumerate(bindings)
-    )
-    books = Books(len(made), Timeline())
-    reported: list[tuple[str, str, str]] = []
+class Bench:
+    """An engine of hooks, its books, and what has been reported; a binding is (hook, point, half, takes)."""
 
-    def report(binding: Binding, error: BaseException, action: str) -> None:
-        reported.append((binding.hook, str(error), action))
+    def __init__(
+        self,
+        hooks: dict[str, Any],
+        *bindings: tuple[str, str, str, tuple[str, ...]],
+        on_error: Mapping[str, OnError] = MappingProxyType({}),
+    ) -> None:
+        planned = tuple(PlannedHook(name, "", {}, "normal", "", "", on_error.get(name, "raise")) for name in hooks)
+        made = tuple(
+            Binding(k, hook, point, self._method(hooks[hook], point, half), half, takes, Trigger(), "normal")  # type: ignore[arg-type]
+            for k, (hook, point, half, takes) in enumerate(bindings)
+        )
+        own = tuple(Point(name, 4, ("run",), "firing", "", "own", "after_backward") for name in OWN)
+        here = Here()
+        self.now = here.ids
+        self.now[0] = NOWHERE
+        self.timeline = Timeline(timing.perf_counter)
+        self.books = Books(len(made), self.timeline)
+        self.reported: list[tuple[str, str, str]] = []
+        plan = Plan("p", planned, made, (), own)
+        self.dispatcher = Dispatcher(plan, self.books, here, self._report)
+        self.engine = Engine(plan, hooks, {}, RunState(), self.dispatcher)
+        self.engine.bind(object())
+        self.fire, self.unwind = self.engine.fire, self.engine.unwind
 
-    plan = Plan("p", planned, made, ())
-    made_engine = Engine(plan, hooks, {}, RunState(), Dispatcher(plan, books, Here(), report))
-    made_engine.bind(RUN)
-    return made_engine, books, reported
+    @staticmethod
+    def _method(hook: Any, point: str, half: str) -> str:
+        if callable(hook):
+            return ""
+        return point if half == "whole" else "around_" + point.split("_", 1)[1]
+
+    def _report(self, binding: Binding, error: BaseException, action: str) -> None:
+        self.reported.append((binding.hook, str(error), action))
+
+    @property
+    def spent(self) -> list[int]:
+        self.books.update()
+        return [cell.total for cell in self.books.cells]
+
+    def phases(self, spent_on: float) -> dict[str, int]:
+        """Close the time since the last mark, and return what was booked to which phase."""
+        self.timeline.mark(spent_on)
+        self.books.update()
+        return {phase: ns for phase, ns in self.books.phases.items() if ns}
 
 
-def _method(point: str, half: str) -> str:
-    return point if half == "whole" else "around_" + point.split("_", 1)[1]
+def functions(*hooks: tuple[str, str, Method], on_error: Mapping[str, OnError] = MappingProxyType({})) -> Bench:
+    """Return a bench of hooks that are functions, each at one point."""
+    bindings = ((name, point, "whole", ()) for name, point, _ in hooks)
+    return Bench({name: function for name, _, function in hooks}, *bindings, on_error=on_error)
 
 
 class Scribe:
@@ -72,22 +105,21 @@ def test_hooks_are_called_in_the_plans_order_and_each_is_counted() -> None:
     notes: list[Any] = []
     hooks = {name: Scribe(name, notes) for name in "ab"}
     point = "after_train_iter"
-    fires, books, _ = engine(hooks, ("b", point, "whole", ("batch",)), ("a", point, "whole", ()))
-    fires.fire(point, "batch", 0, {})
-    fires.fire(point, "batch", 1, {})
-    fires.fire("before_train", 1)
+    bench = Bench(hooks, ("b", point, "whole", ("batch",)), ("a", point, "whole", ()))
+    bench.fire(point, "batch", 0, {})
+    bench.fire(point, "batch", 1, {})
+    bench.fire("before_train", 1)
     assert notes == [("b", ("batch",)), ("a", ()), ("b", ("batch",)), ("a", ())]
-    books.timeline.end_iteration(1)
-    books.update()
-    assert [cell.n for cell in books.cells] == [2, 2]
-    rounded = 4  # nanoseconds: each time is rounded by itself
-    assert books.phases["hooks"] + rounded >= sum(cell.total for cell in books.cells) > 0
+    bench.timeline.end_iteration(1)
+    spent, rounded = sum(bench.spent), 4  # nanoseconds: each time is rounded by itself
+    assert [cell.n for cell in bench.books.cells] == [2, 2]
+    assert bench.books.phases["hooks"] + rounded >= spent > 0
 
 
 def test_a_traceback_shows_the_line_that_was_generated() -> None:
-    fires, *_ = engine({"a": Scribe("a", [], raises=True)}, ("a", "after_train_iter", "whole", ("batch",)))
+    bench = Bench({"a": Scribe("a", [], raises=True)}, ("a", "after_train_iter", "whole", ("batch",)))
     with pytest.raises(ValueError, match="a cannot") as caught:
-        fires.fire("after_train_iter", "b", 0, {})
+        bench.fire("after_train_iter", "b", 0, {})
     written = "".join(traceback.format_exception(caught.value))
     assert f'{engine_module.__file__}:after_train_iter", line' in written
     assert "_method0(batch)" in written
@@ -116,19 +148,19 @@ class Guarded:
 def test_what_ends_the_run_is_thrown_into_the_arounds_that_are_open() -> None:
     notes: list[Any] = []
     hooks = {"guarded": Guarded(notes), "plain": Scribe("plain", notes)}
-    fires, *_ = engine(hooks, *around("guarded", "plain"))
-    fires.fire("before_val")
+    bench = Bench(hooks, *around("guarded", "plain"))
+    bench.fire("before_val")
     error = ValueError("no batch")
-    fires.unwind(error)
+    bench.unwind(error)
     assert notes == ["plain in", "caught no batch", "finally"], "without a try, nothing behind the yield runs"
     assert error.__traceback__ is None
 
 
 def test_another_exception_of_an_around_is_reported() -> None:
-    fires, _, reported = engine({"guarded": Guarded([], ValueError("worse"))}, *around("guarded"))
-    fires.fire("before_val")
-    fires.unwind(ValueError("no batch"))
-    assert reported == [("guarded", "worse", "ignore")]
+    bench = Bench({"guarded": Guarded([], ValueError("worse"))}, *around("guarded"))
+    bench.fire("before_val")
+    bench.unwind(ValueError("no batch"))
+    assert bench.reported == [("guarded", "worse", "ignore")]
 
 
 def test_a_generator_must_yield_once() -> None:
@@ -137,19 +169,19 @@ def test_a_generator_must_yield_once() -> None:
             yield
             yield
 
-    fires, *_ = engine({"twice": Twice()}, *around("twice"))
-    fires.fire("before_val")
+    bench = Bench({"twice": Twice()}, *around("twice"))
+    bench.fire("before_val")
     with pytest.raises(RuntimeError, match="didn't stop"):
-        fires.fire("after_val", {})
+        bench.fire("after_val", {})
 
 
 def test_a_hook_that_is_switched_off_still_leaves_what_it_entered() -> None:
     notes: list[Any] = []
     hook: Any = Scribe("a", notes, raises=True)
-    fires, *_ = engine({"a": hook}, *around("a"), ("a", "after_train_iter", "whole", ()), on_error="disable")
-    fires.fire("before_val")
-    fires.fire("after_train_iter", None, 0, {})
-    fires.fire("after_val", {})
+    bench = Bench({"a": hook}, *around("a"), ("a", "after_train_iter", "whole", ()), on_error={"a": "disable"})
+    bench.fire("before_val")
+    bench.fire("after_train_iter", None, 0, {})
+    bench.fire("after_val", {})
     assert notes[0] == "a in"
     assert notes[-1] == "a out"
 
@@ -292,10 +324,6 @@ def test_the_bins_of_many_are_those_of_each(ns: list[int]) -> None:
     assert bins_of(np.array(ns, dtype=np.int64)).tolist() == [bin_of(each) for each in ns]
 
 
-OWN = ("mine", "before_work", "after_work")
-Method = Callable[..., object]
-
-
 class Clock:
     """A clock that only `spend` moves: it shows seconds, and is told nanoseconds."""
 
@@ -317,43 +345,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-class Bench:
-    """A dispatcher of hooks that are functions, each at one point, and its books."""
-
-    def __init__(self, *hooks: tuple[str, str, Method], on_error: dict[str, OnError] | None = None) -> None:
-        errors = on_error or {}
-        planned = tuple(PlannedHook(n, "", {}, "normal", "", "", errors.get(n, "raise")) for n, _, _ in hooks)
-        bindings = tuple(
-            Binding(k, name, point, "", "whole", (), Trigger(), "normal")
-            for k, (name, point, method) in enumerate(hooks)
-        )
-        own = tuple(Point(name, 4, ("run",), "firing", "", "own", "after_backward") for name in OWN)
-        here = Here()
-        self.now = here.ids
-        self.now[0] = NOWHERE
-        self.timeline = Timeline(timing.perf_counter)
-        self.books = Books(len(bindings), self.timeline)
-        self.reported: list[tuple[str, str]] = []
-        plan = Plan("p", planned, bindings, (), own)
-        dispatcher = Dispatcher(
-            plan, self.books, here, lambda binding, error, action: self.reported.append((binding.hook, action))
-        )
-        self.engine = Engine(plan, {name: method for name, _, method in hooks}, {}, RunState(), dispatcher)
-        self.engine.bind(object())
-        self.dispatcher = self.engine.dispatcher
-
-    @property
-    def spent(self) -> list[int]:
-        self.books.update()
-        return [cell.total for cell in self.books.cells]
-
-    def phases(self, spent_on: float) -> dict[str, int]:
-        """Close the time since the last mark, and return what was booked to which phase."""
-        self.timeline.mark(spent_on)
-        self.books.update()
-        return {phase: ns for phase, ns in self.books.phases.items() if ns}
-
-
 def test_a_hook_within_a_hook(clock: Clock) -> None:
     seen = []
 
@@ -369,7 +360,7 @@ def test_a_hook_within_a_hook(clock: Clock) -> None:
         seen.append(bench.now[0])
         clock.spend(500)
 
-    bench = Bench(
+    bench = functions(
         ("outer", "after_backward", outer), ("inner", "mine", inner), ("next", "after_backward", lambda: clock.spend(7))
     )
     clock.spend(3)
@@ -388,7 +379,7 @@ def test_in_the_middle_of_a_phase(clock: Clock) -> None:
         bench.dispatcher.fire_within("mine")
         return "replaced"
 
-    bench = Bench(("hook", "forward", hook), ("inner", "mine", lambda: clock.spend(40)))
+    bench = functions(("hook", "forward", hook), ("inner", "mine", lambda: clock.spend(40)))
     clock.spend(5)
     bench.dispatcher.fire_within("mine")
     clock.spend(6)
@@ -411,7 +402,7 @@ def test_the_time_of_a_trigger_is_its_own_hooks(clock: Clock) -> None:
 
         return due
 
-    bench = Bench(
+    bench = functions(
         ("yes", "after_backward", lambda: clock.spend(1)),
         ("no", "after_backward", lambda: clock.spend(1)),
         ("next", "after_backward", lambda: clock.spend(7)),
@@ -430,7 +421,7 @@ def test_an_inner_hook_that_raises_ends_the_run_and_is_told_once(clock: Clock, o
         clock.spend(50)
         raise ValueError("inner cannot")
 
-    bench = Bench(
+    bench = functions(
         ("outer", "after_backward", lambda: bench.dispatcher.fire_within("mine")),
         ("inner", "mine", inner),
         ("last", "after_run", lambda: clock.spend(9)),
@@ -439,7 +430,7 @@ def test_an_inner_hook_that_raises_ends_the_run_and_is_told_once(clock: Clock, o
     with pytest.raises(ValueError, match="inner cannot") as raised:
         bench.dispatcher.fire("after_backward")
     assert raised.value.__notes__ == ['raised by the hook "inner" at mine']
-    assert bench.reported == [("inner", "raise")]
+    assert bench.reported == [("inner", "inner cannot", "raise")]
     assert bench.now[0] == NOWHERE
     bench.dispatcher.fire("after_run")
     assert bench.spent[2] == 9, "what was booked before does not reach into this"

@@ -232,10 +232,6 @@ def test_it_is_one_big_batch(trained: Trained, examples: int, batch: int, accumu
     assert records(small, "run")[0]["iters_per_epoch"] == records(large, "run")[0]["iters_per_epoch"]
 
 
-def test_it_resumes_in_the_middle_of_an_epoch_to_the_bit(resumes_alike: NewRun) -> None:
-    resumes_alike("run.accumulate=2", point="after_backward", at=4)
-
-
 def test_the_trace(trained: Trained, tmp_path: Path) -> None:
     off = [f"hooks.{hook}.enabled=false" for hook in ("checkpoint", "throughput", "log")]
     trained(

@@ -44,12 +44,6 @@ def disturber(name: str, **args: object) -> str:
     return f'hooks.disturber={{use="./disturbers.py:{name}", args={{{provided}}}}}'
 
 
-def test_truncating_now_bin_does_not_kill_the_run(new_run: NewRun) -> None:
-    run_dir = new_run(ONE_EPOCH, disturber("Truncates"))
-    assert Training(run_dir).wait() == 0
-    assert records(run_dir, "end")[0]["status"] == "finished"
-
-
 def test_a_hook_may_change_the_working_directory(
     new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,9 +63,9 @@ def test_a_thread_that_never_ends_is_named_and_left(new_run: NewRun) -> None:
     assert warning in run_dir.output.read_text()
 
 
-def test_threads_that_end_by_themselves_are_not_worth_a_word(new_run: NewRun) -> None:
-    pool = disturber("LeavesPool").replace("disturber=", "pool=")
-    run_dir = new_run(ONE_EPOCH, disturber("LeavesThread", seconds=0.2), pool)
+def test_threads_that_end_by_themselves_are_not_worth_a_word_nor_is_a_truncated_now_bin(new_run: NewRun) -> None:
+    more = (disturber(name).replace("disturber=", f"{name}=") for name in ("LeavesPool", "Truncates"))
+    run_dir = new_run(ONE_EPOCH, disturber("LeavesThread", seconds=0.2), *more)
     assert start(run_dir).wait() == 0
     assert messages(run_dir, "warn") == []
 

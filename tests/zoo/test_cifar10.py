@@ -273,16 +273,6 @@ def same(ours, theirs):
     )
 
 
-def test_an_epoch_is_a_function_of_its_seed_and_number_alone_and_can_be_entered_anywhere():
-    whole = list(make().epoch(2))
-    torch.manual_seed(99)
-    before = torch.random.get_rng_state()
-    assert same(whole[1:], list(make().epoch(2, start=1)))
-    assert torch.equal(torch.random.get_rng_state(), before), "the global generator is left alone"
-    assert not same(whole, list(make(seed=4).epoch(2)))
-    assert not same(whole, list(make().epoch(1)))
-
-
 def test_training_leaves_out_what_fills_no_batch_and_validation_keeps_it():
     training, validation = make(), make(training=False, augment=False)
     batches = list(training.epoch(0))

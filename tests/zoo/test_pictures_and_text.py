@@ -120,18 +120,16 @@ def test_the_shipped_pipeline_reaches_what_it_says(trained: Trained) -> None:
     assert reached[1500] > 41
 
 
-def test_an_epoch_is_a_function_of_the_seed_and_can_be_entered_anywhere() -> None:
-    def picture(split: str = "train", seed: int = 0) -> Picture:
-        return Picture(side=24, split=split, batch_size=100, batches=5, seed=seed, device=torch.device("cpu"))  # type: ignore[arg-type]
+def picture(split: str = "train", seed: int = 0) -> Picture:
+    return Picture(side=24, split=split, batch_size=100, batches=5, seed=seed, device=torch.device("cpu"))  # type: ignore[arg-type]
 
+
+def test_places_are_those_of_pixels_and_all_of_them_are_validated() -> None:
     train, val = picture(), picture("val")
     assert train.image.shape == (16, 24, 3)
     torch.testing.assert_close(train.places[[0, -1]], torch.tensor([[-23 / 24, -15 / 16], [23 / 24, 15 / 16]]))
     assert 0 <= train.image.min() < train.image.max() <= 1
     assert (len(train), len(val), val.info["examples"]) == (5, 4, 384)
-    assert torch.equal(next(train.epoch(2, 3))[1], [*picture().epoch(2)][3][1])
-    assert not torch.equal(next(train.epoch(2))[0], next(train.epoch(3))[0])
-    assert not torch.equal(next(train.epoch(2))[0], next(picture(seed=1).epoch(2))[0])
     colours = torch.cat([colours for _, colours in val.epoch(0)])
     assert torch.equal(colours.reshape(train.image.shape), train.image)
 
@@ -229,8 +227,6 @@ def test_each_epoch_cuts_the_text_anew_and_takes_each_window_once(tmp_path: Path
     assert all(len(window) == 8 and window in whole for window in windows)
     starts = sorted(whole.find(window) % 7 for window in windows if whole.find(window) == whole.rfind(window))
     assert len(set(starts)) <= 1
-    assert torch.equal(next(train.epoch(3, 5)), [*text(tmp_path).epoch(3)][5])
-    assert not torch.equal(next(train.epoch(3)), next(train.epoch(4)))
     assert "".join(decode(row[:7]) for batch in val.epoch(0) for row in batch) == whole[342:377]
 
 

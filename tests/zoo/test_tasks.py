@@ -1,4 +1,4 @@
-"""Tasks, nets and points of the zoo: what they compute, and how they start."""
+"""Tasks, nets and points of the zoo: what they compute, and how they start; what every source of data keeps to."""
 
 import math
 from types import SimpleNamespace
@@ -13,6 +13,9 @@ from hookflow.zoo.cifar10 import AirNet
 from hookflow.zoo.circle import RADIUS, SPLITS, Circle
 from hookflow.zoo.hooks import Whiten
 from hookflow.zoo.tasks import Classification, LanguageModelling, Regression
+from tests.runner.same import assert_same
+from tests.zoo.test_cifar10 import make as images_of
+from tests.zoo.test_pictures_and_text import picture, text
 
 
 class LeftColumn(nn.Module):
@@ -182,11 +185,22 @@ def test_half_of_the_points_lie_in_the_circle_and_the_splits_are_unlike():
     assert not torch.isin(whole(val)[0][:, 0], points[:, 0]).any()
 
 
-def test_an_epoch_is_a_function_of_the_seed_and_its_number_and_can_be_entered_anywhere():
-    source = circle(batch_size=100)
-    assert len(source) == len(list(source.epoch(3))) == 10
-    assert torch.equal(whole(source, 3)[0], whole(circle(batch_size=100), 3)[0])
-    assert not torch.equal(whole(source, 3)[0], whole(source, 4)[0])
-    assert not torch.equal(whole(source)[0], whole(circle(batch_size=100, seed=1))[0])
-    (_, last), (_, entered) = list(source.epoch(3))[9], next(source.epoch(3, start=9))
-    assert torch.equal(last, entered)
+SOURCES = {
+    "circle": lambda seed, folder: circle(batch_size=100, seed=seed),
+    "images": lambda seed, folder: images_of(seed=seed),
+    "a picture": lambda seed, folder: picture(seed=seed),
+    "a text": lambda seed, folder: text(folder, seed=seed),
+}
+
+
+@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
+def test_an_epoch_is_a_function_of_the_seed_and_its_number_and_can_be_entered_anywhere(make, tmp_path):
+    whole = list(make(0, tmp_path).epoch(2))
+    assert len(whole) == len(make(0, tmp_path)) > 2
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    assert_same(list(make(0, tmp_path).epoch(2, 2)), whole[2:])
+    assert torch.equal(torch.get_rng_state(), before), "the global generator is left alone"
+    for other in (make(1, tmp_path).epoch(2), make(0, tmp_path).epoch(3)):
+        with pytest.raises(AssertionError):
+            assert_same(list(other), whole)
