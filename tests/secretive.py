@@ -1,9 +1,18 @@
-"""A hook and a writer that are given secrets, which the tests put into pipelines as "./secretive.py:…"."""
+"""Hooks and a writer that are given secrets, which the tests put into pipelines as "./secretive.py:…"."""
 
+import logging
 import os
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
+from email.message import Message
+from threading import Thread
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote
 
+from hookflow import UserError
+from hookflow.errors import Problem
 from tests.own_writers import Notes
 
 
@@ -32,3 +41,38 @@ class Knows(Notes):
 
     def write_config(self, config: Any) -> None:
         self.note("config", config)
+
+
+class Leaks:
+    """Lets its token into texts, in one of several ways, and raises in the end."""
+
+    def __init__(self, token: str, how: str) -> None:
+        self.token, self.how = token, how
+
+    def before_train_iter(self, run: Any) -> None:
+        if self.how == "url":
+            raise HTTPError(f"https://example.com/push?token={quote(self.token)}", 401, self.token, Message(), None)
+        if self.how == "key":
+            raise KeyError(self.token)
+        if self.how == "cause":
+            try:
+                raise ValueError(f"wrong: {self.token!r}")
+            except ValueError as error:
+                raise RuntimeError("refused") from error
+        if self.how == "mistake":
+            raise UserError(Problem(f"{self.token} is not accepted", hint=f"not {self.token}"))
+        if self.how == "thread":
+            thread = Thread(target=lambda: {}[self.token])
+            thread.start()
+            thread.join()
+        print("with", self.token, f"key={self.token};", flush=True)
+        warnings.warn(f"{self.token} is old", stacklevel=1)
+        logging.getLogger("secretive").warning("%s is old", self.token)
+        run.say(f"has {self.token}")
+        run.log_text("sample", f"from {self.token}")
+        sys.exit(f"{self.token} is too old")
+
+    @classmethod
+    def check_arguments(cls, args: Mapping[str, Any]) -> None:
+        if args["how"] == "check":
+            raise ValueError(f"refused: {args}")

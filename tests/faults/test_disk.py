@@ -76,13 +76,14 @@ def fill(run: RunDir, begin: int | str, train_here: Train, printed: pytest.Captu
     return disk.begun
 
 
-@pytest.mark.parametrize("begin", WRITES)
 def test_a_disk_that_is_full_from_a_write_on(
-    trained: Trained, new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str], begin: str
+    trained: Trained, new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    alone, run = trained(SHORT), new_run(SHORT)
-    assert fill(run, begin, train_here, capfd)
-    resumed_with_room(run, alone, train_here)
+    alone = trained(SHORT)
+    for begin in WRITES:
+        run = new_run(SHORT)
+        assert fill(run, begin, train_here, capfd), begin
+        resumed_with_room(run, alone, train_here)
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from hookflow.graph.plan import Plan
 from hookflow.graph.why import ambiguities
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from tests.hooks.sources import HEAD, USE, pipeline_with
+from tests.hooks.stand_ins import HEAD, USE, pipeline_with
 from tests.hooks.test_troubles import plan
 
 

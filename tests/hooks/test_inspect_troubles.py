@@ -17,7 +17,7 @@ from hookflow.hooks.foreign import FRAMEWORKS
 from hookflow.pipeline import use
 from hookflow.pipeline.load import load
 from tests.conftest import circle, hookflow_here
-from tests.hooks.sources import HEAD, USE, pipeline_with
+from tests.hooks.stand_ins import HEAD, USE, pipeline_with
 
 IMPORTS = "from enum import Enum\nfrom functools import *\nfrom pathlib import Path\nfrom torch import nn\n"
 

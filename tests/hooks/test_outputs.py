@@ -75,16 +75,15 @@ def test_a_run_has_metrics_of_torchmetrics_predictions_and_exports(trained: Trai
 def test_the_average_of_the_best_is_exported_to_a_folder_of_ones_own(trained: Trained, tmp_path: Path) -> None:
     args = f'{{checkpoint="best", weights="model_ema", out_dir="{tmp_path / "mine"}"}}'
     for _ in range(2):
-        run_dir = trained(f'hooks.export={{use="export", args={args}}}')
+        run_dir = trained(
+            f'hooks.export={{use="export", args={args}}}',
+            'hooks.second={use="export", args={checkpoint="best-2"}}',
+        )
+        assert any('no checkpoint "best-2"' in text for text in messages(run_dir)), "without it nothing is exported"
     (path,) = (tmp_path / "mine").iterdir()  # the same weights twice
     assert path.name.startswith("best-model_ema-")
     best = torch.load(run_dir.checkpoints / "best" / "model_ema.pt", weights_only=True)
     assert_same(torch.load(path, weights_only=True), dict(best))
-
-
-def test_without_the_checkpoint_nothing_is_exported(trained: Trained) -> None:
-    run_dir = trained('hooks.export={use="export", args={checkpoint="best-2"}}')
-    assert any('no checkpoint "best-2"' in text for text in messages(run_dir))
 
 
 def test_checkpoints_begin_with_their_trigger_and_what_was_better_before_is_no_best(trained: Trained) -> None:

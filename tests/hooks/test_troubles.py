@@ -22,7 +22,7 @@ from hookflow.service.pipelines import valid_plan
 from hookflow.trials import temporary_run
 from hookflow.trials.temporary_run import Observed, observe
 from tests.conftest import TOY
-from tests.hooks.sources import HEAD, pipeline_with
+from tests.hooks.stand_ins import HEAD, pipeline_with
 from tests.hooks.test_contracts import SAMPLES, inline
 
 ARGUMENTS = {**SAMPLES, "comm_hook": {"algorithm": "fp16_compress"}}

@@ -296,27 +296,23 @@ class Judging:
     after_train_iter = after_train_epoch = tell
 
 
-def test_gradients_are_off_and_the_net_is_in_evaluation_wherever_it_is_judged(trained: Trained) -> None:
-    run_dir = trained(f'hooks.judging={{use="{__file__}:Judging"}}', "run.test=true")
-    assert {text for text in messages(run_dir) if "gradients" in text} == {
-        "train: gradients True, training True",
-        "val: gradients False, training False",
-        "test: gradients False, training False",
-    }
-    assert records(run_dir, "metrics")
-
-
 class Inferred:
     def after_val_iter(self, run: Any, outputs: Any) -> None:
         inferred, weights = outputs["loss"].is_inference(), next(run.model.parameters()).is_inference()
         run.say(f"inferred {inferred}, weights {weights}, within {torch.is_inference_mode_enabled()}")
 
 
-def test_evaluations_run_in_inference_mode_and_measure_the_same(trained: Trained) -> None:
-    judged = f'hooks.judging={{use="{__file__}:Inferred"}}'
-    usual, inferred = trained(judged), trained(judged, "run.inference_mode=true")
-    assert {text for text in messages(inferred) if "inferred" in text} == {"inferred True, weights False, within False"}
-    assert {text for text in messages(usual) if "inferred" in text} == {"inferred False, weights False, within False"}
+def test_wherever_it_is_judged_gradients_are_off_and_inference_mode_measures_the_same(trained: Trained) -> None:
+    judged = [f'hooks.{name}={{use="{__file__}:{name}"}}' for name in ("Judging", "Inferred")]
+    usual, inferred = trained(*judged, "run.test=true"), trained(*judged, "run.test=true", "run.inference_mode=true")
+    for run_dir in (usual, inferred):
+        assert {text for text in messages(run_dir) if "gradients" in text} == {
+            "train: gradients True, training True",
+            "val: gradients False, training False",
+            "test: gradients False, training False",
+        }
+        told = {text for text in messages(run_dir) if "inferred" in text}
+        assert told == {f"inferred {run_dir is inferred}, weights False, within False"}
     assert [each["v"] for each in records(usual, "metrics")] == [each["v"] for each in records(inferred, "metrics")]
 
 

@@ -107,7 +107,7 @@ def test_no_command_shows_a_secret(
 
 
 def leaking(how: str) -> str:
-    return f"hooks.leaks={{use='{TESTS}/leaking.py:Leaks', args={{token='${{env:HOOKFLOW_TOKEN}}', how='{how}'}}}}"
+    return f"hooks.leaks={{use='{TESTS}/secretive.py:Leaks', args={{token='${{env:HOOKFLOW_TOKEN}}', how='{how}'}}}}"
 
 
 @pytest.mark.parametrize(
