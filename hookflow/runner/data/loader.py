@@ -136,7 +136,7 @@ class _FetchBatch(Shipped, Dataset[Any]):
             again = True
             while again:
                 unseeded = self._used is False
-                fork = fork_generators(seeds, torch_alone=unseeded)
+                fork = fork_generators(seeds, idle=unseeded)
                 try:
                     batch = self._fetch(indices)
                 finally:
@@ -183,7 +183,7 @@ def may_draw(data: Any) -> bool:
 def forked(batches: Iterator[Any], count: int) -> Iterator[Any]:
     """Yield so many batches. The training's random numbers are the same whether they are fetched here or by workers."""
     for _ in range(count):  # a resume at the end of an epoch does not go beyond it either
-        fork = fork_generators()
+        fork = fork_generators(idle=True)
         try:
             batch = next(batches)
         finally:

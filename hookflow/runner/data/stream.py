@@ -276,7 +276,7 @@ class Stream(Stateful):
         return self._parts.augment_batch(batch, epoch, index)
 
     def _next_batch(self) -> Any:
-        fork = fork_generators()
+        fork = fork_generators(idle=True)
         try:
             self._size, batch = super()._next_batch()
         finally:

@@ -147,7 +147,7 @@ def single_numbers(outputs: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, int | float):
             result[name] = value
         elif isinstance(value, Tensor) and not value.ndim:
-            number = value.detach()
+            number = value.detach() if value.requires_grad else value
             result[name] = number.float() if number.dtype in (torch.float16, torch.bfloat16) else number
     return result
 
