@@ -32,7 +32,8 @@ MACHINE, RANKS = 4, 6
 
 def screen(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return exactly `height` rows of exactly `width` cells."""
-    strip = timeline(scene, width)
+    head = current(scene).head if scene.view.page != "main" else None
+    strip = [] if head else timeline(scene, width)  # which is not of the runs that a head is about
     room = max(height - AROUND - len(strip), 0)
     whole = scene.view.page == "main" and not scene.view.zoomed
     stalled = above(scene, width, room) if whole else []
@@ -40,7 +41,6 @@ def screen(scene: Scene, width: int, height: int) -> list[Strip]:
     draw = _layout(width, room) if whole else current(scene).draw
     body = filled(draw(scene, width, room) if room else [], width, room)
     body = marked(body, scene.view.search) if scene.view.search else body
-    head = current(scene).head if scene.view.page != "main" else None
     top = head(scene, width) if head else [title(scene, width), progress(scene, width)]
     rows = filled([*top, *strip, *stalled, *body][: height - 1], width, height - 1)
     rows = [*rows, footer(scene, width)]

@@ -147,6 +147,9 @@ def find_key(key: str) -> Declared:
     schema, required = _whole(), False
     for k, part in enumerate(parts):
         keys = _keys(schema)
+        if not keys and type_words(schema, _whole()["$defs"]) == "table":  # whatever keys one likes, as in args
+            key = ".".join(parts[:k])
+            break
         name = part if part in keys else ANY
         if name not in keys:
             raise UserError(Problem(f'a pipeline file has no key "{key}"', hint=_nearest(parts, k, [*keys])))

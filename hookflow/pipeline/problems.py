@@ -144,7 +144,10 @@ def _unknown(key: Key, value: Any) -> tuple[str, str]:
         of_run = name in _keys_at(("run",))
         return f"there is no {kind}", f'did you mean "run.{name}"?' if of_run else nearest_or_all(name, known)
     hint = nearest_or_all(name, known)
-    if "args" in known and not nearest(name, known):
+    if table[:1] == ["data"] and isinstance(value, dict) and "use" in value:
+        several = f"where there are several, each has a name: {_table([*table, 'NAME'])}"
+        hint = f'{_table(table)} with "use" is the only set; {several}'
+    elif "args" in known and not nearest(name, known):
         hint = f'an argument of what "use" names belongs in args: args = {{ {name} = … }}'
     return f'{_table(table)} has no key "{name}"', hint
 

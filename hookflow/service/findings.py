@@ -250,7 +250,8 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     for label, parts in (("model", pipeline.models), ("task", {"": pipeline.task}), ("optimizer", pipeline.optimizers)):
         named = (f"{name} {part.use}" if len(parts) > 1 else part.use for name, part in parts.items())
         yield label, ", ".join(named)
-    data = [f"{name} {source.use}" for name, source in pipeline.data.sources().items()]
+    sources = pipeline.data.sources().items()
+    data = [f"{name} {part.use}" + (f" every {part.val_every}" if part.val_every else "") for name, part in sources]
     data += [f"no {split}" for split in ("val", "test") if not getattr(pipeline.data, split)]
     yield "data", ", ".join(data)
     keys = ("limit_train", "limit_val", "limit_test", "overfit")

@@ -70,6 +70,8 @@ JSON = ("--format", "json")
 
 def test_a_sound_pipeline_is_summed_up() -> None:
     assert check() == check(options=STRICT) == SUMMARY
+    sets = "data.val={a={use='circle'}, b={use='circle', val_every=500}}"
+    assert "val.a circle, val.b circle every 500, no test" in check(sets)
 
 
 def test_a_device_that_this_machine_lacks_is_no_mistake_of_the_file() -> None:

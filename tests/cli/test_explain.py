@@ -57,6 +57,7 @@ def whisper(run, batch_idx, suffix="."):
         ("hooks.ema.args.decay", ["ema  (hookflow", "\n  decay = 0.999  float > 0, < 1: share of the average that"]),
         ("hooks.ema.args", ["default  {}"]),
         ("hooks.mine.args", ["type     table or list"]),
+        ("optimizer.args.lr", ["optimizer.args\nThe arguments, by name."]),
         ("model.weights", ['example  "pretrained.pt"']),
         ("model.generator.weights", ['example  "pretrained.pt"']),
         ("optimizer.groups.*.match", ["str, required", 'example  "*.bias"']),

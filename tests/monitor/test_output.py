@@ -169,6 +169,8 @@ def test_the_strip_shows_the_whole_run_and_where_the_replay_is(scene: At, whole:
     for width in (1, 7, 20, 33, 300):
         for height in (1, 2, 3, 30):
             drawn(at, width, height)
+    at.view.page = "runs"
+    assert "┤ 0:00:32" not in drawn(at, *size), "the page is about other runs"
 
 
 def test_attempts_stand_on_the_strip_and_the_trouble_that_the_monitor_saw(scene: At, resumed: RunDir) -> None:

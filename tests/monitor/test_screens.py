@@ -502,3 +502,20 @@ def test_the_reasons_are_edges_with_their_places_data_flow_and_phases(scene: At)
         assert reason in text, reason
     at.view.point, at.view.hook = "after_val", 1
     assert "after   ema, of an earlier phase" in drawn(at, 120, 60)
+
+
+@pytest.mark.parametrize(
+    ("wrote", "last"),
+    [(("after_val_epoch", "metrics.ood/accuracy"), "accuracy @ after_val_epoch"), (("after_test", "metrics"), "")],
+)
+def test_a_slot_is_written_by_who_fires_before_in_the_loop(scene: At, wrote: tuple[str, str], last: str) -> None:
+    at = scene()
+    ids = {(binding.point, binding.hook): binding.id for binding in at.plan.bindings}
+    ids["after_test", "accuracy"] = ids["after_val", "early_stop"]  # the last one
+    reader, writer = ids["after_train_iter", "log"], ids[wrote[0], "accuracy"]
+    bindings = [replace(b, reads=("metrics",)) if b.id == reader else b for b in at.plan.bindings]
+    bindings[writer] = replace(bindings[writer], hook="accuracy", point=wrote[0], writes=(wrote[1],))
+    at.plan = replace(at.plan, bindings=tuple(bindings))
+    at.view.page, at.view.point, at.view.hook = "graph", "after_train_iter", 4
+    line = next(line for line in drawn(at, 120, 60).splitlines() if "reads " in line)
+    assert re.search(rf"reads   metrics{f'   written by {last}' if last else ''} +│", line)

@@ -12,8 +12,10 @@ from rich.cells import cell_len
 from textual.strip import Strip
 
 from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.points import Loop
 from hookflow.graph.render.loop import MARKS, Row, label, rows
 from hookflow.graph.render.text import place_of
+from hookflow.graph.slots import wider
 from hookflow.graph.why import neighbours
 from hookflow.monitor.charts import LABEL, Axis, Curve, chart
 from hookflow.monitor.costs import COSTS, Cost, cost
@@ -321,9 +323,11 @@ def _reasons(scene: Scene, binding: Binding) -> Iterator[tuple[str, str]]:
 
 def _writer(plan: Plan, binding: Binding, slot: str) -> str:
     """Return who writes a slot last before a binding reads it, in this round of the loop or the one before."""
-    order = [*plan.bindings[binding.id :], *plan.bindings[: binding.id]]
-    writer = next((each for each in order[::-1] if slot in each.writes and each.id != binding.id), None)
-    if writer is None:
+    loop = Loop(plan.points, validates_in_epoch=False)
+    again = [each for each in plan.bindings[binding.id + 1 :] if loop.common(each.point, binding.point)]
+    order = [*again, *plan.bindings[: binding.id]]
+    touching = (each for each in order[::-1] if any(slot in (w, *wider(w)) or w in wider(slot) for w in each.writes))
+    if not (writer := next(touching, None)):
         return ""
     where = "" if writer.point == binding.point else f" @ {writer.point}"
     return f"   written by {writer.hook}{where}"
