@@ -228,7 +228,7 @@ def _report(
         yield f"  {len(result.unlike):,} of {counted(result.compared, 'number')} of {names} differ"
         yield from (f"  {cause}" for cause in why)
         if probes:
-            yield "  hooks were added or left out: a rerun without that tells whether they made the difference"
+            yield "  hooks or keys are not those of the run: a rerun without that tells whether it made the difference"
         elif not why:
             yield "  a hook may read the clock, or a command have changed the run: hookflow show lists commands"
     if result.measured:
