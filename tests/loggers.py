@@ -40,6 +40,25 @@ class LogsTwice:
             run.log(name, 7.0)
 
 
+class LogsAt:
+    """Logs the iterations done at points inside iterations and outside of them."""
+
+    def before_train_epoch(self, run: Any) -> None:
+        run.log("epoch", run.iter)
+
+    def before_train_iter(self, run: Any) -> None:
+        run.log("fetched", run.iter)
+
+    def after_backward(self, run: Any) -> None:
+        run.log("backward", run.iter)
+
+    def after_train_iter(self, run: Any) -> None:
+        run.log("done", run.iter)
+
+    def after_val_iter(self, run: Any) -> None:
+        run.log("val", run.iter)
+
+
 class LogsOnce:
     """Logs in the first iteration, and waits in the third until a file says that it was written."""
 

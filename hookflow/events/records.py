@@ -204,7 +204,7 @@ class Rows(TypedDict, total=False):
 
 
 class Scalars(Stamp, Rows):
-    """The numbers that hooks passed to `run.log`, in a row for each iteration."""
+    """The numbers passed to `run.log`, in a row for each iteration: the iteration under way, until it is done."""
 
     k: Literal["scalars"]
     v: dict[str, Column]

@@ -132,6 +132,7 @@ class Run(Protocol):
     def log(self, name: str, value: float | torch.Tensor) -> None:
         """Record a number, or a tensor of one element, which stays on the device until another thread fetches it.
 
+        Inside an iteration it is a number of that iteration, which `iter` does not count yet.
         Hooks at `on_log` are called with it before this returns. Raises TypeError when it is something else.
         """
 

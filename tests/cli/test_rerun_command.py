@@ -95,8 +95,9 @@ def test_every_number_is_the_recorded_one(folder: Path, overrides: tuple[str, ..
     assert re.search(r"[1-9]\d* numbers of \d names \(.*loss.*\): every one is as recorded, to the bit", shown)
     assert "not compared, since a clock or the machine makes them: samples_per_s" in shown
     assert re.search(r"iteration +8 +9 +10\n +probe/twice( +\d\.\d+){3}\n", shown)
-    data = json.loads(rerun(run.id, "--at", "2", "--for", "2", "--format", "json"))
-    assert (data["begin"], data["end"], data["unlike"], data["more"]) == (0, 3, [], {})
+    data = json.loads(rerun(run.id, "--at", "2", "--for", "2", "--with", "grad_norm", "--format", "json"))
+    assert (data["begin"], data["end"], data["unlike"]) == (0, 3, [])
+    assert [*data["more"]["grad_norm/total"]] == ["1", "2", "3"], "the gradients of these iterations"
 
 
 FROZEN = 'hooks.frozen={use="freeze", args={params=["body.*"], end="8it"}}'

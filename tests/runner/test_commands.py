@@ -95,7 +95,7 @@ def test_a_hook_is_off_from_the_next_iteration_on_and_on_again(trained: Trained,
     seen = sorted({it for it, _, name in curve(run_dir) if name == "tenth"})
     assert seen == [3, 9, 12, 15]
     clipped = sorted({it for it, _, name in curve(run_dir) if name == "grad_norm"})
-    assert clipped == [*range(4), *range(10, 15)]
+    assert clipped == [1, 2, 3, 4, 11, 12, 13, 14, 15]
 
 
 SCRIPT = (

@@ -29,6 +29,7 @@ from tests.conftest import TESTS, NewRun, Trained, messages, reason, records
 from tests.distributed.several import carry_out
 from tests.hooks.stand_ins import OnCuda
 from tests.limits import LIMIT
+from tests.runner.same import curve
 
 
 @pytest.fixture
@@ -282,6 +283,17 @@ def test_one_of_each_is_recorded_as_it_was_by_a_thread_that_may_read_the_device_
     assert [r["text"] for r in records(run, "text")] == [f"iteration {k}" for k in range(1, 6)]
 
 
+@pytest.mark.parametrize("form", ["run.accumulate=1", "run.accumulate=2"])
+def test_a_number_is_of_the_iteration_under_way_until_that_is_done(trained: Trained, form: str) -> None:
+    run = trained('hooks.at={use="./loggers.py:LogsAt"}', SHORT, form)
+    logged = [(name, it - done) for (it, _, name), done in curve(run).items() if name in LATER]
+    assert {name: {late for other, late in logged if other == name} for name in LATER} == LATER
+
+
+LATER = {"epoch": {0}, "fetched": {1}, "backward": {1}, "done": {0}, "val": {0}}
+"""By how much the iteration of a number is above the iterations done when it was logged."""
+
+
 def test_what_there_is_no_room_for_is_dropped_and_told(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     given, close = threading.Event(), media.Media.close
 
@@ -410,7 +422,7 @@ def logged(run_dir: RunDir) -> dict[tuple[Any, str], Any]:
 def test_every_number_is_offered_with_its_iteration_and_what_is_logged_there_is_not(trained: Trained) -> None:
     recorded = logged(trained(LISTENS % "", OFTEN, *BRIEF))
     again = {key for key in recorded if key[1].startswith("again_")}
-    heard = {(it, name): float(value) for it, name, value in Listens.heard}
+    heard = {(it + (name == "grad_norm"), name): float(value) for it, name, value in Listens.heard}
     assert heard == {key: value for key, value in recorded.items() if key not in again}
     assert {(it, f"again_{name}") for it, name in heard} == again
     assert {name for _, name in heard} >= {"loss", "lr", "samples_per_s", "grad_norm"}

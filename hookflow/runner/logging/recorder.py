@@ -148,7 +148,7 @@ class Recorder:
         """Record a number. A tensor must not change any more; it is read later, by the flusher thread.
 
         That thread waits for the event `computed`, where the device computes the number on another stream than its own.
-        `place` is the iteration and the epoch that the number is of, where those are over.
+        `place` is the iteration and the epoch that the number is of, where those are not the ones done.
         """
         self._scalars.append((*(place or self._place()), time.time(), name, value, computed))
 

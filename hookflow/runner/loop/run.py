@@ -79,6 +79,9 @@ class Run(_Reports):
         self._engine, self._update, self._timeline = engine, update, context.timeline
         self._scalars, self._log, self._media = context.scalars, context.log, context.media
         self._offers_log = bool(engine.plan.at("on_log"))
+        inside = (each for each in engine.plan.bound_points if engine.plan.points.in_iteration(each.name))
+        self._under_way = {each.name for each in inside if "after_train_iter" not in (each.name, each.follows)}
+        self._offered_at: Place | None = None
         self._on_zero = frozenset(hook.name for hook in engine.plan.hooks if hook.ranks == "zero")
 
     # Where the run is.
@@ -139,21 +142,23 @@ class Run(_Reports):
 
     def log(self, name: str, value: float | torch.Tensor) -> None:
         number = scalar(value, f'run.log("{name}", …)')
-        self._log.scalar(name, number, event_of_stream(number))
+        place = self._origin()[1]
+        self._log.scalar(name, number, event_of_stream(number), place)
         self._scalars.log(name, number)
-        if self._offers_log and get_ident() == self._engine.dispatcher.thread:
-            self._offers_log = False  # not for the numbers that hooks log at on_log
+        if self._offers_log and place and not self._offered_at:  # not for the numbers that hooks log at on_log
+            self._offered_at = place
             try:
                 self._engine.dispatcher.fire_within("on_log", name, number)
             finally:
-                self._offers_log = True
+                self._offered_at = None
 
     def _origin(self) -> tuple[str, Place | None]:
-        """Return who calls: the hook that is being called, else the task; unknown in another thread."""
+        """Return who calls, a hook or the task, in which iteration: the one under way. Unknown in another thread."""
         if get_ident() != self._engine.dispatcher.thread:
             return HOOKFLOW, None
-        here = self._engine.current
-        return here.hook if here else "task", None
+        state, here = self._state, self._engine.current
+        under_way = state.stage == "train" and (here is None or here.point in self._under_way)
+        return here.hook if here else "task", self._offered_at or (state.iter + under_way, state.epoch)
 
     def evaluate(self, batch: Any) -> dict[str, Any]:
         evaluate = in_precision(evaluation_of(self.task), self.device, self.precision, self._compiled)
@@ -269,7 +274,7 @@ class RunCopy(_Reports):
         for name in COPIED:
             setattr(self, name, getattr(run, name))
         self.metrics = dict(run.metrics)
-        self._place = run.iter, run.epoch
+        self._place = run._origin()[1]
 
     @property
     def model(self) -> nn.Module:
