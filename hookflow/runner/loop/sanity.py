@@ -135,7 +135,7 @@ class Quiet:
     def __init__(self) -> None:
         self.names: set[str] = set()
 
-    def scalar(self, name: str, value: Any, computed: Any = None) -> None:
+    def scalar(self, name: str, *_: Any) -> None:
         self.names.add(name)
 
     def __getattr__(self, name: str) -> Any:
