@@ -250,7 +250,7 @@ def _costs(report: Report) -> str:
 
 ENDS = {"u": "M{x} 13V0", "d": "M{x} 13V26", "l": "M{x} 13h-4", "r": "M{x} 13h4"}
 STROKES = {"│": "ud", "─": "lr", "┌": "dr", "├": "udr", "└": "ur", "┬": "dlr", "┼": "udlr", "┴": "ulr"}
-PATHS = {sign: "".join(ENDS[end] for end in ends) for sign, ends in STROKES.items()} | {
+PATHS = {sign: "".join(ENDS[end] for end in stroke) for sign, stroke in STROKES.items()} | {
     "▶": "M{x} 13h-4M{x} 9l4 4-4 4",
     "╭": "M{x} 26v-9q0-4 4-4",
     "╰": "M{x} 0v9q0 4 4 4",

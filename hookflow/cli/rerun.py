@@ -171,9 +171,9 @@ def _use(use: str) -> str:
     return as_toml({"use": f"{Path(file).absolute()}{colon}{name}" if colon else use})
 
 
-def _name_for(use: str, taken: set[str]) -> str:
+def _name_for(use: str, names: set[str]) -> str:
     name = use.rpartition(":")[2].rpartition(".")[2].lower()
-    return next(each for each in (name, *(f"{name}_{k}" for k in range(2, 1000))) if each not in taken)
+    return next(each for each in (name, *(f"{name}_{k}" for k in range(2, 1000))) if each not in names)
 
 
 def _quiet(pipeline: Pipeline) -> Iterator[str]:

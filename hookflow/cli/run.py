@@ -284,8 +284,8 @@ def _check_length(now: Target, parent: Parent, epochs: int) -> None:
             raise UserError(Problem(message, now.loaded.places.of(f"run.{key}"), hint))
 
 
-def _refuse(why: str, given: dict[str, Any]) -> None:
-    if wrong := [option for option, value in given.items() if value]:
+def _refuse(why: str, flags: dict[str, Any]) -> None:
+    if wrong := [option for option, value in flags.items() if value]:
         raise UserError(Problem(f"cannot be given here: {why}", Where(option)) for option in wrong)
 
 

@@ -121,7 +121,7 @@ BELONGS = (frozenset(dir(Run)) | Run.__annotations__.keys()) - OFFERED
 
 
 def _wish(table: HookTable, node: Node, sources: Mapping[str, Source | None]) -> Wish:
-    """Return the keys of a hook's table about its thread, and what in its source stands in the way."""
+    """Return the keys of a hook's table about its thread, and the first obstacle in its source."""
     keys, timeout = table.table, seconds(table.table.timeout) if table.table.timeout else 0.0
     wanted = {at: (offload, key) for at, (offload, key) in table.offloads.items() if offload}
     spared = {at for at, (_, key) in wanted.items() if key == "offload" and at[0] in APART}

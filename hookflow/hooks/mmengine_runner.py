@@ -93,7 +93,7 @@ def samples(outputs: Mapping[str, Any]) -> Sequence[Any]:
 
 
 class View:
-    """A view of a run as hooks of another framework know it; whatever else `shown` has there is missing."""
+    """A view of a run as hooks of another framework know it. It has no other attribute of `shown`."""
 
     shown: ClassVar[str]
 

@@ -101,7 +101,7 @@ class PointrixHook(Hook):
 
 
 class Console:
-    """What Pointrix calls a logger: a console, whose texts are messages of the run."""
+    """Pointrix's logger, a console: its texts are messages of the run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

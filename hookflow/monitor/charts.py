@@ -186,9 +186,9 @@ def plot(curves: Sequence[Curve], axis: Axis, scale: Scale, width: int, height: 
 def _hatch(band: Iterable[tuple[float, float, float]], width: int, height: int) -> list[list[int]]:
     """Return every second dot between the least and the greatest values, as rows of cells from the top."""
     cells = [[0] * width for _ in range(height)]
-    for x, *ends in band:
+    for x, *bounds in band:
         column = round(min(max(x, 0.0), 1.0) * (2 * width - 1))
-        bottom, top = (round((1 - min(max(y, 0.0), 1.0)) * (4 * height - 1)) for y in ends)
+        bottom, top = (round((1 - min(max(y, 0.0), 1.0)) * (4 * height - 1)) for y in bounds)
         for dot in range(top + (top + column) % 2, bottom + 1, 2):
             cells[dot // 4][column // 2] |= _BITS[column % 2][dot % 4]
     return cells
@@ -230,9 +230,9 @@ def chart(
     legend = "  ".join(dict.fromkeys(f"{sign} {style}" for _, sign, style in marks))
     legend = legend if len(left + right + legend) + 4 < width else ""
     gap = max(width - 1 - len(left + right + legend), 0)
-    ends = f"{left}{' ' * (gap // 2)}{legend}{' ' * (gap - gap // 2)}{right}"
+    bounds = f"{left}{' ' * (gap // 2)}{legend}{' ' * (gap - gap // 2)}{right}"
     plotted = [row(width, (f"{labels.get(y, ''):>{LABEL}} ", "dim"), *parts_of(line)) for y, line in enumerate(cells)]
-    return [*plotted, row(width, indent, *parts_of(below)), row(width, (ends, "dim"))][-max(height, 0) :]
+    return [*plotted, row(width, indent, *parts_of(below)), row(width, (bounds, "dim"))][-max(height, 0) :]
 
 
 def marks_on(axis: Axis, marks: Iterable[Mark], width: int) -> Cells:

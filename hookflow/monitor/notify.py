@@ -110,7 +110,7 @@ class Sender:
         ways: dict[str, Callable[[Message], str]] = {name: partial(_post, it) for name, it in self._services.items()}
         if self._section.command:
             ways[self._section.command[0]] = self._call
-        failed = {name: why for name, way in ways.items() if (why := way(message))}
+        failed = {name: why for name, send in ways.items() if (why := send(message))}
         for pause in PAUSES:
             again = failed.keys() - self._failing
             if again:

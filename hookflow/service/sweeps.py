@@ -215,10 +215,10 @@ class Sweep:
         """Return the newest sweep of a pipeline file. Raises UserError where there is none."""
         run = read_pipeline(file, overrides).pipeline.run
         folder = Path(run.dir).absolute() / run.name
-        found = max(folder.glob(f"{PREFIX}*/sweep.json"), default=None)
-        if found is None:
+        newest = max(folder.glob(f"{PREFIX}*/sweep.json"), default=None)
+        if newest is None:
             raise UserError(Problem(f"there is no sweep in {short(folder)}", Where("--resume")))
-        return cls.open(found.parent)
+        return cls.open(newest.parent)
 
     def lock(self, *, shared: bool) -> Locks:
         """Lock the sweep until the returned locks are released. Raises UserError while another process has it."""

@@ -284,12 +284,12 @@ class _Drawing:
         yield "</g>"
 
     def _rail(self, rail: Rail, x: float) -> str:
-        ends = [self.picture.every[row] for row in rail[:2]]
-        top, bottom = (self.picture.rows[binding.id].y + BOX / 2 for binding in ends)
+        bindings = [self.picture.every[row] for row in rail[:2]]
+        top, bottom = (self.picture.rows[binding.id].y + BOX / 2 for binding in bindings)
         look, back = ' style="stroke-width: 3"' * rail.is_thread, f"H{_n(x - 6)}" if rail.joins else ""
         path = f'<path class="rail"{look} d="M{_n(x - 6)} {_n(top)}H{_n(x)}V{_n(bottom)}{back}"/>'
         title = f"<title>{escape(rail.title)}</title>"
-        return f'<g class="around" data-hook="{escape(ends[0].hook)}">\n{title}\n{path}\n</g>'
+        return f'<g class="around" data-hook="{escape(bindings[0].hook)}">\n{title}\n{path}\n</g>'
 
     def _explanations(self) -> Iterator[tuple[EdgeKind | Literal["halves", ""], str]]:
         """Yield what stands below the picture, with the sign that it explains: then, which edges gave way."""
