@@ -155,7 +155,8 @@ def _chart(curve: Report, place: int, report: Report) -> str:
     every = [value for line in curve["lines"] for _, *values in line["points"] for value in values]
     finite = [value for value in every if math.isfinite(value)]
     fits = finite and math.isfinite(2 * max(finite) - 2 * min(finite))
-    scales = [_padded(Scale.of(finite, log)) for log in (False, True)] if fits else []
+    tight = [Scale.of(finite, log) for log in (False, True)] if fits else []
+    scales = [Scale(scale.at(-0.04), scale.at(1.04), scale.log) for scale in tight]  # with some room above and below
     drawings = "".join(_drawing(curve, scale, x) for k, scale in enumerate(scales) if scale.log == bool(k))
     keys = []
     for k, line in enumerate(curve["lines"]):
@@ -178,11 +179,6 @@ def _chart(curve: Report, place: int, report: Report) -> str:
         f'<div class="marks">{"".join(marks)}</div>'
         f'<div class="ticks" aria-hidden="true">{"".join(ticks)}</div></figure>'
     )
-
-
-def _padded(scale: Scale) -> Scale:
-    """Return a scale with some room above and below."""
-    return Scale(scale.at(-0.04), scale.at(1.04), scale.log)
 
 
 def _drawing(curve: Report, scale: Scale, axis: Axis) -> str:

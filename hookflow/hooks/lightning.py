@@ -124,15 +124,12 @@ def find(use: str, where: Where | None) -> type:
     if package is None and (problem := missing_package(f'use = "{use}"', PACKAGES[0], "lightning", where)):
         raise UserError(problem)
     callbacks, name = import_module(f"{package}.callbacks"), use.removeprefix(PREFIX)
-    result = getattr(callbacks, name, None) or _spike_detection(package, name)
+    result: Any = getattr(callbacks, name, None)
+    if name == "SpikeDetection":  # the one callback that Lightning does not list
+        result = import_module(f"{package}.callbacks.spike").SpikeDetection
     if not is_hook(result):
         raise UserError(Problem(f'Lightning has no callback "{name}"', where, nearest(name, callbacks.__all__)))
     return result  # type: ignore[no-any-return]
-
-
-def _spike_detection(package: str | None, name: str) -> Any:
-    """Return the one callback that Lightning does not list."""
-    return import_module(f"{package}.callbacks.spike").SpikeDetection if name == "SpikeDetection" else None
 
 
 def adapted(kind: type, where: Where | None) -> type[Hook]:
@@ -142,17 +139,13 @@ def adapted(kind: type, where: Where | None) -> type[Hook]:
     if "on_before_zero_grad" in _own(kind):
         hint = "gradients are cleared before the forward pass: on_train_batch_end is the last method before that"
         raise UserError(Problem(f"{kind.__name__}.on_before_zero_grad has no point here", where, hint))
-    base = next((hook for name, hook in SPECIAL.items() if _derives(kind, name)), LightningHook)
+    bases = {base.__name__ for base in kind.__mro__ if base.__module__.startswith(PACKAGES)}
+    base = next((hook for name, hook in SPECIAL.items() if name in bases), LightningHook)
     methods = {point: _method(point) for point in (*_points(kind), *base.needs)}
     slots = slots_of(kind, PACKAGES, SLOTS, methods, CHECKPOINT) if base is LightningHook else {}
     module = next(base.__module__ for base in kind.__mro__ if _is_base(base))
     package = next(package for package in PACKAGES if module.startswith(package))  # both may be installed
     return hook_class(base, kind, {"package": package, **slots, **methods})
-
-
-def _derives(kind: type, name: str) -> bool:
-    """Say whether a class is one of Lightning's own callbacks by its name, or derived from it."""
-    return any(base.__name__ == name and base.__module__.startswith(PACKAGES) for base in kind.__mro__)
 
 
 def _own(kind: type) -> set[str]:

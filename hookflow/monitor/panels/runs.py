@@ -232,17 +232,13 @@ def _columns(scene: Scene, shown: Listing, width: int) -> list[Column]:
         columns.append(Column(metric, max(len(metric), 7), 8, text(metric), ">"))
         columns.append(Column("best", 7, 17, text(f"best.{metric}", "good"), ">"))
         if scene.view.runs.picked:
-            columns.append(Column("Δ to A", 7, 18, partial(_difference, _best_of_first(scene, metric), metric), ">"))
+            of_first = (row.get(f"best.{metric}") for row in scene.rows if row.path == scene.view.runs.picked[0])
+            columns.append(Column("Δ to A", 7, 18, partial(_difference, next(of_first, None), metric), ">"))
     while len(columns) > 2 and sum(column.width + 2 for column in columns) > width - 3:
         columns.remove(min(columns, key=lambda column: column.worth))
     if (rest := width - 4 - sum(column.width + 2 for column in columns)) >= 8 and any(map(_remark, shown.rows)):
         columns.append(Column("note", rest, 0, lambda each, wide: [(fit(_remark(each), wide), "dim")]))
     return columns
-
-
-def _best_of_first(scene: Scene, metric: str) -> float | None:
-    """Return the best value of the run that was picked first."""
-    return next((row.get(f"best.{metric}") for row in scene.rows if row.path == scene.view.runs.picked[0]), None)
 
 
 def _difference(first: float | None, metric: str, each: Row, wide: int) -> list[Part]:
