@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hookflow.cli import complete, options
+from hookflow.cli import options
 from hookflow.cli.output import columns, echo, echo_json
 from hookflow.cli.runs import FILTER
 from hookflow.errors import Problem, UserError, Where
@@ -125,7 +125,7 @@ class Cut:
 def prune(
     runs: Annotated[
         list[str] | None,
-        options.argument("[RUN]…", "Runs: paths, ids, or parts of ids; all if left out.", complete.runs),
+        options.argument("[RUN]…", "Runs: paths, ids, or parts of ids; all if left out.", options.runs),
     ] = None,
     filter_: Annotated[str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER)] = None,
     every: Annotated[bool, typer.Option("--all", help="Also the newest, and those with a name as `best`.")] = False,

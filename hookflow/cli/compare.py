@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hookflow.cli import complete, options
+from hookflow.cli import options
 from hookflow.cli.output import brief, columns, echo, echo_json, with_deltas
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import ms, number, signed
@@ -26,7 +26,7 @@ TIMES, LEAST = 12, 1e4
 
 def compare(
     targets: Annotated[
-        list[str], options.argument("A B…", "Pipeline files or runs: ids, names or folders.", complete.files_and_runs)
+        list[str], options.argument("A B…", "Pipeline files or runs: ids, names or folders.", options.files_and_runs)
     ],
     format_: Annotated[
         Literal["text", "json", "html"],

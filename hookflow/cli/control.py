@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hookflow.cli import complete, options
+from hookflow.cli import options
 from hookflow.cli.output import columns, echo, has_terminal
 from hookflow.errors import Problem, UserError, Where
 from hookflow.text import print_error
@@ -30,7 +30,7 @@ ENDING = 60.0
 
 def ctl(
     run: options.RunName,
-    command: Annotated[str | None, options.argument("COMMAND", "The command.", complete.commands)] = None,
+    command: Annotated[str | None, options.argument("COMMAND", "The command.", options.commands)] = None,
     args: Annotated[list[str] | None, options.argument("ARGS", "What it takes.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before rewind and stop.")] = False,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hookflow.cli import complete, options
+from hookflow.cli import options
 from hookflow.cli.output import columns, echo, echo_json, exits_after_traceback, warn_of
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.numbers import counted, number
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _named = "A checkpoint's folder, a run (its newest good one), or RUN:NAME such as cifar:best."
-CheckpointArgument = Annotated[str | None, options.argument("CHECKPOINT", _named, complete.runs)]
+CheckpointArgument = Annotated[str | None, options.argument("CHECKPOINT", _named, options.runs)]
 
 
 def _evaluate(

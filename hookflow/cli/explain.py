@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from hookflow.cli import complete, options
+from hookflow.cli import options
 from hookflow.cli.output import columns, echo, echo_json
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.graph.points import POINTS, Point
@@ -29,7 +29,7 @@ WHAT = "A key, a hook, a point, `points`, `hooks`, or `schema`. Left out: the ta
 
 
 def explain(
-    what: Annotated[str, options.argument("WHAT", WHAT, complete.explained)] = "",
+    what: Annotated[str, options.argument("WHAT", WHAT, options.explained)] = "",
     pipeline: options.PipelineArgument = None,
     no_import: options.NoImport = False,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from hookflow.cli import complete, options
+from hookflow.cli import options
 from hookflow.cli.output import as_json, echo, write_file
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.graph.plan import Edge, Plan
@@ -61,13 +61,13 @@ def graph(
         typer.Option(
             metavar="POINT",
             help="Draw only this point, e.g. after_train_iter. Repeatable.",
-            autocompletion=complete.points,
+            autocompletion=options.points,
         ),
     ] = None,
     hook: Annotated[
         str | None,
         typer.Option(
-            metavar="HOOK", help="Draw only this hook and those that it has edges with.", autocompletion=complete.hooks
+            metavar="HOOK", help="Draw only this hook and those that it has edges with.", autocompletion=options.hooks
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from hookflow.cli import complete, options
+from hookflow.cli import options
 from hookflow.cli.output import columns, echo, exits_after_traceback, has_terminal, warn_of
 from hookflow.cli.resume import Changes, as_recorded, resumed
 from hookflow.errors import Problem, UserError, Where
@@ -104,7 +104,7 @@ def run(
 
 
 def fork(
-    parent: Annotated[str, options.argument("RUN[:CHECKPOINT]", PARENT, complete.runs)],
+    parent: Annotated[str, options.argument("RUN[:CHECKPOINT]", PARENT, options.runs)],
     file: Annotated[Path | None, options.argument("[FILE]", FORK_FILE)] = None,
     set_: options.Overrides = None,
     without: options.Without = None,

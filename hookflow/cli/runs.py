@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hookflow.cli import complete, options
+from hookflow.cli import options
 from hookflow.cli.output import columns, echo, echo_json
 from hookflow.errors import Problem, UserError, Where, first_few
 from hookflow.numbers import counted, number
@@ -28,12 +28,12 @@ FILTER = """A condition: 'accuracy > 0.9 and model.args.width == 64', 'status ==
 
 
 def _key(name: str, sentence: str) -> Any:
-    return typer.Option(name, metavar="KEY", help=sentence, autocompletion=complete.keys_of_runs)
+    return typer.Option(name, metavar="KEY", help=sentence, autocompletion=options.keys_of_runs)
 
 
 def runs(
     shown: Annotated[
-        str | None, typer.Option("--columns", metavar="KEY,…", help=COLUMNS, autocompletion=complete.keys_of_runs)
+        str | None, typer.Option("--columns", metavar="KEY,…", help=COLUMNS, autocompletion=options.keys_of_runs)
     ] = None,
     filter_: Annotated[str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER)] = None,
     sort: Annotated[str | None, _key("--sort", "Sort by a key; -KEY: the largest first.")] = None,
@@ -190,7 +190,7 @@ def tag(
 def rm(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN…", help="Runs: paths, ids, or parts of ids.", autocompletion=complete.runs),
+        typer.Argument(metavar="RUN…", help="Runs: paths, ids, or parts of ids.", autocompletion=options.runs),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name

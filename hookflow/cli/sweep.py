@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hookflow.cli import complete, options
+from hookflow.cli import options
 from hookflow.cli.output import echo, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import counted, plural
@@ -24,7 +24,7 @@ FILE = "A pipeline file with [sweep], or the folder of a sweep that has begun."
 
 
 def sweep(
-    target: Annotated[Path, options.argument("FILE|SWEEP", FILE, complete.files_and_runs)],
+    target: Annotated[Path, options.argument("FILE|SWEEP", FILE, options.files_and_runs)],
     set_: options.Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest sweep of FILE.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Trials side by side.")] = None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hookflow.cli import complete, options
+from hookflow.cli import options
 from hookflow.cli.output import columns, echo
 from hookflow.errors import Problem, UserError, nearest_or_all
 
@@ -25,11 +25,11 @@ INDENT = "    "
 
 
 def why(
-    a: Annotated[str, options.argument("A", "A hook's name.", complete.hooks)],
-    b: Annotated[str, options.argument("B", "Another hook's name.", complete.hooks)],
+    a: Annotated[str, options.argument("A", "A hook's name.", options.hooks)],
+    b: Annotated[str, options.argument("B", "Another hook's name.", options.hooks)],
     pipeline: options.PipelineArgument = None,
     point: Annotated[
-        str | None, typer.Option(metavar="POINT", help="Answer for this point only.", autocompletion=complete.points)
+        str | None, typer.Option(metavar="POINT", help="Answer for this point only.", autocompletion=options.points)
     ] = None,
     set_: options.Overrides = None,
     without: options.Without = None,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import typer
 
-from hookflow.cli.complete import _runs
+from hookflow.cli.options import _runs
 from hookflow.cli.resume import Changes, resumed
 from hookflow.errors import UserError
 from hookflow.events.log import Tail

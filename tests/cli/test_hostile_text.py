@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 import typer
 
-from hookflow.cli import complete
+from hookflow.cli import options
 from hookflow.cli.app import PLACES, app, function_of
 from hookflow.cli.output import STYLE, echo
 from hookflow.events.rundir import RunDir
@@ -240,9 +240,9 @@ def test_what_the_shell_is_offered(world: World, monkeypatch: pytest.MonkeyPatch
     """A word that a terminal cannot show is not offered."""
     ask = type("Asked", (), {"params": {"target": FILE, "pipeline": FILE}, "args": []})()
     monkeypatch.chdir(world.folder)
-    for offered in (complete.hooks, complete.points, complete.runs, complete.keys, complete.files_and_runs):
+    for offered in (options.hooks, options.points, options.runs, options.keys, options.files_and_runs):
         words = offered(ask, "")
-        assert words or offered is complete.files_and_runs
+        assert words or offered is options.files_and_runs
         assert not any(CONTROL.search("".join(word)) for word in words)
 
 
