@@ -32,8 +32,8 @@ from hookflow.runner.random_state import RNGStream, derive_seed, seed_everything
 REPORTS = ("_log", "_media")
 """The attributes of a run by which a hook reports: what it calls there is called in the training's process."""
 
-GRACE = 5.0
-"""Seconds in which a process that has closed its connection has an exit code."""
+GRACE = 30.0
+"""Seconds in which a process that has closed its connection has an exit code: it is nice, and others may be busy."""
 
 ROOM = 1 << 20
 """Bytes that the socket holds, where the system allows that: the sender seldom waits for the receiver."""
