@@ -212,7 +212,7 @@ class Index:
         curve = points if len(points) <= CURVE else [points[k * (len(points) - 1) // (CURVE - 1)] for k in range(CURVE)]
         values = _values(run, seen, metric)
         config = "".join(f"{_begin(key)}{_json(value)}" for key, value in _config(run).items()) + "\n"
-        if values["status"] in ENDED:
+        if values["status"] in ENDED:  # the time of the folder alone, which `_signature` looks at first
             signature = signature.partition(" ")[0]
         if silent:  # in words that stay true until its log grows: only then is it read again
             values["reason"] = f"no progress since {time.strftime('%Y-%m-%d %H:%M', time.localtime(seen.state.moved))}"

@@ -218,7 +218,7 @@ def column(rows: Sequence[Row], key: str, now: float) -> list[str]:
     if None not in values:
         return _texts(values, number)
     of_pipelines = _texts(stated(rows, key), lambda value: min(str(value), number(value), key=len))
-    if not any(values) and {*values} == {None}:
+    if values.count(None) == len(values):
         return of_pipelines
     texts = _texts(values, number)
     return [other if value is None else text for value, text, other in zip(values, texts, of_pipelines, strict=True)]

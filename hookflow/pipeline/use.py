@@ -115,7 +115,7 @@ def stand_in(file: Path, name: str) -> Callable[..., Any] | None:
 
 _TYPES: dict[str, Any] = {"Annotated": Annotated, "Field": Field, "Literal": Literal}
 _TYPES |= {"Optional": Optional, "Union": Union, "Tensor": type("Tensor", (), {})}
-"""What an annotation may name but builtins: a file holds no tensor, so that a class of no objects stands for it."""
+"""The names of annotations besides builtins. A file holds no tensor, so `Tensor` is a class without instances."""
 
 
 def _function(arguments: ast.arguments) -> FunctionType:

@@ -258,7 +258,7 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     limits = [f"run.{key} = {limit}" for key in keys if (limit := getattr(pipeline.run, key)) is not None]
     if limits:
         yield "limited", ", ".join(limits)
-    if absent(pipeline.run.device):
+    if _absent(pipeline.run.device):
         yield "device", f'run.device = "{pipeline.run.device}", and this machine has no such device'
     hooks = [f"{counted(len(plan.hooks), 'hook')} at {counted(len(plan.bound_points), 'point')}"]
     if defaults := [hook.name for hook in plan.hooks if hook.default]:
@@ -271,7 +271,7 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
         yield "order", _order(reasons, plan.shuffle)
 
 
-def absent(device: str) -> bool:
+def _absent(device: str) -> bool:
     """Return whether this machine lacks a device, as far as it is seen without PyTorch."""
     if device.startswith("cuda"):  # of NVIDIA, of a Jetson, of AMD, of Windows' subsystem
         return not any(entry.name.startswith(("nvidia", "nvhost", "kfd", "dxg")) for entry in Path("/dev").iterdir())

@@ -53,7 +53,7 @@ class Job:
     binding: Binding
     it: int
     call: Callable[[], object]
-    network: SharedCopy | None
+    shared: SharedCopy | None
     copied: torch.cuda.Event | None
 
 
@@ -260,8 +260,8 @@ class Worker:
         self._stream.synchronize()  # the memory of the copies goes back to the stream of the training
 
     def _fire(self, job: Job) -> None:
-        if job.network and self.models and self.twin:
-            self.models.copy(job.network.network, self.twin)
+        if job.shared and self.models and self.twin:
+            self.models.copy(job.shared.network, self.twin)
         job.call()
 
 
