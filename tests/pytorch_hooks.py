@@ -5,8 +5,6 @@ The same functions are hooks of a pipeline, and are registered by hand; `NOTES` 
 
 # ruff: noqa: A002  # `input` is what PyTorch's documentation calls it
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 NOTES: list[tuple[Any, ...]] = []
-NETS: list[Net] = []
+NETS: "list[Net]" = []
 """The nets of this process, the latest last."""
 
 

@@ -3,8 +3,6 @@
 Work is launched by functions of PyTorch: of whatever module the pipeline names, there may be two in one process.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +25,7 @@ class Event:
     def query(self) -> bool:
         return time.perf_counter() >= self.at
 
-    def elapsed_time(self, end: Event) -> float:
+    def elapsed_time(self, end: "Event") -> float:
         return (end.at - self.at) * 1e3
 
 

@@ -1,7 +1,5 @@
 """Every kind of bad pipeline here says what its golden file says. HOOKFLOW_GOLDEN=write writes them anew."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Hooks of runs over ranks, which act, die, hang or look at gradients: named by pipelines as "./actors.py:…"."""
 
-from __future__ import annotations
-
 import atexit
 import errno
 import os

@@ -1,7 +1,5 @@
 """A model that computes the same in one process and in several, and data of which each example is known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs of `clouds.toml`, which several ranks train."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

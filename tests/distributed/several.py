@@ -1,7 +1,5 @@
 """Several ranks of one run, each a process of its own, with the environment that a launcher would give it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
@@ -37,7 +35,7 @@ class Ranks:
             for rank in range(world)
         ]
 
-    def __enter__(self) -> Ranks:
+    def __enter__(self) -> "Ranks":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,7 +1,5 @@
 """What happens on one rank happens on all: stops, commands, and runs of which a rank is killed."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What ranks agree on at safe points, by real processes: nobody acts alone, nobody acts twice, nobody hangs."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who is said to have ended a run over several ranks, by what each of them has left behind."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -230,7 +228,7 @@ def test_a_rank_that_heeds_no_signal_is_killed_in_the_end(monkeypatch: pytest.Mo
         def kill(self) -> None:
             sent.append(signal.SIGKILL)
 
-        def children(self) -> list[Stuck]:
+        def children(self) -> "list[Stuck]":
             return [self]
 
     monkeypatch.setattr(agent.psutil, "Process", Stuck)

@@ -1,7 +1,5 @@
 """Hooks over two ranks: what they do, and log, is what they do in one process, and nobody hangs."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`hookflow run --nproc` and torchrun: ranks as real processes that are stopped, killed and started again."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Several ranks train as one would at the same global batch: by real processes, over gloo."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """`make bench` and `make bench-check`: that they measure, and what they make of what they have measured."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the README and the tutorial show works as it stands there, and so do the shipped pipelines."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

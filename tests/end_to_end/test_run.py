@@ -1,7 +1,5 @@
 """The command line as a user meets it: real processes, the shipped pipeline, files that stay."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -4,8 +4,6 @@ That is done where Python calls the system, in this process: opening a file to w
 makes, renames, links or removes something. So every operation of a run can be struck in turn, on any machine.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os
@@ -123,7 +121,7 @@ class _Noted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
-    def __enter__(self) -> _Noted:
+    def __enter__(self) -> "_Noted":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """A clock that is set back, and processes that stand still: nothing of the run is lost, and it is told."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """What hookflow prints to goes away, at any time or before it starts: no run ends for that, and nothing is raised."""
 
-from __future__ import annotations
-
 import shlex
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A disk that is full, slow or hangs, a run directory that is moved: no checkpoint is lost, and it is told."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

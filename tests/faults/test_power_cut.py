@@ -1,7 +1,5 @@
 """A power cut leaves what was flushed to the disk: a checkpoint that stands can be resumed, with its whole log."""
 
-from __future__ import annotations
-
 import os
 import stat
 import threading

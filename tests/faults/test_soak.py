@@ -3,8 +3,6 @@
 It takes two hours, or as many seconds as the variable HOOKFLOW_SOAK of the environment says.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import statistics

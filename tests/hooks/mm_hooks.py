@@ -1,7 +1,5 @@
 """Hooks of MMEngine: what they see of a runner, for both runners to be compared."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """One small training by MMEngine's Runner, and the same by hookflow."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One small training by Lightning's Trainer, and the same by hookflow; callbacks that see both."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from pathlib import Path

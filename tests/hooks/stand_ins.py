@@ -1,7 +1,5 @@
 """A run made of nothing but what a hook asks for, and pipelines with a hook of a source file that a test writes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace

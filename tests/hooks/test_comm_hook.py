@@ -1,7 +1,5 @@
 """The built-in communication hook against PyTorch's own, by DDP of one process; and where there is no DDP."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What must hold for every registered hook; a new one inherits all of it by a row in SAMPLES."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import io

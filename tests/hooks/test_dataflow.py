@@ -1,7 +1,5 @@
 """What sources of hooks tell: numbers that are logged and have conditions, undeclared slots and calls on the run."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Hooks that judge a run: `checkpoint`, `early_stop`, `spike_guard`, `time_limit`, `lr_finder`."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from copy import deepcopy

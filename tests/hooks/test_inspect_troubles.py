@@ -1,7 +1,5 @@
 """Mistakes in a hook's class or function, those of other frameworks, and looks at it that raise: each told in words."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Callbacks of Lightning, unmodified: they see what Lightning's Trainer shows them, in its order, and do their work."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

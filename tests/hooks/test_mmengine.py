@@ -1,7 +1,5 @@
 """Hooks of MMEngine, unmodified: they see what MMEngine's Runner shows them, in its order, and do their work."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import pairwise

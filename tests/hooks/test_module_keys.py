@@ -1,7 +1,5 @@
 """The keys of hooks inside the network: what they come to in the plan, and each mistake in them with its place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Hooks on batches, on what a task returns and on what a run leaves: `mixup`, `metrics`, `predict`, `tta`, `export`."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import sys

@@ -1,7 +1,5 @@
 """Hooks of Pointrix, unmodified: methods of a `trainner`, with what it shows them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Hooks that record: what they log is what the quantity is by hand, or by an oracle of the field."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import subprocess

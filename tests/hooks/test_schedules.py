@@ -1,7 +1,5 @@
 """Schedules of the learning rate, of momentum and weight decay, and of gradient accumulation."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from types import SimpleNamespace

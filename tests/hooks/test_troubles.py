@@ -1,7 +1,5 @@
 """Orders of built-in hooks: right whatever the file's order, and everything that they touch is declared."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Hooks on weights: `ema`, `swa`, `precise_bn`, `freeze`, `activation_checkpoint`, `prune` and `sam`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, Literal

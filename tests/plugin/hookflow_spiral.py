@@ -1,7 +1,5 @@
 """Which of two spirals a point lies on: a hook, a model, data and a task, offered by entry points."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

@@ -1,7 +1,5 @@
 """A package that offers one thing of each kind, installed by pip as a user's would be."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

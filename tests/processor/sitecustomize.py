@@ -8,8 +8,6 @@ answer reaches command lines and ranks, too, and hookflow needs no option for it
 answers.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

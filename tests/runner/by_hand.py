@@ -1,7 +1,5 @@
 """Runs whose hooks PyTorch calls, beside the same runs with those hooks registered by hand, in plain PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any

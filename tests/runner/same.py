@@ -1,7 +1,5 @@
 """Whether two runs came to the same end: to the bit."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How many examples a batch has, and how many batches a run takes."""
 
-from __future__ import annotations
-
 from collections import UserDict, namedtuple
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Costs of hooks: budgets, a warning when one is exceeded, and the time on an accelerator."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -8,8 +8,6 @@ same answer all through the run belongs before the loop; one that is rarely aske
 Raise a bound only with a figure of `make bench` that says what it buys.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections import Counter

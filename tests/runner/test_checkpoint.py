@@ -1,7 +1,5 @@
 """Checkpoints on disk: whole or absent; each damage is named, passed over, and runs no code."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

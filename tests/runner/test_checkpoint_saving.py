@@ -1,7 +1,5 @@
 """Saving beside the training, with a disk that is slow or broken, in another folder, and as copies at a URL."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

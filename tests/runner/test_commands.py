@@ -1,7 +1,5 @@
 """Commands and signals: accepted or refused with a reason, obeyed at a boundary while training, and never twice."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Compiled networks: the same training, hooks inside the network that still fire, and those that come late."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What runs only on CUDA. Skipped where there is none."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import traceback

@@ -1,7 +1,5 @@
 """The dispatch core, readable and generated: what it calls, in which order, with what; firings inside firings."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter

@@ -1,7 +1,5 @@
 """What is decided for several ranks, before there are any."""
 
-from __future__ import annotations
-
 import pickle
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Losses and gradients that are not finite; and the sanity check before a training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

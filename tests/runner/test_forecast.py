@@ -1,7 +1,5 @@
 """What `hookflow check` foretells is what a run does: every trigger at every point, in both loops."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

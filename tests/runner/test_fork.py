@@ -1,7 +1,5 @@
 """A fork begins with its parent's whole state, and may differ from it; what it leaves out is named."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from collections.abc import Callable

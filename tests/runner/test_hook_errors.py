@@ -1,7 +1,5 @@
 """A hook that raises, anywhere, and what `on_error` makes of it; functions, partials and callable objects as hooks."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import product

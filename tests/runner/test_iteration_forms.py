@@ -1,7 +1,5 @@
 """The forms of an iteration do the same, a group of batches is one big batch, and every point fires in its order."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Datasets that are none of ours, loaded here: the same bits, whatever the workers and wherever it begins."""
 
-from __future__ import annotations
-
 import multiprocessing
 import random
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Whole runs, over datasets that are none of ours, too: killed at any moment and resumed to the same bits."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

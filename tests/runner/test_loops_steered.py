@@ -1,7 +1,5 @@
 """The control flow of a training: where hooks change it, when it validates on which sets, and the modes of modules."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -164,7 +162,7 @@ def test_time_counts_from_the_latest_validation(trained: Trained, monkeypatch: p
 class Clock:
     """A timer that is over when `Hours` says so."""
 
-    started: ClassVar[list[Clock]] = []
+    started: ClassVar["list[Clock]"] = []
 
     def __init__(self, seconds: float, call: Callable[[], None]) -> None:
         self.seconds, self.call = seconds, call

@@ -1,7 +1,5 @@
 """Mistakes that are found while the run is being built, and those against the contract of tasks."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

@@ -1,7 +1,5 @@
 """Hooks inside the network: where they fire, in which order, and against PyTorch call by call."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from collections.abc import Callable

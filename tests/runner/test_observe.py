@@ -1,7 +1,5 @@
 """What an observed run sees of hooks, and what it looks with: watched mappings and fingerprints."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

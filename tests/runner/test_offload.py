@@ -1,7 +1,5 @@
 """Offloaded hooks: the training is the same to the bit, they see what they would have seen, and nothing is lost."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

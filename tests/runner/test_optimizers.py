@@ -1,7 +1,5 @@
 """Several models and optimizers, or several optimizers on one model, and their groups of parameters."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable

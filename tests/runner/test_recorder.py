@@ -1,7 +1,5 @@
 """The recorder and what is logged: numbers, media, hooks at `on_log`; a disk that fails harms no training."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -1,7 +1,5 @@
 """A run that was killed and resumed ends like the run that was left alone. And resumes that are changed, or refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Whole runs: what a hook may do to one, and metrics over the batches of the training."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the environment gives to a pipeline is nowhere recorded or shown: the reference stands in its place."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings for the whole process, put back after a run; precision, types of weights, and a memory that is full."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Iterables of examples or of batches: resumed anywhere, they give what they would have given."""
 
-from __future__ import annotations
-
 import sys
 from collections import UserDict, namedtuple
 from collections.abc import Iterator
@@ -32,7 +30,7 @@ class Walk:
         self.examples = examples
         self.given = 0
 
-    def __iter__(self) -> Walk:
+    def __iter__(self) -> "Walk":
         return self
 
     def __next__(self) -> Any:

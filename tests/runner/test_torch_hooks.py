@@ -1,7 +1,5 @@
 """Hooks on parameters, in all modules, in a step and around states: as the same ones by hand, in plain PyTorch."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

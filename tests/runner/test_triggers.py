@@ -1,7 +1,5 @@
 """Triggers: when a binding fires over whole runs, by a table, over random ones, and in real ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar

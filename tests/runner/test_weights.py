@@ -1,7 +1,5 @@
 """Weights alone: out of a checkpoint into PyTorch, out of a file into a run; what is saved in part."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

@@ -1,7 +1,5 @@
 """The built-in writers: what they have written is read back, by the tools that it is for."""
 
-from __future__ import annotations
-
 import csv
 import json
 import signal

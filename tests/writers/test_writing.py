@@ -1,7 +1,5 @@
 """Writers of a run: what they are given and by whom, also after a kill; nothing a writer does reaches the training."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """The image of Gaussians and the small GPT: what they compute, what they train on, and runs that are resumed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
