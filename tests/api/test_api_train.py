@@ -166,9 +166,7 @@ def test_ctrl_c_reaches_a_process_of_its_own(tmp_path: Path) -> None:
     assert hookflow.load_run("latest", tmp_path).checkpoint().iter > 2
 
 
-def test_what_cannot_be_trained_so_is_told_before_anything_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_trained_is_told_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(hookflow.UserError, match=r'there is no ui "plan"\n.*did you mean "plain"\?'):
         hookflow.train(toy(), "plan", runs=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(hookflow.UserError, match=r'there is no ui "\{.*\n.*auto, plain, json, none'):

@@ -14,9 +14,7 @@ PIPELINES = sorted(path.name for path in HERE.glob("*.toml"))
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_a_broken_pipeline_says_what_is_wrong(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_says_what_is_wrong(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(HERE)
     monkeypatch.setattr(sys, "argv", ["hookflow", "check", name])
     with pytest.raises(SystemExit) as ended:

@@ -132,9 +132,7 @@ def test_a_run_is_stopped_with_a_checkpoint(new_run: NewRun, begin: Start, monke
     assert f"the run {run_dir.id} is not running" in refused("stop", "toy")
 
 
-def test_a_run_that_hangs_is_told_of_and_ended_at_once(
-    new_run: NewRun, begin: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_hangs_is_named_and_ended(new_run: NewRun, begin: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hookflow.cli.control.PATIENCE", 0.1)
     monkeypatch.setattr(commands, "STEPS", [(number, max(seconds, LIMIT)) for number, seconds in commands.STEPS[1:]])
     run_dir = new_run('hooks.hangs={use="tests.distributed.actors:Hangs"}')

@@ -259,9 +259,7 @@ def test_the_debugger_stops_before_the_iteration(folder: Path) -> None:
     terminal.wait_for("to the bit")
 
 
-def test_python_gets_the_differences_and_the_numbers_of_what_watched(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python_gets_the_differences_and_what_was_watched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trained(FROZEN, 'hooks.clock={use="./probe.py:clock", points=["after_train_iter"]}')
     monkeypatch.setattr(  # a process that has imported torch, as for a shell
         recorded, "subprocess", SimpleNamespace(run=lambda words, **how: hookflow(*words[3:], cwd=folder))

@@ -61,9 +61,7 @@ def refusal(*overrides: str, **options: bool) -> str:
     return str(raised.value)
 
 
-def test_an_unchanged_file_has_nothing_left_to_do_and_makes_no_noise(
-    run: RunDir, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unchanged_file_has_nothing_left_to_do(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     before = written(run)
     with pytest.raises(typer.Exit) as left:
         resumed("toy.toml", Changes())
@@ -120,9 +118,7 @@ def test_a_test_that_is_new_is_something_to_do(run: RunDir, train_here: Train) -
     assert records(run, "metrics")[-1]["split"] == "test"
 
 
-def test_more_epochs_in_the_file_continue_it(
-    run: RunDir, train_here: Train, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_epochs_continue_it(run: RunDir, train_here: Train, capsys: pytest.CaptureFixture[str]) -> None:
     edit("max_epochs = 2", "max_epochs = 4")
     edit("every = 2,", "every = 7,")
     assert resumed("toy.toml", Changes()).id == run.id
@@ -177,9 +173,7 @@ def test_a_change_of_a_hook_must_be_allowed_and_then_takes_effect(run: RunDir, t
         assert any(hook.name == "clip" for hook in recording.plan.hooks) is there, "each attempt is shown by its plan"
 
 
-def test_what_it_was_given_at_its_start_stays_unless_it_is_said_anew(
-    train_here: Train, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_it_was_started_with_stays_unless_given(train_here: Train, capsys: pytest.CaptureFixture[str]) -> None:
     run = new("toy.toml", Changes(overrides=("run.seed=5", "run.max_epochs=1"), without=("early_stop",)))
     assert train_here(run) == 0
     resumed("toy.toml", Changes(overrides=("run.max_iters=8",)))

@@ -70,9 +70,7 @@ def test_a_run_that_was_refused_at_the_start_is_listed_only_where_it_is_wanted(s
     assert ids(listed) == ["0009"], listed
 
 
-def test_keys_in_which_the_runs_differ_give_way_on_a_narrow_terminal(
-    several: list[RunDir], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_that_differ_give_way_on_a_narrow_terminal(several: list[RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Index(several[0].path.parents[1]).refresh()
     for width, shown in ((200, True), (40, False)):
         with monkeypatch.context() as context:

@@ -130,7 +130,7 @@ BREAKS = 'hooks.breaks={use="./actors.py:Breaks", on_error="disable", points=["%
         (BREAKS % ("around_train_iter", 'writes=["control"]'),),
     ],
 )
-def test_a_hook_that_is_switched_off_on_one_rank_keeps_no_other_waiting(
+def test_a_hook_switched_off_on_one_rank_keeps_none_waiting(
     ranks_trained: NewClouds, overrides: tuple[str, ...]
 ) -> None:
     run_dir = ranks_trained(f"distributed.timeout={LIMIT}", "run.max_epochs=1", *overrides)
@@ -209,9 +209,7 @@ def answered(run_dir: RunDir, rank: int) -> list[tuple[int, str, bool]]:
     return [(ack["it"], " ".join([ack["cmd"], *ack["args"]]), ack["ok"]) for ack in acks]
 
 
-def test_all_ranks_execute_a_command_at_its_iteration_and_a_resume_follows(
-    new_clouds: NewClouds, tmp_path: Path
-) -> None:
+def test_all_ranks_execute_a_command_and_a_resume_follows(new_clouds: NewClouds, tmp_path: Path) -> None:
     args = f'rank=1, at=8, number={int(signal.SIGTERM)}, mark="%s"'
     strikes = f'hooks.strikes={{use="./actors.py:strikes", points=["after_backward"], args={{{args}}}}}'
     (tmp_path / "was").touch()

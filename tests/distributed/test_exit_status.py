@@ -94,9 +94,7 @@ TOLD: dict[str, object] = {"k": "message", "level": "error", "source": "hookflow
         ([RAISED | {"t": 1.0}], "rank 1 ended with exit code 1 without a reason"),
     ],
 )
-def test_a_rank_without_an_end_has_told_of_its_failure(
-    run_dir: RunDir, left: list[dict[str, object]], reason: str
-) -> None:
+def test_a_rank_without_an_end_tells_of_a_failure(run_dir: RunDir, left: list[dict[str, object]], reason: str) -> None:
     puts(run_dir, 1, *left)
     assert exit_status(run_dir, 5.0, {1: 1}).reason == reason
     if reason.endswith("as told"):
@@ -182,9 +180,7 @@ def test_who_waits_too_long_says_where_and_where_the_others_are(run_dir: RunDir)
         (["--max-restarts=1", "--in-process"], "cannot be given here: --in-process is for a single process"),
     ],
 )
-def test_options_that_do_not_go_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], expected: str
-) -> None:
+def test_options_at_odds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], expected: str) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     done = hookflow_here("run", "some.toml", *options, cwd=tmp_path)
     assert done.returncode == 2

@@ -45,9 +45,7 @@ BUILT_IN = [
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "split"])
-def test_built_in_hooks_record_what_they_do_in_one_process(
-    train_both: TrainBoth, split_layers: list[str], strategy: str
-) -> None:
+def test_built_in_hooks_record_as_in_one_process(train_both: TrainBoth, split_layers: list[str], strategy: str) -> None:
     """With split layers, in two groups of two ranks."""
     split = strategy == "split"
     distributed = split_layers if split else [f'distributed.strategy="{strategy}"']

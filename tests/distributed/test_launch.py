@@ -164,9 +164,7 @@ def test_a_mistake_is_told_by_one_rank(tmp_path: Path, monkeypatch: pytest.Monke
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_machine_that_does_not_see_the_run_directory_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_the_run_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_dir = RunDir.create(tmp_path, "clouds")
     run_dir.sign(id=run_dir.id)
     talk = HashStore()

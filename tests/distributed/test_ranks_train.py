@@ -183,9 +183,7 @@ def test_shards_are_resumed_to_the_bit_and_read_without_ranks(new_clouds: NewClo
     assert damage(folder) == "__1_0.distcp is not what was written"
 
 
-def test_a_rank_that_fails_while_it_writes_its_shards(
-    new_clouds: NewClouds, ranks_trained: NewClouds, tmp_path: Path
-) -> None:
+def test_a_rank_fails_while_it_writes_shards(new_clouds: NewClouds, ranks_trained: NewClouds, tmp_path: Path) -> None:
     """No half of a checkpoint is left, and the run is resumed from the one before."""
     often = 'hooks.checkpoint.points=[{at="after_train_iter", every=2}]'
     args = 'args={at=4, number=%d, mark="%s"}'
@@ -379,9 +377,7 @@ def new_detection(new_run: NewRun) -> NewRun:
         pytest.param([BY_HAND % ("train", "Silent"), BY_HAND % ("val", "Silent"), COUNTS], id="a task"),
     ],
 )
-def test_lists_weigh_by_their_examples(
-    new_detection: NewRun, train_here: Callable[..., int], overrides: list[str]
-) -> None:
+def test_lists_weigh_by_examples(new_detection: NewRun, train_here: Callable[..., int], overrides: list[str]) -> None:
     """The last batch of three examples is not shared evenly."""
     alone, together = new_detection(*overrides), new_detection(*overrides)
     assert train_here(alone) == 0

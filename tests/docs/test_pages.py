@@ -68,9 +68,7 @@ COMMAND = re.compile(r"^    hookflow (.*)\n()|^    \$ hookflow (.*)\n((?:    .*\
 TERMINAL = ("watch --replay", "--version")
 
 
-def test_every_step_for_beginners_works_and_prints_what_the_page_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_step_for_beginners_prints_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From top to bottom in an empty folder."""
     monkeypatch.setenv("COLUMNS", "100")
     text, commands = page("getting-started.md"), 0
@@ -434,9 +432,7 @@ def test_adapters_alone_are_saved_resumed_loaded_and_exported(
 
 
 @pytest.mark.parametrize("model", [pytest.param("timm:create_model", marks=pytest.mark.long), "tests.toy:Staged"])
-def test_layers_are_fine_tuned_one_after_another(
-    model: str, tmp_path: Path, new_run: NewRun, train_here: Train
-) -> None:
+def test_layers_are_fine_tuned_one_by_one(model: str, tmp_path: Path, new_run: NewRun, train_here: Train) -> None:
     pytest.importorskip(model.partition(":")[0], reason="needs timm and torchvision")
     written("fine-tuning.md", tmp_path)
     keep = 'hooks.checkpoint={use="checkpoint", args={keep="all"}}'

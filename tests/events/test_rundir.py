@@ -61,9 +61,7 @@ def test_a_run_whose_launcher_was_killed_lives_as_long_as_a_rank_holds_it(tmp_pa
     assert run.life() == "gone"
 
 
-def test_runs_that_begin_in_one_second_have_directories_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_one_second_have_directories_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = iter(["c5f6", "c5f6", "c5f6", "0a1b"])
     monkeypatch.setattr("hookflow.events.rundir.os.urandom", lambda length: bytes.fromhex(next(drawn)))
     monkeypatch.setattr("hookflow.events.rundir.time.strftime", lambda form: "20261122-212129")
@@ -142,9 +140,7 @@ def test_the_second_signal_ends_a_run_that_listens(process: Start, monkeypatch: 
     assert texts == [*[f"SIGTERM sent to process {started.pid}"] * 2, "the process has ended"]
 
 
-def test_one_that_does_not_listen_is_killed_with_those_it_has_started(
-    process: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deaf_one_is_killed_with_those_it_has_started(process: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = {signal.SIGTERM: 0.1, signal.SIGKILL: LIMIT}
     monkeypatch.setattr(commands, "STEPS", [(number, waits[number]) for number, _ in commands.STEPS])
     run, started, out = process(DEAF)

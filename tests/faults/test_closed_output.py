@@ -57,9 +57,7 @@ def test_a_run_whose_streams_are_closed_from_the_start(tmp_path: Path, way: str)
     ("options", "full"),
     [("--in-process", ["stderr"]), ("--ui=plain", ["stdout"]), ("--ui=none", ["stdout", "stderr"])],
 )
-def test_what_went_wrong_is_recorded_where_nothing_can_be_printed(
-    tmp_path: Path, options: str, full: list[str]
-) -> None:
+def test_what_went_wrong_is_recorded_where_none_can_print(tmp_path: Path, options: str, full: list[str]) -> None:
     closes = '--set=hooks.closes={use="./disturbers.py:ClosesOutput"}'
     with Path("/dev/full").open("w") as nowhere, (tmp_path / "printed").open("w") as printed:
         streams = {name: nowhere if name in full else printed for name in ("stdout", "stderr")}

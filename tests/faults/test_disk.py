@@ -85,9 +85,7 @@ def test_a_disk_that_is_full_from_a_write_on(
 
 
 @pytest.mark.long
-def test_a_disk_that_is_full_from_each_write_in_turn_on(
-    new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_disk_full_from_each_write_on(new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]) -> None:
     alone = new_run(SHORT)
     with pytest.MonkeyPatch.context() as patch:
         disk = Disk(alone.path, patch)
@@ -101,9 +99,7 @@ def test_a_disk_that_is_full_from_each_write_in_turn_on(
     print(f"full at {struck} writes of {len(disk.operations)}")
 
 
-def test_a_disk_that_takes_not_even_the_end_is_told_by_who_started_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_takes_no_end_is_told_by_who_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make(tmp_path, upto=30)
     usage, lost = shutil.disk_usage(tmp_path), " lost       exited with code 1 and no end record"
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
@@ -211,7 +207,7 @@ def read_only(operation: str) -> None:
 
 
 @pytest.mark.usefixtures("written_at_once")
-def test_a_run_directory_that_is_moved_is_resumed_where_it_is_now(
+def test_a_moved_run_directory_is_resumed_there(
     trained: Trained, new_run: NewRun, train_here: Train, tmp_path: Path
 ) -> None:
     alone, run = trained(), new_run(RELOCATES % (tmp_path / "moved"))
@@ -225,9 +221,7 @@ def test_a_run_directory_that_is_moved_is_resumed_where_it_is_now(
 
 
 @pytest.mark.usefixtures("written_at_once")
-def test_a_run_directory_that_is_deleted_is_told_by_who_started_the_run(
-    trained: Trained, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_deleted_run_directory_is_told_by_who_started_it(trained: Trained, capfd: pytest.CaptureFixture[str]) -> None:
     run = trained(RELOCATES % "", code=1)
     assert "the run directory is gone: it was moved or deleted" in capfd.readouterr().err
     assert not run.path.exists()
@@ -288,9 +282,7 @@ def test_a_run_directory_that_is_made_read_only(
     resumed_with_room(run, alone, train_here)
 
 
-def test_it_cannot_be_written_when_the_run_starts(
-    new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_it_cannot_be_written_at_first(new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]) -> None:
     run = new_run()
     with pytest.MonkeyPatch.context() as patch:
         Disk(run.path, patch, 1, read_only)

@@ -174,9 +174,7 @@ class TestHooksThatShareNoPoint:
             ("before_train on_exception", "after_train", "", ""),
         ],
     )
-    def test_the_loop_comes_to_one_of_them_first(
-        self, points_of_a: str, points_of_b: str, first: str, round_: str
-    ) -> None:
+    def test_the_loop_comes_to_one_first(self, points_of_a: str, points_of_b: str, first: str, round_: str) -> None:
         compiled = plan(at("a", *points_of_a.split()), at("b", *points_of_b.split()))
         for names in ("ab", "ba"):
             result = apart(compiled, *names, False)
@@ -325,9 +323,7 @@ def test_an_around_is_left_at_the_after_of_its_before() -> None:
         ("3", None, False, False),
     ],
 )
-def test_a_window_is_empty_where_it_ends_before_it_begins(
-    since: str | None, until: str | None, before_one: bool, after_one: bool
-) -> None:
+def test_an_inverted_window_is_empty(since: str | None, until: str | None, before_one: bool, after_one: bool) -> None:
     trigger = Trigger(since=since, until=until)
     assert window_is_empty(trigger, POINTS["before_train_iter"]) is before_one
     assert window_is_empty(trigger, POINTS["after_train_iter"]) is after_one
@@ -347,9 +343,7 @@ def test_a_window_is_empty_where_it_ends_before_it_begins(
         ("90s", "after_train_iter", Totals(iters=50), Measure("s", 90, 1)),
     ],
 )
-def test_an_amount_is_measured_in_what_its_point_counts(
-    written: str, point: str, totals: Totals, measured: Measure
-) -> None:
+def test_an_amount_counts_what_its_point_does(written: str, point: str, totals: Totals, measured: Measure) -> None:
     assert measure(parsed(written), POINTS[point], totals) == measured
 
 

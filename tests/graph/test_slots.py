@@ -304,9 +304,7 @@ def test_a_request_to_save_needs_no_order_outside_of_the_iteration(point: str, n
         ((["metrics.loss"], []), (["metrics.top1"], []), (("metrics.loss",), ())),
     ],
 )
-def test_a_declaration_that_no_firing_bears_out_was_never_seen(
-    declared: Touched, touched: Touched, said: Touched
-) -> None:
+def test_a_declaration_of_which_no_firing_was_seen(declared: Touched, touched: Touched, said: Touched) -> None:
     compiled = plan(touching(POINT, "a", *declared))
     result = {"a": Slots(*map(tuple, said))} if any(said) else {}
     assert never_seen(seen(compiled, a=touched)) == result
@@ -331,9 +329,7 @@ def test_a_plan_with_what_was_seen_keeps_its_order_and_what_is_declared() -> Non
         ([touching(POINT, "x"), touching(POINT, "a", ["lr"]), touching(POINT, "b", [], ["lr"])], ["a", "b", "x"], []),
     ],
 )
-def test_pairs_that_the_declarations_turn(
-    nodes: list[Node], declared: list[str], said: list[tuple[str, str, tuple[str, ...]]]
-) -> None:
+def test_pairs_they_turn(nodes: list[Node], declared: list[str], said: list[tuple[str, str, tuple[str, ...]]]) -> None:
     """The first plan is ordered as the file has it: what was seen makes no edges."""
     now = plan(*(touching(POINT, item.hook.name) for item in nodes))
     touched = {item.hook.name: (item.bound[0].reads, item.bound[0].writes) for item in nodes}

@@ -104,9 +104,7 @@ def test_a_shuffle_turns_nothing_but_what_nothing_orders(nodes: list[Node], seed
 
 @settings(max_examples=30)
 @given(pipelines(), st.integers(0, 9))
-def test_the_way_to_a_shuffled_order_turns_each_pair_once_and_is_allowed_all_along(
-    nodes: list[Node], seed: int
-) -> None:
+def test_the_way_to_a_shuffled_order_turns_each_pair_once_and_is_allowed(nodes: list[Node], seed: int) -> None:
     declared, shuffled = plan(*nodes), plan(*nodes, shuffle=seed)
     swaps = swaps_between(declared, shuffled)
     assert len({*swaps}) == len(swaps)

@@ -49,7 +49,7 @@ def flows(plan: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
         ('run.task.log("n", 1)', "n == 3", False),
     ],
 )
-def test_who_certainly_logs_a_number_fires_before_who_has_a_condition_on_it(
+def test_who_certainly_logs_a_number_precedes_a_condition_on_it(
     tmp_path: Path, logs: str, when: str, certain: bool
 ) -> None:
     plan = compiled(tmp_path, logs, when)
@@ -110,9 +110,7 @@ def test_a_metric_is_read_after_the_hook_that_makes_it(tmp_path: Path) -> None:
         ('run.log("los", 1)', "los > 3", ""),
     ],
 )
-def test_a_name_that_is_nearly_one_that_a_hook_logs_is_warned_of(
-    tmp_path: Path, logs: str, when: str, meant: str
-) -> None:
+def test_a_name_that_is_nearly_a_logged_one_is_warned_of(tmp_path: Path, logs: str, when: str, meant: str) -> None:
     hints = [problem.hint for problem in compiled(tmp_path, logs, when).warnings]
     assert hints == ([f'did you mean "{meant}"?'] if meant else [])
 
@@ -144,9 +142,7 @@ def test_a_saver_beside_an_average(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "table", ['reads = ["model"]', 'after = ["ema"]', 'before = ["ema"]', 'phase = "last"', 'ambiguous_with = ["ema"]']
 )
-def test_it_is_mended_by_a_declaration_an_edge_a_phase_or_a_word_that_either_may_be_first(
-    tmp_path: Path, table: str
-) -> None:
+def test_it_is_mended_by_a_declaration_an_edge_a_phase_or_a_word_of_either(tmp_path: Path, table: str) -> None:
     assert not warned(tmp_path, SAVER, "after_val", EMA, table)
 
 
@@ -335,9 +331,7 @@ def test_where_it_is_not_certain_nothing_is_reported(tmp_path: Path, lines: tupl
         (f"from pathlib import Path\nPath(__file__).unlink()\nclass It:\n    def after_val(self, run): {STOP}\n", ""),
     ],
 )
-def test_of_another_run_or_a_source_that_cannot_be_read_nothing_is_reported(
-    tmp_path: Path, code: str, table: str
-) -> None:
+def test_of_another_run_or_an_unreadable_source_nothing_is_reported(tmp_path: Path, code: str, table: str) -> None:
     assert warnings(tmp_path, code, table) == []
 
 

@@ -170,9 +170,7 @@ def test_the_points_and_edges_of_a_hook_that_is_not_found_are_looked_at(tmp_path
         ("", 'hook "it" is a plain function, which does not say where it belongs'),
     ],
 )
-def test_where_a_point_is_wrong_what_it_would_give_a_function_is_not_missed(
-    tmp_path: Path, points: str, wrong: str
-) -> None:
+def test_where_a_point_is_wrong_its_arguments_are_not_missed(tmp_path: Path, points: str, wrong: str) -> None:
     said = faults(tmp_path, "def It(run, module): pass\n", points)
     assert [line.partition(": ")[2] for line in said] == [wrong]
 

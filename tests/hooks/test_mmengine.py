@@ -66,9 +66,7 @@ def mm(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("length", LENGTHS)
-def test_a_hook_sees_the_same_calls_arguments_counters_and_modes(
-    trained: Trained, mm: Any, tmp_path: Path, length: str
-) -> None:
+def test_a_hook_sees_the_same_calls_counters_and_modes(trained: Trained, mm: Any, tmp_path: Path, length: str) -> None:
     from tests.hooks.mm_hooks import SEEN, Recorder
     from tests.hooks.mm_training import train_theirs
 
@@ -116,9 +114,7 @@ ALL = [
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_hooks_of_mmengine_s_own_do_their_work_and_resume_to_the_bit(
-    resumes_alike: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mmengines_own_hooks_work_and_resume_to_the_bit(resumes_alike: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from mmengine.hooks import RuntimeInfoHook
 
     monkeypatch.setattr("tests.runner.same.MEASURED", {"samples_per_s"})
@@ -135,9 +131,7 @@ def test_hooks_of_mmengine_s_own_do_their_work_and_resume_to_the_bit(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_checkpoint_has_the_information_of_the_message_hub_and_names_what_it_cannot_have(
-    trained: Trained, train_here: Any
-) -> None:
+def test_a_checkpoint_has_what_the_message_hub_has_and_names_what_it_cannot(trained: Trained, train_here: Any) -> None:
     ends = 'hooks.ends={use="tests.hooks.mm_hooks:Ends", args={at=5}}'
     run_dir = trained('hooks.informs={use="tests.hooks.mm_hooks:Informs"}', ends, code=143)
     assert train_here(run_dir, resume=True) == 0, reason(run_dir)
@@ -160,9 +154,7 @@ SWITCHES = (
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_a_hook_does_to_the_dataset_and_the_modules_is_there_after_a_resume(
-    resumes_alike: Any, workers: int
-) -> None:
+def test_what_a_hook_does_to_the_dataset_and_modules_is_there_after_a_resume(resumes_alike: Any, workers: int) -> None:
     cut = resumes_alike(SWITCHES[0], SWITCHES[1] % workers, point="after_train_iter", at=13)
     assert [*logged(cut, "moved").values()] == [0.0] * 5 + [1.0] * 10
     assert [*logged(cut, "negated").values()] == [0.0] * 5 + [1.0] * 5 + [0.0] * 5
@@ -170,9 +162,7 @@ def test_what_a_hook_does_to_the_dataset_and_the_modules_is_there_after_a_resume
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("length", "workers"), [("max_epochs=3", 0), ("max_epochs=3", 2), ("max_iters=15", 0)])
-def test_a_walk_over_the_training_data_leaves_the_training_as_it_is(
-    trained: Trained, length: str, workers: int
-) -> None:
+def test_a_walk_over_the_training_data_changes_no_training(trained: Trained, length: str, workers: int) -> None:
     table = f"data.train={{use='tests.hooks.mm_hooks:Pairs', loader={{batch_size=8, workers={workers}}}}}"
     swap = ("max_epochs = 3", length.replace("=", " = "))
     plain, walked = (

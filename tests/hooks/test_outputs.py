@@ -169,9 +169,7 @@ class TestMetrics:
         (ParamSchedule, {}, "momentum", [[], [["30s", 0.9]], [[0, -0.1]], [["soon", 1.0]], [[0]], 0.9]),
     ],
 )
-def test_an_invalid_argument_is_refused_before_the_run(
-    make: Any, others: dict[str, Any], name: str, values: list[Any]
-) -> None:
+def test_an_invalid_argument_is_refused_before(make: Any, others: dict[str, Any], name: str, values: list[Any]) -> None:
     for value in values:
         (problem,) = wrong_arguments(make, {**others, name: value}, "hook", lambda _: Where(""))
         assert f'"{name}"' in problem.message, value

@@ -278,9 +278,7 @@ class TestActivationStats:
         assert 0 < run.last["activation/1/zeros"] < 1
 
 
-def test_a_run_records_what_they_log(
-    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_they_are_recorded(new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = commit_in(tmp_path)
     run_dir = new_run(
         "run.max_epochs=2",

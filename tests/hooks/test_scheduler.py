@@ -208,9 +208,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Optimizer], LRScheduler], int]]
 
 @pytest.mark.parametrize("make", [sgd, adamw])
 @pytest.mark.parametrize("name", CASES)
-def test_the_rates_are_those_of_the_loop_by_hand_also_from_a_checkpoint_on(
-    make: Callable[[], Optimizer], name: str
-) -> None:
+def test_the_rates_are_those_by_hand_also_from_a_checkpoint_on(make: Callable[[], Optimizer], name: str) -> None:
     args, made, until = CASES[name]
     expected = by_hand(make(), made, args.get("per", "iter"), until)
     assert len({rate for (rate, *_) in expected}) > 2

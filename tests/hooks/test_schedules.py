@@ -115,7 +115,7 @@ class TestParamSchedule:
         with pytest.raises(UserError, match="positions must increase: 1ep is iteration 10, the one before it 10"):
             settings(hook, torch.optim.SGD(Net().parameters(), 0.1), "momentum")
 
-    def test_it_may_be_added_when_a_run_is_resumed_which_ends_with_the_last_value(
+    def test_it_may_be_added_to_a_resumed_run_which_ends_with_the_last_value(
         self, trained: Trained, train_here: Train
     ) -> None:
         run_dir = trained("run.max_epochs=1", "optimizer.args={lr=0.1, momentum=0.9, weight_decay=0.01}")
@@ -201,8 +201,6 @@ class TestAccumulationSchedule:
             (("task.use=./own_tasks.py:accumulates",), "run.accumulate is for hooks"),
         ],
     )
-    def test_mistakes_are_reported_before_the_first_iteration(
-        self, trained: Trained, overrides: tuple[str, ...], message: str
-    ) -> None:
+    def test_mistakes_are_reported_at_first(self, trained: Trained, overrides: tuple[str, ...], message: str) -> None:
         end = records(trained(*overrides, code=2), "end")[-1]
         assert (end["it"], message in str(end["reason"])) == (0, True)

@@ -168,9 +168,7 @@ def test_what_built_in_hooks_touch_is_declared_and_orders_them(hooks: Sequence[s
 
 
 @pytest.mark.parametrize("hooks", OTHERS, ids=[first for first, *_ in OTHERS])
-def test_so_it_is_of_those_that_stand_alone(
-    hooks: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_so_it_is_of_those_alone(hooks: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(temporary_run, "ITERS", 5)
     assert_declared(*observed(hooks, tmp_path))
 

@@ -417,9 +417,7 @@ def test_where_no_batch_can_be_computed_twice_is_a_mistake(trained: Trained, ove
         ('run.precision="fp16"', 'run.precision = "fp16" scales the loss'),
     ],
 )
-def test_a_key_of_the_run_that_sharpness_aware_steps_refuse_is_found_by_check(
-    new_run: NewRun, override: str, why: str
-) -> None:
+def test_a_key_that_sharpness_aware_steps_refuse_is_found_by_check(new_run: NewRun, override: str, why: str) -> None:
     with pytest.raises(UserError, match=f'hook "sam" computes the gradients of a batch twice, and {why}'):
         new_run(SAM, override)
 

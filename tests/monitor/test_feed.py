@@ -36,7 +36,7 @@ def drawn(state: RunState, recording: Recording) -> list[str]:
     return [strip.text for strip in screen(scene, 160, 50)]
 
 
-def test_the_newest_of_a_log_is_read_without_what_only_old_frames_and_numbers_say(
+def test_the_newest_of_a_log_is_read_without_old_frames_and_numbers(
     whole: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "RECENT", whole.events.stat().st_size // 2)
@@ -202,7 +202,7 @@ def test_snapshots_that_do_not_fit_the_logs_of_all_ranks_are_ignored(kept: RunDi
 
 
 @pytest.mark.parametrize("follow", [plain.follow, plain.follow_json])
-def test_lines_keep_snapshots_of_the_run_that_they_start(
+def test_lines_keep_snapshots_of_their_run(
     kept: RunDir, monkeypatch: pytest.MonkeyPatch, follow: Callable[..., int]
 ) -> None:
     file_of(kept).unlink()
@@ -227,9 +227,7 @@ def test_a_recording_shows_at_every_moment_what_it_shows_without_snapshots(kept:
 
 
 @pytest.mark.parametrize("kept", [3], indirect=True)
-def test_a_recording_of_several_ranks_is_sought_in_from_its_own_snapshots(
-    kept: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recording_of_several_ranks_has_its_own_snapshots(kept: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recording, "LINES", 20)
     first = Recording(kept)
     first.seek(first.last)

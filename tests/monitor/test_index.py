@@ -106,9 +106,7 @@ def test_a_run_that_goes_on_is_read_on_and_not_kept(root: Path, monkeypatch: pyt
     assert Index(root).refresh()[0].values["status"] == "running"
 
 
-def test_a_run_of_another_machine_that_is_silent_is_read_when_its_log_grows(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_run_of_another_machine_is_read_when_it_grows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     away = RunDir(root / "cifar" / "20260922-000000-ffff")
     away.path.mkdir()
     away.sign(id=away.id, created=1.79e9, pid=1, host="elsewhere")

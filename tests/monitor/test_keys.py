@@ -338,9 +338,7 @@ def test_commands_are_sent_and_shown_until_they_are_answered(going: RunDir) -> N
     assert commands(going) == ["checkpoint", "pause", "stop", "resume"]
 
 
-def test_a_rerun_takes_the_place_of_the_one_before(
-    going: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rerun_replaces_the_one_before(going: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     makes_a_folder = ["timeit", "-n", "1", "-r", "1", "import tempfile; tempfile.mkdtemp(prefix='made-')"]
     monkeypatch.setattr(rerun, "as_typed", lambda *_: makes_a_folder)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -476,7 +474,7 @@ def test_a_stalled_run_offers_to_kill_its_process(stalled: tuple[RunDir, subproc
         ("ctrl+q", "s", Outcome.STOP, ["stop"]),
     ],
 )
-def test_leaving_asks_whether_the_training_goes_on(
+def test_leaving_asks_whether_to_go_on(
     going: RunDir, opener: str, answer: str, outcome: Outcome, sent: list[str]
 ) -> None:
     question = "leave the dashboard?"
@@ -486,7 +484,7 @@ def test_leaving_asks_whether_the_training_goes_on(
 
 
 @pytest.mark.parametrize("newest", [False, True], ids=["from its beginning", "its newest first"])
-def test_a_run_whose_log_is_still_being_read_is_not_lost(
+def test_a_run_that_is_still_being_read_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newest: bool
 ) -> None:
     monkeypatch.setattr(dashboard, "LONG", 0 if newest else 1 << 23)

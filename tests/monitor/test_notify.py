@@ -149,7 +149,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.server_close()
 
 
-def test_apprise_sends_to_an_address_and_tries_again(
+def test_apprise_sends_to_one_and_tries_again(
     trained: Trained, address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, section = trained(), {"to": [address], "on": ["end"]}

@@ -335,9 +335,7 @@ def written(app: MonitorApp, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sent
 
 
-def test_the_mouse_in_the_app_and_a_key_that_leaves_it_to_the_terminal(
-    going: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mouse_and_a_key_that_leaves_it_to_the_terminal(going: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
         def at(kind: type[events.MouseEvent], text: str) -> events.MouseEvent:
             lines = shown(app).splitlines()

@@ -164,9 +164,7 @@ def asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("asked_at_once")
-def test_it_skips_firings_from_a_safe_point_on_and_also_after_a_resume(
-    new_run: NewRun, train_here: Train, tmp_path: Any
-) -> None:
+def test_it_skips_firings_from_a_safe_point_and_a_resume_on(new_run: NewRun, train_here: Train, tmp_path: Any) -> None:
     run_dir = new_run(COUNTS, "run.max_epochs=20", *strikes(tmp_path, 15, ("after_train_iter", 80)))
     assert train_here(run_dir) == 143
     (began,) = records(run_dir, "throttle")

@@ -47,9 +47,7 @@ def at_manifest(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], 
     monkeypatch.setattr(CheckpointStore, "_write_file", act_first)
 
 
-def test_the_training_does_not_wait_for_the_disk(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_training_waits_for_the_disk(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = tmp_path / "trace"
     at_manifest(monkeypatch, 1, lambda: wait_for(lambda: "after_train_iter iter=8 " in trace.read_text()))
     trained(TRACER % trace)
@@ -206,9 +204,7 @@ def test_memory_for_large_tensors_of_a_gpu_is_locked_by_its_size(monkeypatch: py
     assert not host_memory(torch.empty(3, LARGE)).is_pinned()
 
 
-def test_memory_for_the_first_copy_is_taken_while_the_run_trains(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_for_the_first_copy_is_taken_in_the_training(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
     monkeypatch.setattr(HostCopy, "prepare", lambda copy, tensors: taken.append(len(tensors)))
     trained("run.max_epochs=1")
@@ -274,9 +270,7 @@ def test_nothing_is_saved_where_nobody_saves_nor_before_the_first_iteration(
 
 
 @pytest.mark.parametrize(("val_every", "expected"), [(1, {3: 3, 6: 6, 9: 9}), (5, {5: 5, 6: 5, 9: 9})])
-def test_a_checkpoint_says_of_which_iteration_its_metrics_are(
-    trained: Trained, val_every: int, expected: dict[int, int]
-) -> None:
+def test_a_checkpoint_dates_its_metrics(trained: Trained, val_every: int, expected: dict[int, int]) -> None:
     keep = "hooks.checkpoint.args.keep=9"
     run_dir = trained(EVERY_3, keep, f"run.val_every={val_every}", swap=("max_epochs = 3", "max_iters = 9"))
     manifests = map(read_manifest, CheckpointStore(run_dir.checkpoints).all())

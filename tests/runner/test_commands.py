@@ -125,9 +125,7 @@ def test_a_resume_follows_the_commands_to_the_bit(new_run: NewRun, train_here: T
 
 
 @pytest.mark.parametrize("name", ["it00000005", "it00000008"])
-def test_a_run_that_has_gone_back_ends_like_one_that_has_not(
-    new_run: NewRun, train_here: Train, tmp_path: Path, name: str
-) -> None:
+def test_a_run_that_went_back_ends_like_another(new_run: NewRun, train_here: Train, tmp_path: Path, name: str) -> None:
     script = (2, "set clip.max_norm=0.05"), (9, "set clip.max_norm=0.5"), (11, f"rewind {name}")
     for k in (1, 2):
         Path(f"{tmp_path / 'alone'}.{k}").touch()  # it never sends these
@@ -288,7 +286,7 @@ def test_a_second_signal_on_the_way_out_ends_that_too(trained: Trained, tmp_path
     assert "after_run" not in trace.read_text()
 
 
-def test_one_that_comes_while_the_beginning_is_written_down_loses_nothing_of_it(
+def test_one_that_comes_while_the_beginning_is_written_loses_nothing(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     news = Recorder._news

@@ -91,9 +91,7 @@ def test_a_hook_removed_from_a_compiled_network_is_called_no_more(trained: Train
     assert [line.split()[2] for line in (tmp_path / "notes").read_text().splitlines()] == ["0", "1", "2"]
 
 
-def test_no_compiler_is_the_users_mistake_before_the_training(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_compiler_is_a_mistake_before_the_training(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
     assert re.search(r"run.compile needs a C\+\+ compiler.*\n.*install g\+\+", reason(trained(COMPILE, code=2)))
     monkeypatch.setattr(build, "find_spec", lambda name: None)

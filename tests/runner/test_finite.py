@@ -294,9 +294,7 @@ def test_a_hook_of_ones_own_may_say_what_it_reads(trained: Trained, monitors: st
         pytest.param('use="tests.sanity:sets", points=["after_val_epoch"]', False, id="by a function"),
     ],
 )
-def test_a_metric_of_a_hook_is_known_by_its_declaration_or_its_source(
-    trained: Trained, hook: str, unsure: bool
-) -> None:
+def test_a_metric_of_a_hook_is_known_by_declaration_or_source(trained: Trained, hook: str, unsure: bool) -> None:
     run_dir = trained(f"hooks.counts={{{hook}}}", 'hooks.early_stop.args={monitor="calls", mode="max"}')
     told = [text for text in messages(run_dir) if '"calls"' in text]
     assert len(told) == unsure

@@ -76,9 +76,7 @@ def test_an_unchanged_fork_trains_on_as_its_parent(trained: Trained, fork: Fork,
 
 
 @pytest.mark.parametrize("schedule", [(), (COSINE,), (WARM,), (PLAIN,)], ids=["lr_schedule", "cosine", "warm", "none"])
-def test_a_rate_is_that_of_a_run_which_always_was_like_this(
-    trained: Trained, fork: Fork, schedule: tuple[str, ...]
-) -> None:
+def test_a_rate_is_that_of_a_run_that_was_always_so(trained: Trained, fork: Fork, schedule: tuple[str, ...]) -> None:
     """Whatever sets it, and with other batches at the same share of the run."""
     overrides = (LOADED, LR, 'hooks.log.points=["after_train_iter"]', *schedule)
     parent = trained(*KEEPS, *overrides)
@@ -88,9 +86,7 @@ def test_a_rate_is_that_of_a_run_which_always_was_like_this(
         assert here == pytest.approx({it: always[it] for it in here}, rel=1e-6), change
 
 
-def test_other_settings_and_groups_take_the_state_along(
-    trained: Trained, fork: Fork, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_settings_take_the_state_along(trained: Trained, fork: Fork, capsys: pytest.CaptureFixture[str]) -> None:
     parent = trained(*KEEPS, PLAIN)
     changes = ("optimizer.args.weight_decay=0.1", 'optimizer.groups=[{match="head.*", scale={lr=0.5}}]')
     child = fork(parent, "it00000012", *changes, "hooks.checkpoint.args.keep=99")
@@ -199,9 +195,7 @@ ADAM = 'optimizer={use="torch.optim:AdamW", args={lr=0.01}}'
     ],
     ids=["a state of zeros", "no state", "a state that begins by itself", "a state of other values"],
 )
-def test_settings_need_the_state_that_they_work_with(
-    trained: Trained, fork: Fork, optimizer: str, setting: str, code: int
-) -> None:
+def test_settings_need_their_own_state(trained: Trained, fork: Fork, optimizer: str, setting: str, code: int) -> None:
     child = fork(trained(*KEEPS, optimizer), "it00000006", f"optimizer.args.{setting}", code=code)
     if code:
         assert "has no 'height', which these settings need" in reason(child)
@@ -231,7 +225,7 @@ class Tall(torch.optim.SGD):
                         state["height"].add_(1)
 
 
-def test_a_fork_that_has_saved_nothing_starts_at_its_parent_again(
+def test_an_unsaved_fork_starts_at_its_parent_again(
     trained: Trained, fork: Fork, new_run: NewRun, tmp_path: Path
 ) -> None:
     parent = trained(*KEEPS)

@@ -279,9 +279,7 @@ def test_a_sampler_that_gives_less_in_a_later_epoch_is_a_mistake() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"workers": 2}, {"on_device": True}], ids=str)
-def test_a_batch_sampler_makes_the_batches_of_pytorchs_loader(
-    closing: Callable[[Source], Source], options: dict[str, Any]
-) -> None:
+def test_a_batch_sampler_makes_pytorchs_batches(closing: Callable[[Source], Source], options: dict[str, Any]) -> None:
     data, sampler = dataset(30), Buckets(dataset(30), seed=5)
     of: Any = closing(source(data, **BUCKETS, **options))
     assert (len(of), of.info["examples"], of.info["batch_size"]) == (8, 30, 0)

@@ -80,9 +80,7 @@ def test_batches_of_any_size_count_by_their_examples(trained: Trained) -> None:
     assert [record["data"]["train"]["batches"] for run in runs for record in records(run, "run")] == [4, 8]
 
 
-def test_workers_are_gone_when_the_run_is_stopped_in_mid_epoch(
-    resumes_alike: NewRun, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_workers_are_gone_after_a_stop_in_mid_epoch(resumes_alike: NewRun, capfd: pytest.CaptureFixture[str]) -> None:
     resumes_alike(over("Clouds", workers=2), over("Clouds", "val", workers=1), point="after_backward", at=7)
     assert not multiprocessing.active_children()
     assert capfd.readouterr().err == ""
@@ -175,7 +173,7 @@ def test_the_death_of_a_worker_is_explained(train: Callable[[], None], message: 
         explaining_worker_errors(train)
 
 
-def test_a_connection_error_of_the_user_is_not_explained_and_a_lost_worker_has_no_exit_code(
+def test_a_users_connection_error_is_not_explained_and_a_lost_worker_has_no_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def of_the_user() -> None:
@@ -233,9 +231,7 @@ def test_mistakes_in_the_loaders_of_all_splits_are_told_at_once(trained: Trained
     assert reason(trained(*wrong, code=2)).count("collate must be a function or a class") == 2
 
 
-def test_a_stream_that_keeps_no_place_says_that_it_loads_again(
-    trained: Trained, train_here: Train, tmp_path: Path
-) -> None:
+def test_a_stream_without_a_place_says_that_it_loads_again(trained: Trained, train_here: Train, tmp_path: Path) -> None:
     for name, says in (("Numbers", True), ("NumbersWithPlace", False)):
         (tmp_path / name).mkdir()
         run_dir = trained(over(name), *strikes(tmp_path / name, signal.SIGTERM, ("after_backward", 3)), code=143)

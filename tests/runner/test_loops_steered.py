@@ -194,9 +194,7 @@ def test_a_hook_may_ask_for_a_validation(trained: Trained, point: str, at: int, 
 @pytest.mark.parametrize(
     ("least", "until", "at", "it"), [("min_epochs=2", "epoch 2", 7, 10), ("min_iters=8", "iteration 8", 5, 8)]
 )
-def test_a_stop_waits_for_the_least_length_even_through_a_kill(
-    resumes_alike: NewRun, least: str, until: str, at: int, it: int
-) -> None:
+def test_a_stop_waits_even_through_a_kill(resumes_alike: NewRun, least: str, until: str, at: int, it: int) -> None:
     stops = steers("stop", "after_backward", 2, "[]")
     run_dir = resumes_alike(OFTEN, stops, f"run.{least}", point="after_train_iter", at=at)
     (end,) = [record for record in records(run_dir, "end") if record["status"] == "finished"]
@@ -237,9 +235,7 @@ class KeepsNorms(Net):
 @pytest.mark.parametrize(
     ("net", "frozen"), [("Frozen", "['body.1']"), ("KeepsNorms", "['body.1']"), ("Evaluating", "[]")]
 )
-def test_what_comes_frozen_stays_so_and_a_net_in_evaluation_as_a_whole_is_trained(
-    trained: Trained, net: str, frozen: str
-) -> None:
+def test_what_comes_frozen_stays_so_and_a_net_in_evaluation_is_trained(trained: Trained, net: str, frozen: str) -> None:
     freezes = 'hooks.freezes={use="./photographs.py:Freezes", args={at=99}}'
     run_dir = trained(f'model.use="{__file__}:{net}"', freezes)
     assert {line.split(": ")[1] for line in modes(run_dir)} == {frozen}
@@ -314,9 +310,7 @@ def test_wherever_it_is_judged_gradients_are_off_and_inference_mode_measures_the
     assert [each["v"] for each in records(usual, "metrics")] == [each["v"] for each in records(inferred, "metrics")]
 
 
-def test_an_epoch_that_is_cut_by_the_end_is_entered_again_by_a_resume(
-    trained: Trained, train_here: Train, tmp_path: Path
-) -> None:
+def test_an_epoch_cut_by_the_end_is_entered_by_a_resume(trained: Trained, train_here: Train, tmp_path: Path) -> None:
     trace, marks = tmp_path / "trace", tmp_path / "marks"
     around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
     each = 'hooks.checkpoint.points=["after_train_iter"]'

@@ -141,9 +141,7 @@ def test_the_order_is_the_same_whatever_has_been_idle(trained: Trained, own: boo
 
 
 @pytest.mark.parametrize("trigger", ['when="iter > 1"', "every=4, from=1"])
-def test_a_resumed_run_fires_where_another_does(
-    new_run: NewRun, train_here: Train, tmp_path: Path, trigger: str
-) -> None:
+def test_a_resumed_run_fires_as_another_does(new_run: NewRun, train_here: Train, tmp_path: Path, trigger: str) -> None:
     """Also between a validation and the next iteration, which one answer of a trigger holds for."""
 
     def run(name: str) -> tuple[RunDir, Path]:
@@ -186,7 +184,7 @@ def test_a_resumed_run_remembers_removed_hooks(trained: Trained, train_here: Tra
     assert any(line.startswith('the hook "probe" remains removed') for line in messages(run_dir))
 
 
-def test_a_run_that_cannot_begin_leaves_no_hook(
+def test_a_run_without_a_begin_leaves_no_hook(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registered = []

@@ -222,9 +222,7 @@ NORM, BODY = "body.1.weight body.1.bias", "body.0.weight body.0.bias"
         ([{"match": ["type:*Norm*", "*.bias"]}], [f"{NORM} body.0.bias head.bias", "body.0.weight head.weight"]),
     ],
 )
-def test_parameters_are_picked_by_name_and_by_all_that_modules_of_a_type_hold(
-    groups: list[dict[str, Any]], names: list[str]
-) -> None:
+def test_parameters_are_picked_by_name_and_by_type_of_modules(groups: list[dict[str, Any]], names: list[str]) -> None:
     assert names_of(*groups) == [group.split() for group in names]
 
 

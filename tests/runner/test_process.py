@@ -273,7 +273,7 @@ DATA = ("Clouds", "Numbers")
         *(pytest.param(method, name, marks=pytest.mark.long) for method in ("spawn", "fork") for name in DATA),
     ],
 )
-def test_however_workers_are_started_the_bits_are_the_same(
+def test_however_workers_start_the_bits_are_the_same(
     new_run: NewRun, train_here: Train, method: str, name: str
 ) -> None:
     chosen = {"multiprocessing_context": method} if method else {}
@@ -318,9 +318,7 @@ def test_a_start_method_that_cannot_be_is_an_error_before_the_training(trained: 
 @pytest.mark.parametrize(
     ("small", "said"), [("shm", "its tensors .+ do not fit into"), ("memory", "2 copies of it .+ do not fit into")]
 )
-def test_data_that_do_not_fit_are_forked(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch, small: str, said: str
-) -> None:
+def test_too_big_data_are_forked(trained: Trained, monkeypatch: pytest.MonkeyPatch, small: str, said: str) -> None:
     class Spec:
         name = "hookflow.runner.__main__"
 

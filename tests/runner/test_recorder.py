@@ -53,9 +53,7 @@ def fail(*_: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_what_a_full_disk_has_cost_is_said_once(
-    run_dir: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_full_disk_costs_is_told(run_dir: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as full:
         full.setattr(os, "write", fail)
         recorder.put("epoch")
@@ -73,9 +71,7 @@ def test_what_a_full_disk_has_cost_is_said_once(
     assert kept["k"] == "metrics"
 
 
-def test_a_write_that_tears_a_line_costs_no_later_one(
-    run_dir: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torn_line_costs_no_later_one(run_dir: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     with monkeypatch.context() as full:
         full.setattr(os, "write", lambda file, data: write(file, data[:9]) if len(data) > 30 else fail())
@@ -180,9 +176,7 @@ def test_what_is_no_number_is_told_where_it_is_logged(value: Any, said: str) -> 
     assert said in str(caught.value)
 
 
-def test_no_string_is_recorded_that_would_hold_up_a_reader(
-    run_dir: RunDir, recorder: Recorder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_string_holds_up_a_reader(run_dir: RunDir, recorder: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
     long, name = "é" * 2_500_000, "x" * 5_000_000
     try:
         raise ValueError(long)
@@ -472,9 +466,7 @@ def test_a_rank_that_logs_alone_waits_for_no_other(new_run: NewRun) -> None:
     assert said == ["alone 5.0", "alone 6.0"]
 
 
-def test_a_hook_in_the_thread_of_autograd_is_one_like_any_other(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hook_in_the_thread_of_autograd_is_like_any_other(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     """On CUDA the gradients are not computed in the training thread. What a hook's own thread logs is not offered."""
     backward = torch.Tensor.backward
 

@@ -92,9 +92,7 @@ def test_hooks_that_are_gone_or_new(new_run: NewRun, train_here: Train) -> None:
     assert logged == [8, 12]
 
 
-def test_what_an_epoch_had_entered_is_entered_again_and_nothing_else(
-    new_run: NewRun, train_here: Train, tmp_path: Path
-) -> None:
+def test_what_an_epoch_had_entered_alone_is_entered_again(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
     """Every other epoch is entered: whether this one was is not asked again in the middle of it."""
     marks = tmp_path / "around"
     around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}, every=2}}'
@@ -261,7 +259,7 @@ def files(run: RunDir) -> dict[str, bytes | str]:
         ("kill 0", 137, "killed by SIGKILL"),
     ],
 )
-def test_nothing_changes_before_the_checkpoint_has_been_read(
+def test_nothing_changes_before_the_checkpoint_is_read(
     finished: RunDir, tmp_path: Path, door: str, code: int, reason: str
 ) -> None:
     before, log, facts = files(finished), finished.events.read_bytes(), finished.describe()
@@ -304,9 +302,7 @@ def test_an_adoption_that_was_cut_short_is_finished(finished: RunDir, new_run: N
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_no_rank_changes_anything_before_all_have_read_the_checkpoint(
-    new_run: NewRun, gate: str, tmp_path: Path, rank: int
-) -> None:
+def test_no_rank_changes_a_thing_before_all_have_read_it(new_run: NewRun, gate: str, tmp_path: Path, rank: int) -> None:
     data = [f'data.{split}={{use="./loaders.py:Clouds", loader={{batch_size=8}}}}' for split in ("train", "val")]
     run = new_run(gate, *data, 'run.device="cpu"', "run.max_epochs=1")
     assert carry_out(run, 2) == [0, 0], printed(run, 1)
@@ -378,9 +374,7 @@ def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize("name", SETUPS)
-def test_everything_mutable_is_in_the_checkpoint_or_follows_from_it(
-    new_run: NewRun, train_here: Train, tmp_path: Path, name: str
-) -> None:
+def test_everything_mutable_is_in_the_checkpoint(new_run: NewRun, train_here: Train, tmp_path: Path, name: str) -> None:
     swap = ("max_epochs = 3", "max_iters = 15" if name == "iterations" else "max_epochs = 3")
 
     def photographed(file: str, at: int) -> RunDir:

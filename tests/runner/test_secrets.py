@@ -64,9 +64,7 @@ def holding(folder: Path, *secrets: str) -> Iterator[str]:
             yield str(path)
 
 
-def test_no_file_of_a_run_holds_a_secret(
-    with_secrets: Callable[..., RunDir], train_here: Train, tmp_path: Path
-) -> None:
+def test_no_file_of_a_run_has_a_secret(with_secrets: Callable[..., RunDir], train_here: Train, tmp_path: Path) -> None:
     run_dir = with_secrets(*WRITERS)
     assert train_here(run_dir) == 0, records(run_dir, "error")
     assert "it is what it should be" in [record["text"] for record in records(run_dir, "message")]

@@ -38,9 +38,7 @@ def now() -> tuple[object, ...]:
         (['run.precision="tf32"'], "tf32 True True"),
     ],
 )
-def test_they_are_put_back_after_a_run(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch, keys: list[str], seen: str
-) -> None:
+def test_a_run_puts_them_back(trained: Trained, monkeypatch: pytest.MonkeyPatch, keys: list[str], seen: str) -> None:
     monkeypatch.delenv(CUBLAS, raising=False)
     before = now()
     run_dir = trained(*SEES, *keys)

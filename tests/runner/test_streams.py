@@ -236,9 +236,7 @@ def test_batches_may_be_dicts(trained: Trained) -> None:
 
 @pytest.mark.parametrize("name", ["shuffled", "with_generator", "with_sampler"])
 @pytest.mark.parametrize(("point", "it"), [("after_train_epoch", 3), ("after_backward", 4)])
-def test_a_resumed_run_has_the_batches_that_it_would_have_had(
-    resumes_alike: NewRun, name: str, point: str, it: int
-) -> None:
+def test_a_resumed_run_has_the_batches_of_one_left_alone(resumes_alike: NewRun, name: str, point: str, it: int) -> None:
     broken = resumes_alike(train_on(name), point=point, at=it)
     again = [text for text in messages(broken) if "batches again to find the place" in text]
     assert len(again) == (1 if point == "after_backward" else 0)

@@ -49,9 +49,7 @@ def trigger_of(written: Written, place: Place, point: str = "after_train_iter") 
         ("after_train_iter", "10", None, 105, 106),
     ],
 )
-def test_another_every_counts_on_from_there(
-    point: str, before: str | None, after: str | None, done: int, next_: int
-) -> None:
+def test_another_every_counts_on(point: str, before: str | None, after: str | None, done: int, next_: int) -> None:
     place, ahead = Place(), POINTS[point].ahead
     first, resumed, new = (trigger_of(Written(every=every), place, point) for every in (before, after, after))
     for place.iter in range(1 - ahead, done + 1 - ahead):
@@ -209,9 +207,7 @@ def fired(run: Walk, point: str, written: Written, *, spared: bool, hold: bool =
 
 
 @given(lengths, st.sampled_from(AT), triggers(amounts), st.booleans())
-def test_asked_only_from_next_on_it_fires_as_always_asked(
-    length: Length, point: str, written: Written, hold: bool
-) -> None:
+def test_asked_from_next_on_it_fires_as_always_asked(length: Length, point: str, written: Written, hold: bool) -> None:
     always = fired(Walk(length), point, written, spared=False, hold=hold)
     assert fired(Walk(length), point, written, spared=True, hold=hold) == always
 

@@ -160,9 +160,7 @@ def test_mlflow_has_scalars_parameters_and_artifacts(new_run: NewRun) -> None:
     assert len(artifacts) == 5
 
 
-def test_a_metric_may_be_called_as_what_stands_before_the_slash_of_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_metric_may_be_called_as_the_prefix_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder each is a file: the second of the two has another name, in every attempt the same."""
     mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'hookflow[mlflow]'")
     from hookflow.writers import MLflowWriter
@@ -204,9 +202,7 @@ def test_a_torn_row_of_a_csv_file_is_cut_off(tmp_path: Path) -> None:
     assert rows[1][3:] == ["a,b", "0.123"]
 
 
-def test_a_missing_package_is_told_with_its_place_before_anything_starts(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_told_with_its_place_at_first(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     text = TOY.read_text() + '\n[writers.board]\nuse = "tensorboard"\n'
     (problem,) = missing_components(parse(text, TOY), TESTS)

@@ -190,7 +190,7 @@ def test_what_is_no_writer_ends_the_run_before_it_trains(use: str, message: str,
     assert "run" not in {record["k"] for record in records(run)}
 
 
-def test_a_writer_that_cannot_forget_gets_no_step_twice_or_backwards_after_a_kill(
+def test_a_writer_that_cannot_forget_gets_no_step_again_or_backwards_after_a_kill(
     new_run: NewRun, tmp_path: Path
 ) -> None:
     every = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]'
@@ -232,9 +232,7 @@ def test_a_class_or_an_object_from_python(tmp_path: Path) -> None:
         assert (first, last, "scalar" in others) == ("made", "close", True)
 
 
-def test_the_example_of_the_page_works_and_a_dry_run_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_works_and_a_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (TESTS.parent / "docs" / "writers.md").read_text("utf-8")
     (code,) = re.findall(r"```python\n# mine\.py\n(.*?)```", page, re.DOTALL)
     (table,) = re.findall(r"```toml\n(\[writers\.best\]\n.*?)```", page, re.DOTALL)
@@ -322,9 +320,7 @@ def its(writer: Holds, name: str = "loss") -> list[int]:
 
 
 @pytest.mark.parametrize(("forgets", "kept"), [(True, 4), (True, 6), (False, 5), (False, 6)])
-def test_one_that_cannot_forget_lacks_at_most_the_call_that_was_being_made(
-    run: RunDir, forgets: bool, kept: int
-) -> None:
+def test_one_that_cannot_forget_lacks_at_most_the_call_under_way(run: RunDir, forgets: bool, kept: int) -> None:
     log(run, ("run", 0, None), *losses(1, 8), ("run", 8, None), *losses(9, 9))
     writer = Holds([("loss", it, 0.0) for it in range(1, kept + 1)], forgets)
     resume(run, 8, writer, 6, 4, gives=(9, 10))

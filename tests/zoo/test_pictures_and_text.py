@@ -239,9 +239,7 @@ def test_several_files_are_one_text_and_what_is_missing_is_told(tmp_path: Path) 
         text(tmp_path, split="val", batch_size=64)
 
 
-def test_a_run_learns_writes_counts_tokens_and_is_resumed_to_the_bit(
-    trained: Trained, tmp_path: Path, train_here: Train
-) -> None:
+def test_a_run_learns_counts_tokens_and_is_resumed(trained: Trained, tmp_path: Path, train_here: Train) -> None:
     (tmp_path / "text.txt").write_text(SENTENCE * 50)
     text = f"data.train.args.path={tmp_path / 'text.txt'}"
     alone = trained(*SMALL_GPT, text, "hooks.checkpoint.args.keep=9", pipeline=GPT)

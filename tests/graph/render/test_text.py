@@ -119,9 +119,7 @@ def test_the_gutter_can_be_read_back_and_says_what_the_edges_say(links: set[tupl
         ("a( x", 9, ["", ""]),
     ],
 )
-def test_a_rail_joins_the_halves_of_an_around_in_the_first_free_column(
-    firings: str, limit: int, drawn: list[str]
-) -> None:
+def test_a_rail_joins_the_halves_of_an_around_in_a_free_column(firings: str, limit: int, drawn: list[str]) -> None:
     halves: dict[str, Half] = {"": "whole", "(": "enter", ")": "exit"}
     bindings = [
         Binding(k, name[0], "somewhere", "around", halves[name[1:]], (), Trigger(), "normal")
