@@ -13,6 +13,7 @@ from typing import Any
 
 from hookflow.graph.points import Points
 from hookflow.hooks.arguments import parameters_of
+from hookflow.hooks.lightning import CALLS, EPOCH_END
 
 ORDERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "forward_pre": (("module", "input"), ("module", "args", "kwargs")),
@@ -100,19 +101,8 @@ FRAMEWORKS: tuple[Framework, ...] = (
             "dataloader_idx": "",
         },
         {
-            **{
-                f"on_{stage}{part}_{edge}": f"{our_edge}_{our_stage}{our_part}"
-                for stage, our_stage in (("train", "train"), ("validation", "val"), ("test", "test"))
-                for part, our_part in (("", ""), ("_epoch", "_epoch"), ("_batch", "_iter"))
-                for edge, our_edge in (("start", "before"), ("end", "after"))
-            },
-            "on_fit_start": "before_train",
-            "on_fit_end": "after_train",
-            "on_save_checkpoint": "before_save_checkpoint",
-            "on_load_checkpoint": "after_load_checkpoint",
-            "on_before_backward": "before_backward",
-            "on_after_backward": "after_backward",
-            "on_before_optimizer_step": "before_optimizer_step",
+            **{name: point for point, (names, _) in CALLS.items() for name in names if name.startswith("on_")},
+            EPOCH_END: "after_train_epoch",
             "on_before_zero_grad": "",
         },
     ),

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import tomli
-
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.mmengine_runner import Checkpoint as MMEngineCheckpoint
@@ -282,12 +280,12 @@ class Trainer(View):
     @cached_property
     def _intervals(self) -> tuple[int | None, float]:
         """The epochs between validations, and the share of an epoch or the iterations; see `run.val_every`."""
-        run = tomli.loads(RunDir(self.run.dir).pipeline.read_text("utf-8"))["run"]
-        every = f"{run.get('val_every', 1)}"
-        number = float(every.rstrip("epitms") or 1)
-        if every[-1:].isdigit() or every.endswith("ep"):
-            return (int(number), 1.0) if number >= 1 else (1, number)
-        return None, number
+        from hookflow.pipeline.load import load  # loads pydantic, which `hookflow --help` does without
+
+        every = load(RunDir(self.run.dir).pipeline, recorded=True).pipeline.run.validates
+        if every.unit != "ep":
+            return None, float(every.value)
+        return (int(every.value), 1.0) if every.value >= 1 else (1, float(every.value))
 
     check_val_every_n_epoch = property(lambda self: self._intervals[0])
     val_check_interval = property(lambda self: self._intervals[1])

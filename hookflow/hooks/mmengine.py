@@ -5,7 +5,7 @@ bases is adapted likewise. Source: `mmengine.hooks.Hook` and `mmengine.runner.lo
 """
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from inspect import Parameter, Signature
@@ -32,20 +32,7 @@ STAGES: Mapping[str, Mapping[str, str]] = {
     **{name: {"checkpoint": "checkpoint"} for name in ("before_save_checkpoint", "after_load_checkpoint")},
 }
 """The 22 points of MMEngine, all of which are hookflow's too, with the arguments beside the runner."""
-FAN_OUTS = ("_before_epoch", "_after_epoch", "_before_iter", "_after_iter")
-"""Methods that the ones of training, validation and test call."""
 
-PRIORITIES = {
-    "HIGHEST": 0,
-    "VERY_HIGH": 10,
-    "HIGH": 30,
-    "ABOVE_NORMAL": 40,
-    "NORMAL": 50,
-    "BELOW_NORMAL": 60,
-    "LOW": 70,
-    "VERY_LOW": 90,
-    "LOWEST": 100,
-}
 PHASES: tuple[tuple[int, Phase], ...] = ((20, "first"), (45, "early"), (55, "normal"), (80, "late"), (100, "last"))
 """The greatest priority of each phase."""
 
@@ -128,9 +115,10 @@ def adapted(kind: type, where: Where | None) -> type[Hook]:
     if hint := INSTEAD.get(f"{package}.{kind.__name__}"):
         owner = {"mmengine": "MMEngine"}.get(package, package)
         raise UserError(Problem(f"{owner}'s {kind.__name__} needs MMEngine's Runner", where, hint))
+    from mmengine.runner.priority import get_priority
+
     methods = {name: _method(name) for name in _stages(kind)}
-    priority = getattr(kind, "priority", "NORMAL")
-    level = PRIORITIES[priority] if isinstance(priority, str) else int(priority)
+    level = get_priority(kind.priority)  # type: ignore[attr-defined]
     phase = next(phase for most, phase in PHASES if level <= most)
     own = {"level": level, "phase": phase, **slots_of(kind, "mmengine.", SLOTS, methods, OFFERED)}
     return hook_class(MMEngineHook, kind, {**own, **methods})
@@ -178,19 +166,15 @@ def is_adapted(hook: object, base: type[Hook]) -> bool:
     return issubclass(type(hook), type) and issubclass(hook, base)  # type: ignore[arg-type]
 
 
-def _stages(kind: type) -> Iterator[str]:
-    """Yield the points at which a hook has something to do."""
-    own = {name for base in kind.__mro__ if not _is_base(base) and base is not object for name in vars(base)}
-    stages = [name for name in STAGES if name in own]
-    for fan_out in FAN_OUTS:
-        when, what = fan_out.removeprefix("_").split("_")
-        stages += [f"{when}_{split}_{what}" for split in ("train", "val", "test") if fan_out in own]
-    for inner, outer in LOOP.items():
-        if inner in stages:
-            stages.append(outer)  # where MMEngine's iteration-based loop fires it
-    if "before_train_epoch" in stages:
-        stages.append("after_load_checkpoint")
-    yield from dict.fromkeys(stages)
+def _stages(kind: type) -> list[str]:
+    """Return the points at which a hook has something to do."""
+    from mmengine.hooks import Hook as Base
+
+    own = {*Base.get_triggered_stages(kind)}  # which takes a class as well
+    own |= {outer for inner, outer in LOOP.items() if inner in own}  # where the iteration-based loop fires it
+    if "before_train_epoch" in own:
+        own.add("after_load_checkpoint")
+    return [name for name in STAGES if name in own]
 
 
 LOOP = {"before_train_epoch": "before_train", "after_train_epoch": "after_train"}

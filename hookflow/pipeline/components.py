@@ -3,12 +3,12 @@
 The arguments in `args` belong to what `use` names and are checked against its signature later.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from hookflow.pipeline.values import Args, PartName, Use, ValEvery, WeightsFile
+from hookflow.pipeline.values import Args, PartName, ValEvery
 
 
 class Section(BaseModel):
@@ -54,7 +54,7 @@ def excludes(field: str, other: str, message: str) -> Any:
 class Component(Section):
     """Something to be made: a class or function, and the arguments to call it with."""
 
-    use: Use = Field(examples=["torch.optim:SGD"])
+    use: str = Field(examples=["torch.optim:SGD"])
     """The class or function: a registered name, "package.module:Name" or "./file.py:Name"."""
     args: Args = {}
     """The arguments, by name."""
@@ -63,7 +63,7 @@ class Component(Section):
 class WeightsSection(Section):
     """Weights to begin with, and how their names go with those of the model."""
 
-    file: WeightsFile
+    file: str
     """A file that `torch.save` has written, or a checkpoint's folder; relative to the pipeline's own folder."""
     strict: bool = True
     """Whether every weight must fit; if not, what is missing, unexpected or of another shape is only reported."""
@@ -73,7 +73,7 @@ class WeightsSection(Section):
     """Globs over the model's names that are neither loaded nor missed: ["head.*"] for a new head."""
 
 
-Weights = NameOr[WeightsFile, WeightsSection]
+Weights = NameOr[str, WeightsSection]
 """Weights to begin with; their file alone, where there is nothing else to say."""
 
 
@@ -144,11 +144,18 @@ OneOrSeveral = Annotated[
 ]
 """One, as `[optimizer]`, or several by name: `[optimizer.generator]`, `[optimizer.discriminator]`."""
 
-Named = NameOr[Use, Component]
+Named = NameOr[str, Component]
 """A component of which the name alone may be written, where it takes no arguments: "./file.py:Name"."""
 
 NAMED_BY_LOADER = ("collate", "sampler", "batch_sampler", "augment", "worker_init_fn")
 """The keys of a `loader` that name a component."""
+
+
+def names_component(key: Sequence[str]) -> bool:
+    """Return whether a key of a pipeline says what makes something: a `use` outside `args`, or a part of a loader."""
+    inner = key[2:] if key[:1] in (("hooks",), ("writers",)) else key  # such a table may be called "args"
+    named = key[-1:] == ("use",) or (key[-2:-1] == ("loader",) and key[-1] in NAMED_BY_LOADER)
+    return named and "args" not in inner
 
 
 class LoaderSection(Section):

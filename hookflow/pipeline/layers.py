@@ -5,18 +5,14 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple
 
 import tomli
-from pydantic import Discriminator, Tag
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.reading import open_regular
-from hookflow.pipeline.components import Section
-from hookflow.pipeline.schema import Pipeline
+from hookflow.pipeline.components import names_component
 from hookflow.pipeline.source_map import Key, SourceMap, dotted, split_key, walk
-from hookflow.pipeline.values import BesidePipeline
 
 MOST_BYTES = 1_000_000
 """The largest pipeline file in bytes. To read fifty times as much would take minutes, and all memory."""
@@ -232,7 +228,7 @@ def extended(
         raise UserError(Problem(f"a pipeline cannot be built on itself: {names}", circle[0][1], hint))
     whole, base_places = extended(*tables(read(base, where), str(base)), base, route)
     if folder := os.path.dirname(named):  # noqa: PTH120  # a Path would drop the "./" that a file begins with
-        whole = _aimed(whole, Pipeline, folder)
+        _aim(whole, folder)
     unit, below, stated = _unit(whole), whole.get("run"), tree.get("run")
     if isinstance(below, dict) and isinstance(stated, dict) and not OTHER_LENGTH.keys() <= below.keys():
         for length, other in OTHER_LENGTH.items():
@@ -246,29 +242,20 @@ def extended(
     return whole, whole_places
 
 
-def _aimed(value: Any, declared: Any, folder: str) -> Any:
-    """Return a value of a base, declared so by the schema, with its files as a pipeline outside `folder` names them."""
-    declared, *notes = get_args(declared) if get_origin(declared) is Annotated else (declared,)
-    for note in notes:
-        if isinstance(note, BesidePipeline) and isinstance(value, str):
-            return note.seen_from_outside(value, folder)
-    options = get_args(declared)
-    for note in notes:
-        if isinstance(note, Discriminator) and callable(note.discriminator):
-            tag = Tag(str(note.discriminator(value)))
-            return next((_aimed(value, option, folder) for option in options if tag in get_args(option)), value)
-    match value, get_origin(declared) or declared:
-        case dict(), type() as section if issubclass(section, Section):
-            fields = get_type_hints(section, include_extras=True)
-            return {name: _aimed(inner, fields.get(name), folder) for name, inner in value.items()}
-        case dict(), kind if kind is dict:
-            return {name: _aimed(inner, options[1], folder) for name, inner in value.items()}
-        case list(), kind if kind is list:
-            return [_aimed(inner, options[0], folder) for inner in value]
-        case _, kind if kind in (Union, UnionType):
-            for option in options:
-                value = _aimed(value, option, folder)
-    return value
+def _aim(base: dict[str, Any], folder: str) -> None:
+    """Name each file of a base as a pipeline outside `folder` does, in place."""
+    for key, text in [*walk(base)]:
+        if isinstance(text, str) and (match := re.match(file_form(key), text)):
+            path = os.path.join(folder, match[1].removeprefix("./"))  # noqa: PTH118  # it stays as its reader wrote it
+            _put(key, text[: match.start(1)] + path + text[match.end(1) :], base, Where(""))
+
+
+def file_form(key: Key) -> str:
+    """Return the pattern of a value that names a file beside the pipeline, its group; of other keys one of nothing."""
+    if names_component(key) or key == ("distributed", "parallelize"):
+        return r"(.*\.py):"
+    is_weights = key[-1:] == ("weights",) or key[-2:] == ("weights", "file")
+    return r"([^~$].*)" if key[:1] == ("model",) and is_weights and "args" not in key else "(?!)"
 
 
 def _lay_over(base: dict[str, Any], tree: dict[str, Any], key: Key, whole: SourceMap, places: SourceMap) -> None:

@@ -33,7 +33,6 @@ from hookflow.pipeline.values import (
     Interval,
     Limit,
     SecondsField,
-    Use,
     ValEvery,
     validation_interval,
 )
@@ -159,7 +158,7 @@ class DistributedSection(Section):
     """With "fsdp": modules that are gathered one by one, by name or class; left out, the network's repeated block."""
     replicas: int = Field(default=1, ge=1)
     """With "fsdp": the copies of the model, each sharded over its share of the processes (hybrid sharding)."""
-    parallelize: Use | None = Field(default=None, examples=["./net.py:plan"])
+    parallelize: str | None = Field(default=None, examples=["./net.py:plan"])
     """With "fsdp": a function of model and mesh (data × tensor) that splits layers by torch's `parallelize_module`."""
     tensor_parallel: int = Field(default=1, ge=1, validate_default=True, examples=[2])
     """The processes over which `parallelize` splits layers; they compute the same examples together."""
@@ -211,7 +210,7 @@ ModuleStage = Literal["train", "val", "test"]
 class WriterSection(Component):
     """A writer: it carries what the run logs to somewhere else."""
 
-    use: Use = Field(examples=["tensorboard"])
+    use: str = Field(examples=["tensorboard"])
     """The class or function that creates it: a registered name, "package.module:Name" or "./file.py:Name"."""
 
 
@@ -385,7 +384,7 @@ ArgsOrList = Annotated[
 
 
 class _Node(Section):
-    use: Use = Field(examples=["ema"])
+    use: str = Field(examples=["ema"])
     """The hook: a registered name, "package.module:Name" or "./file.py:Name"."""
     args: ArgsOrList = Field(default={})
     """The arguments: by name, or in a list, which fills the first ones."""

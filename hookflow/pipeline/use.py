@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, NoReturn, Optional, Union
 from pydantic import Field
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.pipeline.components import NAMED_BY_LOADER
+from hookflow.pipeline.components import names_component
 from hookflow.pipeline.source_map import Key, dotted
 from hookflow.user_code import explained, is_ctrl_c
 
@@ -119,31 +119,16 @@ _TYPES |= {"Optional": Optional, "Union": Union, "Tensor": type("Tensor", (), {}
 
 
 def _function(arguments: ast.arguments) -> FunctionType:
-    """Return a function with the parameters of a definition, and with its annotations as they are written."""
-    function = FunctionType((lambda: None).__code__, {**_TYPES})
-    function.__signature__ = inspect.Signature(_parameters(arguments))  # type: ignore[attr-defined]
+    """Return a function with the parameters of a definition: None for each default, annotations as they are written."""
+    none = ast.Constant(None)
+    plain = ast.arguments(**dict(ast.iter_fields(arguments)))
+    plain.defaults = [none for _ in arguments.defaults]
+    plain.kw_defaults = [default and none for default in arguments.kw_defaults]
+    source = ast.fix_missing_locations(ast.Expression(ast.Lambda(plain, none)))
+    function: FunctionType = eval(compile(source, "<signature>", "eval"), {**_TYPES})  # noqa: S307  # names and None
     every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
     function.__annotations__ = {each.arg: ast.unparse(each.annotation) for each in every if each.annotation}
     return function
-
-
-def _parameters(arguments: ast.arguments) -> list[inspect.Parameter]:
-    """Return the parameters of a definition, without annotations; None stands for each default."""
-    kind, empty = inspect.Parameter, inspect.Parameter.empty
-    named = [*arguments.posonlyargs, *arguments.args]
-    required = len(named) - len(arguments.defaults)
-    result = [
-        kind(
-            each.arg,
-            kind.POSITIONAL_ONLY if k < len(arguments.posonlyargs) else kind.POSITIONAL_OR_KEYWORD,
-            default=empty if k < required else None,
-        )
-        for k, each in enumerate(named)
-    ]
-    result += [kind(each.arg, kind.VAR_POSITIONAL) for each in [arguments.vararg] if each]
-    for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        result.append(kind(each.arg, kind.KEYWORD_ONLY, default=empty if default is None else None))
-    return result + [kind(each.arg, kind.VAR_KEYWORD) for each in [arguments.kwarg] if each]
 
 
 _suspended: dict[Path, dict[str, ModuleType]] = {}
@@ -203,8 +188,7 @@ class Objects:
         return replaced
 
     def _replaced(self, value: Any, key: Key, problems: list[Problem]) -> Any:
-        named = key[-1:] == ("use",) or (key[-2:-1] == ("loader",) and key[-1] in NAMED_BY_LOADER)
-        component = named and "args" not in key
+        component = names_component(key)
         match value:
             case Mapping():
                 return {str(name): self._replaced(inner, (*key, str(name)), problems) for name, inner in value.items()}

@@ -1,6 +1,5 @@
 """Values of a pipeline file: amounts with a unit, nested tables, and what a key accepts."""
 
-import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -153,23 +152,6 @@ def _without_dates(args: Any) -> Any:
     return args
 
 
-@dataclass(frozen=True)
-class BesidePipeline:
-    """Marks a key of the schema whose file is relative to the pipeline's own folder.
-
-    `form` matches a text that names a file; its group is that file. `extends` rewrites whatever bears this mark.
-    """
-
-    form: str
-
-    def seen_from_outside(self, text: str, folder: str) -> str:
-        """Return the text of a pipeline in `folder` as a pipeline writes it that sees this folder."""
-        if not (match := re.match(self.form, text)):
-            return text
-        path = os.path.join(folder, match[1].removeprefix("./"))  # noqa: PTH118  # it stays as its reader wrote it
-        return text[: match.start(1)] + path + text[match.end(1) :]
-
-
 AmountField = Annotated[
     int | str,
     _as_written(parse_amount),
@@ -229,10 +211,6 @@ Limit = Annotated[
 """How many batches of an epoch to use: 10 of them, or a share: "10%"."""
 
 Args = Annotated[dict[str, Any], AfterValidator(_without_dates)]
-Use = Annotated[str, BesidePipeline(r"(.*\.py):")]
-"""A class or function, as `use` names it."""
-WeightsFile = Annotated[str, BesidePipeline(r"([^~$].*)")]
-"""A file of weights; a path from the home folder, and a path that begins with a reference, stay as they are."""
 PartName = Annotated[
     str, *_matching(r"^[A-Za-z]\w*$", '"{}" is not a valid name; use letters, digits and "_", a letter first')
 ]

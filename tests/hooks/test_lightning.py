@@ -243,6 +243,8 @@ def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> 
     }
     told = messages(here(*(asks % each for each in enumerate(public))))
     assert {": ".join(each) for each in public.items()} <= {*told}
+    each_hour = messages(here(asks % (0, "trainer.val_check_interval"), "run.val_every='1h'"))
+    assert "trainer.val_check_interval: 3600.0" in each_hour
     asked = here(asks % (0, "trainer.checkpoint_callback"), code=1)
     assert "Lightning's Trainer has no checkpoint_callback" in reason(asked)
 

@@ -4,13 +4,13 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.pipeline import schema
-from hookflow.pipeline.json_schema import sentences
+from hookflow.pipeline.json_schema import all_keys, find_key
+from hookflow.pipeline.layers import file_form
 from hookflow.pipeline.load import Loaded, dump, load, parse
 from hookflow.pipeline.use import import_file, imported_files, module_file, refer
 
@@ -183,13 +183,13 @@ def test_every_file_of_a_base_is_found_from_the_child(built_on: Load) -> None:
     assert (len(named), outside) == (13, ['"./left.py:alone"', '"~/w.pt"', '"/w.pt"'])
 
 
-def test_every_key_that_speaks_of_a_file_beside_the_pipeline_is_marked() -> None:
-    sections = [kind for kind in vars(schema).values() if isinstance(kind, type) and issubclass(kind, schema.Section)]
-    for section in sections:
-        hints = get_type_hints(section, include_extras=True)
-        for name, sentence in sentences(section).items():
-            if ".py" in sentence or "pipeline's own folder" in sentence:
-                assert "BesidePipeline" in repr(hints[name]), (section, name)
+def test_every_key_that_speaks_of_a_file_beside_the_pipeline_has_its_form() -> None:
+    keys = [key for key in all_keys() if re.search(r"\.py|\.pt|pipeline's own folder", repr(find_key(key)))]
+    assert len(keys) > 20
+    for key in keys:
+        file = "w.pt" if "weights" in key else "./a.py:A"
+        assert re.match(file_form(tuple(key.split("."))), file), key
+    assert not any(re.match(file_form(key), "") for key in (("run", "name"), ("model", "args", "use")))
 
 
 HERE = Where("p.toml", 3)
