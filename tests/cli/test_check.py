@@ -68,13 +68,10 @@ STRICT = ("--strict",)
 JSON = ("--format", "json")
 
 
-def test_a_sound_pipeline_is_summed_up() -> None:
+def test_a_sound_pipeline_is_summed_up_and_a_missing_device_is_no_mistake_of_it() -> None:
     assert check() == check(options=STRICT) == SUMMARY
     sets = "data.val={a={use='circle'}, b={use='circle', val_every=500}}"
     assert "val.a circle, val.b circle every 500, no test" in check(sets)
-
-
-def test_a_device_that_this_machine_lacks_is_no_mistake_of_the_file() -> None:
     lacking = '  device     run.device = "cuda", and this machine has no such device\n'
     assert (lacking in check("run.device='cuda'", options=STRICT)) is not torch.cuda.is_available()
 
@@ -92,7 +89,7 @@ def test_offload_lists_who_may_fire_beside_the_training_and_what_keeps_the_other
     assert "offload" not in json.loads(check(options=JSON))
 
 
-def test_an_ambiguous_order_is_named_and_is_not_strict() -> None:
+def test_an_ambiguous_order_is_named_and_is_not_strict_and_what_gave_way_is_told() -> None:
     shown = check(CLASH, options=STRICT, code=1)
     assert shown == check(CLASH)
     assert shown.startswith("p.toml is valid, with 1 ambiguous pair\n")
@@ -102,16 +99,10 @@ def test_an_ambiguous_order_is_named_and_is_not_strict() -> None:
     ) in shown
     allowed = check(CLASH, "hooks.clip.ambiguous_with=['clip2']", options=STRICT)
     assert allowed.startswith("p.toml is valid\n")
-
-
-def test_thousands_of_ambiguous_pairs_are_counted_as_far_as_anybody_reads() -> None:
     many = [f"hooks.h{k}={{use='builtins:print', points=['after_train_iter'], writes=['lr']}}" for k in range(60)]
     shown = check(*many)
     assert shown.startswith("p.toml is valid, with at least 1,000 ambiguous pairs\n")
     assert "             and 994 or more\n" in shown
-
-
-def test_what_has_given_way_is_told() -> None:
     sched = "hooks.sched={use='builtins:print', points=['after_train_iter'], writes=['lr']}"
     shown = check("hooks.print.reads=['lr']", "hooks.print.before=['sched']", sched)
     assert "  gave way   at after_train_iter, sched before print (writes lr) gave way to: print before sched" in shown
@@ -184,10 +175,15 @@ def test_what_may_be_meant_is_not_warned_of(overrides: list[str]) -> None:
     assert check(*overrides, options=STRICT).startswith("p.toml is valid\n")
 
 
-def test_an_overfit_shows_its_loss_in_every_epoch() -> None:
+def test_hooks_can_be_left_out_shuffled_and_fire_at_times_and_in_each_epoch_of_an_overfit() -> None:
     short = "run.max_epochs=30", "run.overfit=4"
     assert "  fires      log at after_train_iter: every epoch, " in check(*short, "hooks.log.every=50")
     assert "  fires      log at after_train_iter: every 4 iterations, " in check(*short, "hooks.log.every=4")
+    shown = check("hooks.print.every=500")
+    assert "  fires      print at after_train_iter: every 500 iterations, first after iteration 500: 6 times\n" in shown
+    assert "  hooks      2 hooks at 2 points; switched off: log, ema\n" in check(options=("--without", "log"))
+    assert "  hooks      1 hook at 1 point; switched off: clip, print, ema\n" in check(options=("--only", "log"))
+    assert "1 by the shuffle with seed 3 alone" in check("hooks.log.phase=normal", options=("--shuffle", "3"))
 
 
 def test_a_doubtful_condition_has_its_own_place(here: Path) -> None:
@@ -227,14 +223,6 @@ def test_a_bare_hook_wide_number_counts_iterations_and_elsewhere_the_hook_fires_
     assert when == dict.fromkeys(often, "every 10") | dict.fromkeys(each, ""), "and that is no mistake"
 
 
-def test_hooks_can_be_left_out_shuffled_and_fire_at_times() -> None:
-    shown = check("hooks.print.every=500")
-    assert "  fires      print at after_train_iter: every 500 iterations, first after iteration 500: 6 times\n" in shown
-    assert "  hooks      2 hooks at 2 points; switched off: log, ema\n" in check(options=("--without", "log"))
-    assert "  hooks      1 hook at 1 point; switched off: clip, print, ema\n" in check(options=("--only", "log"))
-    assert "1 by the shuffle with seed 3 alone" in check("hooks.log.phase=normal", options=("--shuffle", "3"))
-
-
 def test_an_editor_is_told_in_json() -> None:
     shown = json.loads(check(CLASH, options=JSON))
     assert (shown["valid"], shown["problems"], shown["warnings"]) == (True, [], [])
@@ -251,14 +239,6 @@ def test_an_editor_is_told_in_json() -> None:
     assert (problem["source"], problem["hint"]) == ("--set hooks.log.afer=[]", 'did you mean "after"?')
 
 
-def test_what_a_hook_file_prints_is_no_part_of_the_output(here: Path) -> None:
-    (here / "loud.py").write_text("print('hello')\ndef hook(run): ...\n")
-    loud = "--set=hooks.loud={use='./loud.py:hook', points=['before_run']}"
-    shown = CliRunner().invoke(app, ["check", "p.toml", loud, *JSON])
-    assert json.loads(shown.stdout)["valid"]
-    assert shown.stderr == "hello\n"
-
-
 OWN = """
 class Odd(BaseException): ...
 
@@ -271,7 +251,7 @@ class Wrong(Speaks):
 """
 
 
-def test_hooks_on_rank_0_alone_say_so_and_a_wrong_name_of_ranks_is_a_mistake(here: Path) -> None:
+def test_a_hook_file_may_say_its_rank_print_and_raise_whatever_it_likes(here: Path) -> None:
     (here / "own.py").write_text(OWN)
     lines = invoke("graph", "p.toml", "--set", "hooks.speaks.use='./own.py:Speaks'").splitlines()
     (line,) = (line.split() for line in lines if "speaks" in line)
@@ -280,9 +260,11 @@ def test_hooks_on_rank_0_alone_say_so_and_a_wrong_name_of_ranks_is_a_mistake(her
     assert [line.split() for line in described if line.startswith("ranks")] == [["ranks", "zero"]]
     wrong = refused("check", "p.toml", "--set", "hooks.speaks.use='./own.py:Wrong'")
     assert "Wrong.ranks must be one of zero, all, not 'zeor'\n    did you mean \"zero\"?" in wrong
-
-
-def test_a_hook_file_may_raise_whatever_it_likes(here: Path) -> None:
+    (here / "loud.py").write_text("print('hello')\ndef hook(run): ...\n")
+    loud = "--set=hooks.loud={use='./loud.py:hook', points=['before_run']}"
+    shown = CliRunner().invoke(app, ["check", "p.toml", loud, *JSON])
+    assert json.loads(shown.stdout)["valid"]
+    assert shown.stderr == "hello\n"
     (here / "odd.py").write_text(OWN + "raise Odd('no')\n")
     with pytest.raises(UserError, match=r'"\./odd\.py" cannot be imported: odd_.*Odd: no'):
         check("hooks.odd={use='./odd.py:hook'}")

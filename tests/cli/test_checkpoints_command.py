@@ -21,7 +21,7 @@ from tests.monitor.fake_run import append, end, make_several
 from tests.runner.same import final_state
 
 
-def test_checkpoints_are_listed_with_their_names(run: RunDir) -> None:
+def test_checkpoints_are_listed_with_their_names_and_damage(run: RunDir) -> None:
     heads, newest, older = invoke("checkpoints", "toy").splitlines()
     assert heads.split() == ["checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "state"]
     assert [newest.split()[k] for k in (0, 2, 3)] == ["it00000010", "10", "2"]
@@ -33,9 +33,6 @@ def test_checkpoints_are_listed_with_their_names(run: RunDir) -> None:
     assert [line.split()[-1] for line in (newest, older)] == ["whole", "whole"]
     (run.checkpoints / ".it00000011.1").mkdir()
     assert invoke("checkpoints", "toy").splitlines()[-1].startswith("1 more not finished: ")
-
-
-def test_a_flipped_byte_is_found_by_reading(run: RunDir) -> None:
     weights = run.checkpoints / "it00000010" / "model.pt"
     data = bytearray(weights.read_bytes())
     data[len(data) // 2] ^= 1
@@ -44,9 +41,6 @@ def test_a_flipped_byte_is_found_by_reading(run: RunDir) -> None:
     lines = invoke("checkpoints", "toy", "--verify", code=1).splitlines()
     assert "unusable: model.pt is not what was written" in lines[1]
     assert lines[2].endswith("verified")
-
-
-def test_what_is_not_there_is_found_without_reading(run: RunDir) -> None:
     (run.checkpoints / "it00000010" / "manifest.json").unlink()
     (run.checkpoints / "it00000005" / "model_ema.pt").unlink()
     newest, older = json.loads(invoke("checkpoints", "toy", "--format", "json", code=1))
@@ -151,7 +145,9 @@ def test_what_a_fork_began_with_stays_and_the_newest_of_its_parent(several: list
     assert left(second) == left(third) == set()
 
 
-def test_a_run_that_goes_on_is_left_out(several: list[RunDir]) -> None:
+def test_nothing_is_deleted_without_a_question_nor_of_a_run_that_goes_on(several: list[RunDir]) -> None:
+    assert "add --yes" in refused("prune")
+    assert left(several[0]) == {*SAVED, "best", "last"}
     first, second, third = several
     locks = try_lock(first.path)
     assert locks is not None
@@ -160,11 +156,6 @@ def test_a_run_that_goes_on_is_left_out(several: list[RunDir]) -> None:
     release(locks)
     assert left(first) == {*SAVED, "best", "last"}
     assert SAVED[1] not in left(second) | left(third)
-
-
-def test_nothing_is_deleted_without_a_question(several: list[RunDir]) -> None:
-    assert "add --yes" in refused("prune")
-    assert left(several[0]) == {*SAVED, "best", "last"}
 
 
 FILE = HEAD + '[hooks.checkpoint]\nuse = "checkpoint"\nargs = { monitor = "accuracy", keep = 9 }\n'

@@ -51,13 +51,10 @@ WRONG = (
 """What a command is asked of a file or a run that is not there."""
 
 
-def test_the_version_is_told() -> None:
+def test_every_command_explains_itself_in_one_line_and_the_version_is_told() -> None:
     printed = invoke("--version")
     assert printed.startswith(f"hookflow {__version__} (Python 3.")
     assert version("torch") in printed
-
-
-def test_every_command_explains_itself_and_has_one_line_on_the_screen_of_all() -> None:
     lines = invoke("--help", columns=80).splitlines()
     assert len(lines) <= 46
     for name, command in COMMANDS.items():

@@ -61,9 +61,11 @@ def test_in_words(run: RunDir) -> None:
     assert file == "  rows.npz: logits 16 × 3, predicted 16"
 
 
-def test_what_is_not_there(run: RunDir) -> None:
+def test_what_is_not_there_is_named_and_a_hook_that_raises_ends_it(run: RunDir) -> None:
     assert 'has no checkpoint "lst"\n    did you mean "last"?' in refused("val", f"{run.id}:lst")
     assert 'no run "toyy"' in refused("val", "toyy")
+    bad = 'hooks.bad={use="./watchers.py:Fails", args={place="after_test_iter"}}'
+    invoke("test", run.path, "--set", bad, code=1)
 
 
 def test_what_is_not_finite_is_null_and_data_that_are_missing_are_told(new_run: NewRun, train_here: Train) -> None:
@@ -87,11 +89,6 @@ def test_the_trace(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
         trace.unlink()
         as_json(command, str(run_dir.path), *["--out", str(tmp_path / "rows.npz")] * (command == "predict"))
         check_golden(f"trace_{command}_only.txt", trace.read_text())
-
-
-def test_a_hook_that_raises(run: RunDir) -> None:
-    bad = 'hooks.bad={use="./watchers.py:Fails", args={place="after_test_iter"}}'
-    invoke("test", run.path, "--set", bad, code=1)
 
 
 @pytest.fixture(scope="module")
@@ -173,12 +170,9 @@ def test_hooks_inside_the_network_fire_in_their_stages(doubled: RunDir, tmp_path
     torch.testing.assert_close(logits, expected(doubled, 2) / 2)
 
 
-def test_the_data_need_no_targets(doubled: RunDir, tmp_path: Path) -> None:
+def test_the_data_need_no_targets_and_examples_of_a_loader_have_their_index(doubled: RunDir, tmp_path: Path) -> None:
     shown = predicted(doubled, tmp_path / "rows.npz", "--split", "val", "--set", 'data.val.use="./toy.py:Unlabelled"')
     assert shown["shapes"]["predicted"] == [16]
-
-
-def test_examples_of_a_loader_have_their_index_in_the_dataset(doubled: RunDir, tmp_path: Path) -> None:
     reversed_ = 'data.val={use="./loaders.py:dataset", loader={batch_size=5, sampler="./loaders.py:backwards"}}'
     predicted(doubled, tmp_path / "rows.pt", "--split", "val", "--set", reversed_)
     assert torch.load(tmp_path / "rows.pt", weights_only=True)["index"].tolist() == list(range(23, -1, -1))

@@ -95,28 +95,33 @@ def test_every_key_is_explained_and_its_example_is_toml(key: str) -> None:
     tomli.loads(f"key = {declared.example or 0}")
 
 
-def test_an_argument_is_explained_with_its_hook(here: Path) -> None:
+def test_a_hook_its_arguments_and_those_of_a_pipeline_are_described(here: Path) -> None:
     (here / "mine.py").write_text(MODULE)
     (here / "p.toml").write_text(
         f'{SMALL}[hooks.own]\nuse = "./mine.py:Shout"\nargs = {{ text = "x" }}\nmodules = ["*"]\n'
     )
     assert "text  (required)  str" in explain("hooks.own.args.text", "p.toml")
     assert explain("hooks.own.args.text", "p.toml", "--no-import").splitlines() == ["./mine.py:Shout", "Not imported."]
+    (here / "mine.py").write_text(MODULE)
+    check_golden("explain-hook.txt", hooks("./mine.py:Shout"))
+    shown = hooks("./mine.py:whisper")
+    assert "a plain function: it fires where `points` says, e.g. after_train_iter\n" in shown
+    assert '  suffix = "."  any value\n' in shown
+    assert shown.endswith('use = "./mine.py:whisper"\n  points = ["after_train_iter"]\n')
+    (here / "mine.py").write_text(MODULE)
+    use = '[hooks.quiet]\nuse = "./mine.py:whisper"\npoints = ["after_train_iter"]\n'
+    (here / "p.toml").write_text(SMALL + use)
+    assert hooks("p.toml").rpartition("used by p.toml\n")[2].split()[:2] == ["quiet", "./mine.py:whisper()"]
+    assert hooks("quiet", "p.toml").startswith("./mine.py:whisper\nSays the batch.\n")
 
 
-def test_the_list_is_golden_and_fits_a_small_terminal() -> None:
+def test_points_are_listed_and_explained_with_the_hooks_of_a_pipeline() -> None:
     drawn = explain("points")
     assert max(map(len, drawn.splitlines())) <= 80
     check_golden("points.txt", drawn)
-
-
-def test_a_point_and_what_an_around_stands_around_are_explained() -> None:
     assert explain("after_val").startswith("after_val  validation is done, the metrics are complete  [metrics]\n")
     assert [line.split()[0] for line in explain("around_val").splitlines()] == ["before_val", "after_val"]
     assert "▸ exit ema → early_stop → checkpoint" in explain("after_val", str(TOY))
-
-
-def test_a_pipelines_hooks_stand_at_their_points_in_their_order() -> None:
     lines = explain("points", str(TOY), columns=140).splitlines()
     at = next(k for k, line in enumerate(lines) if line.strip().startswith("after_train_iter"))
     assert lines[at + 1].strip() == "▸ throughput → log (every 2)"
@@ -175,23 +180,6 @@ def test_built_in_hooks_are_listed_and_described() -> None:
 def test_what_is_to_be_pasted_compiles(name: str, here: Path) -> None:
     table = Description(find_hook(name, here, None), POINTS).as_toml(name, name)
     assert [hook.name for hook in compile_pipeline(parse(f"{SMALL}{table}", here / "p.toml")).hooks] == [name]
-
-
-def test_a_hook_is_described_wherever_it_stands(here: Path) -> None:
-    (here / "mine.py").write_text(MODULE)
-    check_golden("explain-hook.txt", hooks("./mine.py:Shout"))
-    shown = hooks("./mine.py:whisper")
-    assert "a plain function: it fires where `points` says, e.g. after_train_iter\n" in shown
-    assert '  suffix = "."  any value\n' in shown
-    assert shown.endswith('use = "./mine.py:whisper"\n  points = ["after_train_iter"]\n')
-
-
-def test_a_pipelines_own_hooks_are_listed_and_described(here: Path) -> None:
-    (here / "mine.py").write_text(MODULE)
-    use = '[hooks.quiet]\nuse = "./mine.py:whisper"\npoints = ["after_train_iter"]\n'
-    (here / "p.toml").write_text(SMALL + use)
-    assert hooks("p.toml").rpartition("used by p.toml\n")[2].split()[:2] == ["quiet", "./mine.py:whisper()"]
-    assert hooks("quiet", "p.toml").startswith("./mine.py:whisper\nSays the batch.\n")
 
 
 def test_installed_packages_offer_hooks(install: Install) -> None:

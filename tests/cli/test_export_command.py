@@ -241,7 +241,7 @@ def test_a_long_run_with_many_scalars_fits_into_a_mail(tmp_path: Path) -> None:
     assert low < high, "a band"
 
 
-def test_the_file_chooses_the_format(tmp_path: Path) -> None:
+def test_the_file_chooses_the_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = finished(tmp_path, upto=20)
     assert invoke("export", "cifar").startswith("iteration,epoch,time,name,value\n")
     assert invoke("export", "cifar", "--format", "html").startswith("<!DOCTYPE html>")
@@ -250,6 +250,9 @@ def test_the_file_chooses_the_format(tmp_path: Path) -> None:
         assert Path(out).read_text().startswith(begins)
     with pytest.raises(UserError, match=re.escape("name it with --out")):
         invoke("export", "cifar", "--format", "tensorboard")
+    monkeypatch.setattr(registry, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="needs the package tensorboard"):
+        invoke("export", "cifar", "--format", "tensorboard", "--out", "tb")
 
 
 def accumulated(folder: str) -> Any:
@@ -279,11 +282,4 @@ def test_tensorboard_has_what_the_run_has_logged(tmp_path: Path) -> None:
     assert result.Histograms("weights")[0].histogram_value.num == 7
     assert {"words/text_summary", "pipeline/text_summary"} <= {*tags["tensors"]}
     with pytest.raises(UserError, match="has event files already"):
-        invoke("export", "cifar", "--format", "tensorboard", "--out", "tb")
-
-
-def test_tensorboard_is_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    finished(tmp_path, upto=3)
-    monkeypatch.setattr(registry, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="needs the package tensorboard"):
         invoke("export", "cifar", "--format", "tensorboard", "--out", "tb")

@@ -49,20 +49,20 @@ def test_the_picture_in_the_documentation_is_what_the_command_draws(monkeypatch:
     assert without_lines(drawn) == without_lines(Path("docs/graph-cifar.svg").read_text("utf-8")), again
 
 
-def test_several_points_are_drawn_together() -> None:
+def test_some_points_and_hooks_are_drawn_as_the_options_say() -> None:
     title, *both = graph("--point", "after_val", "--point", "after_train_iter").split("\n")
     assert title.endswith("hooks at 2 points")
     assert {line.split()[0] for line in both if line} >= {"after_train_iter", "after_val"}
     assert sum("leaves around_val" in line for line in both) == 1
-
-
-def test_one_hook_is_drawn_with_its_neighbours_and_the_title_says_so() -> None:
     lines = graph("--hook", "log").split("\n")
     assert lines[0] == "toy: log at 1 point, with the hooks that it has edges with"
     assert any("throughput" in line for line in lines)
     assert not any("clip" in line for line in lines)
     lines = graph("--hook", "ema", "--point", "after_val").split("\n")
     assert lines[0] == "toy: ema at after_val, with the hooks that it has edges with"
+    assert graph("--without", "log").startswith("toy: 7 hooks at ")
+    assert graph("--only", "log", "--only", "throughput").startswith("toy: 2 hooks at ")
+    assert graph("--shuffle", "3").split("\n")[0].endswith(" points, shuffled (seed 3)")
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,6 @@ def test_one_hook_is_drawn_with_its_neighbours_and_the_title_says_so() -> None:
 )
 def test_what_cannot_be_drawn(arguments: tuple[str, ...], wrong: str, hint: str) -> None:
     assert re.search(f"{wrong}.*\n.*{re.escape(hint)}", refused("graph", TOY, *arguments))
-
-
-def test_hooks_are_left_out_and_the_order_is_another_as_the_options_say() -> None:
-    assert graph("--without", "log").startswith("toy: 7 hooks at ")
-    assert graph("--only", "log", "--only", "throughput").startswith("toy: 2 hooks at ")
-    assert graph("--shuffle", "3").split("\n")[0].endswith(" points, shuffled (seed 3)")
 
 
 def test_json_is_the_plan() -> None:

@@ -300,7 +300,7 @@ def test_a_run_that_cannot_be_read(run: RunDir, arguments: tuple[str, ...], of: 
     assert run.id in text
 
 
-def test_one_that_cannot_be_read_hides_no_other(run: RunDir) -> None:
+def test_one_that_cannot_be_read_hides_no_other_and_what_run_json_lacks_is_told(run: RunDir) -> None:
     other = RunDir(shutil.copytree(run.path, run.path.with_name("20260101-000000-aaaa"), symlinks=True))
     run.events.chmod(0)
     code, text = denied("runs")
@@ -309,6 +309,9 @@ def test_one_that_cannot_be_read_hides_no_other(run: RunDir) -> None:
     assert f"{run.id} is unreadable: its event log cannot be read: Permission denied" in text
     (row,) = (line for line in text.splitlines() if line.startswith(other.id))
     assert "finished" in row
+    run.identity.write_text("{}")
+    with pytest.raises(UserError, match=r"run\.json: it cannot be read, or does not say"):
+        run.base()
 
 
 @pytest.mark.parametrize(
@@ -329,9 +332,3 @@ def test_what_cannot_be_read_or_written_is_not_taken_for_missing(
     code, text = denied(*(str(run.path) if item == "RUN" else item for item in arguments))
     (run.path / name).chmod(0o700)
     assert (code, printed in text) == (2, True), text
-
-
-def test_what_run_json_lacks_is_told(run: RunDir) -> None:
-    run.identity.write_text("{}")
-    with pytest.raises(UserError, match=r"run\.json: it cannot be read, or does not say"):
-        run.base()

@@ -147,9 +147,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(folder, run, copy, printed)
 
 
-def test_a_run_tells_nothing_of_it(world: World) -> None:
+def test_a_run_and_what_the_shell_is_offered_tell_nothing_of_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ValueError" in world.printed
     assert "output     | " in world.printed
+    # a word that a terminal cannot show is not offered
+    ask = type("Asked", (), {"params": {"target": FILE, "pipeline": FILE}, "args": []})()
+    monkeypatch.chdir(world.folder)
+    for offered in (options.hooks, options.points, options.runs, options.keys, options.files_and_runs):
+        words = offered(ask, "")
+        assert words or offered is options.files_and_runs
+        assert not any(CONTROL.search("".join(word)) for word in words)
 
 
 def _spare(run: RunDir) -> str:
@@ -234,16 +241,6 @@ def lines(command: str, world: World) -> Iterator[list[str]]:
 def test_every_command(command: str, world: World) -> None:
     whole = "".join(printed_by(world.folder, command, *line) for line in lines(command, world))
     assert command in SHOWS_NONE or "ev·[8m" in whole or r"ev\u001b[8m" in whole or "ev [8m" in whole, whole
-
-
-def test_what_the_shell_is_offered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A word that a terminal cannot show is not offered."""
-    ask = type("Asked", (), {"params": {"target": FILE, "pipeline": FILE}, "args": []})()
-    monkeypatch.chdir(world.folder)
-    for offered in (options.hooks, options.points, options.runs, options.keys, options.files_and_runs):
-        words = offered(ask, "")
-        assert words or offered is options.files_and_runs
-        assert not any(CONTROL.search("".join(word)) for word in words)
 
 
 def test_every_page_of_the_dashboard(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

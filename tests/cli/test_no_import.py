@@ -191,7 +191,7 @@ def known(here: Path) -> Path:
     return here
 
 
-def test_the_keys_of_the_file_are_known(known: Path) -> None:
+def test_the_keys_of_the_file_are_known_and_what_is_wrong_with_them_is_found(known: Path) -> None:
     read("graph", "p.toml", "--out=plan.json")
     plan = json.loads((known / "plan.json").read_text())
     bound = {(binding["hook"], binding["point"]): binding for binding in plan["bindings"]}
@@ -199,9 +199,6 @@ def test_the_keys_of_the_file_are_known(known: Path) -> None:
     assert bound["mine", "after_val"]["reads"] == ["model"]
     assert ("average", "after_optimizer_step") in bound, "hookflow's own hooks are imported"
     assert {"third", "mine"} <= {hook for edge in plan["edges"] for hook in (edge["first"], edge["then"])}
-
-
-def test_what_is_wrong_with_them_is_found(known: Path) -> None:
     wrong = {
         "hooks.mine.points=['after_epoch']": 'there is no point "after_epoch"',
         "hooks.third.use='./known.py:Trird'": 'there is no "Trird" in ./known.py\n    did you mean "third"?',
@@ -212,11 +209,8 @@ def test_what_is_wrong_with_them_is_found(known: Path) -> None:
     }
     for override, message in wrong.items():
         assert message in refused("check", "p.toml", f"--set={override}", "--no-import")
-
-
-def test_nothing_is_waited_for_that_is_no_file(known: Path) -> None:
-    """Opened, each of these pipes would keep the command until somebody writes to it."""
     (known / "runs" / "p" / "1").mkdir(parents=True)
+    # opened, each of these pipes would keep the command until somebody writes to it
     for name in ("now.py", "base.toml", "runs/p/1/events.jsonl", "runs/p/1/pipeline.toml"):
         os.mkfifo(known / name)
     pipe = "--set=hooks.third.use='./now.py:Third'"

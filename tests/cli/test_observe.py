@@ -115,13 +115,16 @@ def test_what_a_base_file_declares_stays_there(file: Path) -> None:
     check(file, "--strict", "--observe")
 
 
-def test_what_cannot_be_written_is_told_and_nothing_is(file: Path) -> None:
+def test_what_cannot_be_written_is_told_and_nothing_is_and_options_that_exclude_one_another(file: Path) -> None:
     file.write_text(HEAD + hooks(score="Score"))
     before = file.read_text()
     given = f'hooks.plateau={{use="{TESTS}/undeclared.py:Plateau"}}'
     wrong = refused("check", "p.toml", "--observe", "--write", "--set", given)
     assert 'p.toml: [hooks.plateau] cannot be changed here\n    add: reads = ["lr"]' in wrong
     assert file.read_text() == before
+    assert "--write needs --observe" in refused("check", "p.toml", "--write")
+    assert "--no-import runs nothing" in refused("check", "p.toml", "--observe", "--no-import")
+    assert "--observe and --commute report in text" in refused("check", "p.toml", "--commute", "--format", "json")
 
 
 def test_what_a_hook_raises_is_told_and_is_not_strict(file: Path) -> None:
@@ -129,12 +132,6 @@ def test_what_a_hook_raises_is_told_and_is_not_strict(file: Path) -> None:
     (file.parent / "fails.py").write_text('def fails():\n    raise RuntimeError("on purpose")\n')
     assert "  not fired  fails at after_train: raised RuntimeError: on purpose\n" in check(file, "--observe")
     check(file, "--observe", "--strict", exit_code=1)
-
-
-def test_options_that_exclude_one_another() -> None:
-    assert "--write needs --observe" in refused("check", "p.toml", "--write")
-    assert "--no-import runs nothing" in refused("check", "p.toml", "--observe", "--no-import")
-    assert "--observe and --commute report in text" in refused("check", "p.toml", "--commute", "--format", "json")
 
 
 def test_what_is_no_hook_and_raises_ends_it(file: Path) -> None:

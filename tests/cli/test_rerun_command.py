@@ -147,7 +147,7 @@ def test_a_rerun_skips_no_firing_for_its_cost(folder: Path, monkeypatch: pytest.
     assert len([name for name in data["more"] if name.startswith("slow/")]) > 1, "those that the run has skipped"
 
 
-def test_the_first_difference_is_named(folder: Path) -> None:
+def test_the_first_difference_is_named_also_in_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trained(FROZEN, 'hooks.clock={use="./probe.py:clock", points=["after_train_iter"]}')
     shown = rerun(run.id, "--at", "7", code=1)
     assert re.search(r"first difference in iteration 9: clock was \d+\.\d+, and is \d+\.\d+\n  1 of \d+ numbers", shown)
@@ -156,6 +156,15 @@ def test_the_first_difference_is_named(folder: Path) -> None:
     assert "to the bit" in shown and "not compared, since no hook of the rerun logs them: clock\n" in shown
     shown = rerun(run.id, "--at", "7", "--without", "clock", "--without", "frozen", code=1)
     assert "and is nothing" not in shown and "hooks or keys are not those of the run" in shown
+    monkeypatch.setattr(  # a process that has imported torch, as for a shell
+        recorded, "subprocess", SimpleNamespace(run=lambda words, **how: hookflow(*words[3:], cwd=folder))
+    )
+    again = api.load_run(run.path).rerun(at=8, iters=2, with_=["./probe.py:Probe"], overrides={"run.seed": 0})
+    assert [(each.iter, each.name) for each in again.unlike] == [(9, "clock")]
+    assert {8, 9} <= again.more["probe/twice"].keys() and again.compared > 4
+    assert again.run.scalars("loss")["iter"][-1] >= 9
+    with pytest.raises(UserError, match="has done 15 iterations"):
+        api.load_run(run.path).rerun(at=99)
 
 
 def test_a_run_that_failed_is_looked_into(folder: Path) -> None:
@@ -257,16 +266,3 @@ def test_the_debugger_stops_before_the_iteration(folder: Path) -> None:
     terminal.press("c\n")
     assert terminal.finish() == 0
     terminal.wait_for("to the bit")
-
-
-def test_python_gets_the_differences_and_what_was_watched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = trained(FROZEN, 'hooks.clock={use="./probe.py:clock", points=["after_train_iter"]}')
-    monkeypatch.setattr(  # a process that has imported torch, as for a shell
-        recorded, "subprocess", SimpleNamespace(run=lambda words, **how: hookflow(*words[3:], cwd=folder))
-    )
-    again = api.load_run(run.path).rerun(at=8, iters=2, with_=["./probe.py:Probe"], overrides={"run.seed": 0})
-    assert [(each.iter, each.name) for each in again.unlike] == [(9, "clock")]
-    assert {8, 9} <= again.more["probe/twice"].keys() and again.compared > 4
-    assert again.run.scalars("loss")["iter"][-1] >= 9
-    with pytest.raises(UserError, match="has done 15 iterations"):
-        api.load_run(run.path).rerun(at=99)

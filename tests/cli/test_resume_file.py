@@ -195,16 +195,13 @@ def test_a_run_without_a_checkpoint_begins_anew_and_as_it_likes(train_here: Trai
     assert train_here(run, resume=True) == 0
 
 
-def test_the_table_of_keys() -> None:
+def test_the_table_of_keys_is_that_of_the_documentation() -> None:
     """The first rule that fits counts, and a key that no rule knows may not change."""
     may = ("run.max_epochs", "data.test.args.split", "data.val.loader.workers", "hooks.log.every", "hooks.log.on_error")
     no = ("data.val.args.split", "run.name", "model.generator.use", "optimizer.args.lr", "run.something_new")
     assert {rule_of(key).may for key in may} == {May.YES}
     assert {rule_of(key).may for key in no} == {May.NO}
     assert rule_of("hooks.log.args.every").may is May.ALLOWED
-
-
-def test_the_documentation_has_the_same_table() -> None:
     rows = [f"| `{rule.keys.replace(', ', '`, `')}` | {rule.may.value} | {rule.why} |" for rule in RULES]
     assert "\n".join(rows) in DOCS
 

@@ -133,7 +133,7 @@ def test_what_is_appended_from_outside_goes_on_from_the_last_record(written: lis
     assert (last["k"], last["it"], last["ep"], last["text"]) == ("message", 3, 1, "again")
 
 
-def test_what_is_appended_is_read_once_and_a_line_without_its_end_waits(tmp_path: Path) -> None:
+def test_what_is_appended_is_read_once_and_a_torn_line_costs_no_other(tmp_path: Path) -> None:
     path = tmp_path / "log"
     tail = Tail(path)
     assert tail.read() == [], "no file is no news"
@@ -143,9 +143,6 @@ def test_what_is_appended_is_read_once_and_a_line_without_its_end_waits(tmp_path
         file.write(b'"b"}\n')
     assert [r["k"] for r in tail.read()] == ["b"]
     assert tail.read() == []
-
-
-def test_a_torn_line_costs_itself_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b'{"k":"a"}\n{"k":"to')
     log = Appender(path)
@@ -154,12 +151,9 @@ def test_a_torn_line_costs_itself_and_no_other(tmp_path: Path) -> None:
     assert [r["k"] for r in Tail(path).read_all()] == ["a", "b"]
 
 
-def test_numbers_that_json_does_not_know_become_words() -> None:
+def test_numbers_that_json_does_not_know_become_words_and_long_strings_are_cut() -> None:
     line = encode({"v": {"loss": float("nan"), "lr": [1.0, float("inf")]}})
     assert json.loads(line, parse_constant=lambda name: 1 / 0) == {"v": {"loss": "nan", "lr": [1.0, "inf"]}}
-
-
-def test_a_string_or_name_that_would_hold_up_a_reader_is_cut_wherever_it_stands() -> None:
     long = "é" * 1_000_000
     record = json.loads(encode({"v": {long: float("nan"), "loss": 1.5}, "names": [long, "a"], "n": [1, True, None]}))
     name, loss = record["v"]

@@ -133,27 +133,21 @@ def test_a_shuffle_hangs_on_names_and_not_on_the_file() -> None:
     assert plan(*hooks[::-1], shuffle=3).bindings == plan(*hooks, shuffle=3).bindings
 
 
-def test_neighbours_have_the_edge_that_says_so() -> None:
+def test_neighbours_and_precedence_have_the_edges_and_the_flow_that_gave_way() -> None:
     compiled = plan(node("a"), node("b", ["a"]), node("c", phase="late"), node("d", phase="late"))
     links = [*neighbours(compiled, POINT)]
     assert [(link.first.hook, link.reason) for link in links] == [("a", "edge"), ("b", "phase"), ("c", "file")]
     assert [link.path for link in links] == [compiled.edges, (), ()]
-
-
-def test_precedence_has_the_flow_that_gave_way_between_the_two() -> None:
     compiled = plan(node("write", writes=["lr"], after=["read"]), node("read", reads=["lr"]), node("a"))
     (answer,) = precedence(compiled, "read", "write")
     assert [given.edge.slots for given in answer.overruled] == [("lr",)]
     assert precedence(compiled, "read", "a")[0].overruled == ()
 
 
-def test_either_of_two_hooks_allows_either_order_for_itself() -> None:
+def test_either_of_two_hooks_allows_either_order_and_of_thousands_few_are_enumerated() -> None:
     allowed = {"a": ["b"], "b": [], "c": ["a"]}
     compiled = plan(*(node(name, writes=["x"], ambiguous_with=others) for name, others in allowed.items()))
     assert [(pair.first.hook, pair.then.hook) for pair in ambiguities(compiled)] == [("b", "c")]
-
-
-def test_thousands_of_writers_of_one_slot_are_not_enumerated_for_the_first_few() -> None:
     compiled = plan(*(node(f"h{k}", writes=["model"]) for k in range(2000)))
     assert len(list(islice(ambiguities(compiled), 5))) == 5
 
@@ -211,14 +205,11 @@ def test_as_a_string_it_is_a_line_for_each_point_with_the_triggers() -> None:
     assert str(plan()) == ""
 
 
-def test_its_own_points_may_follow_one_another() -> None:
+def test_its_own_points_warnings_and_notes_are_read_back() -> None:
     points = [Point(name, 1, ("run",), "it", "", "own", to) for name, to in (("x", "after_run"), ("y", "x"))]
     compiled = compile_plan("p", {"a": node("a", points=[("y", "whole")])}, points=Points(points))
     assert Plan.from_json(json.dumps(compiled.to_json())) == compiled
     assert compiled.own == tuple(points)
-
-
-def test_its_warnings_and_notes_stand_where_they_stood() -> None:
     here, nowhere = Problem("here", Where("p.toml", 3), "change it"), Problem("nowhere")
     compiled = replace(plan(node("a")), warnings=(here, nowhere), notes=(nowhere, here))
     assert Plan.from_json(json.dumps(compiled.to_json())) == compiled
@@ -269,7 +260,7 @@ def mine() -> Points:
     )
 
 
-def test_points_of_its_own_are_listed_behind_those_that_they_follow() -> None:
+def test_points_of_its_own_are_listed_behind_those_they_follow_and_arounds_left_at_their_after() -> None:
     names = [point.name for point in mine()]
     assert [name for name in names if name in POINTS] == [point.name for point in STANDARD]
     for first, *behind in (
@@ -279,6 +270,15 @@ def test_points_of_its_own_are_listed_behind_those_that_they_follow() -> None:
     ):
         start = names.index(first)
         assert names[start : start + len(behind) + 1] == [first, *behind]
+    points = mine()
+    assert points.pairs["val"] == "after_val"
+    assert points.pairs["save_checkpoint"] == "after_copy_checkpoint"
+    assert points.pairs["tuning"] == "after_tuning"
+    assert {"load_checkpoint", "alone", "forward"}.isdisjoint(points.pairs), "these have no before, or no after"
+    assert points.names == (*(point.name for point in points), *(f"around_{pair}" for pair in points.pairs))
+    assert "around_val" not in points
+    inside = ("after_train_iter", "forward", "b", "after_tuning", "after_val_iter", "before_alone")
+    assert list(map(points.in_iteration, inside)) == [True] * 4 + [False] * 2, "own ones where those are they follow"
 
 
 @pytest.mark.parametrize(
@@ -298,18 +298,6 @@ def test_points_of_its_own_are_listed_behind_those_that_they_follow() -> None:
 def test_what_a_point_is_by_its_kind(name: str, ahead: bool, nested: bool, picks: str, of_batches: bool) -> None:
     point = mine()[name]
     assert (point.ahead, point.nested, point.picks, point.of_batches) == (ahead, nested, picks, of_batches)
-
-
-def test_an_around_is_left_at_the_after_of_its_before() -> None:
-    points = mine()
-    assert points.pairs["val"] == "after_val"
-    assert points.pairs["save_checkpoint"] == "after_copy_checkpoint"
-    assert points.pairs["tuning"] == "after_tuning"
-    assert {"load_checkpoint", "alone", "forward"}.isdisjoint(points.pairs), "these have no before, or no after"
-    assert points.names == (*(point.name for point in points), *(f"around_{pair}" for pair in points.pairs))
-    assert "around_val" not in points
-    inside = ("after_train_iter", "forward", "b", "after_tuning", "after_val_iter", "before_alone")
-    assert list(map(points.in_iteration, inside)) == [True] * 4 + [False] * 2, "own ones where those are they follow"
 
 
 @pytest.mark.parametrize(

@@ -152,11 +152,9 @@ class TestWhatTheRoundBeforeHasLeft:
         warnings, notes = lifetimes(*nodes)
         assert (warnings, len(notes)) == ([], 1)
 
-    def test_is_unknown_where_a_validation_is_due_within_the_epoch(self) -> None:
+    def test_is_known_for_each_point_of_a_condition_and_where_no_validation_is_due(self) -> None:
         assert lifetimes(reader("metrics", "after_train_epoch"), in_epoch=True) == ([], [])
-
-    def test_counts_for_each_point_of_a_condition_and_for_the_best_point_of_a_declaration(self) -> None:
-        """A declaration may be that of a class for all of its methods; both halves of an around have the same."""
+        # A declaration may be that of a class for all of its methods; both halves of an around have the same.
         declared = reader("metrics", "after_train_epoch after_val")
         assert lifetimes(declared) == lifetimes(node("r", points=AROUND, reads=["metrics"])) == ([], [])
         asking = node("r", points=at("after_train_epoch after_val"), reads=["metrics.loss"])
@@ -249,11 +247,16 @@ def test_what_is_touched_and_not_declared_is_missing(declared: Touched, touched:
     assert missing(compiled, seen(compiled, a=touched)) == result
 
 
-def test_what_is_missing_is_that_of_a_method_at_both_of_its_points() -> None:
+def test_what_a_method_touches_and_what_another_hook_declares_is_missing() -> None:
     compiled = plan(node("a", points=AROUND))
     entered, left = compiled.bindings
     result = [Seen(entered, 1, Slots(("lr", *FOUR[:2]))), Seen(left, 1, Slots((*FOUR[2:], "outputs.e"), ("lr",)))]
     assert missing(compiled, result) == {("a", "around_val"): Slots(("lr", "outputs"), ("lr",))}
+    for reads, writes, touched in ((["scalars.n"], [], "scalars.n"), ([], ["hook.a"], "hook.a")):
+        compiled = plan(touching("before_train", "b", reads, writes), touching(POINT, "a"))
+        assert missing(compiled, seen(compiled, a=([], [touched]))) == {("a", POINT): Slots((), (touched,))}
+    logs = plan(touching(POINT, "a"), touching(POINT, "b", writes=["scalars.n"]))
+    assert missing(logs, seen(logs, a=([], ["scalars.n"]), b=([], ["scalars.n"]))) == {}, "read by no hook"
 
 
 @pytest.mark.parametrize(
@@ -274,14 +277,6 @@ def test_state_and_logs_are_missing_once_another_hook_reads_them(
     compiled = plan(touching("before_train", "b"), touching(POINT, "a", (), declared))
     result = missing(compiled, seen(compiled, a=([], [own]), b=([other], [])))
     assert result.get(("a", POINT), Slots()) == Slots((), said)
-
-
-def test_what_another_hook_declares_to_read_or_to_write_is_missing() -> None:
-    for reads, writes, touched in ((["scalars.n"], [], "scalars.n"), ([], ["hook.a"], "hook.a")):
-        compiled = plan(touching("before_train", "b", reads, writes), touching(POINT, "a"))
-        assert missing(compiled, seen(compiled, a=([], [touched]))) == {("a", POINT): Slots((), (touched,))}
-    logs = plan(touching(POINT, "a"), touching(POINT, "b", writes=["scalars.n"]))
-    assert missing(logs, seen(logs, a=([], ["scalars.n"]), b=([], ["scalars.n"]))) == {}, "read by no hook"
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,13 @@ def wanted(nodes: list[Node], places: Places) -> Plan:
     return compile_plan("p", {item.hook.name: item for item in nodes}, wanted=places)
 
 
-def test_neither_two_methods_of_a_hook_nor_two_halves_that_are_left_are_a_pair() -> None:
+def test_hooks_meet_where_both_fire_and_not_with_themselves_nor_where_arounds_are_left() -> None:
     both = (*AROUND, ("before_val", "whole"))
     result = {(pair.point, pair.hooks) for pair in unordered(plan(node("a", points=both), node("b", points=AROUND)))}
     assert result == {("before_val", ("a", "b"))}
     assert not [*unordered(plan(node("a", ambiguous_with=["b"]), node("b")))]
+    compiled = plan(node("a", points=(*AROUND, (POINT, "whole"))), node("b", points=AROUND))
+    assert meeting_points(compiled, "a", "b") == {"before_val"}
 
 
 @pytest.mark.parametrize(
@@ -79,11 +81,6 @@ def test_what_is_turned_is_told_where_arounds_are_entered_and_not_where_they_are
         Pair("before_val", ("a", "enter"), ("p", "whole")),
         Pair("before_val", ("b", "enter"), ("p", "whole")),
     ]
-
-
-def test_hooks_meet_where_both_fire_and_not_where_arounds_are_left() -> None:
-    compiled = plan(node("a", points=(*AROUND, (POINT, "whole"))), node("b", points=AROUND))
-    assert meeting_points(compiled, "a", "b") == {"before_val"}
 
 
 def test_a_pair_that_a_moved_phase_orders_can_be_turned() -> None:

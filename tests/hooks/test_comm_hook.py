@@ -119,13 +119,10 @@ def test_mistakes(overrides: list[str], said: str) -> None:
         compile_pipeline(parse(TOY.read_text(), TOY, overrides))
 
 
-def test_a_single_process_has_nothing_for_it_to_do(trained: Trained) -> None:
+def test_a_single_process_has_nothing_for_it_to_do_nor_a_dry_run(trained: Trained) -> None:
     said, hint = str(records(trained(COMM % "", code=2), "end")[0]["reason"]).splitlines()
     assert 'hook "comm" has nothing to do at ddp_comm: only several ranks with strategy = "ddp"' in said
     assert hint.strip() == "leave it out: --without comm"
-
-
-def test_a_dry_run_in_one_process_says_why_it_has_not_fired() -> None:
     loaded = parse(TOY.read_text(), TOY, [COMM % ""])
     found = dry_run(loaded, compile_pipeline(loaded), TOY.parent, lambda text, level="info": None)
     assert Silent("comm", "ddp_comm", "a single process averages no gradients") in found.silent

@@ -58,14 +58,13 @@ def test_who_certainly_logs_a_number_precedes_a_condition_on_it(
     assert found == [("logs", "gate", "scalars")] * certain
 
 
-def test_a_name_that_the_source_does_not_tell_is_declared(tmp_path: Path) -> None:
+def test_a_slot_of_a_number_may_be_declared_and_turned_and_needs_a_condition(tmp_path: Path) -> None:
     assert flows(compiled(tmp_path, "run.log(name, 1)", "n == 3", 'writes = ["scalars.n"]\n'))
-
-
-def test_a_stated_edge_is_stronger(tmp_path: Path) -> None:
     plan = compiled(tmp_path, 'run.log("n", 1)', "n == 3", 'after = ["gate"]\n')
     assert plan.order["after_train_iter"][:2] == ("gate", "logs")
     assert [given.edge.slots for given in plan.given_way] == [("scalars.n",)]
+    plan = compiled(tmp_path, 'run.log("n", 1); run.log("other", 1)', "n == 3")
+    assert {slot for binding in plan.bindings for slot in binding.writes if "scalars" in slot} == {"scalars.n"}
 
 
 def test_two_that_log_one_name_at_one_point_are_in_no_order_without_a_condition_too(tmp_path: Path) -> None:
@@ -79,11 +78,6 @@ def test_two_that_log_one_name_at_one_point_are_in_no_order_without_a_condition_
     ):
         (folder := tmp_path / str(number)).mkdir()
         assert [item.slots for item in ambiguities(compiled(folder, logs, "iter > 3", second))] == slots
-
-
-def test_nobody_else_reads_a_number_so_without_a_condition_it_is_no_slot(tmp_path: Path) -> None:
-    plan = compiled(tmp_path, 'run.log("n", 1); run.log("other", 1)', "n == 3")
-    assert {slot for binding in plan.bindings for slot in binding.writes if "scalars" in slot} == {"scalars.n"}
 
 
 def test_a_metric_is_read_after_the_hook_that_makes_it(tmp_path: Path) -> None:
@@ -222,12 +216,9 @@ def test_each_call_has_its_slot(tmp_path: Path, call: str, slot: str) -> None:
     assert f'it writes "{slot}"' in message
 
 
-def test_each_call_is_reported_once(tmp_path: Path) -> None:
+def test_each_call_is_reported_once_unless_class_file_or_method_declares_it(tmp_path: Path) -> None:
     code = f"class It:\n    def after_val(self, run):\n        {STOP}\n        {STOP}\n    after_run = after_val\n"
     assert len(warnings(tmp_path, code)) == 2
-
-
-def test_a_declaration_in_the_class_or_the_file_or_of_one_method(tmp_path: Path) -> None:
     for table in ('writes = ["control"]', 'writes = ["control", "model"]'):
         assert not of_method(tmp_path, STOP, table=table)
         assert of_method(tmp_path, STOP, table=table.replace("control", "batch")) == ["4"]

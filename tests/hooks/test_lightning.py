@@ -80,10 +80,6 @@ def test_early_stopping_stops_where_lightning_s_trainer_stops(here: Any, tmp_pat
     assert records(run_dir, "end")[-1]["ep"] == theirs.stopped_epoch + 1 < 9
 
 
-def test_the_middle_of_an_epoch_is_a_place_to_stop(here: Any) -> None:
-    assert records(here('hooks.stops={use="tests.hooks.pl_training:Stops"}'), "end")[-1]["it"] == 4
-
-
 def test_the_average_is_lightning_s_to_the_bit(here: Any, tmp_path: Path) -> None:
     from tests.hooks.pl_training import EMAWeightAveraging, train_theirs
 
@@ -222,13 +218,14 @@ def test_they_save_when_something_raises(here: Any, tmp_path: Path) -> None:
     assert "Training spike detected in batch" in reason(run_dir) and (tmp_path / "s.json").exists()
 
 
-def test_functions_are_callbacks_and_a_timer_stops(here: Any) -> None:
+def test_functions_are_callbacks_and_a_timer_and_the_middle_of_an_epoch_stop(here: Any) -> None:
     calls = (
         'hooks.calls={use="lightning:LambdaCallback", args={on_train_epoch_end={use="tests.hooks.pl_training:tell"}}}'
     )
     assert [text for text in messages(here(calls)) if "epoch" in text] == ["epoch 0", "epoch 1"]
     timer = 'hooks.timer={use="lightning:Timer", args={duration={seconds=0}, interval="epoch"}}'
     assert records(here(timer, epochs=5), "end")[-1]["it"] <= 3
+    assert records(here('hooks.stops={use="tests.hooks.pl_training:Stops"}'), "end")[-1]["it"] == 4
 
 
 def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> None:

@@ -181,7 +181,7 @@ def at_forward(*lines: str) -> str:
     return one("forward", 'points = ["forward"]', 'modules = ["*"]', *lines)
 
 
-def test_what_is_prepended_comes_first_and_why_says_so() -> None:
+def test_what_is_prepended_comes_first_and_an_edge_against_it_is_a_cycle() -> None:
     compiled = plan(at_forward(), at_forward("prepend = true"), at_forward("prepend = true"))
     assert compiled.order["forward"] == ("b", "c", "a")
     edges = {(edge.first, edge.then): edge.where.rpartition("/")[2] for edge in compiled.edges}
@@ -189,9 +189,6 @@ def test_what_is_prepended_comes_first_and_why_says_so() -> None:
     assert not compiled.warnings
     (answer,) = precedence(compiled, "b", "a")
     assert (answer.point, answer.first.hook) == ("forward", "b")
-
-
-def test_an_edge_against_it_is_a_cycle_with_both_lines() -> None:
     with pytest.raises(UserError, match="ordering cycle") as raised:
         plan(at_forward('before = ["b"]'), at_forward("prepend = true"))
     assert "keys.toml:9:11" in str(raised.value)

@@ -267,16 +267,13 @@ def test_cutmix_takes_a_box_and_counts_its_pixels() -> None:
     assert torch.allclose(soft, (1 - area) * hard + area * hard[order])
 
 
-def test_both_may_follow_one_another_and_a_share_stays_as_it_is() -> None:
+def test_both_may_follow_one_another_a_share_stays_and_another_form_is_refused(trained: Trained) -> None:
     inputs, soft = torch.randn(4, 5), torch.full((4, 3), 1 / 3)
     (_, again), *_ = mixed(CutMix(classes=3), inputs, soft)
     assert torch.allclose(again, soft)
     run: Any = Replaced()
     Mixup(classes=3, probability=0.0).before_train_iter(run, (inputs, soft))
     assert run.batch is None
-
-
-def test_a_batch_of_another_form_is_refused(trained: Trained) -> None:
     hook = Mixup(classes=3)
     hook.name = "mix"
     with pytest.raises(UserError, match='hook "mix" mixes batches of inputs and classes, and this is a dict'):

@@ -77,7 +77,7 @@ class TestGradNorm:
         GradNorm("parameter").before_optimizer_step(run)  # type: ignore[arg-type]
         assert run.last.keys() == {f"grad_norm/{name}" for name in ("0.weight", "0.bias", "2.weight", "total")}
 
-    def test_what_has_no_gradient_has_no_norm(self) -> None:
+    def test_what_has_no_gradient_has_no_norm_and_sparse_ones_count(self) -> None:
         run = self.run()
         run.model[0].requires_grad_(False).zero_grad()
         GradNorm().before_optimizer_step(run)  # type: ignore[arg-type]
@@ -86,8 +86,6 @@ class TestGradNorm:
         run.model.zero_grad()
         GradNorm().before_optimizer_step(run)  # type: ignore[arg-type]
         assert run.last == {}
-
-    def test_sparse_gradients_count(self) -> None:
         model = nn.Embedding(10, 2, sparse=True)
         model(torch.tensor([1, 1, 3])).sum().backward()
         run = StandIn(model=model, models={"model": model})
@@ -100,6 +98,8 @@ class TestThroughput:
         hook = Throughput(tokens_per_sample=128, flops_per_sample=6e9, peak_flops=1e12)
         assert hook.figures(100.0, 2) == {"samples_per_s": 100, "tokens_per_s": 12800, "mfu": pytest.approx(0.3)}
         assert Throughput().figures(100.0, 2) == {"samples_per_s": 100}
+        with pytest.raises(UserError, match="flops_per_sample needs peak_flops too"):
+            Throughput.check_arguments({"flops_per_sample": 1e9})
 
     def test_a_figure_covers_every_iteration_over_epochs_and_no_validation_checkpoint_or_pause(
         self, trained: Trained, monkeypatch: pytest.MonkeyPatch
@@ -129,10 +129,6 @@ class TestThroughput:
         run_dir = trained('hooks.throughput={use="throughput"}', swap=("max_epochs = 3", "max_iters = 3"))
         logged = [r["it"] for r in records(run_dir, "scalars") if "samples_per_s" in r["v"]]  # type: ignore[operator]
         assert logged == [3]
-
-    def test_one_figure_alone_gives_no_utilization(self) -> None:
-        with pytest.raises(UserError, match="flops_per_sample needs peak_flops too"):
-            Throughput.check_arguments({"flops_per_sample": 1e9})
 
 
 def test_the_memory_is_that_of_this_process() -> None:
@@ -192,11 +188,9 @@ class TestConfusion:
     target = torch.tensor([0, 0, 1, 2, 2, 2, -100])
     predicted = torch.tensor([0, 1, 1, 2, 0, 2, 1])
 
-    def test_the_counts_are_those_by_hand(self) -> None:
+    def test_the_counts_are_those_by_hand_in_text_and_image(self) -> None:
         assert metrics.counts(self.predicted, self.target, 3).tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 2]]
         assert metrics.counts(self.predicted.reshape(1, 7, 1), self.target.reshape(1, 7, 1), 3).sum() == 6
-
-    def test_the_text_and_the_image(self) -> None:
         matrix = metrics.counts(self.predicted, self.target, 3)
         assert metrics.text(matrix.tolist(), ["cat", "dog", "cow"]).splitlines() == [
             "    cat dog cow",
@@ -206,8 +200,6 @@ class TestConfusion:
         ]
         image = metrics.image(matrix)
         assert image.shape == (159, 159) and image[0, 0] == 0.5 and image[-1, 0] == pytest.approx(1 / 3)
-
-    def test_of_many_classes_the_worst_are_told(self) -> None:
         matrix = torch.eye(100, dtype=torch.int64) * 9
         matrix[3, 7], matrix[8, 2] = 4, 5
         assert metrics.text(matrix.tolist(), [f"c{k}" for k in range(100)]).splitlines() == [
@@ -447,7 +439,7 @@ def test_a_window_that_was_loaded_goes_on_where_the_numbers_are_computed() -> No
     assert epoch.sums()["loss"][0].device.type == "meta"  # type: ignore[union-attr]
 
 
-def test_a_long_sum_is_exact_to_seven_digits() -> None:
+def test_a_long_sum_is_exact_to_seven_digits_where_float64_is() -> None:
     of_pass, of_epoch, value = Means(exact=True), EpochSums(), torch.tensor(0.1)
     for _ in range(10_000):
         of_pass.add({"loss": value}, 7)
@@ -455,8 +447,5 @@ def test_a_long_sum_is_exact_to_seven_digits() -> None:
     total, seen = of_epoch.sums()["loss"]
     assert of_pass.over_ranks(lambda sums: [sums, sums])["loss"] == pytest.approx(0.1, rel=1e-7)
     assert float(total) / seen == pytest.approx(0.1, rel=1e-7)
-
-
-def test_mps_adds_up_in_float32() -> None:
     assert sum_dtype(torch.device("mps")) is torch.float32
     assert sum_dtype(torch.device("cuda")) is sum_dtype(torch.device("cpu")) is torch.float64

@@ -41,10 +41,8 @@ class TestLRSchedule:
         schedule = LRSchedule(shape="linear", warmup=warmup, start=0.5)
         assert rates(schedule, 0, 4, 8, 24) == pytest.approx([0.5, 0.75, 1.0, 0.5])
 
-    def test_without_a_warm_up_the_first_rate_is_the_whole(self) -> None:
+    def test_without_a_warm_up_the_first_rate_is_the_whole_and_a_long_one_is_refused(self) -> None:
         assert rates(LRSchedule(shape="linear", warmup=0), 0, 20) == [1, 0.5]
-
-    def test_a_warm_up_longer_than_the_run_is_refused(self) -> None:
         for warmup in ("5ep", "100%"):
             with pytest.raises(UserError, match=f"the warm-up takes {warmup}, and the run has only 40 iterations"):
                 rates(LRSchedule(warmup=warmup), 0)

@@ -59,20 +59,14 @@ def test_the_built_in_hooks_raise_none_in_any_order_of_the_file(other: str) -> N
         assert alarms(plan(*shuffled)) == []
 
 
-def test_two_schedules_of_one_rate_are_ambiguous() -> None:
+def test_two_schedules_or_averages_or_hooks_of_one_model_are_ambiguous() -> None:
     (result,) = ambiguities(plan("scheduler", "lr_schedule"))
     assert (result.point, result.slots) == ("before_train_iter", ("lr",))
-
-
-def test_two_averages_are_ambiguous_until_they_are_ordered_or_allowed() -> None:
     second = '[hooks.slow]\nuse = "ema"\n'
     result = {(each.point, each.first.hook, each.then.hook) for each in ambiguities(plan("ema", more=second))}
     assert ("before_val", "ema", "slow") in result
     assert not list(ambiguities(plan("ema", more=second + 'after = ["ema"]\n')))
     assert not list(ambiguities(plan("ema", more=second + 'ambiguous_with = ["ema"]\n')))
-
-
-def test_hooks_of_two_models_are_ambiguous_with_one_of_both_and_not_with_one_another() -> None:
     of_model = ', model = "{0}" }}\n'
     clips = '[hooks.clip_{0}]\nuse = "grad_clip"\nargs = {{ max_norm = 1.0' + of_model
     both = '[hooks.both]\nuse = "grad_clip"\nargs = { max_norm = 1.0 }\n'
@@ -83,16 +77,13 @@ def test_hooks_of_two_models_are_ambiguous_with_one_of_both_and_not_with_one_ano
     }
 
 
-def test_a_key_may_be_several_or_the_hooks_own_name() -> None:
+def test_a_key_may_be_several_or_the_hooks_own_name_but_no_unknown_argument(tmp_path: Path) -> None:
     best = '[hooks.best]\nuse = "checkpoint"\nargs = { monitor = { psnr = "max", loss = "min" } }\n'
     compiled = plan("ema", more=best)
     (saver,) = [b for b in compiled.at("after_val") if b.hook == "best"]
     assert saver.reads == ("metrics.loss", "metrics.psnr")
     (keeps,) = [b for b in compiled.at("before_save_checkpoint") if b.hook == "ema"]
     assert keeps.writes == ("checkpoint.model_ema",)
-
-
-def test_a_key_that_is_no_argument_is_refused(tmp_path: Path) -> None:
     code = 'class It:\n    reads = ("model.{modle}",)\n    def __init__(self, model=None): ...\n'
     message = r'It has a slot "model.{modle}", and no argument "modle"\n +did you mean "model"'
     with pytest.raises(UserError, match=message):

@@ -149,7 +149,7 @@ class TestPreciseBN:
         trained('run.precision="bf16"', "run.max_epochs=1", 'hooks.precise={use="precise_bn"}')
         assert {*seen} == {torch.bfloat16}
 
-    def test_images_have_their_moments_by_channel(self) -> None:
+    def test_images_have_their_moments_by_channel_and_frozen_norms_are_left_alone(self) -> None:
         norm = nn.BatchNorm2d(3).train()
         images = 2 + 3 * torch.randn(8, 3, 5, 5)
         data = type("Data", (), {"epoch": lambda self, epoch: iter(images.split(3)), "__len__": lambda self: 3})()
@@ -159,8 +159,6 @@ class TestPreciseBN:
             PreciseBN().before_val(run)
         torch.testing.assert_close(norm.running_mean, images.mean((0, 2, 3)))
         torch.testing.assert_close(norm.running_var, images.transpose(0, 1).flatten(1).var(1))
-
-    def test_norms_that_are_frozen_are_left_alone(self) -> None:
         net = Net().train()
         net.body[1].eval()
         mean = net.body[1].running_mean.clone()
@@ -239,13 +237,11 @@ class TestFreeze:
             differs = changed(run_dir, first, then)
             assert [k for k in (0, 2, 3) if differs[k]] == trains
 
-    def test_a_norm_is_frozen_with_all_of_its_parameters(self) -> None:
+    def test_globs_pick_norms_with_all_they_have_and_parameters_by_any_name(self) -> None:
         net = Net()
         assert [*frozen_norms(net, ["body.*"])] == ["body.1"]
         assert [*frozen_norms(net, ["*.weight"])] == []
         assert [*frozen_norms(nn.Sequential(nn.BatchNorm1d(2, affine=False)), ["0.*"])] == ["0"]
-
-    def test_globs_pick_some_but_not_all_and_tied_weights_by_either_name(self) -> None:
         parameters = dict(Net().named_parameters())
         names = ["body.1.weight", "head.weight", "head.bias"]
         assert [*frozen_parameters(parameters, ["head.*", "*.1.weight"])] == names

@@ -128,13 +128,17 @@ def test_the_axis_zooms_and_counts_epochs_and_seconds(scene: At) -> None:
     assert first <= 300 <= last <= first + 16
 
 
-def test_smoothing_and_the_scale_are_stated_on_the_chart(scene: At) -> None:
+def test_the_chart_states_smoothing_and_scale_and_enter_makes_it_large(scene: At) -> None:
     at = explored(scene, large=True)
     assert "ema 0.6" in pressed(at, "s", size=(80, 24))
     assert "0.9  log" in pressed(at, "s", "l", size=(80, 24))
     assert "ema" not in pressed(at, "s", "s", size=(80, 24))
     at.view.metrics.name = "activation/head/mean"
     assert "linear: not all above 0" in drawn(at, 80, 24)
+    at = explored(scene)
+    assert "metrics: 14" in pressed(at, size=(60, 15))
+    assert "┏━ loss" in pressed(at, "enter", size=(60, 15))
+    assert "metrics: 14" in pressed(at, "enter", size=(60, 15))
 
 
 def test_the_tree_opens_groups_and_filters_names(scene: At) -> None:
@@ -165,13 +169,6 @@ def test_the_tree_opens_groups_and_filters_names(scene: At) -> None:
     press("escape", at)
     assert at.view.metrics.pattern == "layers.", "esc leaves the filter as it was"
     assert "[g] graph" in pressed(at, "m")
-
-
-def test_enter_makes_the_chart_large(scene: At) -> None:
-    at = explored(scene)
-    assert "metrics: 14" in pressed(at, size=(60, 15))
-    assert "┏━ loss" in pressed(at, "enter", size=(60, 15))
-    assert "metrics: 14" in pressed(at, "enter", size=(60, 15))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +223,7 @@ def test_values_that_come_together_are_those_that_come_alone(broken: tuple[int, 
     assert (together._lows, together.highs, together.broken) == (alone._lows, alone.highs, alone.broken)
 
 
-def test_hundreds_of_series_of_long_runs_stay_small() -> None:
+def test_a_series_is_small_has_what_is_not_finite_and_is_smoothed_without_bias() -> None:
     series = Series()
     for it in range(10 * Series.LIMIT):
         series.add(it, it if it % 7 else math.nan)
@@ -235,18 +232,12 @@ def test_hundreds_of_series_of_long_runs_stay_small() -> None:
     assert len(series.broken) <= Series.BROKEN
     assert series.broken[0][0] == 0
     assert series.broken[-1][0] > 10 * Series.LIMIT - 8
-
-
-def test_what_is_not_finite_is_the_newest_value_until_the_next_one() -> None:
     series = Series()
     for it, value in ((1, 1.0), (2, math.inf), (3, 3.0)):
         series.add(it, value)
     assert series.at(0) is None
     assert [each and each.mean for each in map(series.at, (1, 2, 3, 9))] == [1.0, math.inf, 3.0, 3.0]
     assert [each and each.high for each in series.stretches([0, 1, 2, 3])] == [1.0, math.inf, 3.0]
-
-
-def test_smoothing_has_no_bias_to_its_beginning_and_keeps_the_extremes() -> None:
     series = Series()
     for it, value in enumerate((4.0, 4.0, 4.0, 8.0)):
         series.add(it, value)
@@ -362,16 +353,13 @@ def colours(image: Pixels, width: int, height: int) -> list[list[tuple[Any, Any]
     ]
 
 
-def test_a_small_image_grows_by_a_whole_factor_and_keeps_its_colours() -> None:
+def test_an_image_grows_by_a_whole_factor_and_shrinks_to_its_means() -> None:
     pixels = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]], [[1, 2, 3], [4, 5, 6], [7, 8, 9]]], np.uint8)
     cells = colours(Pixels(pixels), 10, 4)
     assert [len(row) for row in cells] == [9, 9, 9], "three times as large: of 3 × 2 pixels 9 × 6"
     assert cells[0][0] == ((255, 0, 0), (255, 0, 0))
     assert cells[1][4] == ((0, 255, 0), (4, 5, 6))
     assert cells[2][8] == ((7, 8, 9), (7, 8, 9))
-
-
-def test_of_a_large_image_means_are_shown_and_its_proportions_stay() -> None:
     pixels = np.zeros((200, 400, 3), np.uint8)
     pixels[:, ::2] = 100
     cells = colours(Pixels(pixels), 50, 50)

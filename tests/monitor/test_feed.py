@@ -294,13 +294,12 @@ def test_what_is_no_snapshot_is_ignored(kept: RunDir, damage: str) -> None:
     assert shown(Live(kept, kept=True), kept) == expected, "with what was written in its place"
 
 
-def test_snapshots_of_few_runs_are_kept(kept: RunDir, tmp_path: Path) -> None:
+def test_snapshots_need_no_folder_and_are_of_few_runs(
+    kept: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for k in range(RUNS + 2):
         Live(make(tmp_path / f"runs{k}", upto=20), kept=True).read_all()
     assert len([*snapshots.folder().iterdir()]) == RUNS
     assert Snapshots(kept.events).places == []
-
-
-def test_a_folder_that_cannot_be_written_harms_nothing(kept: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(kept.events))
     assert shown(Live(kept, kept=True), kept) == shown(read(kept), kept)

@@ -52,7 +52,7 @@ def read_again(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
     return read
 
 
-def test_a_row_has_what_the_log_and_the_pipeline_say(root: Path) -> None:
+def test_a_row_has_what_the_log_and_the_pipeline_say_and_is_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lost, second, first = rows(root)
     assert first["status"] == second["status"] == "finished"
     assert (first["epoch"], first["epochs"], first["iter"], first["iters"]) == (8, 8, 784, 784)
@@ -63,11 +63,14 @@ def test_a_row_has_what_the_log_and_the_pipeline_say(root: Path) -> None:
     assert first["data"] == "SYNTHETIC"
     assert (lost["status"], lost["iter"] < 784) == ("lost", True)
     assert "the process is gone" in lost["reason"]
-
-
-def test_the_file_gives_the_same_rows_and_no_log_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = rows(root)
     assert (root / NAME).stat().st_mode & 0o777 == 0o600, "as private as the runs"
+    assert read_again(monkeypatch, root) == []
+    assert rows(root) == before
+    before = rows(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(index, "run_paths", lambda root, unreadable, known: unreadable("gone") or iter(()))
+        assert rows(root) == []
     assert read_again(monkeypatch, root) == []
     assert rows(root) == before
 
@@ -168,15 +171,6 @@ def test_a_folder_that_may_not_be_written(root: Path) -> None:
     (root / NAME).chmod(0)
     with permissions_hold():
         assert rows(root) == before
-
-
-def test_a_mount_that_is_gone_costs_no_rows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = rows(root)
-    with monkeypatch.context() as patch:
-        patch.setattr(index, "run_paths", lambda root, unreadable, known: unreadable("gone") or iter(()))
-        assert rows(root) == []
-    assert read_again(monkeypatch, root) == []
-    assert rows(root) == before
 
 
 def test_several_processes_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def test_levels_and_sources_are_chosen(scene: At) -> None:
     assert "nothing yet" in drawn(at, 80, 24)
 
 
-def test_the_app_reads_on(going: RunDir) -> None:
+def test_the_app_reads_on_and_has_no_timeline(going: RunDir) -> None:
     going.output.write_text("one\nhalf a li")
 
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
@@ -131,6 +131,7 @@ def test_the_app_reads_on(going: RunDir) -> None:
 
     visit(going, what)
     walk(going, ("o slash t h r", "/ thr: 1"), ("enter", "1 of 1"))
+    walk(going, ("I", "[g] graph", "go to iteration"))
 
 
 @pytest.fixture
@@ -173,7 +174,7 @@ def test_the_strip_shows_the_whole_run_and_where_the_replay_is(scene: At, whole:
     assert "┤ 0:00:32" not in drawn(at, *size), "the page is about other runs"
 
 
-def test_attempts_stand_on_the_strip_and_the_trouble_that_the_monitor_saw(scene: At, resumed: RunDir) -> None:
+def test_attempts_stand_on_the_strip_and_an_iteration_is_of_the_last_one(scene: At, resumed: RunDir) -> None:
     at = replayed(scene, resumed, 1009.0)
     strip = drawn(at, 120, 40).splitlines()[2]
     assert strip.count("↻") == 1, "the beginning is no mark"
@@ -182,9 +183,6 @@ def test_attempts_stand_on_the_strip_and_the_trouble_that_the_monitor_saw(scene:
     assert 40 < strip.index("↻") < 110, "the time between attempts takes no room"
     assert press("E", at) == Notice("no warning or error after this moment")
     assert press("right_curly_bracket", at) == Notice("no end of an epoch after this moment")
-
-
-def test_an_iteration_is_found_in_the_last_attempt_that_did_it(resumed: RunDir) -> None:
     recording = Recording(resumed)
     moments = {it: recording.moment_of(it) for it in (1, 392, 400, 587, 588)}
     assert moments[1] is not None and moments[1] < BEGAN + 2
@@ -212,10 +210,6 @@ def test_keys_go_to_troubles_epochs_and_iterations(whole: RunDir) -> None:
         ("I escape", "‖", "go to iteration"),
         replay=0.25,
     )
-
-
-def test_a_live_run_has_no_timeline(going: RunDir) -> None:
-    walk(going, ("I", "[g] graph", "go to iteration"))
 
 
 def test_the_moments_of_a_recording_are_read_once(whole: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

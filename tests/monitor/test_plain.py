@@ -61,12 +61,9 @@ def test_why_a_run_did_not_begin_is_left_to_who_has_started_it(tmp_path: Path) -
     assert "no such device" not in plain_lines(run, 2, child_exit=lambda: 2)
 
 
-def test_the_lines_and_the_summary_of_a_whole_run(whole: RunDir) -> None:
+def test_the_lines_and_the_summary_of_a_whole_run_and_ambiguous_pairs_in_its_plan(whole: RunDir) -> None:
     check_golden("monitor/plain.txt", plain_lines(whole).replace(str(whole.path), "RUN"))
     check_golden("monitor/summary.txt", summed(whole).replace(str(whole.path), "RUN"))
-
-
-def test_the_line_of_the_plan_counts_ambiguous_pairs(whole: RunDir) -> None:
     bindings = (replace(binding, writes=("model",)) for binding in planned().bindings)
     whole.plan.write_text(json.dumps(replace(planned(), bindings=tuple(bindings), edges=()).to_json()))
     assert re.search(r"plan .* 0 edges  \d+ ambiguous pairs?: hookflow check\n", plain_lines(whole))

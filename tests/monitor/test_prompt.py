@@ -183,7 +183,7 @@ def test_every_action_of_the_page_is_offered_and_can_be_called(scene: At, replay
         assert not isinstance(answer, Notice) or "there is no action" not in answer.text
 
 
-def test_letters_find_names_and_then_sentences(scene: At) -> None:
+def test_letters_find_names_and_then_sentences_and_commands_take_arguments(scene: At) -> None:
     at = scene()
     assert offered(at, "chkp")[0] == "checkpoint"
     assert offered(at, "log")[0] == "log-scale"
@@ -192,9 +192,6 @@ def test_letters_find_names_and_then_sentences(scene: At) -> None:
     assert typed(at, "zzz", "enter") == Notice('there is no action "zzz"')
     assert typed(at, "", "enter") == ""
     assert typed(at, "zo", "enter") == "" and at.view.zoomed, "the best match is called"
-
-
-def test_commands_take_arguments(scene: At) -> None:
     at = scene()
     assert typed(at, "trace 20", "enter") == "send trace 20"
     assert typed(at, "off ema", "enter") == "send off ema"
@@ -239,7 +236,7 @@ def at_large(scene: At, **made: Any) -> Scene:
     return at
 
 
-def test_a_click_goes_to_a_panel_and_a_row_and_enter_is_a_click_at_the_cursor(scene: At) -> None:
+def test_clicks_and_the_wheel_go_to_what_is_under_them(scene: At) -> None:
     at = at_large(scene)
     assert pointer.click(at, draw, *place(at, "[5] events")) == ""
     assert focused(at).startswith("[5]")
@@ -247,9 +244,6 @@ def test_a_click_goes_to_a_panel_and_a_row_and_enter_is_a_click_at_the_cursor(sc
     assert at.entry is not None and "419" in at.entry.text
     assert pointer.click(at, draw, *place(at, "done at iteration 419")) == "" and at.view.page == "event"
     assert pointer.click(at, draw, *place(at, "esc back  ↑")) == "" and at.view.page == "main"
-
-
-def test_the_wheel_moves_what_it_is_over(scene: At) -> None:
     at = at_large(scene)
     pointer.wheel(at, draw, *place(at, "[5] events"), -1)
     newest = list(at.state.journal)[-1].number
@@ -259,9 +253,6 @@ def test_the_wheel_moves_what_it_is_over(scene: At) -> None:
     assert at.view.scroll == pointer.WHEEL
     pointer.wheel(at, draw, 5, 10, -1)
     assert at.view.scroll == 0
-
-
-def test_a_click_on_the_footer_is_the_key(scene: At) -> None:
     at = at_large(scene)
     for text, page in (("? help", "help"), ("esc back  ↑", "main")):
         assert pointer.click(at, draw, *place(at, text)) == "" and at.view.page == page

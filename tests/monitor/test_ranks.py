@@ -69,16 +69,13 @@ def texts_of(state: RunState, source: str = "ranks") -> list[str]:
     return [entry.text for entry in state.journal if entry.source == source]
 
 
-def test_the_rank_that_takes_longest_by_itself_is_the_one_that_the_others_wait_for() -> None:
+def test_the_rank_that_the_others_wait_for_is_named_with_its_phase_or_hook() -> None:
     state = begun(4)
     train(state, range(1, 20), {}, {}, {"data": 18.0}, {})
     sentence = "rank 2 keeps the others waiting: 18.0 ms of each 100 ms iteration, in data"
     assert texts_of(state) == [sentence]
     assert state.journal.warnings == 1
     assert verdict(state, plan(), Pace.of(state)).startswith("rank-2-bound, hooks ")
-
-
-def test_where_a_hook_takes_the_time_the_hook_is_named() -> None:
     state = begun(2)
     bindings = {b.hook: str(b.id) for b in plan().bindings if b.point == "after_train_iter"}
     every = dict.fromkeys(bindings.values(), 1_000_000)
@@ -86,6 +83,7 @@ def test_where_a_hook_takes_the_time_the_hook_is_named() -> None:
     train(state, range(1, 20), {"hooks": every}, {"hooks": slow, "in_hooks": 11.0})
     assert state.ranks.straggler is not None
     assert (state.ranks.straggler.rank, state.ranks.straggler.reason) == (1, "hook log")
+    assert [named(ranks) for ranks in ([2], [3, 1], [1, 2, 3, 4])] == ["rank 2", "ranks 1, 3", "ranks 1-4"]
 
 
 def test_a_straggler_is_told_of_once_stays_for_less_and_goes_when_it_has_caught_up() -> None:
@@ -114,15 +112,12 @@ def test_samples_a_second_are_those_of_all_ranks() -> None:
     assert Pace.of(state).samples_per_s == pytest.approx(30 + 3 * 40)
 
 
-def test_while_nobody_trains_nothing_is_judged() -> None:
+def test_no_rank_is_judged_while_nobody_trains_nor_by_the_forward_pass_but_under_fsdp() -> None:
     state = begun(2)
     train(state, range(1, 20), {}, {"data": 18.0})
     train(state, range(20, 20 + int(2 * WINDOW)), {"iters": 0, "it": 190}, {"iters": 0, "it": 190})
     assert state.ranks.straggler is not None
     assert len(texts_of(state)) == 1
-
-
-def test_under_fsdp_the_ranks_meet_in_the_forward_pass_too() -> None:
     for strategy, found in (("fsdp", 1), ("ddp", None)):
         state = begun(2, strategy=strategy)
         train(state, range(1, 20), {"forward": 18.0}, {"data": 18.0})
@@ -266,10 +261,6 @@ def test_a_log_of_another_version_is_followed(tmp_path: Path) -> None:
     lines = "\n".join(summary(run, live.state, live.plan))
     assert '8 lines of its logs cannot be read and were passed over (events.jsonl: record "frame": ' in lines
     assert live.state.ranks.world == 1
-
-
-def test_ranks_are_named_shortly() -> None:
-    assert [named(ranks) for ranks in ([2], [3, 1], [1, 2, 3, 4])] == ["rank 2", "ranks 1, 3", "ranks 1-4"]
 
 
 LATE = {2: 0.2}

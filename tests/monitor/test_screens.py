@@ -208,16 +208,13 @@ def test_the_page_of_a_hook_that_raised_begins_with_its_traceback(scene: At) -> 
         assert "self.canvas.write(image)" in drawn(shown, *size)
 
 
-def test_checkpoints_on_the_axis_never_touch(scene: At) -> None:
+def test_checkpoints_on_the_axis_never_touch_and_wide_characters_keep_the_columns(scene: At) -> None:
     shown = scene()
     (saved, *_) = shown.state.checkpoints
     shown.state.checkpoints = [{**saved, "it": it} for it in range(0, 588, 7)]
     text = drawn(shown, 120, 40)
     assert "◆─" in text
     assert "◆◆" not in text
-
-
-def test_wide_characters_keep_the_columns(scene: At) -> None:
     shown = scene()
     for length in range(12, 24):
         shown.state.journal.add(shown.state.now, "warn", "数据加载器太慢了", "数据" * length)
@@ -225,10 +222,13 @@ def test_wide_characters_keep_the_columns(scene: At) -> None:
         drawn(shown, width, 40)
 
 
-def test_a_shuffled_run_says_so_and_by_which_seed(scene: At) -> None:
+def test_the_head_names_the_seed_of_a_shuffle_and_says_that_there_is_more_of_a_reason(scene: At) -> None:
     shown = scene()
     shown.plan = replace(shown.plan, shuffle=7)
     assert all("SHUFFLED 7" in drawn(shown, width, 24) for width in (120, 80))
+    shown = scene()
+    shown.health = Health("failed", "failed: " + "a long reason " * 20)
+    assert drawn(shown, 80, 24).splitlines()[3].endswith("a long reason…")
 
 
 def test_a_hooks_page_tells_flows_what_gave_way_and_a_phase_that_an_edge_has_moved(scene: At) -> None:
@@ -300,12 +300,6 @@ def test_two_or_three_values_are_seen(scene: At) -> None:
     assert "it 3" in text
 
 
-def test_what_is_wrong_says_that_there_is_more_of_it(scene: At) -> None:
-    shown = scene()
-    shown.health = Health("failed", "failed: " + "a long reason " * 20)
-    assert drawn(shown, 80, 24).splitlines()[3].endswith("a long reason…")
-
-
 @pytest.mark.parametrize("total", [0, 128, 784, 100_000])
 def test_the_axis_ends_where_the_run_is_and_holds_still_for_a_while(total: int) -> None:
     for it in range(1, 3000, 7):
@@ -340,15 +334,17 @@ def test_ticks_of_one_axis_have_as_many_decimals(values: list[float], written: l
     assert ticks(values, 7) == written
 
 
-def test_a_scalar_keeps_its_digits_and_its_width() -> None:
+def test_numbers_are_short_and_of_one_width() -> None:
     values = (0.0, 0.0012345, 1.24e-5, 0.39876, 2.2104, 16956.4, 1234567.0, math.nan, math.inf)
     written = ["0", "0.00123", "1.2e-05", "0.3988", "2.210", "16956", "1.2e+06", "NaN", "inf"]
     assert [number(value) for value in values] == written
-
-
-def test_one_thing_is_no_plural() -> None:
     assert [counted(count, "edge") for count in (0, 1, 2, 1000)] == ["0 edges", "1 edge", "2 edges", "1,000 edges"]
     assert [counted(2, thing) for thing in ("batch", "epoch")] == ["2 batches", "2 epochs"]
+    assert [duration(ns) for ns in (0, 420, 36.84e6, 999.6e6, 279e6)] == [
+        " 0.00 µs", " 0.42 µs", " 36.8 ms", " 1.00 s ", "  279 ms",
+    ]  # fmt: skip
+    assert {len(duration(10.0**exponent)) for exponent in range(-3, 300)} == {8}
+    assert math.isfinite(float(duration(1e300).split()[0]))
 
 
 MAX = sys.float_info.max
@@ -370,7 +366,7 @@ def means(history: History, last: float, count: int) -> list[float | None]:
     return [mean and round(mean, 3) for mean in history.means(last, count)]
 
 
-def test_a_history_keeps_every_firing_in_a_bounded_number_of_buckets() -> None:
+def test_a_history_keeps_every_firing_in_its_place_in_few_buckets() -> None:
     history = History()
     for it in range(7, 70_000, 7):
         history.add(it, 7, 7 * (10 if it < 35_000 else 30))
@@ -379,9 +375,6 @@ def test_a_history_keeps_every_firing_in_a_bounded_number_of_buckets() -> None:
     assert history._spent[-1] == pytest.approx(sum(7 * (10 if it < 35_000 else 30) for it in range(7, 70_000, 7)))
     assert means(history, 69_993, 4) == pytest.approx([10.0, 10.0, 30.0, 30.0], rel=0.02)
     assert usual(history.means(40_000, 8)) == 10.0, "a short peak weighs nothing"
-
-
-def test_what_fires_seldom_keeps_its_place_and_a_long_frame_is_spread_over_its_iterations() -> None:
     seldom, often = History(), History()
     for epoch in range(1, 5):
         seldom.add(100 * epoch - 1, 1, 1000)
@@ -447,14 +440,6 @@ def test_how_often_a_binding_fires_is_written_in_the_unit_of_its_point() -> None
     assert texts["log", "after_train_iter"] == "10 it" and texts["checkpoint", "after_train_epoch"] == "2 ep"
     assert texts["seed", "before_run"] == "once" and texts["accuracy", "after_val_iter"] == "1 bat"
     assert written(plan(), replace(known["log", "after_train_iter"], trigger=Trigger(every="10%"))) == "10 %"
-
-
-def test_a_duration_has_three_digits_and_a_fixed_width() -> None:
-    assert [duration(ns) for ns in (0, 420, 36.84e6, 999.6e6, 279e6)] == [
-        " 0.00 µs", " 0.42 µs", " 36.8 ms", " 1.00 s ", "  279 ms",
-    ]  # fmt: skip
-    assert {len(duration(10.0**exponent)) for exponent in range(-3, 300)} == {8}
-    assert math.isfinite(float(duration(1e300).split()[0]))
 
 
 def now_at(scene: Any, **seen: Any) -> str:

@@ -43,10 +43,14 @@ def test_the_file_is_where_the_standard_says(monkeypatch: pytest.MonkeyPatch) ->
     assert path_of({"XDG_CONFIG_HOME": "/etc/ada"}) == Path("/etc/ada/hookflow/dashboard.toml")
 
 
-def test_without_a_file_there_are_the_defaults(file: Path) -> None:
+def test_a_file_may_be_missing_or_empty_or_give_a_key_to_actions_of_two_pages(file: Path) -> None:
     assert load().settings.keymap == ()
     file.write_text("")
     assert load().path == file
+    file.write_text('[keys]\nsmooth = "w"\nlevel = "w"\nfreeze = "w"\nplay = "w"\n')
+    assert len(load().settings.keymap) == 4
+    assert all(map(is_key, ("a", "A", "ü", "[", "f12", "ctrl+b", "alt+x", "shift+left", "ctrl+shift+left", "space")))
+    assert not any(map(is_key, ("", " ", "ab", "ctrl+", "hyper+a", "shift+a", "ctrl+ctrl+a", "ctrl+A", "\x1b", "+a")))
 
 
 def test_keys_of_the_user_come_before_those_of_the_table(scene: At, file: Path) -> None:
@@ -88,16 +92,6 @@ def test_a_mistake_is_shown_in_its_line(file: Path, text: str) -> None:
     assert len(raised.value.problems) == 1
 
 
-def test_a_key_may_belong_to_actions_of_two_pages(file: Path) -> None:
-    file.write_text('[keys]\nsmooth = "w"\nlevel = "w"\nfreeze = "w"\nplay = "w"\n')
-    assert len(load().settings.keymap) == 4
-
-
-def test_what_is_a_key() -> None:
-    assert all(map(is_key, ("a", "A", "ü", "[", "f12", "ctrl+b", "alt+x", "shift+left", "ctrl+shift+left", "space")))
-    assert not any(map(is_key, ("", " ", "ab", "ctrl+", "hyper+a", "shift+a", "ctrl+ctrl+a", "ctrl+A", "\x1b", "+a")))
-
-
 def test_a_mistake_ends_the_command_before_anything_begins(
     file: Path, tmp_path: Path, whole: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,11 +103,6 @@ def test_a_mistake_ends_the_command_before_anything_begins(
     monkeypatch.delenv("CI", raising=False)
     done = hookflow_here("run", "hello", "--dir", "new", cwd=tmp_path)
     assert done.returncode == 2 and not (tmp_path / "new").exists()
-
-
-def test_the_dashboard_obeys(file: Path, going: RunDir) -> None:
-    file.write_text('[keys]\nzoom = "w"\n')
-    walk(going, ("w", "[g] graph", "[4] system"), ("z", "z does nothing here"), preferences=load())
 
 
 def test_what_keys_choose_is_remembered_beside_what_the_user_wrote(file: Path, going: RunDir) -> None:
@@ -131,11 +120,13 @@ def test_what_keys_choose_is_remembered_beside_what_the_user_wrote(file: Path, g
     use("dark")
 
 
-def test_panels_are_as_they_were_left(file: Path, going: RunDir) -> None:
+def test_panels_are_as_they_were_left_and_the_dashboard_obeys(file: Path, going: RunDir) -> None:
     walk(going, ("5 H", "[3] metrics"), ("plus", "[3] metrics"), preferences=load())
     assert file.read_text() == 'hidden = ["events"]\nlower = 1\n'
     app = walk(going, ("", "[3] metrics"), preferences=load())
     assert "[5] events" not in shown(app)
+    file.write_text('[keys]\nzoom = "w"\n')
+    walk(going, ("w", "[g] graph", "[4] system"), ("z", "z does nothing here"), preferences=load())
 
 
 READ = ("", "strong", "title", "picked", "good", "warn", "error", "alarm", "badge", "command", "checkpoint", "val")

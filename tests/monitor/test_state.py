@@ -57,13 +57,7 @@ def test_differences_add_up() -> None:
         assert 0 < timing.firings().percentile(0.5) <= timing.firings().percentile(0.95) <= timing.firings().longest
 
 
-def test_a_log_of_a_later_version_is_shown_with_a_warning() -> None:
-    state = folded([{**records()[0], "version": VERSION + 1}])
-    warning = next(entry.text for entry in state.journal if entry.trouble)
-    assert warning.endswith(f"reads format {VERSION}: what is new in it is not shown")
-
-
-def test_shares_are_of_the_last_minute() -> None:
+def test_shares_are_of_the_last_minute_and_no_hook_costs_more_than_all() -> None:
     state = RunState()
     clip = next(binding for binding in plan().bindings if binding.hook == "clip")
     timing = state.first.bindings[clip.id] = Timing()
@@ -76,9 +70,6 @@ def test_shares_are_of_the_last_minute() -> None:
     assert share(state, plan(), pace, clip) == pytest.approx(0.03)
     assert pace.iters_per_s == pytest.approx(10.0)
     assert pace.samples_per_s == pytest.approx(80.0)
-
-
-def test_no_hook_costs_more_than_all_of_them() -> None:
     log = records()
     state = RunState()
     for each in log:
@@ -89,7 +80,7 @@ def test_no_hook_costs_more_than_all_of_them() -> None:
         assert sum(pace.phases.values()) == pytest.approx(1.0 if pace.whole else 0.0)
 
 
-def test_the_epoch_is_the_one_that_is_worked_on_until_its_validation_is_over() -> None:
+def test_the_epoch_is_the_one_that_is_worked_on_through_validations_and_pauses() -> None:
     state, seen = RunState(), []
     for each in records():
         state.apply(each)
@@ -99,9 +90,6 @@ def test_the_epoch_is_the_one_that_is_worked_on_until_its_validation_is_over() -
     assert {epoch for epoch, stage in seen if stage == "train"} == set(range(1, 9))
     assert {epoch for epoch, stage in seen if stage in ("val", "save")} == set(range(1, 9))
     assert state.epoch == 8
-
-
-def test_a_pause_changes_no_epoch() -> None:
     log = records(12.0)
     training = max(place for place, record in enumerate(log) if record.get("stage") == "train" and record["ep"])
     state = folded(log[: training + 1])
@@ -112,7 +100,7 @@ def test_a_pause_changes_no_epoch() -> None:
         assert state.epoch == before
 
 
-def test_stretches_of_the_last_minute_stay_where_they_are_on_the_clock() -> None:
+def test_the_last_minute_stays_on_the_clock_and_forgets_what_was_before() -> None:
     timing = Timing()
     timing.add(10.0, 0, [0, 500, 0, 0, [0]])
     assert (timing.count, timing.total, timing.spent(0.0)) == (0, 500, 500), "the time of a trigger that said no"
@@ -122,9 +110,6 @@ def test_stretches_of_the_last_minute_stay_where_they_are_on_the_clock() -> None
     assert before == timing.cells(1059, 12)
     timing.add(1060, 0, entry(7))
     assert timing.cells(1060, 12) == [*before[1:], (1, 7)]
-
-
-def test_percentiles_of_the_last_minute_forget_what_was_before() -> None:
     timing = Timing()
     for second in range(300):
         timing.add(second, second, entry(1_000_000 if second < 200 else 20_000_000))
@@ -219,8 +204,11 @@ def test_the_best_is_the_lowest_loss_and_the_highest_accuracy_up_to_where_a_run_
     assert best() == {"loss": (1.0, 2), "accuracy": (0.5, 2)}
 
 
-def test_the_fold_has_a_handler_for_every_kind_of_record() -> None:
+def test_every_kind_of_record_is_handled_and_a_later_version_is_warned_of() -> None:
     assert [kind for kind in KINDS if not hasattr(RunState, f"_on_{kind}")] == []
+    state = folded([{**records()[0], "version": VERSION + 1}])
+    warning = next(entry.text for entry in state.journal if entry.trouble)
+    assert warning.endswith(f"reads format {VERSION}: what is new in it is not shown")
 
 
 @pytest.mark.parametrize(("modes", "best"), [({"score": "min"}, [1.0]), ({"score": "max"}, [2.0]), ({}, [])])

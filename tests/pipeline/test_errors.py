@@ -197,14 +197,11 @@ def test_what_is_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(problems) < 200_000
 
 
-def test_and_so_it_is_on_the_command_line(tmp_path: Path) -> None:
+def test_so_it_is_on_the_command_line_and_in_a_base(tmp_path: Path) -> None:
     path = tmp_path / "p.toml"
     path.write_text(BASE)
     for value in (NINES, EFS, "[" * 5_000, '"a\0b"', "1e999", "nan", "{" * 300):
         assert "--set" in told(path, f"run.max_epochs={value}")
-
-
-def test_what_is_built_on_a_file_that_is_too_long(tmp_path: Path) -> None:
     path, base = tmp_path / "p.toml", tmp_path / "base.toml"
     base.write_text(f"{BASE}# {MOST_BYTES * 'x'}")
     path.write_text('extends = "base.toml"\n')

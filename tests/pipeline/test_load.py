@@ -167,7 +167,7 @@ def filled_in(tree: dict[str, Any], **environ: str) -> tuple[Any, list[str]]:
     return resolved, [problem.message for problem in dict.fromkeys(wrong.values())]
 
 
-def test_a_reference_alone_keeps_its_type_and_within_text_is_written_out() -> None:
+def test_a_reference_keeps_its_type_and_the_environment_is_read_like_an_override() -> None:
     tree = {
         "a": {"n": 3, "on": True, "l": [1, "x"]},
         "b": "${a.n}",
@@ -178,9 +178,6 @@ def test_a_reference_alone_keeps_its_type_and_within_text_is_written_out() -> No
     resolved, wrong = filled_in(tree)
     assert not wrong
     assert [resolved[key] for key in "bcde"] == [3, "n=3,true", [1, "x"], "x"]
-
-
-def test_the_environment_is_read_like_an_override_and_an_empty_variable_takes_the_default() -> None:
     tree = {"a": "${env:A}", "b": "${env:B:-0.5}", "c": "${env:C:-x y}/z", "d": "${env:E:-}"}
     assert filled_in(tree, A="3", C="") == ({"a": 3, "b": 0.5, "c": "x y/z", "d": ""}, [])
 
@@ -292,7 +289,12 @@ def defaults(found: Plan) -> list[str]:
     return [hook.name for hook in found.hooks if hook.default]
 
 
-def test_they_come_last_in_the_order_of_the_file_and_can_be_switched_off(file: Path) -> None:
+def test_they_come_last_can_be_changed_and_switched_off_and_are_recorded_in_full(file: Path) -> None:
+    loaded = load(file)
+    again = parse(dump(loaded.pipeline), Path("recorded.toml"), recorded=True)
+    assert again.pipeline == loaded.pipeline
+    assert defaults(compile_pipeline(again)) == ["log", "checkpoint"]
+    assert parse(BARE, file, recorded=True).pipeline.hooks == {}, "one from before there were any"
     own = "[hooks.own]\nuse = 'builtins:print'\npoints = ['after_train_epoch']\nafter = ['checkpoint']\n"
     whole = plan(file, own)
     assert [hook.name for hook in whole.hooks] == ["own", "log", "checkpoint"]
@@ -306,6 +308,11 @@ def test_they_come_last_in_the_order_of_the_file_and_can_be_switched_off(file: P
     assert defaults(plan(file, "", "hooks.log.enabled=false")) == ["checkpoint"]
     assert defaults(plan(file, own, without=["checkpoint"])) == ["log"]
     assert defaults(plan(file, own, only=["own"])) == []
+    found = plan(file, "[hooks.log]\nevery = 7\n", "hooks.checkpoint.args.monitor=loss")
+    assert [binding.trigger.every for binding in found.at("after_train_iter")] == ["7"]
+    assert found.hook("checkpoint").args == {"monitor": "loss"}
+    with pytest.raises(UserError, match='lacks the key "use"'):
+        plan(file, "[hooks.other]\nevery = 7\n")
 
 
 @pytest.mark.parametrize(
@@ -319,22 +326,6 @@ def test_they_come_last_in_the_order_of_the_file_and_can_be_switched_off(file: P
 )
 def test_one_of_the_kind_or_of_the_name_takes_the_place_of_a_default(file: Path, hooks: str, left: list[str]) -> None:
     assert defaults(plan(file, hooks)) == left
-
-
-def test_a_table_without_use_changes_the_default(file: Path) -> None:
-    found = plan(file, "[hooks.log]\nevery = 7\n", "hooks.checkpoint.args.monitor=loss")
-    assert [binding.trigger.every for binding in found.at("after_train_iter")] == ["7"]
-    assert found.hook("checkpoint").args == {"monitor": "loss"}
-    with pytest.raises(UserError, match='lacks the key "use"'):
-        plan(file, "[hooks.other]\nevery = 7\n")
-
-
-def test_a_recorded_pipeline_has_them_in_full_and_gets_no_others(file: Path) -> None:
-    loaded = load(file)
-    again = parse(dump(loaded.pipeline), Path("recorded.toml"), recorded=True)
-    assert again.pipeline == loaded.pipeline
-    assert defaults(compile_pipeline(again)) == ["log", "checkpoint"]
-    assert parse(BARE, file, recorded=True).pipeline.hooks == {}, "one from before there were any"
 
 
 def test_a_run_without_hooks_leaves_a_loss_and_weights(file: Path, tmp_path: Path, trained: Trained) -> None:

@@ -83,7 +83,7 @@ def sizes(source: Any = None, task: Any = None, **options: Any) -> BatchSizes:
     return BatchSizes(source, task, "train", say=lambda text, level: None, **options)
 
 
-def test_the_task_says_it_before_the_source_and_that_before_the_tensors() -> None:
+def test_the_task_says_it_before_the_source_before_the_tensors_and_of_all_ranks_their_sum() -> None:
     task, source = Says(batch_size=2), Says(batch_size=3, global_batch_size=7)
     assert sizes(source, task).local(0, FIVE) == 2
     assert sizes(source).local(0, FIVE) == 3
@@ -91,9 +91,6 @@ def test_the_task_says_it_before_the_source_and_that_before_the_tensors() -> Non
     assert sizes(Says()).local(0, FIVE) == 5
     assert sizes(object(), object()).local(0, IMAGES) is None
     assert sizes(SimpleNamespace(batch_size=64)).local(0, FIVE) == 5, "a number, and no method"
-
-
-def test_the_examples_of_all_ranks_are_those_that_the_source_says_or_are_added_up() -> None:
     both = Says(batch_size=3, global_batch_size=7)
     two = {"world": 2, "gather": lambda mine: [mine, 4]}
     assert sizes(both).total(0, FIVE) == 3
@@ -313,7 +310,7 @@ class Counted:
         self.closed = True
 
 
-def test_a_limited_source_is_what_it_was_but_for_its_length() -> None:
+def test_limited_and_repeated_sources_are_what_they_were() -> None:
     source = Counted()
     limited = Limited(source, 3, "run.limit_val")  # type: ignore[arg-type]
     assert [len(batch) for batch in limited.epoch(1, 1)] == [2, 3]
@@ -323,9 +320,6 @@ def test_a_limited_source_is_what_it_was_but_for_its_length() -> None:
     assert limited.info["note"] == "run.limit_val: 3 of 4 batches; as told"
     assert not hasattr(limited, "state_dict")
     assert not hasattr(limited, "global_batch_size")
-
-
-def test_repeated_batches_are_fetched_once_and_stay_as_they_were() -> None:
     source = Counted()
     repeated = Repeated(source, 2, "run.overfit", 0)  # type: ignore[arg-type]
     assert source.given == [(0, 0), (0, 1)]

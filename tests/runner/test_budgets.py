@@ -202,7 +202,7 @@ def test_what_must_fire_is_refused(overrides: tuple[str, ...], obstacle: str) ->
     assert problem.where is not None
 
 
-def test_who_comes_after_it_and_what_it_saves_is_named() -> None:
+def test_who_comes_after_it_and_what_it_saves_is_named_and_it_needs_a_budget() -> None:
     keys = ('hooks.throughput.budget="1%"', 'hooks.throughput.over_budget="throttle"')
     plan = compile_pipeline(parse(TOY.read_text(), TOY, keys))
     assert plan.hook("throughput").throttle == "1%"
@@ -210,9 +210,6 @@ def test_who_comes_after_it_and_what_it_saves_is_named() -> None:
     assert not any("saves a state" in problem.message for problem in plan.notes)
     plan = compile_pipeline(parse(TOY.read_text(), TOY, ('hooks.log.budget="1%"', 'hooks.log.over_budget="throttle"')))
     assert any('"log" saves a state' in problem.message for problem in plan.notes)
-
-
-def test_over_budget_is_for_a_hook_with_a_budget() -> None:
     with pytest.raises(UserError, match=r"hooks\.clip\.over_budget: there is no budget that the hook could be over"):
         parse(TOY.read_text(), TOY, ['hooks.clip.over_budget="throttle"'])
 
@@ -244,12 +241,14 @@ def test_phases_and_hooks_have_their_time_on_the_device(trained: Trained, more: 
     assert 0.0 < (device.share([clip]) or 0.0) < 0.9
 
 
-def test_sampled_iterations_are_some_of_all(trained: Trained) -> None:
+def test_sampled_iterations_are_some_and_none_without_events(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trained()
     device = [frame["device"] for frame in records(run, "frame") if "device" in frame]
     iters = sum(frame["iters"][0] for frame in records(run, "frame"))
     assert 0 < sum(each["iters"] for each in device) <= iters
     assert all(fired <= each["iters"] for each in device for fired, _ in each["hooks"].values())
+    monkeypatch.undo()
+    assert not any("device" in frame for frame in records(trained(), "frame"))
 
 
 def test_a_trace_has_the_device_on_a_track_of_its_own(trained: Trained, tmp_path: Path) -> None:
@@ -271,8 +270,3 @@ def test_a_trace_has_the_device_on_a_track_of_its_own(trained: Trained, tmp_path
     }
     assert len(forward[0]) == len(forward[1]) == 4
     assert all(device >= host - 0.01 for host, device in zip(*forward.values(), strict=True)), "before its launch"
-
-
-def test_a_device_without_events_costs_nothing(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    assert not any("device" in frame for frame in records(trained(), "frame"))

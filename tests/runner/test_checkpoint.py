@@ -43,13 +43,16 @@ def store(tmp_path: Path) -> CheckpointStore:
     return CheckpointStore(tmp_path / "checkpoints")
 
 
-def test_what_is_saved_is_counted_and_closed(store: CheckpointStore) -> None:
+def test_what_is_saved_is_counted_closed_and_alone_read(store: CheckpointStore) -> None:
     process = psutil.Process()
     before = process.num_fds()
     saved = store.save({"model": {}, "more": [7]}, ["last"], {"it": 7})
     assert saved.bytes == sum((saved.path / name).stat().st_size for name in ("model.pt", TRAINING))
     assert process.num_fds() <= before
     assert read(save(store, 7)) == {"model": {"w": pytest.approx(torch.tensor([7.0, 7.0]))}, "more": [7]}
+    path = save(store, 1)
+    (path / "model_stray.pt").write_bytes(b"not ours")
+    assert read(path).keys() == {"model", "more"}
 
 
 def test_each_byte_is_read_once(store: CheckpointStore) -> None:
@@ -107,12 +110,6 @@ def test_they_are_ordered_by_number_and_not_as_in_the_folder(
     listed = [*paths, stray]
     monkeypatch.setattr(Path, "iterdir", lambda _: iter(listed[::-1] if backwards else listed))
     assert store.all() == paths[::-1]
-
-
-def test_only_what_the_manifest_knows_is_read(store: CheckpointStore) -> None:
-    path = save(store, 1)
-    (path / "model_stray.pt").write_bytes(b"not ours")
-    assert read(path).keys() == {"model", "more"}
 
 
 def test_a_write_that_is_called_off_leaves_nothing(store: CheckpointStore) -> None:
@@ -210,10 +207,13 @@ def test_what_could_not_be_read_back_is_refused(store: CheckpointStore, entry: s
     assert [path.name for path in store.all()] == ["it00000001"], "the one before stands"
 
 
-def test_what_is_not_refused_reads_back(store: CheckpointStore) -> None:
+def test_what_is_not_refused_reads_back_and_a_metric_may_be_no_number(store: CheckpointStore) -> None:
     plain = {"a": [1, 2.5, "x", None, True, b"y"], "b": (torch.ones(1), torch.nn.Parameter(torch.ones(1)))}
     state = {"model": {}, "hooks": OrderedDict(plain), "more": {1: plain, (2, "x"): []}}
     assert read(store.save(state, [], {"it": 1, "ep": 0}).path).keys() == state.keys()
+    path = store.save({"model": {}, "more": [1]}, ["last"], {"it": 1, "ep": 0, "metrics": {"loss": float("nan")}}).path
+    assert damage(path) == ""
+    assert math.isnan(read_manifest(path)["metrics"]["loss"])
 
 
 def changed(path: Path, **change: Any) -> None:
@@ -275,12 +275,6 @@ def test_it_is_named_and_passed_over(store: CheckpointStore, harm: Callable[[Pat
     assert expected in passed_over[0]
     with pytest.raises(UserError, match="cannot be used"):
         read(newest)
-
-
-def test_a_metric_that_is_no_number_is_kept(store: CheckpointStore) -> None:
-    path = store.save({"model": {}, "more": [1]}, ["last"], {"it": 1, "ep": 0, "metrics": {"loss": float("nan")}}).path
-    assert damage(path) == ""
-    assert math.isnan(read_manifest(path)["metrics"]["loss"])
 
 
 class Evil:

@@ -278,15 +278,12 @@ def test_a_checkpoint_dates_its_metrics(trained: Trained, val_every: int, expect
     assert {it: at for it, at in result.items() if it in expected} == expected
 
 
-def test_keep_counts_after_a_signal_too(trained: Trained, tmp_path: Path) -> None:
+def test_keep_counts_after_a_signal_too_and_all_may_stay(trained: Trained, tmp_path: Path) -> None:
     run_dir = trained(
         "hooks.checkpoint.args={keep=1}", *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)), code=143
     )
     (left,) = CheckpointStore(run_dir.checkpoints).all()
     assert left.name == "it00000008"
-
-
-def test_all_of_them_may_stay(trained: Trained) -> None:
     run_dir = trained("hooks.checkpoint.args={keep='all'}", EVERY_3)
     assert [path.name for path in CheckpointStore(run_dir.checkpoints).all()] == [
         f"it{it:08}" for it in range(15, 0, -3)

@@ -143,7 +143,7 @@ class Guarded:
             self.notes.append("finally")
 
 
-def test_what_ends_the_run_is_thrown_into_the_arounds_that_are_open() -> None:
+def test_an_error_is_thrown_into_the_arounds_that_are_open_and_theirs_is_reported() -> None:
     notes: list[Any] = []
     hooks = {"guarded": Guarded(notes), "plain": Scribe("plain", notes)}
     bench = Bench(hooks, *around("guarded", "plain"))
@@ -152,9 +152,6 @@ def test_what_ends_the_run_is_thrown_into_the_arounds_that_are_open() -> None:
     bench.unwind(error)
     assert notes == ["plain in", "caught no batch", "finally"], "without a try, nothing behind the yield runs"
     assert error.__traceback__ is None
-
-
-def test_another_exception_of_an_around_is_reported() -> None:
     bench = Bench({"guarded": Guarded([], ValueError("worse"))}, *around("guarded"))
     bench.fire("before_val")
     bench.unwind(ValueError("no batch"))
@@ -296,7 +293,7 @@ def test_its_time_is_booked_to_its_binding_and_to_the_hooks() -> None:
     assert books.phases["hooks"] == pytest.approx(books.cells[0].total, abs=2)
 
 
-def test_rows_are_read_whole_and_in_order_while_they_are_written() -> None:
+def test_rows_are_read_whole_and_in_order_and_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Rows(2)
     taken: list[float] = []
     for k in range(3 * CHUNK + 5):
@@ -306,9 +303,6 @@ def test_rows_are_read_whole_and_in_order_while_they_are_written() -> None:
     taken += rows.take()[:, 0].tolist()
     assert taken == [*range(3 * CHUNK + 5)]
     assert not len(rows.take())
-
-
-def test_rows_that_nobody_reads_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "CHUNK", 4)
     monkeypatch.setattr(timing, "KEPT", 2)
     rows = Rows(1)

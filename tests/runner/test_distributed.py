@@ -121,12 +121,14 @@ def test_a_sum_is_taken_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(tensor.is_meta for tensor in reduced)
 
 
-def test_keys_are_for_their_strategy() -> None:
+def test_keys_are_for_their_strategy_and_shares_have_an_example() -> None:
     with pytest.raises(ValueError, match='static_graph is for strategy = "ddp"'):
         DistributedSection(strategy="fsdp", static_graph=True)
     text = TOY.read_text() + '\n[distributed]\nstrategy = "fsdp"\n'
     with pytest.raises(UserError, match=r"toy.toml:\d+:2: \[distributed\]: with strategy = "):
         parse(text, TOY, ("run.inference_mode=true",))
+    with pytest.raises(ValueError, match="batches of 3 cannot be sharded across 4 ranks"):
+        BatchSharding(40, 3, drop_last=False, world=4)
 
 
 def test_layers_are_split_over_neighbours_that_have_the_same_share_of_a_batch() -> None:
@@ -221,8 +223,3 @@ def test_what_names_the_shards_holds_data_alone(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(pickle.dumps(dict.__repr__))
     with pytest.raises(UserError, match=r"holds more than data: builtins.getattr"):
         read_weights(tmp_path, "model")
-
-
-def test_a_share_has_an_example_of_every_batch() -> None:
-    with pytest.raises(ValueError, match="batches of 3 cannot be sharded across 4 ranks"):
-        BatchSharding(40, 3, drop_last=False, world=4)

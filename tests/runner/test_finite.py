@@ -35,13 +35,20 @@ def test_the_diagnosis_leaves_no_trace(trained: Trained) -> None:
     assert "16 tensors: the same" in messages(run_dir), "6 gradients of the first batch among them"
 
 
-def test_the_advice_fits_the_run() -> None:
+def test_the_advice_fits_the_run_and_who_makes_the_host_look_is_named() -> None:
     said = {precision: advice(precision, clips=False, saved=False) for precision in ("fp32", "tf32", "bf16", "fp16")}
     assert said["fp32"] == said["tf32"]
     assert "run.precision" not in said["fp32"] and "grad_clip" in said["fp32"] and "checkpoints" not in said["fp32"]
     assert advice("fp32", clips=True, saved=True).endswith(" Existing checkpoints are not affected.")
     assert '"fp32"' in said["bf16"] and "wider range" not in said["bf16"]
     assert 'wider range (run.precision = "bf16" or "fp32")' in said["fp16"]
+    weights = [torch.nn.Parameter(torch.ones(2))]
+    plan = compile_pipeline(load(TOY))
+    alone = compile_pipeline(load(TOY, ("hooks.ema.enabled=false", "hooks.checkpoint.after=[]")))
+    plain, fused = torch.optim.SGD(weights, lr=1.0), torch.optim.SGD(weights, lr=1.0, fused=True)
+    assert "fused = true" in why_the_host_looks(alone, {"optimizer": plain})
+    assert '"ema"' in why_the_host_looks(plan, {"optimizer": fused})
+    assert why_the_host_looks(alone, {"optimizer": fused}) == ""
 
 
 def test_nobody_looks_where_it_is_ignored(trained: Trained) -> None:
@@ -126,16 +133,6 @@ def test_an_asked_for_skip_is_seen_as_one_too_and_leaves_the_weights_alone(train
     run_dir = trained(ONE_EPOCH, LOOKS, 'hooks.skips={use="./steerers.py:Skips"}')
     lines = [line.partition(": ")[2] for line in messages(run_dir) if "weights" in line]
     assert len(lines) == 5 and len({*lines}) == 1 and " skipped=True weights=" in lines[0]
-
-
-def test_who_makes_the_host_look() -> None:
-    weights = [torch.nn.Parameter(torch.ones(2))]
-    plan = compile_pipeline(load(TOY))
-    alone = compile_pipeline(load(TOY, ("hooks.ema.enabled=false", "hooks.checkpoint.after=[]")))
-    plain, fused = torch.optim.SGD(weights, lr=1.0), torch.optim.SGD(weights, lr=1.0, fused=True)
-    assert "fused = true" in why_the_host_looks(alone, {"optimizer": plain})
-    assert '"ema"' in why_the_host_looks(plan, {"optimizer": fused})
-    assert why_the_host_looks(alone, {"optimizer": fused}) == ""
 
 
 class Slow:
@@ -329,12 +326,16 @@ def test_a_task_that_cannot_be_copied_is_trained_without(trained: Trained) -> No
     assert any("is left out: the task cannot be copied (cannot pickle" in text for text in messages(run_dir))
 
 
-def test_the_networks_of_a_task_are_not_copied() -> None:
+def test_the_networks_of_a_task_are_not_copied_but_restored_on_their_device() -> None:
     task = SimpleNamespace(teacher=Net(), metric=Meter(), net=None)
     parts: Any = SimpleNamespace(task=task, model=Net(), models={})
     copied = _copied(parts)
     assert copied.teacher is task.teacher
     assert copied.metric is not task.metric
+    net = nn.BatchNorm1d(3, device="meta")  # from which any copy to the host raises
+    with unchanged(net, torch.device("meta")):
+        net(torch.ones(2, 3, device="meta"))
+    assert net.running_mean is not None and net.running_mean.is_meta
 
 
 def test_it_takes_two_batches_and_a_resumed_run_has_none(trained: Trained, train_here: Train, tmp_path: Path) -> None:
@@ -350,11 +351,3 @@ def test_it_takes_two_batches_and_a_resumed_run_has_none(trained: Trained, train
     assert begun.startswith("vvt")
     assert train_here(run_dir, resume=True) == 0
     assert calls.read_text()[len(begun)] == "t"
-
-
-def test_the_network_is_restored_on_its_device() -> None:
-    """On the device "meta" any copy to the host raises."""
-    net = nn.BatchNorm1d(3, device="meta")
-    with unchanged(net, torch.device("meta")):
-        net(torch.ones(2, 3, device="meta"))
-    assert net.running_mean is not None and net.running_mean.is_meta

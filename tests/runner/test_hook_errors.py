@@ -199,12 +199,14 @@ CALLABLES = [
 ]
 
 
-def test_whatever_can_be_called_is_a_hook(trained: Trained) -> None:
+def test_whatever_can_be_called_is_a_hook_and_a_partial_is_described(trained: Trained, new_run: NewRun) -> None:
     run_dir = trained(*(f"hooks.mine{k}={text}" for k, (text, _) in enumerate(CALLABLES)), *SHORT)
     said: dict[object, list[object]] = {}
     for record in records(run_dir, "message"):
         said.setdefault(record["source"], []).append(record["text"])
     assert said == {f"mine{k}": expected for k, (_, expected) in enumerate(CALLABLES)}
+    plan = json.loads(new_run(f"hooks.mine={table('twice')}", *SHORT).plan.read_text())
+    assert [h["about"] for h in plan["hooks"] if h["name"] == "mine"] == ["Say what it is given."]
 
 
 @pytest.mark.parametrize(
@@ -229,8 +231,3 @@ def test_what_is_wrong_is_told_before_anything_runs(new_run: NewRun, text: str, 
     with pytest.raises(UserError) as raised:
         new_run(f"hooks.mine={text}", *SHORT)
     assert said in str(raised.value)
-
-
-def test_a_partial_is_described_by_its_function(new_run: NewRun) -> None:
-    plan = json.loads(new_run(f"hooks.mine={table('twice')}", *SHORT).plan.read_text())
-    assert [h["about"] for h in plan["hooks"] if h["name"] == "mine"] == ["Say what it is given."]

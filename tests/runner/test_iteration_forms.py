@@ -299,18 +299,12 @@ def trace(name: str) -> list[str]:
     return [line.split()[0] for line in (FOLDER / f"trace_{name}.txt").read_text().splitlines()]
 
 
-def test_every_point_has_been_seen_to_fire() -> None:
+def test_every_point_fires_in_the_listed_order_and_is_in_the_drawing() -> None:
     seen = {point for name in ("epochs", "exception", "resumed_epochs", "own", "predict_only") for point in trace(name)}
     assert seen - {"---"} == {point.name for point in WATCHED} | {"before_grow", "after_densify", "after_grow"}
-
-
-def test_they_first_fire_in_the_order_in_which_they_are_listed() -> None:
     elsewhere = ("after_load_checkpoint", "on_exception", "on_log")
     listed = [point.name for point in WATCHED if point.name not in elsewhere and "predict" not in point.name]
     assert list(dict.fromkeys(trace("epochs"))) == listed
-
-
-def test_the_drawing_of_the_loop_has_every_point() -> None:
     drawing = str(points.__doc__).partition("This is the loop")[2].partition("What the counters say")[0]
     drawn = re.findall(r"^ +((?:before|after|on)_\w+)", drawing, re.MULTILINE)
     assert drawn == [point.name for point in POINTS if point.kind in ("standard", "step", "log")]

@@ -178,11 +178,13 @@ def test_the_tail_of_an_epoch_is_what_it_would_have_been(said: dict[str, Any], d
     assert_same(epoch(of, 2, start), epoch(source(made, seed=seed, **said), 2)[start:])
 
 
-def test_batches_are_collated_as_the_pipeline_says() -> None:
+def test_batches_are_collated_as_the_pipeline_says_and_may_be_given_at_once() -> None:
     (first, *_) = epoch(source(dataset(), collate={"use": "./loaders.py:padded", "args": {"width": 6}}))
     assert first["inputs"].shape == (4, 6)
     (first, *_) = epoch(source(dataset(), collate={"use": "./loaders.py:Padded", "args": {"width": 7}}))
     assert first["inputs"].shape == (4, 7)
+    (first, *_) = epoch(source(AtOnce(), shuffle=False))
+    assert first.tolist() == [0, -1, -2, -3]
 
 
 @pytest.mark.parametrize("section", [{}, {"workers": 1}, {"on_device": True}], ids=["here", "worker", "on the device"])
@@ -191,11 +193,6 @@ def test_an_example_of_another_shape_is_named(closing: Callable[[Source], Source
         ValueError, match=r"\[data.train\]: example 6 has shape \(5,\), and example \d shape \(4,\): they"
     ):
         epoch(closing(source(OddOne(), shuffle=False, **section)))
-
-
-def test_a_data_set_may_give_examples_all_at_once() -> None:
-    (first, *_) = epoch(source(AtOnce(), shuffle=False))
-    assert first.tolist() == [0, -1, -2, -3]
 
 
 class OddOne:
@@ -322,15 +319,12 @@ def test_ranks_have_whole_batches_of_a_batch_sampler(sizes: list[int], world: in
         assert [of.batch_size(index) for of in ranks] == [len(part) for part in parts]
 
 
-def test_what_gives_batches_needs_no_loader() -> None:
+def test_what_gives_batches_needs_no_loader_and_what_gives_examples_does() -> None:
     for made in ([1, 2], torch.utils.data.DataLoader(dataset(), batch_size=2)):
         with pytest.raises(UserError, match="is no dataset: it needs no loader"):
             source(made)
     with pytest.raises(UserError, match="gives no examples"):
         source(object())
-
-
-def test_without_a_loader_examples_are_not_taken_for_batches() -> None:
     for made in (dataset(), torch.eye(3), np.eye(3), Images(), AtOnce()):
         with pytest.raises(UserError, match="is a dataset: add `loader`") as raised:
             as_source(made, HERE, context())

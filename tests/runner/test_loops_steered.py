@@ -343,9 +343,19 @@ SETS = (
 MONITORS = ("hooks.early_stop.args.monitor='near/accuracy'", "hooks.checkpoint.args.monitor='far/accuracy'")
 
 
-def test_each_set_has_its_metrics_and_its_interval(trained: Trained, tmp_path: Path) -> None:
+def test_each_set_has_its_interval_and_metrics_as_pytorch_measures_them(trained: Trained, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    run_dir = trained(*MONITORS, TRACER % trace, swap=(ONE, SETS))
+    run_dir = trained(*MONITORS, TRACER % trace, "hooks.ema.enabled=false", swap=(ONE, SETS))
+    net = Net()
+    net.load_state_dict(torch.load(run_dir.checkpoints / "last" / "model.pt", weights_only=True))
+    inputs, targets = (
+        torch.cat(part) for part in zip(*Points(0, torch.device("cpu"), split=2, examples=24).epoch(0), strict=True)
+    )
+    right = (net.eval()(inputs).argmax(dim=1) == targets).double().mean()
+    last: Any = records(run_dir, "metrics")[-1]["v"]
+    alone = records(trained("hooks.ema.enabled=false"), "metrics")[-1]["v"]
+    assert {f"near/{name}": value for name, value in alone.items()}.items() <= last.items(), "as if it were alone"  # type: ignore[attr-defined]
+    assert last["far/accuracy"] == float(right)
     metrics = [(record["it"], set(record["v"])) for record in records(run_dir, "metrics")]  # type: ignore[call-overload]
     near, far = {"near/loss", "near/accuracy"}, {"far/loss", "far/accuracy"}
     assert metrics == [(5, near), (10, near | far), (15, near | far)], "each at the end, too"
@@ -363,36 +373,15 @@ def test_time_is_up_for_a_set_alone(trained: Trained, monkeypatch: pytest.Monkey
     assert sets == [(2, {"far"}), (4, {"far"}), (5, {"near", "far"})]
 
 
-def test_a_set_is_measured_as_if_it_were_alone(trained: Trained) -> None:
-    alone = records(trained(), "metrics")[-1]["v"]
-    among = records(trained(*MONITORS, swap=(ONE, SETS)), "metrics")[-1]["v"]
-    assert {f"near/{name}": value for name, value in alone.items()}.items() <= among.items()  # type: ignore[attr-defined]
-
-
-def test_a_set_is_measured_as_pytorch_measures_it(trained: Trained) -> None:
-    run_dir = trained(*MONITORS, "hooks.ema.enabled=false", swap=(ONE, SETS))
-    net = Net()
-    net.load_state_dict(torch.load(run_dir.checkpoints / "last" / "model.pt", weights_only=True))
-    inputs, targets = (
-        torch.cat(part) for part in zip(*Points(0, torch.device("cpu"), split=2, examples=24).epoch(0), strict=True)
-    )
-    right = (net.eval()(inputs).argmax(dim=1) == targets).double().mean()
-    metrics: Any = records(run_dir, "metrics")[-1]["v"]
-    assert metrics["far/accuracy"] == float(right)
-
-
 @pytest.mark.parametrize("at", [5, 10])
 def test_a_validation_that_a_signal_has_cut_is_of_the_same_sets(resumes_alike: NewRun, at: int) -> None:
     resumes_alike(*MONITORS, point="after_val_iter", at=at, swap=(ONE, SETS))
 
 
-def test_a_metric_is_that_of_a_set(trained: Trained) -> None:
+def test_a_metric_is_that_of_a_set_and_a_single_one_has_the_interval_of_the_run(trained: Trained) -> None:
     printed = reason(trained(swap=(ONE, SETS), code=2))
     assert '"checkpoint" reads the metric "accuracy", which the validation does not give' in printed
     assert "far/accuracy" in printed
-
-
-def test_a_single_set_has_the_interval_of_the_run(trained: Trained) -> None:
     with pytest.raises(Exception, match="val_every is for one of several sets"):
         trained(swap=(ONE, ONE + 'val_every = "2ep"\n'))
 

@@ -216,11 +216,14 @@ def test_a_firing_that_takes_too_long_is_given_up(trained: Trained, tmp_path: Pa
     assert ended(run_dir) == (("failed", 1) if code else ("finished", 0))
 
 
-def test_a_timeout_is_for_an_offloaded_hook() -> None:
+def test_a_timeout_is_for_an_offloaded_hook_which_has_a_thread_or_a_process() -> None:
     with pytest.raises(UserError, match='hook "clip" has a timeout, which is for a hook with offload = true'):
         compile_pipeline(parse(TOY.read_text(), TOY, ['hooks.clip.timeout="3s"']))
     with pytest.raises(UserError, match="must be seconds, not a number"):
         parse(TOY.read_text(), TOY, ["hooks.clip.timeout=3"])
+    points = 'points=[{at="after_train_iter", offload=true}, {at="after_train_epoch", offload="process"}]'
+    with pytest.raises(UserError, match="in a thread at one point and in a process at another"):
+        compile_pipeline(parse(TOY.read_text(), TOY, [f'hooks.slow={{use="./offloaded.py:logs_no_text", {points}}}']))
 
 
 DOUBLES = 'hooks.doubles={use="./offloaded.py:Doubles", points=[%s, "after_run"]%s}'
@@ -326,9 +329,3 @@ def test_what_cannot_be_unpickled_does_not_harm_what_is_sent_next() -> None:
         there.receive()
     assert torch.equal(there.receive()["bits"], torch.ones(3, dtype=torch.bfloat16))
     sender.join()
-
-
-def test_a_hook_has_a_thread_or_a_process() -> None:
-    points = 'points=[{at="after_train_iter", offload=true}, {at="after_train_epoch", offload="process"}]'
-    with pytest.raises(UserError, match="in a thread at one point and in a process at another"):
-        compile_pipeline(parse(TOY.read_text(), TOY, [f'hooks.slow={{use="./offloaded.py:logs_no_text", {points}}}']))

@@ -236,13 +236,6 @@ def test_tied_weights_are_picked_by_either_name_and_are_in_one_group(match: str)
     assert groups == ([tied, others] if match != "type:Linear" else [tied + others])
 
 
-def test_a_type_that_nothing_is_of_is_told_with_the_nearest() -> None:
-    _, (problem,) = param_groups([ParamGroup(match="type:BatchNorm2d")], Net(), Where)
-    assert "matches no parameter that trains" in problem.message
-    assert problem.where == Where("0.match")
-    assert "BatchNorm1d" in problem.hint
-
-
 def test_settings_are_scaled_before_a_schedule_sees_them(trained: Trained) -> None:
     groups = 'optimizer.groups=[{match=["type:*Norm*", "*.bias"], scale={lr=0.1, momentum=0.5}}]'
     run_dir = trained(groups, "run.max_epochs=1")
@@ -253,15 +246,16 @@ def test_settings_are_scaled_before_a_schedule_sees_them(trained: Trained) -> No
     assert first["lr"] == pytest.approx(last["lr"] * 0.1)
 
 
-def test_what_is_no_number_of_the_optimizer_cannot_be_scaled() -> None:
+def test_what_no_group_can_scale_or_find_is_told_with_the_nearest(new_run: NewRun) -> None:
     groups = [ParamGroup(match="*.bias", scale={"momentun": 0.1})]
     optimizer = torch.optim.SGD(param_groups(groups, Net(), Where)[0], lr=0.5)
     with pytest.raises(UserError, match='SGD has no number "momentun" to scale') as raised:
         scale_groups(optimizer, groups, Where)
     assert raised.value.problems[0].where == Where("0.scale.momentun")
     assert 'did you mean "momentum"?' in raised.value.problems[0].hint
-
-
-def test_a_setting_is_given_or_scaled(new_run: NewRun) -> None:
     with pytest.raises(UserError, match='"lr" is given in args, too'):
         new_run('optimizer.groups=[{match="*.bias", args={lr=1}, scale={lr=2}}]')
+    _, (problem,) = param_groups([ParamGroup(match="type:BatchNorm2d")], Net(), Where)
+    assert "matches no parameter that trains" in problem.message
+    assert problem.where == Where("0.match")
+    assert "BatchNorm1d" in problem.hint

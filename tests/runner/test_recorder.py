@@ -324,7 +324,7 @@ def test_what_is_no_image_is_refused_where_it_is_logged(what: str, message: str,
     assert reason(run).startswith(message)
 
 
-def test_channels_may_come_first_or_last() -> None:
+def test_channels_may_come_first_or_last_and_values_become_bytes() -> None:
     wide = torch.rand(3, 8, 10)
     assert torch.equal(copied(wide, ""), wide.permute(1, 2, 0))
     assert torch.equal(copied(wide.permute(1, 2, 0), ""), wide.permute(1, 2, 0))
@@ -333,9 +333,6 @@ def test_channels_may_come_first_or_last() -> None:
     small = np.zeros((4, 7, 3), np.uint8)
     assert copied(small, "").shape == (4, 7, 3), "an array has them last where both would do"
     assert copied(torch.from_numpy(small), "").shape == (7, 3, 4), "a tensor first"
-
-
-def test_values_become_bytes() -> None:
     values = torch.tensor([[-1.0, 0.0, 0.5, 1.0, 2.0, float("nan")]])
     assert pixels(copied(values, "")).ravel().tolist() == [0, 0, 128, 255, 255, 0]
     assert pixels(copied(values.bfloat16(), "")).ravel().tolist() == [0, 0, 128, 255, 255, 0]

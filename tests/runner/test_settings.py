@@ -237,19 +237,13 @@ def test_a_run_that_found_no_memory_goes_on_from_its_checkpoint(trained: Trained
     assert "resumed from it" in str([record["text"] for record in records(run_dir, "message")])
 
 
-def test_a_data_set_on_the_device_and_float32_are_spoken_of() -> None:
+def test_advice_is_of_batch_size_accumulation_and_data_where_they_are() -> None:
     source = 'data.train={use="./loaders.py:Cloud", loader={batch_size=512, on_device=true}}'
     text = advice(parse(TOY.read_text(), TOY, (source, 'run.precision="fp32"')).pipeline, torch.OutOfMemoryError())
     assert "batch_size = 256 (now 512) with run.accumulate = 2 (now 1)" in text
     assert "on_device = false" in text
-
-
-def test_where_there_is_no_checkpoint_and_no_batch_size_nothing_is_said_of_them() -> None:
     text = advice(parse(TOY.read_text(), TOY).pipeline, MemoryError())
     assert "affected" not in text and "batch_size" not in text and "torch.utils.checkpoint" in text
-
-
-def test_where_the_task_may_step_itself_nothing_is_said_of_accumulation() -> None:
     gan = TESTS / "gan.toml"
     text = advice(parse(gan.read_text(), gan, ("data.train.args.batch_size=8",)).pipeline, MemoryError())
     assert "batch_size = 4 (now 8); " in text and "accumulate" not in text

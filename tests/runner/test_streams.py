@@ -89,7 +89,7 @@ def test_it_goes_on_from_wherever_it_was_left(kind: type[Endless], section: dict
         close(again)
 
 
-def test_its_state_is_a_copy() -> None:
+def test_its_state_is_a_copy_and_every_validation_begins_at_the_beginning() -> None:
     of = stream(NumbersWithPlace(43), workers=2)
     batches = of.epoch(0)
     next(batches)
@@ -98,35 +98,26 @@ def test_its_state_is_a_copy() -> None:
     list(batches)
     assert str(kept) == text
     close(of)
-
-
-def test_every_validation_begins_at_the_beginning() -> None:
     of = stream(Numbers(20))
     first = list(of.epoch(0))
     next(of.epoch(0))
     assert_same(list(of.epoch(0)), first)
 
 
-def test_epochs_are_as_long_as_is_said_and_the_stream_goes_on_between_them() -> None:
+def test_epochs_are_as_long_as_is_said_and_each_time_through_is_drawn_anew() -> None:
     targets = torch.cat([target for _, target in all_batches(stream(Endless(40), batches=3), 3)])
     assert targets.tolist() == (torch.arange(40) % 3).repeat(2)[: len(targets)].tolist()
     assert len(targets) == 72
-
-
-def test_each_time_through_is_drawn_anew() -> None:
     passes = [all_batches(stream(Numbers(40), seed=seed), 3)[::5] for seed in (5, 6)]
     assert len({float(inputs[0, 3]) for begun in passes for inputs, _ in begun}) == 6
 
 
-def test_at_the_very_end_of_an_epoch_it_goes_on_with_the_next() -> None:
+def test_after_an_epoch_it_goes_on_with_the_next_and_nowhere_without_a_state() -> None:
     first, again = stream(Numbers(40)), stream(Numbers(40))
     list(first.epoch(0))
     again.load_state_dict(first.state_dict())
     assert list(again.epoch(0, start=5)) == []
     assert_same(list(again.epoch(1)), list(first.epoch(1)))
-
-
-def test_it_cannot_be_taken_where_no_state_leads() -> None:
     with pytest.raises(UserError, match="does not say where the stream Numbers was"):
         next(stream(Numbers(40)).epoch(1, start=2))
 
@@ -167,13 +158,15 @@ def test_ranks_share_every_batch_of_one_alone(kind: type[Numbers], examples: int
             assert_same([part[k] for part in parts], [whole[k][:8][rank::2] for rank in (0, 1)])
 
 
-def test_a_stream_that_takes_its_own_share_is_given_whole() -> None:
+def test_a_stream_is_shared_out_evenly_or_given_whole() -> None:
     """Its examples are drawn apart from those of the other rank."""
     shares = [stream(Numbers(20), rank=rank, world=2, shards_itself=True) for rank in (0, 1)]  # both give all
     one, two = (all_batches(share, 1) for share in shares)
     assert [len(target) for _, target in one] == [len(target) for _, target in two] == [4] * 5
     assert torch.equal(one[0][1], two[0][1])
     assert not torch.equal(one[0][0], two[0][0])
+    with pytest.raises(UserError, match="batches of 8 cannot be sharded evenly across 3 ranks"):
+        source(Numbers(40), batch_size=8, world=3)
 
 
 def test_the_examples_of_a_batch_are_counted_where_they_are_collated() -> None:
@@ -190,11 +183,6 @@ def test_the_examples_of_a_batch_are_counted_where_they_are_collated() -> None:
             assert of.global_batch_size(0) == everywhere * of.batch_size(0)
         else:
             assert of.global_batch_size is None
-
-
-def test_it_is_shared_out_evenly_or_not_at_all() -> None:
-    with pytest.raises(UserError, match="batches of 8 cannot be sharded evenly across 3 ranks"):
-        source(Numbers(40), batch_size=8, world=3)
 
 
 def test_it_is_augmented_on_the_device() -> None:
@@ -242,11 +230,6 @@ def test_a_resumed_run_has_the_batches_of_one_left_alone(resumes_alike: NewRun, 
     assert len(again) == (1 if point == "after_backward" else 0)
 
 
-def test_a_batch_of_a_tokenizer_becomes_a_dict() -> None:
-    (batch,) = batches([UserDict(input_ids=torch.ones(2, 3, dtype=torch.int64))], device=torch.device("meta")).epoch(0)
-    assert type(batch) is dict and batch["input_ids"].device.type == "meta"
-
-
 def test_its_sampler_is_told_the_epoch() -> None:
     source = batches(with_sampler())
     first, again, second = (torch.cat([target for _, target in source.epoch(k)]) for k in (0, 0, 1))
@@ -254,7 +237,7 @@ def test_its_sampler_is_told_the_epoch() -> None:
     assert not torch.equal(first, second)
 
 
-def test_every_tensor_of_a_batch_is_moved_and_nothing_else_is_touched() -> None:
+def test_every_tensor_of_a_batch_is_moved_also_of_a_tokenizer() -> None:
     there = torch.device("meta")
     x = torch.ones(2)
     batch = {"a": x, "b": [x, (x, "text")], "c": Pair(x, 3), "d": None}
@@ -263,6 +246,8 @@ def test_every_tensor_of_a_batch_is_moved_and_nothing_else_is_touched() -> None:
     assert (moved["b"][1][1], moved["c"].target, moved["d"]) == ("text", 3, None)
     assert isinstance(moved["b"][1], tuple)
     assert isinstance(moved["c"], Pair)
+    (batch,) = batches([UserDict(input_ids=torch.ones(2, 3, dtype=torch.int64))], device=torch.device("meta")).epoch(0)
+    assert type(batch) is dict and batch["input_ids"].device.type == "meta"
 
 
 @pytest.mark.parametrize(

@@ -307,10 +307,15 @@ class Thaws:
         run.model.head.requires_grad_(run.iter > 0)
 
 
-def test_on_a_frozen_parameter_they_fire_once_it_trains(ran: Ran) -> None:
+def test_a_frozen_parameter_fires_once_it_trains_and_a_shared_one_by_the_name_that_matches(ran: Ran) -> None:
     model = 'model.use="./surgeons.py:HalfFrozen"'
     says = hook("says", says_iter, "parameter_grad", parameters=["head.bias", "body.0.weight"])
     assert ran(model, says, hook("thaws", Thaws), *SHORT)[1] == [(1, "head.bias")]
+    model = f'model.use="{__name__}:Tied"'
+    says = hook("says", says_iter, "post_accumulate_grad", parameters=["second.weight"])
+    both = hook("both", says_iter, "parameter_grad", parameters=["*t.weight", "second.weight"])
+    _, seen = ran(model, says, both, *SHORT)
+    assert seen == [(it, name) for it in (0, 1) for name in ("first.weight", "second.weight")]
 
 
 class Tied(nn.Module):
@@ -325,14 +330,6 @@ class Tied(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.head(self.second(self.first(inputs)))  # type: ignore[no-any-return]
-
-
-def test_a_shared_parameter_goes_by_the_name_that_matches(ran: Ran) -> None:
-    model = f'model.use="{__name__}:Tied"'
-    says = hook("says", says_iter, "post_accumulate_grad", parameters=["second.weight"])
-    both = hook("both", says_iter, "parameter_grad", parameters=["*t.weight", "second.weight"])
-    _, seen = ran(model, says, both, *SHORT)
-    assert seen == [(it, name) for it in (0, 1) for name in ("first.weight", "second.weight")]
 
 
 @pytest.mark.parametrize(

@@ -122,16 +122,15 @@ def test_usual_wrappings_are_recognised(tmp_path: Path, kept: dict[str, torch.Te
     assert torch.equal(model.head.weight, kept["head.weight"])
 
 
-def test_a_new_head_on_an_old_body(tmp_path: Path, kept: dict[str, torch.Tensor]) -> None:
+def test_a_head_is_new_and_what_fits_is_taken_where_it_is_not_strict(
+    tmp_path: Path, kept: dict[str, torch.Tensor]
+) -> None:
     body = {name: value for name, value in put_before("backbone.", kept).items() if "head" not in name}
     old, model = body | {"fc.weight": torch.zeros(10, 8), "fc.bias": torch.zeros(10)}, Net()
     (summary,) = loaded(model, tmp_path, old, rename={"backbone.": "", "fc.": "head."}, exclude=["head.*"])
     assert torch.equal(model.body[0].weight, kept["body.0.weight"])
     assert model.head.weight.shape == (3, 8)
     assert summary.startswith("info: ") and summary.endswith("excluded: 2 (head.bias, head.weight)")
-
-
-def test_not_strict_it_takes_what_fits_and_says_what_does_not(tmp_path: Path, kept: dict[str, torch.Tensor]) -> None:
     old = kept | {"head.weight": torch.zeros(10, 8), "more": torch.zeros(1)}
     del old["head.bias"]
     (summary,) = loaded(Net(), tmp_path, old, strict=False)

@@ -30,11 +30,8 @@ def said(root: ElementTree.Element, kind: str) -> list[str]:
     return ["".join(group[0].itertext()) for group in root.iter(f"{SVG}g") if group.get("class") == kind]
 
 
-def test_a_plan_with_everything_is_golden() -> None:
+def test_a_plan_with_everything_is_golden_fetches_nothing_and_has_its_title() -> None:
     check_golden("drawings/rich.svg", as_svg(RICH) + "\n")
-
-
-def test_nothing_is_fetched_and_the_picture_says_what_it_is() -> None:
     for drawn in (as_svg(RICH), as_html(RICH)):
         addresses = set(re.findall(r"\w+://[^\s\"<]+", drawn))
         assert addresses == {"http://www.w3.org/2000/svg"}  # the name of the language, which is not fetched
@@ -44,6 +41,8 @@ def test_nothing_is_fetched_and_the_picture_says_what_it_is() -> None:
     assert [part.tag for part in root[:2]] == [f"{SVG}title", f"{SVG}desc"]
     assert root.get("aria-labelledby") == f"{root[0].get('id')} {root[1].get('id')}"
     assert "before_val: ema, freeze_the_backbone." in (root[1].text or "")
+    page = as_html(EXAMPLE, "p: ema alone")
+    assert re.findall(r"<title[^>]*>(p: [^<]*)</title>", page) == ["p: ema alone"] * 2
 
 
 def test_names_that_mean_something_in_xml_are_only_names() -> None:
@@ -63,11 +62,6 @@ def test_a_plan_without_hooks_is_a_picture_too() -> None:
     never = plan(node("a", ["before_train"]), node("b", ["after_val"], after=["a"]))
     items = [part.text for part in ElementTree.fromstring(as_html(never)).iter("li")]
     assert items == ['pipelines/p.toml:7: the edge between "b" and "a" can never matter: they share no point']
-
-
-def test_a_page_and_its_picture_have_the_title_that_is_given() -> None:
-    page = as_html(EXAMPLE, "p: ema alone")
-    assert re.findall(r"<title[^>]*>(p: [^<]*)</title>", page) == ["p: ema alone"] * 2
 
 
 @given(plans())

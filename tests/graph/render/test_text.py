@@ -28,8 +28,14 @@ def test_a_plan_with_everything_is_golden(width: int) -> None:
     assert max(map(len, drawn.split("\n"))) <= width
 
 
-def test_a_plan_without_hooks_is_drawn_all_the_same() -> None:
+def test_a_plan_without_hooks_is_drawn_and_a_moved_phase_with_the_one_it_was() -> None:
     assert as_text(plan()) == "p: 0 hooks at 0 points\n"
+    assert "late (moved from normal)" in as_text(plan(node("log", phase="late"), node("board", after=["log"])))
+    around = plan(node("outer", (), phase="early", around=True))
+    assert as_text(around).split("\n")[2:] == [
+        "before_val outer  ╭ enters around_val, early",
+        "after_val  outer  ╰ leaves around_val, late",
+    ]
 
 
 def test_rails_pass_the_points_that_stand_above_their_hooks_where_there_is_room() -> None:
@@ -48,15 +54,6 @@ def test_rails_pass_the_points_that_stand_above_their_hooks_where_there_is_room(
         "                    ╰ leaves around_val,",
         "                      after log",
         "                      (p.toml:7)",
-    ]
-
-
-def test_a_phase_that_an_edge_has_moved_is_told_with_the_one_it_was() -> None:
-    assert "late (moved from normal)" in as_text(plan(node("log", phase="late"), node("board", after=["log"])))
-    around = plan(node("outer", (), phase="early", around=True))
-    assert as_text(around).split("\n")[2:] == [
-        "before_val outer  ╭ enters around_val, early",
-        "after_val  outer  ╰ leaves around_val, late",
     ]
 
 
@@ -154,9 +151,6 @@ def test_the_thread_of_an_offloaded_hook_is_drawn_until_the_run_waits_for_it() -
     whole = offloaded()
     joined = next(row for row in rows(whole) if row.name == "before_val" and row.binding)
     assert joined.rail.startswith("┗"), "a validation waits for what has been fired"
-
-
-def test_a_picture_has_a_thick_line_for_each_thread() -> None:
     picture = as_svg(offloaded())
     assert picture.count('style="stroke-width: 3"') == 2
     assert "thick lines on the right" in picture
