@@ -62,10 +62,11 @@ class Spoils(Hook):
 
 
 class Fails(Hook):
-    """Raise once, beside the training."""
+    """Raise beside the training, from the third iteration on."""
 
     def after_train_iter(self, run: Any) -> None:
-        if run.iter == 3:
+        if run.iter >= 3:
+            time.sleep(0.05)  # meanwhile others wait
             raise ValueError("the third")
 
 

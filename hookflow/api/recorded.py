@@ -102,7 +102,7 @@ class RecordedRun:
 
     @property
     def status(self) -> str:
-        """How it is: "finished", "stopped", "interrupted", "failed", or "running", "stalled", "lost", ….
+        """How it is: "finished", "stopped", "interrupted", "failed", "refused", or "running", "stalled", "lost", ….
 
         A run that a hook has ended before its last iteration is "finished", too; its reason says so.
         """

@@ -64,7 +64,7 @@ def rerun(
 
     run_dir = find_run(run, dir)
     records = event_log(run_dir.events).read_all()
-    done = max((record["it"] for record in records), default=0)
+    done = _done(records)
     if at > done + 1:  # the next one may be that which has raised
         raise UserError(Problem(f"the run {run_dir.id} has done {counted(done, 'iteration')}", Where("--at")))
     end = at + for_ - 1
@@ -79,7 +79,7 @@ def rerun(
     beginnings = [record for record in records if record["k"] == "run" and record["it"] <= begin]
     now = next(record for record in own if record["k"] == "run")
     why = [*causes(beginnings[-1], now)] if beginnings else []
-    reached = max(record["it"] for record in own)
+    reached = _done(own)
     falls_short = reached < min(end, done)
     if format_ == "json":
         echo_json({"run": run_dir.id, "rerun": str(again.path), "reached": reached, "causes": why, **asdict(result)})
@@ -94,6 +94,11 @@ def rerun(
             echo(f"the trace, for ui.perfetto.dev: hookflow export {again.path} --format perfetto --out trace.json")
         echo(f"the rerun is in {again.path}: hookflow show {again.path}")
     raise typer.Exit(int(bool(result.unlike) or falls_short))
+
+
+def _done(records: Sequence[Mapping[str, Any]]) -> int:
+    """Return the iterations that a run has done; errors and scalars may be of the one under way."""
+    return max((record["it"] for record in records if record["k"] not in ("error", "scalars")), default=0)
 
 
 def _world(parent: Parent | None, records: Sequence[Mapping[str, Any]]) -> int:

@@ -347,7 +347,7 @@ class Message(Stamp):
 
 
 class Error(Stamp):
-    """An exception was raised."""
+    """An exception was raised, in the iteration under way; between two, the one that is done."""
 
     k: Literal["error"]
     hook: str
@@ -401,8 +401,8 @@ Record = Run | Frame | Scalars | Metrics | Epoch | Checkpoint | Media | Trace | 
 KINDS = frozenset(get_args(get_type_hints(kind)["k"])[0] for kind in get_args(Record))
 """The kinds of records that this version knows."""
 
-LATE = ("checkpoint", "image", "histogram", "trace", "refused")
-"""Kinds of records about earlier iterations: they are made beside the training."""
+LATE = ("checkpoint", "image", "histogram", "trace", "refused", "error")
+"""Kinds of records that may be of another iteration than the one done: an earlier one, or the one under way."""
 
 TEXT_LIMIT = 64 * 1024
 """Bytes that are recorded of a string."""

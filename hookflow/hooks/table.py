@@ -251,8 +251,8 @@ class HookTable:
         of_all = near is None or near.every is None
         if of_all and isinstance(every, int) and self.of_batches and not self.points[method.point].of_batches:
             every = None  # a bare number holds at points of batches alone, if there are any
-        if self.table.use == "log" and self.overfit and isinstance(every, int) and every > self.overfit:
-            every = "1ep"  # whether the loss falls is what such a run is for
+        if self.overfit and isinstance(every, int) and every > self.overfit:
+            every = getattr(self.hook, "every_if_overfit", every)
         self.filled.update(method.names)
         at = method.point, method.half
         self.offloads[at] = self._stated("offload", near, key)

@@ -1,9 +1,10 @@
 """The health and the pace of a run, from its log and the state of its process; and the machine of the dashboard."""
 
+import re
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,17 +125,28 @@ def end_reason(state: RunState) -> list[str]:
     """Return a sentence or two; nothing for a run that goes on, is lost, or did all its iterations."""
     if state.ranks.first_failure:  # the errors of other ranks, and the signal that ended them, follow from it
         rank, error = state.ranks.first_failure
-        place = f"rank {rank}, " if rank else ""
-        place += f'hook "{error["hook"]}" at {error["point"]}, ' if error["hook"] else ""
-        line = f"failed: {place}iteration {error['it']}: {error['type']}: {one_line(error['text'])}".removesuffix(": ")
+        place = ", ".join([*([f"rank {rank}"] if rank else ()), *placed(error)])
+        line = ": ".join(filter(None, (_failure(state), place, error["type"], one_line(error["text"]))))
         at = [f"at {raised}"] if (raised := raised_at(error)) else []
         return [line, *at, *error["causes"].splitlines()[:6]]  # its traceback has all
     if state.end is None or not (state.end["reason"] or state.end["status"] == "failed"):
         return []
-    status, reason = state.end["status"], one_line(state.end["reason"])
+    status, reason = state.outcome, one_line(state.end["reason"])
     if status == "finished":
         return [f"stopped early: {reason}"] if state.it < state.total_iters else []
-    return [reason if reason.startswith(status) and status != "failed" else f"{status}: {reason}"]
+    return [reason if reason.startswith(status) and state.end["status"] != "failed" else f"{status}: {reason}"]
+
+
+def _failure(state: RunState) -> Literal["failed", "refused"]:
+    return "refused" if state.outcome == "refused" else "failed"  # another rank may have failed, and this one not
+
+
+def placed(error: Error) -> Iterator[str]:
+    """Yield the hook that raised, and the iteration where the text does not have it."""
+    if error["hook"]:
+        yield f'hook "{error["hook"]}" at {error["point"]}'
+    if error["it"] and not re.search(rf"\biteration {error['it']}\b", error["text"]):
+        yield f"iteration {error['it']}"
 
 
 def raised_at(error: Error) -> str:
@@ -144,8 +156,8 @@ def raised_at(error: Error) -> str:
 
 
 Condition = Literal[
-    "starting", "running", "paused", "stalled", "lost", "finished", "stopped", "interrupted", "failed", "unreadable",
-    "reading",
+    "starting", "running", "paused", "stalled", "lost", "finished", "stopped", "interrupted", "failed", "refused",
+    "unreadable", "reading",
 ]  # fmt: skip
 
 ALIVE: tuple[Condition, ...] = ("running", "starting", "paused", "stalled")
@@ -168,7 +180,7 @@ class Health:
     @property
     def over(self) -> bool:
         """Nothing more will come."""
-        return self.condition in ("lost", "finished", "stopped", "interrupted", "failed", "unreadable")
+        return self.condition in ("lost", "finished", "stopped", "interrupted", "failed", "refused", "unreadable")
 
     @property
     def occasion(self) -> Literal["end", "failure", "stall"] | None:
@@ -178,7 +190,7 @@ class Health:
 
     @property
     def bad(self) -> bool:
-        return self.condition in ("stalled", "lost", "failed", "unreadable")
+        return self.condition in ("stalled", "lost", "failed", "refused", "unreadable")
 
 
 def examine(
@@ -196,7 +208,7 @@ def examine(
     """
     over = state.end is not None or life == "gone"
     if over and (state.ranks.first_failure or (state.end and state.end["status"] == "failed")):
-        return Health("failed", end_reason(state)[0])
+        return Health(_failure(state), end_reason(state)[0])
     if state.end is not None:
         return Health(state.end["status"])
     if life == "missing":

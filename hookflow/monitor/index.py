@@ -317,12 +317,11 @@ def _values(run: RunDir, seen: "Overview", metric: str) -> dict[str, Any]:
     began = state.attempts[-1].begin if state.attempts else 0
     over = (state.it - began) / state.elapsed if state.elapsed else 0.0
     best, last = state.metrics.best, state.metrics.by_name
-    mistaken = state.end is not None and state.end["exit"] == 2
     scalars = {name: state.scalars[name].last for name in state.scalar_names}
     values: dict[str, Any] = {
         "id": run.id,
         "name": run.path.parent.name,
-        "status": "refused" if mistaken and not state.it else seen.health.condition,
+        "status": seen.health.condition,
         "reason": seen.reason,
         "begun": float(facts.get("created") or state.run.get("t", 0.0)),
         "duration": sum(attempt.until - attempt.began for attempt in state.attempts),

@@ -23,7 +23,7 @@ from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.graph.why import COUNTED, ambiguities, in_number
 from hookflow.monitor.feed import Live, follow_records
-from hookflow.monitor.health import Pace, bottleneck, examine, look_inside, missing, raised_at
+from hookflow.monitor.health import Pace, bottleneck, examine, look_inside, missing, placed, raised_at
 from hookflow.monitor.journal import BECAME, Entry, brief
 from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
@@ -364,11 +364,10 @@ class _Printer:
             case "image" | "text" | "histogram":
                 return [_line(record["k"], at, brief(record))]
             case "error":
-                owner = f'hook "{record["hook"]}" at {record["point"]}, ' if record["hook"] else ""
                 what = f"{record['type']}: {one_line(record['text'])}"
                 self._raised = what
                 raised = f", at {place}" if (place := raised_at(record)) else ""
-                line = f"{owner}iteration {state.it}, {BECAME[record['action']]}: {what}{raised}"
+                line = f"{', '.join([*placed(record), BECAME[record['action']]])}: {what}{raised}"
                 text = record["traceback"]  # of a diagnosis it is the message alone
                 return [_line("error", line), *(self._traceback(text) if "Traceback (" in text else ())]
             case "refused" if not state.failed_to_start:

@@ -197,6 +197,13 @@ class RunState:
         return next((f"{name} {number(self.scalars[name].last)}" for name in wrong), "")
 
     @property
+    def outcome(self) -> records.Status | Literal["refused", ""]:
+        """How the last attempt has ended, if it has; "refused" for a user's mistake before the first iteration."""
+        if self.end is None:
+            return ""
+        return "refused" if self.end["exit"] == 2 and not self.it else self.end["status"]
+
+    @property
     def total_iters(self) -> int:
         """How many iterations the run is to have; 0 when that is not known."""
         run = self.run
@@ -372,9 +379,9 @@ class RunState:
         text = f"{place}{BECAME[record['action']]}: {record['type']}: {one_line(record['text'])}"
         self.ranks.hear_first(record)
         self._note(record, "error", record["hook"] or "hookflow", text, record["traceback"])
-        known = self.errors[record["hook"], record["point"]] = {**record, "it": self.it}
+        self.errors[record["hook"], record["point"]] = record
         if record["action"] == "raise":
-            self.first.fatal = known
+            self.first.fatal = record
         if record["action"] == "disable":
             self.disabled[record["hook"]] = self.it + 1  # no checkpoint of this iteration has it
 
@@ -383,17 +390,17 @@ class RunState:
         began = record["t"] - record["seconds"]
         if not begun and (not self.attempts or began > self.attempts[-1].until):  # else the launcher repeats the end
             self.attempts.append(Attempt(began, self.now, self.it, self.it, tuple(self._prepared)))
+        self.end = self.first.end = record
         code = f" with exit code {record['exit']}" if record["exit"] else ""
         why = " ".join(record["reason"].split())
-        self.attempts[-1].ended = f"{record['status']}{code}{f': {why}' * bool(why)}"
-        self.end = self.first.end = record
+        self.attempts[-1].ended = f"{self.outcome}{code}{f': {why}' * bool(why)}"
         if record["seconds"]:  # no attempt is longer than its process, though the clock was set since the last frame
             self._began = max(self._began, self.now - record["seconds"])
         self.ranks.hear_first(record)
         self.failed_to_start = record["exit"] == 2 and not begun
         self.stage = "end"
         reason = f": {one_line(record['reason'])}" if record["reason"] else ""
-        text = f"{record['status']} after {span(self.elapsed)}, {many(self.it)} {plural(self.it, 'iteration')}{reason}"
+        text = f"{self.outcome} after {span(self.elapsed)}, {many(self.it)} {plural(self.it, 'iteration')}{reason}"
         new = record["status"] == "failed" and self.ranks.first_failure is None  # else the error is an entry already
         detail = record["reason"] if "\n" in record["reason"] else ""
         self._note(record, "error" if new else "info", "run", text, detail)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 """The newest run of all, where no run is called so."""
-TRAINED = re.compile(rb'"it":[1-9]')
-"""Record kinds in the log of a run that has done an iteration."""
+TRAINED = re.compile(rb'"k":"(?!error|scalars)[a-z]+","t":[^,]+,"it":[1-9]')
+"""A record of a run that has done an iteration; errors and scalars may be of the one under way."""
 
 
 def find_run(

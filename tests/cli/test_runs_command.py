@@ -68,6 +68,8 @@ def test_a_run_that_was_refused_at_the_start_is_listed_only_where_it_is_wanted(s
     assert shown.endswith("""without 1 run refused before the first iteration: --filter 'status == "refused"'\n""")
     listed = invoke("runs", "--filter", 'status == "refused"')
     assert ids(listed) == ["0009"], listed
+    page = json.loads(invoke("show", str(refused_run.path), "--format", "json"))
+    assert (page["status"], page["reason"]) == ("refused", "refused: p.toml:3:1: no such device")
 
 
 def test_keys_that_differ_give_way_on_a_narrow_terminal(several: list[RunDir], monkeypatch: pytest.MonkeyPatch) -> None:

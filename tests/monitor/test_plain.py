@@ -57,7 +57,7 @@ def test_a_stream_of_unknown_length_has_no_number_of_examples(tmp_path: Path) ->
 def test_why_a_run_did_not_begin_is_left_to_who_has_started_it(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path / "runs", "cifar")
     append(run, [end(it=0, ep=0, status="failed", exit=2, reason="p.toml:1:1: no such device")])
-    assert "failed: p.toml:1:1: no such device" in plain_lines(run, 2)
+    assert "refused: p.toml:1:1: no such device" in plain_lines(run, 2)
     assert "no such device" not in plain_lines(run, 2, child_exit=lambda: 2)
 
 
@@ -269,12 +269,12 @@ def test_a_failed_hook_is_named_with_its_point_its_iteration_and_its_line(tmp_pa
 def test_of_an_error_of_many_lines_the_first_is_told_and_none_of_one_that_was_lived_with(tmp_path: Path) -> None:
     page = ended(tmp_path / "lived", "failed", "MemoryError: ", text="no", action="ignore")
     assert "failed: MemoryError" in page and "boom" not in page
-    text = "half a page\nfollows"
+    text = "half a page of iteration 130\nfollows"
     page = ended(tmp_path, "failed", f"KeyError: {text}", text=text, action="raise")
-    assert "iteration 130: KeyError: half a page …\n" in page
+    assert "at after_backward: KeyError: half a page of iteration 130 …\n" in page, "its iteration is named once"
     lines = plain_lines(RunDir(tmp_path / "cifar" / "20260921-141320-a3f9"), code=1)
-    assert "iteration 130, ends the run: KeyError: half a page …" in lines
-    assert "iterations: KeyError: half a page …" in lines
+    assert "at after_backward, ends the run: KeyError: half a page of iteration 130 …" in lines
+    assert "iterations: KeyError: half a page of iteration 130 …" in lines
 
 
 @pytest.mark.parametrize(

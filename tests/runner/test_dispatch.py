@@ -61,7 +61,7 @@ class Bench:
             return ""
         return point if half == "whole" else "around_" + point.split("_", 1)[1]
 
-    def _report(self, binding: Binding, error: BaseException, action: str) -> None:
+    def _report(self, binding: Binding, error: BaseException, action: str, it: int | None) -> None:
         self.reported.append((binding.hook, str(error), action))
 
     @property
@@ -235,7 +235,7 @@ def walk(said: list[dict[str, Any]], *, generates: bool) -> dict[str, Any]:
     books = Books(len(bindings), timeline)
     here = Here()
 
-    def report(binding: Binding, error: BaseException, action: str) -> None:
+    def report(binding: Binding, error: BaseException, action: str, it: int | None) -> None:
         reported.append((binding.hook, str(error), action, list(error.__notes__)))
 
     engine = Engine(

@@ -202,6 +202,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_cause(trained: Trained,
     assert ("The diagnosis raised" in text) == (kind == "once")
     assert torch.load(run_dir.path / "nonfinite-batch-it3.pt", weights_only=True)
     (error,) = records(run_dir, "error")
+    assert error["it"] == 3
     assert "--at 1 --with grad_norm" in text, "how to look into what led to it"
     assert "in test_" not in str(error["traceback"]) and "NonFiniteLossError" in str(error["traceback"])
     assert "told" in messages(run_dir), "hooks are told of the loss"

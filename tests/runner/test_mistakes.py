@@ -72,7 +72,7 @@ def test_a_run_that_had_begun_is_summed_up(tmp_path: Path) -> None:
     monitor = "--set=hooks.early_stop.args={monitor='acuracy', mode='max'}"
     done = hookflow("run", str(TOY), "--ui=plain", monitor, "--set=run.threads=1", cwd=tmp_path)
     assert done.returncode == 2
-    assert " end        failed after " in done.stdout
+    assert " end        refused after " in done.stdout
     assert "look again" in done.stdout
     assert done.stderr.count('did you mean "accuracy"?') == 1
 
@@ -83,14 +83,14 @@ BAD = f'--set=hooks.bad={{use="{TOY.parent}/watchers.py:Raises", args={{at=3}}}}
 def test_a_run_that_is_to_say_nothing_does_not_fail_in_silence(tmp_path: Path) -> None:
     done = hookflow("run", str(TOY), "--ui=none", *BAD, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert '  failed: hook "bad" at after_backward, iteration 3: RuntimeError: as told\n' in done.stderr
+    assert '  failed: hook "bad" at after_backward, iteration 4: RuntimeError: as told\n' in done.stderr
     assert "look again: hookflow watch " in done.stderr
 
 
 def test_a_failing_hook_is_shown_whole(tmp_path: Path) -> None:
     done = hookflow("run", str(TOY), "--ui=plain", *BAD, cwd=tmp_path)
     assert done.returncode == 1
-    where = 'hook "bad" at after_backward, iteration 3, ends the run: RuntimeError: as told'
+    where = 'hook "bad" at after_backward, iteration 4, ends the run: RuntimeError: as told'
     for said in ("Traceback", "raise RuntimeError(self.message)", where):
         assert said in done.stdout, said
     assert done.stdout.count("Traceback (most recent call last)") == 1

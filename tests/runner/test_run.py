@@ -158,7 +158,7 @@ def test_triggers_hold_there_too(trained: Trained) -> None:
 def test_what_cannot_be_fired(trained: Trained, args: dict[str, object], reason: str) -> None:
     hook = densifies(**args)
     (end,) = records(trained(POINTS, hook, *SHORT, code=2), "end")
-    place = 'raised by the hook "densify" at after_optimizer_step\n    iteration 0, epoch 1'
+    place = 'raised by the hook "densify" at after_optimizer_step\n    iteration 1, epoch 1'
     assert end["reason"] == f"--set {hook}: {reason}\n    {place}"
 
 

@@ -40,6 +40,7 @@ class Log(Hook):
     points = ("after_train_iter",)
     reads: ClassVar[Slots] = {"after_train_iter": ("batch", "outputs", "lr")}
     watches: ClassVar[Mapping[str, str]] = {"after_train_iter": "add"}
+    every_if_overfit = "1ep"  # whether the loss falls is what such a run is for
 
     only: Annotated[list[str] | None, Field(description="the outputs to log; all single numbers if left out")] = None
     window: Annotated[int | None, Field(ge=1, description="log the mean over so many iterations instead")] = None

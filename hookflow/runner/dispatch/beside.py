@@ -43,7 +43,7 @@ thread lets go of Python in each operation of torch, and would get it back after
 
 PLAIN = (str, bytes, int, float, bool, type(None))
 
-Failed = Callable[[Binding, BaseException], None]
+Failed = Callable[[Binding, BaseException, int | None], None]
 
 
 @dataclass(slots=True)
@@ -153,12 +153,12 @@ class Worker:
                     self.check_time()
                     continue
                 self.dropped += 1
-                if self._given_up:
-                    return False
-                if self.hook.when_full == "drop":
+                if self._given_up or self.hook.when_full == "drop":
                     return False
                 self._jobs.popleft()
-        return True
+            if ends := bool(self.failures) and self.hook.on_error != "ignore":  # once they are reported
+                self.dropped += 1
+        return not ends
 
     def put(self, job: Job) -> None:
         if self._thread is None:
@@ -207,11 +207,18 @@ class Worker:
                 if self.process:
                     self.process.kill()
                     error.add_note("its process is ended; the hook is as it was when it last came home")
-                self.failures.append((job.binding, job.it, error))
-                self.dropped += len(self._jobs)
-                self._jobs.clear()
+                self._fail(job, error, goes_on=False)
+
+    def _fail(self, job: Job, error: BaseException, *, goes_on: bool) -> None:
+        """Report the error of a firing, and drop those that wait for it unless the hook `goes_on`."""
+        with self._changed:
+            self.failures.append((job.binding, job.it, error))
+            if not goes_on:
+                waiting = [*filter(None, self._jobs)]
+                self.dropped += len(waiting)
+                self._jobs = deque([None] * (len(self._jobs) - len(waiting)))
                 self._changed.notify_all()
-                self._failed()
+        self._failed()
 
     def take(self) -> dict[str, list[int]]:
         """Return by binding [firings, ns, longest ns, waiting now, dropped so far] since the last time."""
@@ -237,8 +244,7 @@ class Worker:
                 self._call(job)
             except BaseException as error:
                 if not self._given_up:
-                    self.failures.append((job.binding, job.it, error))
-                    self._failed()
+                    self._fail(job, error, goes_on=self.hook.on_error == "ignore")
             took = perf_counter_ns() - began
             with self._changed:
                 count, total, longest = self._times.get(job.binding.id, (0, 0, 0))
@@ -340,8 +346,7 @@ class Beside:
             run, shared = self._snapshot(binding.hook, worker.twin), None
             if worker.models:
                 shared = worker.models.take((binding.point, run.iter, run.batch_idx, writers))
-                if worker.process:
-                    run = self._snapshot(binding.hook, shared.network)
+                run.network = worker.twin or shared.network
             pairs = zip(binding.takes, offered, strict=False)
             arguments = [run if name == "run" else copied(value) for name, value in pairs]
             by_name = {name: run if name == "run" else copied(value) for name, value in named.items()}
@@ -357,7 +362,7 @@ class Beside:
                 call = partial(worker.process.fire, binding.method, run, arguments, by_name, place)
             else:
                 call = partial(method, *arguments, **by_name)
-            worker.put(Job(binding, run.iter, call, shared, event))
+            worker.put(Job(binding, run.place[0], call, shared, event))
 
         return submit
 
@@ -367,7 +372,7 @@ class Beside:
             while worker.failures:
                 binding, it, error = worker.failures.popleft()
                 error.add_note(f"raised beside the training, in the firing of iteration {it}")
-                self._failed(binding, error)
+                self._failed(binding, error, it)
 
     def settle(self) -> None:
         """Wait until every firing is done, and report their failures."""

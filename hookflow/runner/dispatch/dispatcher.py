@@ -144,8 +144,11 @@ class Off(NamedTuple):
     spared: Sequence[str] = ()
 
 
-Report = Callable[[Binding, BaseException, OnError], None]
-"""Called after a hook has raised: its binding, the exception, and what becomes of it (raise, disable or ignore)."""
+Report = Callable[[Binding, BaseException, OnError, int | None], None]
+"""Called after a hook has raised: its binding, the exception, and what becomes of it (raise, disable or ignore).
+
+The last one is the iteration of its firing, where that is not the one under way.
+"""
 
 
 class Here:
@@ -252,8 +255,11 @@ class Dispatcher:
             self._inner = outer + perf_counter() - began if in_hook else 0.0
             here.set(binding, since)
 
-    def failed(self, binding: Binding, error: BaseException) -> None:
-        """Report a hook that raised, and propagate the exception if it ends the run. Ctrl-C is no hook's fault."""
+    def failed(self, binding: Binding, error: BaseException, it: int | None = None) -> None:
+        """Report a hook that raised, and propagate the exception if it ends the run. Ctrl-C is no hook's fault.
+
+        `it` is the iteration of its firing, where that is not the one under way.
+        """
         action: OnError = self._plan.hook(binding.hook).on_error if isinstance(error, Exception) else "raise"
         if self._ending and action == "raise":
             action = "ignore"
@@ -262,7 +268,7 @@ class Dispatcher:
             action = "raise"
         else:
             error = showable(error, f'raised by the hook "{binding.hook}" at {binding.point}')
-            self._report(binding, error, action)
+            self._report(binding, error, action, it)
         if action == "raise":
             self._ended_by, self._inner = error, 0.0
             self.here.set(NOWHERE, perf_counter())

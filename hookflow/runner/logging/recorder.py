@@ -152,8 +152,12 @@ class Recorder:
         """
         self._scalars.append((*(place or self._place()), time.time(), name, value, computed))
 
-    def failure(self, error: BaseException, *, hook: str = "", point: str = "", action: OnError = "raise") -> None:
+    def failure(
+        self, error: BaseException, *, hook: str = "", point: str = "", action: OnError = "raise", it: int | None = None
+    ) -> None:
         """Record an exception with its whole traceback, and print that; of a diagnosis the message alone is recorded.
+
+        `it` is the iteration in which it was raised, where that is not the one under way.
 
         A failure that follows from another rank is not reported: that rank reports its own.
         """
@@ -179,7 +183,9 @@ class Recorder:
             self.traceback = summary
         at, led = innermost(summary), "\n".join(causes(error))
         about = {"hook": hook, "point": point, "type": kind, "text": text, "action": action}
-        self.put("error", **about, traceback=summary, at=at, causes=led)
+        done, ep = self._place()
+        it = done + bool(self._progress and self._progress.iterating) if it is None else it
+        self._queue.append(stamped("error", it, ep, {**about, "traceback": summary, "at": at, "causes": led}))
         if (self._prints_failure and not diagnosed) or action != "raise":  # after the record: it may wait for a reader
             owner = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
             print_error(f"{owner}{summary}".removesuffix("\n"))

@@ -158,11 +158,19 @@ class Context:
             skips = self.consensus.any_rank(skips)
         return SKIPPED if skips else offered[1]
 
-    def _report_failure(self, binding: Binding, error: BaseException, action: OnError) -> None:
-        error.add_note(self.state.place)
+    def iteration(self, binding: Binding | None) -> int:
+        """Return the iteration under way while this hook is called, or none is; between two, the one that is done."""
+        point = self.plan.points[binding.point] if binding else None
+        is_counted = point is not None and "after_train_iter" in (point.name, point.follows)
+        return self.state.iter + (self.state.iterating and not is_counted)
+
+    def _report_failure(self, binding: Binding, error: BaseException, action: OnError, it: int | None = None) -> None:
+        if it is None:
+            it = self.iteration(binding)
+            error.add_note(self.state.place(it))
         if isinstance(error, UserError):
             error.at(self.parts.place(f"hooks.{binding.hook}.use"))
-        self.log.failure(error, hook=binding.hook, point=binding.point, action=action)
+        self.log.failure(error, hook=binding.hook, point=binding.point, action=action, it=it)
         if action == "disable":
             self.log.say(f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn")
 

@@ -249,7 +249,9 @@ class Loop:
             self.timeline.restart()
             batches = self._batches(epoch)
             while (done := state.iter) < state.next_stop and not state.epoch_is_over:
+                state.iterating = True
                 self.iterate(batches)
+                state.iterating = False
                 if state.iter == done:
                     raise too_few(state)
             state.epoch, state.batch_idx, state.epoch_ends = epoch + 1, 0, False
@@ -328,12 +330,13 @@ class Loop:
         self.timeline.restart()
         while True:
             state.next_stop = self._next_stop()
-            before = state.iter
+            before, state.iterating = state.iter, True
             try:
                 self.iterate(batches)
             except WorkerHangs:
                 if self.section.accumulate > 1 or self.context.parts.ranks.world > 1:
                     raise  # in the middle of an iteration; or the other ranks would wait for this one
+            state.iterating = False
             if state.iter < state.next_stop and not state.attention:
                 raise too_few(state)
             due = self._due(epoch_done=False) if state.iter > before else []

@@ -79,8 +79,7 @@ class Run(_Reports):
         self._engine, self._update, self._timeline = engine, update, context.timeline
         self._scalars, self._log, self._media = context.scalars, context.log, context.media
         self._offers_log = bool(engine.plan.at("on_log"))
-        inside = (each for each in engine.plan.bound_points if engine.plan.points.in_iteration(each.name))
-        self._under_way = {each.name for each in inside if "after_train_iter" not in (each.name, each.follows)}
+        self._iteration = context.iteration
         self._offered_at: Place | None = None
         self._on_zero = frozenset(hook.name for hook in engine.plan.hooks if hook.ranks == "zero")
 
@@ -156,9 +155,8 @@ class Run(_Reports):
         """Return who calls, a hook or the task, in which iteration: the one under way. Unknown in another thread."""
         if get_ident() != self._engine.dispatcher.thread:
             return HOOKFLOW, None
-        state, here = self._state, self._engine.current
-        under_way = state.stage == "train" and (here is None or here.point in self._under_way)
-        return here.hook if here else "task", self._offered_at or (state.iter + under_way, state.epoch)
+        here = self._engine.current
+        return here.hook if here else "task", self._offered_at or (self._iteration(here), self._state.epoch)
 
     def evaluate(self, batch: Any) -> dict[str, Any]:
         evaluate = in_precision(evaluation_of(self.task), self.device, self.precision, self._compiled)
@@ -268,20 +266,20 @@ class RunCopy(_Reports):
     logged at the iteration of the firing.
     """
 
-    def __init__(self, run: Run, hook: str, model: nn.Module | None) -> None:
-        self._hook, self._model, self._names = hook, model, tuple(run.models)
+    def __init__(self, run: Run, hook: str, network: nn.Module | None) -> None:
+        self._hook, self.network, self._names = hook, network, tuple(run.models)
         self._log, self._media = run._log, run._media
         for name in COPIED:
             setattr(self, name, getattr(run, name))
         self.metrics = dict(run.metrics)
-        self._place = run._origin()[1]
+        self.place = run._origin()[1]
 
     @property
     def model(self) -> nn.Module:
-        if self._model is None:
+        if self.network is None:
             message = f'the offloaded hook "{self._hook}" gets no copy of the network'
             raise UserError(Problem(message, hint='declare that it reads it: reads = ["model"]'))
-        return self._model
+        return self.network
 
     @property
     def models(self) -> Mapping[str, nn.Module]:
@@ -290,10 +288,10 @@ class RunCopy(_Reports):
 
     def log(self, name: str, value: float | torch.Tensor) -> None:
         number = scalar(value, f'run.log("{name}", …)')
-        self._log.scalar(name, number, event_of_stream(number), self._place)
+        self._log.scalar(name, number, event_of_stream(number), self.place)
 
     def _origin(self) -> tuple[str, Place | None]:
-        return self._hook, self._place
+        return self._hook, self.place
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(Run, name) or name in Promised.__annotations__:

@@ -244,7 +244,7 @@ class Trainer:
         state = self._context.consensus.together(partial(self._take, path))
         self._engine.fire("after_load_checkpoint", state)
         self._checkpoints.snapshot.restore(state, fork)
-        self._log.say(f"{'forked' if fork else 'resumed'} from {path.name}: {self.state.place}")
+        self._log.say(f"{'forked' if fork else 'resumed'} from {path.name}: {self.state.place(self.state.iter)}")
         if self.state.finished and not self.state.validation_due:
             self._log.say("nothing is left to do: every iteration of the training is done")
 

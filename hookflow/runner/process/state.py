@@ -58,6 +58,8 @@ class RunState:
         """A clock; over ranks one that shows the same on all of them."""
         self.stage: Stage = "start"
         """Written by the loops and the trainer."""
+        self.iterating = False
+        """An iteration is under way, or has raised. Written by the loop."""
 
     @contextmanager
     def during(self, stage: Stage) -> Iterator[None]:
@@ -87,12 +89,11 @@ class RunState:
         if not self.iters_per_epoch:
             self.set_length(self.max_epochs, self.iter_limit, state["iters_per_epoch"])
 
-    @property
-    def place(self) -> str:
-        """How far the run is, in words; between two epochs it is in the one that is over."""
+    def place(self, it: int) -> str:
+        """Return in words where an iteration is, the one done or under way; between two epochs in the one done."""
         evaluating = self.stage in ("val", "test")  # then `batch_idx` counts other batches
-        inside = f"in {self.stage}" if evaluating else f"epoch {self.epoch + (self.batch_idx > 0)}"
-        return f"iteration {self.iter}, {inside}"
+        inside = f"in {self.stage}" if evaluating else f"epoch {self.epoch + (self.batch_idx > 0 or it > self.iter)}"
+        return f"iteration {it}, {inside}"
 
     @property
     def finished(self) -> bool:
