@@ -38,9 +38,6 @@ GRACE = 30.0
 ROOM = 1 << 20
 """Bytes that the socket holds, where the system allows that: the sender seldom waits for the receiver."""
 
-COUNT = 4
-"""Bytes before a pickled object: the number of its tensors, which follow."""
-
 
 class Channel:
     """A connection over which any object that can be pickled is sent, its tensors without their graph.
@@ -54,84 +51,64 @@ class Channel:
 
     def send(self, value: object) -> None:
         """Send an object. Raises what pickling it raises, before anything is sent."""
-        out = io.BytesIO(bytes(COUNT))
-        out.seek(COUNT)
-        pickler = _Pickler(out, self.shared)
-        pickler.dump(value)
-        out.getbuffer()[:COUNT] = len(pickler.tensors).to_bytes(COUNT, "little")
-        self._connection.send_bytes(out.getbuffer())
-        for tensor in pickler.tensors:
-            self._connection.send_bytes(_bytes_of(tensor.cpu()))
+        buffers: list[pickle.PickleBuffer] = []
+        out = io.BytesIO()
+        _Pickler(out, self.shared, buffers.append).dump(value)
+        contents = [each.raw() for each in buffers]
+        self._connection.send([each.nbytes for each in contents])
+        for part in (out.getbuffer(), *contents):
+            self._connection.send_bytes(part)
 
     def receive(self) -> Any:
-        """Wait for an object. Raises EOFError once the other end is gone, and what unpickling it raises.
-
-        The next object can be received then, too.
-        """
-        received = self._connection.recv_bytes()
-        unpickler = _Unpickler(io.BytesIO(received[COUNT:]), self._connection, self.shared)
-        try:
-            return unpickler.load()
-        except (EOFError, ConnectionError):
-            raise
-        except Exception:
-            for _ in range(int.from_bytes(received[:COUNT], "little") - len(unpickler.tensors)):
-                self._connection.recv_bytes()
-            raise
+        """Wait for an object. Raises EOFError once the other end is gone, and what unpickling it raises."""
+        buffers = [bytearray(size) for size in self._connection.recv()]
+        pickled = self._connection.recv_bytes()
+        for each in buffers:
+            self._connection.recv_bytes_into(each)
+        return _Unpickler(io.BytesIO(pickled), self.shared, buffers).load()
 
     def close(self) -> None:
         self._connection.close()
 
 
-def _bytes_of(tensor: Tensor) -> Any:
-    return tensor.view(-1).view(torch.uint8).numpy()
-
-
 class _Pickler(pickle.Pickler):
-    """Puts tensors aside, in `tensors`; a tensor that is there twice is one at the other end, too."""
+    """Leaves the contents of tensors and arrays to `take`."""
 
-    def __init__(self, out: io.BytesIO, shared: Mapping[str, object]) -> None:
-        super().__init__(out, pickle.HIGHEST_PROTOCOL)
-        self.tensors: list[Tensor] = []
+    def __init__(
+        self, out: io.BytesIO, shared: Mapping[str, object], take: Callable[[pickle.PickleBuffer], None]
+    ) -> None:
+        super().__init__(out, pickle.HIGHEST_PROTOCOL, buffer_callback=take)
         self._shared = {id(end): name for name, end in shared.items()}
-        self._places: dict[int, int] = {}
-        self._kept: list[Tensor] = []  # so that no other object gets its id meanwhile
 
     def persistent_id(self, value: Any) -> Any:
-        if (name := self._shared.get(id(value))) is not None:
-            return name
+        return self._shared.get(id(value))
+
+    def reducer_override(self, value: Any) -> Any:
         if type(value) not in (Tensor, nn.Parameter) or value.layout is not torch.strided or value.is_quantized:
-            return None
-        if (place := self._places.get(id(value))) is not None:
-            return (place,)
-        place = self._places[id(value)] = len(self.tensors)
-        self._kept.append(value)
-        self.tensors.append(value.detach().resolve_conj().resolve_neg().contiguous())
-        grad = self.persistent_id(value.grad) if value.is_leaf and value.grad is not None else None
-        is_parameter = isinstance(value, nn.Parameter)
-        return place, value.dtype, tuple(value.shape), is_parameter, value.is_leaf and value.requires_grad, grad
+            return NotImplemented
+        plain = value.detach().resolve_conj().resolve_neg().contiguous().cpu()
+        contents = plain.view(-1).view(torch.uint8).numpy()
+        how = value.dtype, value.shape, type(value), value.is_leaf and value.requires_grad
+        return _tensor, (contents, *how, value.grad if value.is_leaf else None)
+
+
+def _tensor(
+    contents: Any, dtype: torch.dtype, shape: torch.Size, kind: type[Tensor], trains: bool, grad: Any
+) -> Tensor:
+    tensor = torch.from_numpy(contents).view(dtype).view(shape)
+    if kind is nn.Parameter:
+        tensor = nn.Parameter(tensor, trains)
+    tensor.grad = grad
+    return tensor
 
 
 class _Unpickler(pickle.Unpickler):
-    """Fetches each tensor as its first mention is read, which is the order in which they come."""
+    def __init__(self, pickled: io.BytesIO, shared: Mapping[str, object], buffers: Sequence[bytearray]) -> None:
+        super().__init__(pickled, buffers=buffers)
+        self._shared = shared
 
-    def __init__(self, received: io.BytesIO, connection: Connection, shared: Mapping[str, object]) -> None:
-        super().__init__(received)
-        self._connection, self._shared = connection, shared
-        self.tensors: list[Tensor] = []
-
-    def persistent_load(self, id_: Any) -> Any:
-        if isinstance(id_, str):
-            return self._shared[id_]
-        place, *described = id_
-        if described:
-            dtype, shape, is_parameter, requires_grad, grad = described
-            tensor = torch.empty(shape, dtype=dtype)
-            self._connection.recv_bytes_into(_bytes_of(tensor))
-            self.tensors.append(nn.Parameter(tensor, requires_grad) if is_parameter else tensor)
-            if grad:
-                self.tensors[place].grad = self.persistent_load(grad)
-        return self.tensors[place]
+    def persistent_load(self, name: str) -> object:
+        return self._shared[name]
 
 
 class ProcessEndedError(Exception):
@@ -333,4 +310,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from hookflow.runner.dispatch import hook_process
+
+    hook_process.main()  # by its own name, under which the training finds what is pickled
