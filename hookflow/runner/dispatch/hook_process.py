@@ -61,7 +61,7 @@ class Channel:
 
     def receive(self) -> Any:
         """Wait for an object. Raises EOFError once the other end is gone, and what unpickling it raises."""
-        buffers = [bytearray(size) for size in self._connection.recv()]
+        buffers = [torch.empty(size, dtype=torch.uint8).numpy() for size in self._connection.recv()]
         pickled = self._connection.recv_bytes()
         for each in buffers:
             self._connection.recv_bytes_into(each)
@@ -103,7 +103,7 @@ def _tensor(
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, pickled: io.BytesIO, shared: Mapping[str, object], buffers: Sequence[bytearray]) -> None:
+    def __init__(self, pickled: io.BytesIO, shared: Mapping[str, object], buffers: Sequence[Any]) -> None:
         super().__init__(pickled, buffers=buffers)
         self._shared = shared
 
