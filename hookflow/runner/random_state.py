@@ -4,11 +4,10 @@ import ctypes
 import random
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from enum import IntEnum
 from functools import lru_cache
 from itertools import chain, count, islice
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -117,74 +116,67 @@ def _memory_of_python() -> Any:
 _PYTHON: Any = random._inst
 _MEMORY = _memory_of_python()
 _SPARES: list[tuple[Any, Any]] = []
-"""NumPy's generators that `fork_generators` exchanges for the global one, and their memory."""
+"""NumPy's generators that `ForkedGenerators` exchanges for the global one, and their memory."""
 
 
-class _Kept(NamedTuple):
-    """Python's and NumPy's generators as kept, and the positions of those in use meanwhile."""
-
-    numpy: Any
-    words: bytes
-    """The state of NumPy's where it stays in place, else empty."""
-    python: Any
-    memory: Any
-    """The memory of the generator that NumPy uses meanwhile."""
-    positions: Any
+_AT_REST: list[tuple[Any, Any, bytes, Any, Any]] = []
+"""The generators as they were last restored: NumPy's, its memory and its state there; Python's state; positions."""
 
 
-_REST: list[_Kept] = []
-"""The generators as they were last restored."""
-
-Fork = tuple[torch.Tensor, Any, _Kept, bool]
-"""Torch's state, the spare generator in the place of NumPy's or None, the others as kept, and `idle`."""
-
-
-def fork_generators(seeds: Sequence[int] = (), *, idle: bool = False) -> Fork:
-    """Keep the generators of the CPU for `restore_generators`, as `torch.random.fork_rng` keeps torch's; seed them.
+class ForkedGenerators:
+    """Keeps the generators of the CPU, as `torch.random.fork_rng` keeps torch's; seeds them; restores them at the end.
 
     To copy the state of NumPy's takes 70 µs: it is exchanged for a spare one. Then NumPy forgets the second number of
     a pair that its legacy `randn` has made, whatever happens until it is restored. Of Python's, `getstate` and
     `setstate` take 18 µs: its memory is copied where that is possible.
 
     With `idle` Python's and NumPy's are expected to stay unused, and are not seeded. Where nothing has used them since
-    they were last restored, they stay in place.
+    they were last restored, they stay in place. In the end `used` says whether they were used nevertheless.
     """
-    numpy, of_torch = np.random.get_bit_generator(), torch.default_generator.get_state()  # type: ignore[attr-defined]
-    if seeds and idle:
-        torch.default_generator.manual_seed(seeds[0])
-    if idle and _REST and numpy is _REST[0].numpy and _positions(_REST[0].memory) == _REST[0].positions:
-        return of_torch, None, _REST[0], idle
-    if not _SPARES:
-        spare = np.random.MT19937()
-        _SPARES.append((spare, _memory(spare.ctypes.state_address)))
-    spare, memory = _SPARES.pop()
-    python = random.getstate() if _MEMORY is None else (_MEMORY.raw, _PYTHON.gauss_next)
-    np.random.set_bit_generator(spare)  # type: ignore[attr-defined]
-    if seeds and not idle:
-        seed_generators(*seeds)
-    return of_torch, spare, _Kept(numpy, b"", python, memory, _positions(memory)), idle
 
+    __slots__ = ("_idle", "_memory", "_numpy", "_positions", "_python", "_seeds", "_spare", "_torch", "_words", "used")
 
-def restore_generators(fork: Fork) -> bool:
-    """Restore what was kept; return whether Python's or NumPy's were used since they were kept and seeded."""
-    of_torch, spare, kept, idle = fork
-    torch.default_generator.set_state(of_torch)
-    used = bool(_positions(kept.memory) != kept.positions)
-    if spare:
-        _SPARES.append((spare, kept.memory))
-    elif used:
-        kept.memory.raw = kept.words
-    else:
-        return False
-    np.random.set_bit_generator(kept.numpy)  # type: ignore[attr-defined]
-    if _MEMORY is None:
-        random.setstate(kept.python)
-    else:
-        _MEMORY.raw, _PYTHON.gauss_next = kept.python
-    if idle and spare and type(kept.numpy) is np.random.MT19937:
-        own = _memory(kept.numpy.ctypes.state_address)
-        _REST[:] = [_Kept(kept.numpy, own.raw, kept.python, own, _positions(own))]
-    return used
+    def __init__(self, seeds: Sequence[int] = (), *, idle: bool = False) -> None:
+        self._seeds, self._idle, self.used = seeds, idle, False
+
+    def __enter__(self) -> Self:
+        numpy: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        self._torch = torch.default_generator.get_state()
+        if self._seeds and self._idle:
+            torch.default_generator.manual_seed(self._seeds[0])
+        if self._idle and _AT_REST and numpy is _AT_REST[0][0]:
+            self._numpy, self._memory, self._words, self._python, self._positions = _AT_REST[0]
+            if _positions(self._memory) == self._positions:
+                self._spare = None
+                return self
+        if not _SPARES:
+            spare = np.random.MT19937()
+            _SPARES.append((spare, _memory(spare.ctypes.state_address)))
+        self._numpy, (self._spare, self._memory) = numpy, _SPARES.pop()
+        self._python = random.getstate() if _MEMORY is None else (_MEMORY.raw, _PYTHON.gauss_next)
+        np.random.set_bit_generator(self._spare)  # type: ignore[attr-defined]
+        if self._seeds and not self._idle:
+            seed_generators(*self._seeds)
+        self._positions = _positions(self._memory)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        torch.default_generator.set_state(self._torch)
+        self.used = bool(_positions(self._memory) != self._positions)
+        if self._spare:
+            _SPARES.append((self._spare, self._memory))
+        elif self.used:
+            self._memory.raw = self._words
+        else:
+            return
+        np.random.set_bit_generator(self._numpy)  # type: ignore[attr-defined]
+        if _MEMORY is None:
+            random.setstate(self._python)
+        else:
+            _MEMORY.raw, _PYTHON.gauss_next = self._python
+        if self._idle and self._spare and type(self._numpy) is np.random.MT19937:
+            own = _memory(self._numpy.ctypes.state_address)
+            _AT_REST[:] = [(self._numpy, own, own.raw, self._python, _positions(own))]
 
 
 def _positions(numpy: Any) -> Any:
@@ -192,11 +184,6 @@ def _positions(numpy: Any) -> Any:
     return (_MEMORY[:16], _PYTHON.gauss_next, numpy[:4], numpy[-4:]) if _MEMORY else object()
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> ForkedGenerators:
     """Seed Python's, NumPy's and torch's generators of the CPU, and restore them at the end."""
-    fork = fork_generators((seed, seed >> 32))
-    try:
-        yield
-    finally:
-        restore_generators(fork)
+    return ForkedGenerators((seed, seed >> 32))

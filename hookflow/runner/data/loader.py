@@ -14,15 +14,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.runner.data.batches import DataContext, Sized, map_parts, prefetch, tensors
 from hookflow.runner.data.loader_parts import BatchSampler, GivenBatches, LoaderParts
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
-from hookflow.runner.random_state import (
-    RNGStream,
-    batch_seeds,
-    derive_seed,
-    fork_generators,
-    restore_generators,
-    seed_generators,
-    seeded,
-)
+from hookflow.runner.random_state import ForkedGenerators, RNGStream, batch_seeds, derive_seed, seed_generators, seeded
 
 Key = tuple[Sequence[int], Tensor]
 """Key of a batch: the seeds of the generators, none where it draws nothing; and the indices of its examples."""
@@ -136,11 +128,9 @@ class _FetchBatch(Shipped, Dataset[Any]):
             again = True
             while again:
                 unseeded = self._used is False
-                fork = fork_generators(seeds, idle=unseeded)
-                try:
+                with ForkedGenerators(seeds, idle=unseeded) as forked:
                     batch = self._fetch(indices)
-                finally:
-                    self._used = restore_generators(fork) or bool(self._used)
+                self._used = forked.used or bool(self._used)
                 again = unseeded and self._used
             yield batch
 
@@ -183,11 +173,8 @@ def may_draw(data: Any) -> bool:
 def forked(batches: Iterator[Any], count: int) -> Iterator[Any]:
     """Yield so many batches. The training's random numbers are the same whether they are fetched here or by workers."""
     for _ in range(count):  # a resume at the end of an epoch does not go beyond it either
-        fork = fork_generators(idle=True)
-        try:
+        with ForkedGenerators(idle=True):
             batch = next(batches)
-        finally:
-            restore_generators(fork)
         yield batch
 
 

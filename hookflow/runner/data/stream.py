@@ -15,11 +15,10 @@ from hookflow.runner.data.batches import DataContext, OverLoader, Sizes, data_in
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
 from hookflow.runner.random_state import (
+    ForkedGenerators,
     RNGStream,
-    fork_generators,
     generator_states,
     random_state,
-    restore_generators,
     seed_for_batch,
     set_random_state,
 )
@@ -276,11 +275,8 @@ class Stream(Stateful):
         return self._parts.augment_batch(batch, epoch, index)
 
     def _next_batch(self) -> Any:
-        fork = fork_generators(idle=True)
-        try:
+        with ForkedGenerators(idle=True):
             self._size, batch = super()._next_batch()
-        finally:
-            restore_generators(fork)
         return batch
 
     def state_dict(self) -> dict[str, Any]:
