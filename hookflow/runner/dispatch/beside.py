@@ -13,7 +13,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
 from threading import Condition, Thread
@@ -148,7 +148,7 @@ class Worker:
         """Wait until there is room for a firing, or make it, as `when_full` says; return whether there is."""
         with self._changed:
             while len(self._jobs) >= self.hook.queue or self._given_up:
-                if self._ends_at_once() if self._given_up else self.hook.when_full == "wait":
+                if self.process if self._given_up else self.hook.when_full == "wait":  # its process ends a firing
                     self._changed.wait(HEARS)
                     self.check_time()
                     continue
@@ -171,7 +171,7 @@ class Worker:
     def wait(self) -> None:
         """Wait until every firing is done, or given up; the hook then has the attributes that they have left it."""
         with self._changed:
-            while (self._jobs or self._running) and (self._ends_at_once() or not self._given_up):
+            while (self._jobs or self._running) and (self.process or not self._given_up):
                 self._changed.wait(HEARS)
                 self.check_time()
             if self.process and self._latest:
@@ -179,10 +179,6 @@ class Worker:
                     self.process.bring_home()
                 except Exception as error:
                     self.failures.append((*self._latest, error))
-
-    def _ends_at_once(self) -> bool:
-        """Say whether a firing that is given up returns nevertheless, since its process is ended."""
-        return self.process is not None
 
     def close(self) -> None:
         """End the thread, once its firing is done, and the process now."""
@@ -256,19 +252,15 @@ class Worker:
                 self.process.revive()  # now, since a timeout counts from the beginning of a firing
 
     def _call(self, job: Job) -> None:
-        if job.copied is None:
-            self._fire(job)
-            return
-        self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(self._stream):
+        if job.copied is not None:
+            self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
             self._stream.wait_event(job.copied)
-            self._fire(job)
-        self._stream.synchronize()  # the memory of the copies goes back to the stream of the training
-
-    def _fire(self, job: Job) -> None:
-        if job.shared and self.models and self.twin:
-            self.models.copy(job.shared.network, self.twin)
-        job.call()
+        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
+            if job.shared and self.models and self.twin:
+                self.models.copy(job.shared.network, self.twin)
+            job.call()
+        if self._stream:
+            self._stream.synchronize()  # the memory of the copies goes back to the stream of the training
 
 
 class Beside:

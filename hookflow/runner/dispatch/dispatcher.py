@@ -13,7 +13,7 @@ from math import inf
 from operator import itemgetter
 from threading import get_ident
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from hookflow.events.now import NOWHERE, Shared
 from hookflow.graph.plan import Binding, OnError, Plan
@@ -25,19 +25,11 @@ Call = Callable[[Sequence[Any]], object]
 Due = Callable[[], bool]
 
 
-class Gate(Protocol):
-    """A trigger: called to learn whether its binding fires, and not before `next` iterations are done."""
+class Gate:
+    """A trigger: called to learn whether its binding fires, and not before `next` iterations are done.
 
-    next: float
-
-    def __call__(self) -> bool: ...
-
-    def begin_here(self) -> None:
-        """Ask again, from where the run is now."""
-
-
-class Switch:
-    """The gate of a binding without a trigger that may be switched off."""
+    This base class fires each time, unless its binding is switched off.
+    """
 
     next: float = 0
 
@@ -45,6 +37,7 @@ class Switch:
         return True
 
     def begin_here(self) -> None:
+        """Ask again, from where the run is now."""
         self.next = 0
 
 
@@ -193,7 +186,8 @@ class Dispatcher:
         self.books, self.clock, self.here = books, books.timeline.clock, here
         self._inner = 0.0
         self._nested = 0
-        self._ending = False
+        self.ending = False
+        """Exceptions of hooks are ignored: the run ends, and every hook has its turn."""
         self._ended_by: BaseException | None = None
 
     def fire(self, point: str, *offered: Any) -> None:
@@ -261,9 +255,9 @@ class Dispatcher:
         `it` is the iteration of its firing, where that is not the one under way.
         """
         action: OnError = self._plan.hook(binding.hook).on_error if isinstance(error, Exception) else "raise"
-        if self._ending and action == "raise":
+        if self.ending and action == "raise":
             action = "ignore"
-        from_within = error is self._ended_by and not self._ending  # raised by a hook that fired within this one
+        from_within = error is self._ended_by and not self.ending  # raised by a hook that fired within this one
         if from_within or isinstance(error, KeyboardInterrupt):
             action = "raise"
         else:
@@ -291,7 +285,3 @@ class Dispatcher:
     def _of(self, hook: str) -> Iterator[Firing]:
         for firings in self.at.values():
             yield from (firing for firing in firings if firing.binding.hook == hook and firing.binding.half != "exit")
-
-    def end(self) -> None:
-        """Ignore exceptions from here on: the run ends, and every hook has its turn."""
-        self._ending = True

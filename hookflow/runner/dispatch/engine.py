@@ -21,7 +21,6 @@ from hookflow.runner.dispatch.dispatcher import (
     Firing,
     Gate,
     Off,
-    Switch,
     adapt,
     by_position,
     watched,
@@ -227,7 +226,7 @@ class Engine:
         if isinstance(hook, Hook) and (watch := hook.watches.get(binding.method)):
             method, gate = watched(getattr(hook, watch), method, gate), None
         if gate is None and planned.on_error == "disable":
-            gate = Switch()
+            gate = Gate()
         due: Due | None = partial(self.arounds.is_open, binding) if binding.half == "exit" else gate
         call = adapt(method, binding.takes, self.plan.points[binding.point].offers)
         if binding.half == "enter":
@@ -309,7 +308,7 @@ class Engine:
 
     def unwind(self, error: BaseException) -> None:
         """Throw an exception into all open arounds, the latest first, and ignore those of hooks from here on."""
-        self.dispatcher.end()
+        self.dispatcher.ending = True
         if isinstance(error, Exception | Rewind):  # the others end the run at once
             self.settle()
         traceback = error.__traceback__

@@ -18,6 +18,7 @@ from hookflow.graph.points import Point
 from hookflow.graph.schedule import Counter, Measure, Schedule, Totals
 from hookflow.hooks.tensors import sum_dtype
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
+from hookflow.runner.dispatch.dispatcher import Gate
 from hookflow.runner.distributed.parallel import Strategy
 from hookflow.runner.loop.task import as_number, scalar
 from hookflow.runner.process.state import RunState
@@ -25,7 +26,7 @@ from hookflow.runner.process.state import RunState
 Holds = Callable[[], bool]
 
 
-class Trigger:
+class Trigger(Gate):
     """One binding's trigger; call it at a visit of the point to learn whether the binding fires.
 
     `next` spares calls: while `iter` is below it, the answer is no. It is 0 where that is not known, and at a point
