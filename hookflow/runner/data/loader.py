@@ -26,14 +26,14 @@ class _ByIndex(Sized):
     def __init__(self, data: Any, parts: LoaderParts) -> None:
         self.dataset, self._parts = data, parts
         self._sampler = sampler = parts.batches_of(data)
-        self.sampler = sampler.order
+        self.sampler = sampler.drawn.sampler if sampler.drawn else sampler
         self.batch_size, self.global_batch_size = sampler.batch_size, sampler.global_batch_size
         if isinstance(sampler, GivenBatches):
             self.global_batch_sizes = sampler.global_batch_sizes
 
     def indices(self, epoch: int) -> list[Tensor]:
         """Return the indices in the dataset of the examples of each batch on this rank: int64 (batch,)."""
-        return self._sampler.batches(epoch)
+        return [*self._sampler.batches(epoch)]
 
     def batch_of(self, indices: list[int]) -> Any:
         """Return a batch of these examples on the device, augmented as the first one of an epoch."""
@@ -66,6 +66,7 @@ class Loader(_ByIndex):
         self.info = self._sampler.describe(type(data).__name__, parts.worker_note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        self._sampler.begin(epoch)
         self._keys.epoch, self._keys.start = epoch, start
         if self.loader is None:
             batches = (self._fetches.here if self._draws else partial(map, self._fetches.__getitem__))(self._keys)
@@ -93,12 +94,12 @@ class _Keys:
         return len(self.sampler) - self.start
 
     def __iter__(self) -> Iterator[Key]:
-        seed, rank, indices = self._context.seed, self._context.rank, self.sampler.indices(self.epoch)
         seeds: Iterator[Sequence[int]] = repeat(())
         if self._seeded:
-            seeds = batch_seeds(seed, RNGStream.EXAMPLES, self.epoch, rank, start=self.start)
-        for index in range(self.start, len(self.sampler)):
-            yield next(seeds), self.sampler.shard(indices, index)
+            seeds = batch_seeds(
+                self._context.seed, RNGStream.EXAMPLES, self.epoch, self._context.rank, start=self.start
+            )
+        return zip(seeds, self.sampler.batches(self.epoch, self.start), strict=False)
 
 
 class _FetchBatch(Shipped, Dataset[Any]):
@@ -196,8 +197,8 @@ class OnDevice(_ByIndex):
         self.info = self._sampler.describe(type(data).__name__, note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        indices = self._sampler.indices(epoch).to(self._parts.context.device)
-        shards = (self._sampler.shard(indices, index) for index in range(start, len(self)))
+        self._sampler.begin(epoch)
+        shards = self._sampler.batches(epoch, start, self._parts.context.device)
         yield from self._parts.augmented((_rows(self._full, shard) for shard in shards), epoch, start)
 
     def _collated(self, indices: list[int]) -> Any:

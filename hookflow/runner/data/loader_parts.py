@@ -1,10 +1,10 @@
 """The resolved settings of a loader: sampler, batch sampler, collate function, workers, generators."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import chain
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -60,25 +60,17 @@ class LoaderParts:
         """Return which examples of a map-style dataset each batch takes. Raises UserError when that cannot be."""
         context = self.context
 
-        def drawn(make: Callable[[Any], Any], key: str) -> Drawn:
-            return Drawn(make(data), len(data), context.seed, key, self.place(key))
-
-        options: dict[str, Any] = {
-            "batch_size": self.section.batch_size,
-            "drop_last": self.section.drop_last,
-            "seed": context.seed,
-            "rank": context.rank,
-            "world": context.world,
-            "batches": self.section.batches,
-        }
+        drawn = None
+        if make := self.batch_sampler or self.sampler:
+            key = "batch_sampler" if self.batch_sampler else "sampler"
+            drawn = Drawn(make(data), len(data), context.seed, key, self.place(key))
+        ranks = {"rank": context.rank, "world": context.world}
         sampler: BatchSampler | GivenBatches
-        if self.batch_sampler is not None:
-            source, batches = drawn(self.batch_sampler, "batch_sampler"), self.section.batches
-            sampler = GivenBatches(source, batches, rank=context.rank, world=context.world, several=self.shuffle)
-        elif self.sampler is not None:
-            sampler = CustomBatchSampler(drawn(self.sampler, "sampler"), **options)
+        if drawn and self.batch_sampler:
+            sampler = GivenBatches(drawn, self.section.batches, several=self.shuffle, **ranks)
         else:
-            sampler = BatchSampler(len(data), shuffle=self.shuffle, **options)
+            options = self.section.model_dump(include={"batch_size", "drop_last", "batches"})
+            sampler = BatchSampler(len(data), shuffle=self.shuffle, seed=context.seed, drawn=drawn, **options, **ranks)
         if sampler.examples < context.world and self.batch_sampler is None:
             message = f"{sampler.examples} examples cannot be sharded across {context.world} ranks: each needs one"
             raise UserError(Problem(message, self.place("batch_size")))
@@ -220,37 +212,50 @@ class BatchSharding:
 class BatchSampler(BatchSharding):
     """The order of the examples in each epoch, the same on every rank, and the batches that it is cut into.
 
-    `batches` of them make an epoch, or all if left out: a shuffled epoch takes others each time.
+    `batches` of them make an epoch, or all if left out: a shuffled epoch takes others each time. The order is that of
+    the user's sampler where indices are `drawn` from one. Raises UserError where later epochs have more or fewer.
     """
 
     def __init__(
-        self, examples: int, batch_size: int, *, shuffle: bool, seed: int, batches: int | None = None, **sharding: Any
+        self,
+        examples: int,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        batches: int | None = None,
+        drawn: "Drawn | None" = None,
+        **sharding: Any,
     ) -> None:
         """`sharding` is `drop_last`, `rank` and `world`."""
-        super().__init__(examples, batch_size, **sharding)
+        self.shuffle, self.seed, self.drawn = shuffle, seed, drawn
+        super().__init__(len(drawn.indices(0)) if drawn else examples, batch_size, **sharding)
         self.available = super().__len__()
         self._taken = self.available if batches is None else batches
-        self.shuffle, self.seed = shuffle, seed
 
     def __len__(self) -> int:
         return self._taken
 
-    @property
-    def order(self) -> Any:
-        """The user's sampler; this object where there is none."""
-        return self
-
     def indices(self, epoch: int) -> Tensor:
         """Return the indices of all examples, int64 (examples,), in the order of the epoch."""
+        if self.drawn:
+            drawn = self.drawn.indices(epoch)
+            if len(drawn) != self.examples:
+                message = f"the sampler gave {self.examples} indices in epoch 0, and {len(drawn)} in epoch {epoch}"
+                raise UserError(Problem(message, self.drawn.where, "every epoch must have as many"))
+            return torch.tensor(drawn, dtype=torch.int64)
         if not self.shuffle:
             return torch.arange(self.examples)
         generator = torch.Generator().manual_seed(derive_seed(self.seed, RNGStream.ORDER, epoch))
         return torch.randperm(self.examples, generator=generator)
 
-    def batches(self, epoch: int) -> list[Tensor]:
-        """Return the indices of this rank's examples in each batch of the epoch."""
-        order = self.indices(epoch)
-        return [self.shard(order, index) for index in range(len(self))]
+    def begin(self, epoch: int) -> None:
+        """Take on the sizes of an epoch's batches: here those of all epochs are alike."""
+
+    def batches(self, epoch: int, start: int = 0, device: torch.device | None = None) -> Iterator[Tensor]:
+        """Return the indices of this rank's examples in each batch of the epoch, from batch `start` on."""
+        order = self.indices(epoch).to(device)
+        return (self.shard(order, index) for index in range(start, len(self)))
 
 
 class Drawn:
@@ -272,6 +277,9 @@ class Drawn:
         with seeded(derive_seed(self._seed, RNGStream.ORDER, epoch)):
             return [*self.sampler]
 
+    def indices(self, epoch: int) -> list[int]:
+        return [self.index(provided) for provided in self.epoch(epoch)]
+
     def index(self, provided: Any) -> int:
         """Return an index of an example. Raises UserError where it is something else."""
         try:
@@ -289,33 +297,6 @@ class Drawn:
         return index
 
 
-class CustomBatchSampler(BatchSampler):
-    """Batches in the order of the user's sampler.
-
-    Raises UserError when the sampler gives something else than indices of examples, or more or fewer in later epochs.
-    """
-
-    def __init__(self, drawn: Drawn, *, seed: int, **options: Any) -> None:
-        self._drawn = drawn
-        super().__init__(len(self._sampled(0)), shuffle=False, seed=seed, **options)
-
-    @property
-    def order(self) -> Any:
-        return self._drawn.sampler
-
-    def indices(self, epoch: int) -> Tensor:
-        """Return the indices that the sampler gives in the epoch."""
-        result = self._sampled(epoch)
-        if len(result) != self.examples:
-            message = f"the sampler gave {self.examples} indices in epoch 0, and {len(result)} in epoch {epoch}"
-            raise UserError(Problem(message, self._drawn.where, "every epoch must have as many"))
-        return result
-
-    def _sampled(self, epoch: int) -> Tensor:
-        indices = [self._drawn.index(provided) for provided in self._drawn.epoch(epoch)]
-        return torch.tensor(indices, dtype=torch.int64)
-
-
 Shares = list[list[int]]
 """The indices of the examples of a batch, by rank."""
 
@@ -331,7 +312,7 @@ class GivenBatches:
 
     def __init__(self, drawn: Drawn, batches: int | None, *, rank: int, world: int, several: bool) -> None:
         self.rank, self.world = rank, world
-        self._drawn, self._taken = drawn, batches
+        self.drawn, self._taken = drawn, batches
         batches_of_epoch = self._given(0)
         self.available = ceil(len(batches_of_epoch) / world)
         self._cached = 0, self._shared_out(batches_of_epoch, 0)
@@ -342,15 +323,9 @@ class GivenBatches:
     def __len__(self) -> int:
         return self.available if self._taken is None else self._taken
 
-    @property
-    def order(self) -> Any:
-        return self._drawn.sampler
-
-    def indices(self, epoch: int) -> Tensor:
-        """Return the indices of this rank's examples, int64 (examples,), and take on the sizes of its batches."""
+    def begin(self, epoch: int) -> None:
+        """Take on the sizes of an epoch's batches."""
         self._sizes = [[len(share) for share in shares] for shares in self._shares(epoch)]
-        self._ends = [*accumulate(sizes[self.rank] for sizes in self._sizes)]
-        return torch.tensor([k for shares in self._shares(epoch) for k in shares[self.rank]], dtype=torch.int64)
 
     def batch_size(self, index: int) -> int:
         """Return how many examples this rank has in the batch at `index`."""
@@ -360,13 +335,11 @@ class GivenBatches:
         """Return how many examples all ranks together have in the batch at `index`."""
         return sum(self._sizes[index])
 
-    def shard(self, indices: Tensor, index: int) -> Tensor:
-        """Return this rank's part of the batch at `index`, out of the `indices` of the epoch."""
-        return indices[self._ends[index] - self.batch_size(index) : self._ends[index]]
-
-    def batches(self, epoch: int) -> list[Tensor]:
-        """Return the indices of this rank's examples in each batch of the epoch."""
-        return [torch.tensor(shares[self.rank], dtype=torch.int64) for shares in self._shares(epoch)]
+    def batches(self, epoch: int, start: int = 0, device: torch.device | None = None) -> Iterator[Tensor]:
+        """Return the indices of this rank's examples in each batch of the epoch, from batch `start` on."""
+        mine = [shares[self.rank] for shares in self._shares(epoch)]
+        flat = torch.tensor([*chain(*mine)], dtype=torch.int64, device=device)
+        return iter(flat.split([*map(len, mine)])[start:])  # type: ignore[no-untyped-call]
 
     def global_batch_sizes(self, epoch: int) -> list[int]:
         """Return how many examples all ranks together have in each batch of the epoch."""
@@ -374,14 +347,9 @@ class GivenBatches:
 
     def describe(self, name: str, note: str, *, synthetic: bool) -> DataInfo:
         sizes = self.global_batch_sizes(0)
-        here = f"batches of {min(sizes)} to {max(sizes)} examples" if sizes else ""
+        note = "; ".join(filter(None, (f"batches of {min(sizes)} to {max(sizes)} examples" if sizes else "", note)))
         return DataInfo(
-            name=name,
-            examples=self.examples,
-            batches=len(self),
-            batch_size=0,
-            synthetic=synthetic,
-            note="; ".join(filter(None, (here, note))),
+            name=name, examples=self.examples, batches=len(self), batch_size=0, synthetic=synthetic, note=note
         )
 
     def _shares(self, epoch: int) -> list[Shares]:
@@ -391,7 +359,7 @@ class GivenBatches:
         return self._cached[1]
 
     def _given(self, epoch: int) -> list[list[int]]:
-        drawn, result = self._drawn, []
+        drawn, result = self.drawn, []
         for batch in drawn.epoch(epoch):
             if not isinstance(batch, Iterable) or isinstance(batch, str):
                 message = f"the batch_sampler gave a {type(batch).__name__} where a list of indices is needed"
@@ -407,7 +375,7 @@ class GivenBatches:
             each = " for each rank" * (world > 1)
             message = f"the batch_sampler gave {self.available} batches{each} in epoch 0, and {count} in epoch {epoch}"
             hint = "every epoch must have as many; or let `batches` be as many as the shortest has"
-            raise UserError(Problem(message, self._drawn.where, hint))
+            raise UserError(Problem(message, self.drawn.where, hint))
         result = [batches[k : k + world] for k in range(0, len(batches), world)][: len(self)]
         if result and (left := len(last := result[-1])) < world:
             sharing = [len(range(number, world, left)) for number in range(left)]
@@ -415,5 +383,5 @@ class GivenBatches:
             if not all(result[-1]):
                 some = f"the last {left} batches" if left > 1 else "the last batch"
                 message = f"{some} of epoch {epoch} cannot be sharded across {world} ranks: each needs an example"
-                raise UserError(Problem(message, self._drawn.where, f"leave it out: batches = {count - 1}"))
+                raise UserError(Problem(message, self.drawn.where, f"leave it out: batches = {count - 1}"))
         return result
