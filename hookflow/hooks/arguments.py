@@ -63,6 +63,17 @@ def _read_signature(function: Callable[..., Any]) -> tuple[inspect.Parameter, ..
         return None
 
 
+def cannot_take(function: Callable[..., Any], *offered: object) -> str:
+    """Return why a function cannot be called with so many arguments; empty where it can, or that is unknown."""
+    try:
+        inspect.signature(function).bind(*offered)
+    except TypeError as error:
+        return str(error)
+    except ValueError:
+        pass  # written in C
+    return ""
+
+
 def wrong_arguments(
     make: Callable[..., Any],
     args: Mapping[str, Any] | Sequence[Any],

@@ -7,7 +7,6 @@ could be read off it: eight images of 3×H×W are not three examples.
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from inspect import signature
 from operator import index as as_int
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
+from hookflow.hooks.arguments import cannot_take
 
 Sizes = tuple[Callable[[int], int] | None, Callable[[int], int] | None]
 """From a batch's index in the epoch to its examples, of this rank and of all ranks together; None where unknown."""
@@ -243,12 +243,7 @@ def _method(owner: Any, name: str, takes: str) -> Callable[[Any], int] | None:
     method = getattr(owner, name, None)
     if not callable(method):
         return None
-    try:
-        signature(method).bind(None)
-    except TypeError:
+    if cannot_take(method, None):
         message = f"{type(owner).__name__}.{name} must take the {takes}, and nothing else: {name}({takes})"
-        raise UserError(Problem(message)) from None
-    except ValueError:
-        pass  # written in C, without a signature to read
-
+        raise UserError(Problem(message))
     return lambda provided: as_int(method(provided))

@@ -1,6 +1,5 @@
 """The resolved settings of a loader: sampler, batch sampler, collate function, workers, generators."""
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,7 +14,7 @@ from torch.utils.data import default_collate
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
-from hookflow.hooks.arguments import parameters_of, wrong_arguments
+from hookflow.hooks.arguments import cannot_take, parameters_of, wrong_arguments
 from hookflow.pipeline.components import Component, LoaderSection
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.pipeline.use import refer
@@ -157,13 +156,9 @@ def _made(
         raise UserError(problems)
     offered = {"seed": seed} if name in SAMPLERS and "seed" in takes else {}
     made: Any = make(**part.args) if is_object else partial(make, **{**offered, **part.args})
-    try:
-        inspect.signature(made).bind(*called_with)
-    except TypeError as error:
-        message = f"{name} is called with {' and '.join(called_with)}, and {part.use} cannot be: {error}"
-        raise UserError(Problem(message, where)) from None
-    except ValueError:  # written in C, without a signature to read
-        pass
+    if why := cannot_take(made, *called_with):
+        message = f"{name} is called with {' and '.join(called_with)}, and {part.use} cannot be: {why}"
+        raise UserError(Problem(message, where))
     return made  # type: ignore[no-any-return]
 
 

@@ -1,13 +1,13 @@
 """The contract of tasks, and checks of the values that they return and hooks log."""
 
 from collections.abc import Callable, Mapping
-from inspect import signature
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from hookflow.errors import Problem, UserError, nearest, nearest_or_all
+from hookflow.hooks.arguments import cannot_take
 
 Part = TypeVar("Part")
 
@@ -100,19 +100,9 @@ def wrong_task(task: Any, evaluated: bool) -> tuple[str, str] | None:
         has, lacks = ("state_dict", "load_state_dict")[:: 1 if hasattr(task, "state_dict") else -1]
         return f"the task {kind} defines {has}() and no {lacks}()", "a resume needs both"
     for method in ("step", "evaluate", "predict"):
-        if not _takes_two(getattr(task, method, None)):
+        if (call := getattr(task, method, None)) is not None and cannot_take(call, None, None):
             return f"the task's {method} must take the run and the batch: {method}(run, batch)", ""
     return None
-
-
-def _takes_two(method: Any) -> bool:
-    try:
-        signature(method).bind(None, None)
-    except TypeError:
-        return method is None
-    except ValueError:
-        pass  # written in C, without a signature to read
-    return True
 
 
 def check_outputs(outputs: Any, method: str, own_steps: bool = False) -> None:
