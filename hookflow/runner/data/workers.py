@@ -157,7 +157,7 @@ def loader_options(fetches: "Shipped", name: str, parts: LoaderParts) -> dict[st
         "num_workers": workers,
         "prefetch_factor": parts.section.prefetch_factor,
         "pin_memory": parts.context.device.type == "cuda",
-        "worker_init_fn": Begin(parts.worker_init_fn) if parts.worker_init_fn else begin_worker,
+        "worker_init_fn": Begin(parts.worker_init_fn),
         "multiprocessing_context": _start_method(fetches, name, parts),
         "generator": torch.Generator(),  # PyTorch draws seeds of workers from it, not from the training's
     }
@@ -300,31 +300,28 @@ class _Nowhere(io.RawIOBase):
         return len(provided)
 
 
-def begin_worker(worker: int) -> None:
-    """Ignore Ctrl-C in a worker, and a SIGTERM to all processes of a job: the training may want some more batches.
-
-    A worker is killed with the process that has forked it. The fork server ends once its pipe is closed, of which each
-    worker has a copy.
-    """
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    server: Any = forkserver._forkserver
-    if (pipe := server._forkserver_alive_fd) is not None:
-        os.close(pipe)
-        server._forkserver_alive_fd = None
-    mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
-
-
 class Begin(Shipped):
-    """Begins a worker, and calls the user's function with its number."""
+    """Begins a worker, and calls the user's function with its number, if there is one.
 
-    def __init__(self, then: Callable[[int], Any]) -> None:
+    A worker ignores Ctrl-C, and a SIGTERM to all processes of a job: the training may want some more batches. It is
+    killed with the process that has forked it. The fork server ends once its pipe is closed, of which each worker has a
+    copy.
+    """
+
+    def __init__(self, then: Callable[[int], Any] | None) -> None:
         self._then = then
 
     def __call__(self, worker: int) -> None:
-        begin_worker(worker)
-        self._then(worker)
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        server: Any = forkserver._forkserver
+        if (pipe := server._forkserver_alive_fd) is not None:
+            os.close(pipe)
+            server._forkserver_alive_fd = None
+        mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
+        if self._then:
+            self._then(worker)
 
 
 def let_be_killed(batches: Any) -> None:
