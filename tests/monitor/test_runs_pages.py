@@ -70,13 +70,11 @@ def ids(scene: Scene) -> list[str]:
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_the_page_of_the_runs(shown: Scene, width: int, height: int) -> None:
+def test_the_pages_of_the_runs_and_those_side_by_side(
+    shown: Scene, width: int, height: int, several: list[RunDir]
+) -> None:
     shown.view.runs.picked = [shown.rows[3].path, shown.rows[1].path]
     check_golden(f"monitor/runs-{width}x{height}.txt", drawn(shown, width, height))
-
-
-@pytest.mark.parametrize(("width", "height"), SIZES)
-def test_the_page_of_those_beside_one_another(shown: Scene, several: list[RunDir], width: int, height: int) -> None:
     at = beside(shown, several[:2])
     check_golden(f"monitor/compare-{width}x{height}.txt", drawn(at, width, height))
     assert press("g", at) == ""

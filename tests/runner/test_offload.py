@@ -28,7 +28,7 @@ NUMBERS = ("weights", "grads", "seen_loss", "inputs")
 
 
 @pytest.mark.parametrize("offload", ["true", '"process"'])
-def test_the_training_is_the_same_to_the_bit_and_so_is_what_is_seen(trained: Trained, offload: str) -> None:
+def test_the_training_is_the_same_to_the_bit_and_so_is_what_is_seen_and_checked(trained: Trained, offload: str) -> None:
     none = trained()
     spoils = f'hooks.spoils={{use="./offloaded.py:Spoils", offload={offload}}}'
     here, beside = trained(WATCHES % (0, "every=1")), trained(WATCHES % (0.003, f"offload={offload}, queue=3"), spoils)
@@ -41,6 +41,9 @@ def test_the_training_is_the_same_to_the_bit_and_so_is_what_is_seen(trained: Tra
     done = [figures for frame in records(beside, "frame") for figures in frame.get("beside", {}).values()]  # type: ignore[attr-defined]
     assert sum(count for count, *_ in done) == 2 * 15
     assert not any("beside" in frame for frame in records(here, "frame"))
+    hook = f'hooks.fails={{use="./offloaded.py:logs_no_text", points=["after_train_iter"], offload={offload}}}'
+    error, *_ = records(trained(hook, code=1), "error")
+    assert 'run.log_text("sample", …) needs a string, not a int (3)' in str(error["traceback"])
 
 
 def test_the_training_goes_first(trained: Trained) -> None:
@@ -88,13 +91,6 @@ def test_its_errors_come_home(trained: Trained, offload: str, on_error: str, cod
 def test_what_belongs_to_the_training_thread_is_refused(trained: Trained, attribute: str, message: str) -> None:
     hook = f'hooks.asks={{use="./offloaded.py:Asks", args={{attribute="{attribute}"}}, offload=true}}'
     assert message in reason(trained(hook, code=2))
-
-
-@pytest.mark.parametrize("offload", ["true", '"process"'])
-def test_what_it_logs_is_checked_as_in_the_training_thread(trained: Trained, offload: str) -> None:
-    hook = f'hooks.fails={{use="./offloaded.py:logs_no_text", points=["after_train_iter"], offload={offload}}}'
-    error, *_ = records(trained(hook, code=1), "error")
-    assert 'run.log_text("sample", …) needs a string, not a int (3)' in str(error["traceback"])
 
 
 def test_who_comes_after_it_by_an_edge_waits_for_it(trained: Trained) -> None:

@@ -354,7 +354,8 @@ SETUPS = {
     "accumulated": [OFTEN, "run.max_epochs=5", "run.accumulate=2"],
     "float16": [OFTEN, 'run.precision="fp16"'],
     "skipped where not finite": [OFTEN, 'run.on_nan="skip"'],
-    "steps itself": [OFTEN, SKIPS, *THIRD],
+    "steps itself": [OFTEN, *THIRD],
+    "a skip that waits for its step": [OFTEN, SKIPS, *THIRD],
     "hooks inside the network": [OFTEN, "run.val_every=1", *INSIDE],
     "a frozen module": [OFTEN, 'hooks.freezes={use="./photographs.py:Freezes", args={at=2}}'],
     "a loader with a place": [OFTEN, 'data.train={use="./loaders.py:stateful_loader"}'],
@@ -396,12 +397,6 @@ def kinds(photograph: Any) -> set[str]:
     if isinstance(photograph, dict):
         return {str(photograph.get(""))}.union(*map(kinds, photograph.values()))
     return set().union(*map(kinds, photograph)) if isinstance(photograph, list) else set()
-
-
-@pytest.mark.parametrize("hooks", [[], [SKIPS]], ids=["gradients", "a skip"])
-def test_what_waits_for_its_step_is_there_after_a_resume(resumes_alike: NewRun, hooks: list[str]) -> None:
-    """Gradients of the iterations 6 and 7, or a skip asked for in 7; the step is taken in 8 or 9."""
-    resumes_alike(OFTEN, *hooks, *THIRD, point="after_train_iter", at=7)
 
 
 def test_hooks_that_were_switched_off_or_removed_stay_so(trained: Trained, train_here: Train, tmp_path: Path) -> None:

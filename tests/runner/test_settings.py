@@ -181,7 +181,9 @@ TYPES = {"bf16-true": torch.bfloat16, "fp64": torch.float64}
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_weights_optimizer_and_batches_have_the_type(trained: Trained, name: str) -> None:
+def test_weights_optimizer_and_batches_have_the_type_and_resume(
+    trained: Trained, name: str, resumes_alike: NewRun
+) -> None:
     off = ("hooks.clip.enabled=false", *OFF)
     run_dir = trained(NET, f"run.precision='{name}'", "run.max_epochs=2", *off)
     net, data = Fixed().to(TYPES[name]), Points(0, torch.device("cpu"))
@@ -196,10 +198,6 @@ def test_weights_optimizer_and_batches_have_the_type(trained: Trained, name: str
     assert_same(state["model"], net.state_dict())
     buffers = [item["momentum_buffer"] for item in state["optimizer"]["state"].values()]  # type: ignore[index]
     assert {buffer.dtype for buffer in buffers} == {TYPES[name]}
-
-
-@pytest.mark.parametrize("name", TYPES)
-def test_they_resume_to_the_bit(resumes_alike: NewRun, name: str) -> None:
     resumes_alike(f"run.precision='{name}'", point="after_train_iter", at=7)
 
 
