@@ -105,17 +105,6 @@ class StepsEveryThird(Classification):
         return {"loss": loss}
 
 
-class SkipsOne:
-    writes = ("control",)
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-
-    def after_backward(self, run: Any) -> None:
-        if run.iter == self.at:
-            run.skip_step()
-
-
 class FailsOnce:
     """Raises in one iteration, and would note every later one."""
 

@@ -46,10 +46,16 @@ class StopsUndeclared:
 
 
 class Skips:
+    """Skips the step of one iteration, or of all."""
+
     writes = ("control",)
 
+    def __init__(self, at: int | None = None) -> None:
+        self.at = at
+
     def after_backward(self, run: Any) -> None:
-        run.skip_step()
+        if self.at in (None, run.iter):
+            run.skip_step()
 
 
 class SkipsAll:

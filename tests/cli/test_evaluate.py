@@ -155,16 +155,13 @@ class Numbers:
         raise AssertionError
 
 
-def test_hooks_see_what_is_predicted_and_may_add_to_it(doubled: RunDir, tmp_path: Path) -> None:
+def test_hooks_see_what_is_predicted_may_add_to_it_and_fire_in_their_stages(doubled: RunDir, tmp_path: Path) -> None:
     hook = f'hooks.numbers={{use="{__file__}:Numbers", args={{file="{tmp_path / "file"}"}}}}'
     invoke("predict", doubled.path, "--out", tmp_path / "rows.pt", "--set", hook)
     assert (tmp_path / "file").read_text() == "test, predicting True, training False: 0<>1<>"
     rows = torch.load(tmp_path / "rows.pt", weights_only=True)
     assert rows["batch"].tolist() == [0] * 8 + [1] * 8
     torch.testing.assert_close(rows["logits"], expected(doubled, 2))
-
-
-def test_hooks_inside_the_network_fire_in_their_stages(doubled: RunDir, tmp_path: Path) -> None:
     predicted(doubled, tmp_path / "rows.pt", "--set", "hooks.halves.enabled=true")
     logits = torch.load(tmp_path / "rows.pt", weights_only=True)["logits"]
     torch.testing.assert_close(logits, expected(doubled, 2) / 2)

@@ -373,15 +373,12 @@ def test_everything_that_differs_is_shown_and_nothing_twice_or_the_same() -> Non
     assert "and there are 9" in refused("compare", *["old.toml"] * 9)
 
 
-def test_a_run_is_what_it_was_started_with() -> None:
+def test_a_run_is_what_it_was_started_with_and_a_shuffle_a_difference_of_its_own() -> None:
     run = recorded("old.toml")
     Path("old.toml").write_text(NEW)
     assert diff(run.id, "old.toml").startswith(f"- {run.id}\n+ old.toml\n\nkeys\n  run.max_epochs")
     Path("old.toml").write_text(OLD)
     assert diff("p", "old.toml", exit_code=0) == f"{run.id} and old.toml amount to the same\n"
-
-
-def test_a_shuffle_is_a_difference_of_its_own() -> None:
     Path("free.toml").write_text(OLD.replace('after = ["print"]\n', ""))
     seed = next(seed for seed in range(20) if compile_pipeline(load(Path("free.toml")), shuffle=seed)
                 .at("before_train")[0].hook != "ema")  # fmt: skip

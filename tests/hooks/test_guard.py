@@ -160,7 +160,7 @@ class TestSpikeGuard:
     def test_the_step_of_a_spike_is_skipped_and_no_other(self, trained: Trained) -> None:
         task = 'task={use="./own_tasks.py:spikes", args={at=[8]}}'
         guarded = trained(task, 'hooks.guard={use="spike_guard", args={window=4}}')
-        by_hand = trained(task, 'hooks.guard={use="tests.photographs:SkipsOne", args={at=8}}')
+        by_hand = trained(task, 'hooks.guard={use="tests.steerers:Skips", args={at=8}}')
         assert_same(final_state(guarded)["model"], final_state(by_hand)["model"])
         assert self.told(guarded, "the loss has spiked to") == [8]
 

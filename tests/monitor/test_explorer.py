@@ -400,7 +400,7 @@ def test_a_text_that_was_logged_cannot_move_the_cursor(scene: At) -> None:
         assert all(strip.text.isprintable() for strip in screen(seen, 120, 40))
 
 
-def test_the_newest_of_each_name_are_kept_and_a_resumed_run_forgets_what_it_logs_again() -> None:
+def test_the_newest_of_each_name_are_kept_and_what_is_logged_at_once_is_one_event() -> None:
     held = Gallery()
     for it in range(KEPT + 10):
         held.add(image(it))  # type: ignore[arg-type]
@@ -411,9 +411,6 @@ def test_the_newest_of_each_name_are_kept_and_a_resumed_run_forgets_what_it_logs
     held.forget_after(20)
     assert [shown.record["it"] for shown in held.of(("image", "rendered/ring"))] == list(range(10, 21))
     assert held.keys == [("image", "rendered/ring")]
-
-
-def test_what_a_hook_logs_of_a_kind_at_once_is_one_event() -> None:
     state = RunState()
     for it in (100, 200):
         for k in range(20):

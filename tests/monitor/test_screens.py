@@ -177,7 +177,7 @@ def test_after_a_stall_the_last_minute_of_training_is_still_known(scene: At) -> 
     assert "compute-bound, hooks 3.4 % (ema 2.4 %)" in drawn(shown, 120, 40)
 
 
-def test_the_hook_that_costs_most_is_shown_first(scene: At) -> None:
+def test_the_hook_that_costs_most_is_first_and_one_that_became_slower_is_marked(scene: At) -> None:
     shown = scene()
     assert shown.point == "after_train_iter"
     clip = next(binding.id for binding in shown.plan.bindings if binding.hook == "clip")
@@ -186,6 +186,16 @@ def test_the_hook_that_costs_most_is_shown_first(scene: At) -> None:
     shown = replace(shown)
     assert "hooks @ after_backward" in drawn(shown, 120, 29)
     assert "why clip @ after_backward" in drawn(shown, 120, 40)
+    at = scene()
+    clip = next(binding.id for binding in at.plan.bindings if binding.hook == "clip")
+    for second in range(40):
+        ns = 1_000_000 if second < 25 else 4_000_000
+        whole = {"iters": [30, 30 * 28 * 10**6, 0, 0, [0]], "phases": dict.fromkeys(PHASES, 10**6)}
+        hooks = {f"{clip}": [30, 30 * ns, ns, ns, [90, 30]]}
+        at.state.apply(record("frame", at.state.now + 1, at.state.it + 30, 6, hooks=hooks, **whole), plan=at.plan)
+    lines = drawn(replace(at), 120, 40).splitlines()
+    line = next(line for line in lines if line.startswith("┃") and " clip " in line)
+    assert re.search(r" ×1\d\.\d ", line) and line.rstrip(" ┃").endswith("▲")
 
 
 def test_points_where_nothing_has_fired_for_a_minute_are_folded_and_others_counted(scene: At) -> None:
@@ -201,11 +211,23 @@ def test_points_where_nothing_has_fired_for_a_minute_are_folded_and_others_count
     assert f"↓ {len(list(POINTS)) - 10} more" in text and "after_load_checkpoint" in text
 
 
-def test_the_page_of_a_hook_that_raised_begins_with_its_traceback(scene: At) -> None:
+def test_the_page_of_a_hook_has_its_traceback_flows_what_gave_way_and_a_moved_phase(scene: At) -> None:
     shown = scene()
     shown.view.page, shown.view.point, shown.view.hook = "hook", "after_val_epoch", 1
     for size in SIZES:
         assert "self.canvas.write(image)" in drawn(shown, *size)
+    shown, point = scene(), "after_train_iter"
+    schedule, log = (b.id for b in shown.plan.at(point) if b.hook in ("schedule", "log"))
+    flow = Edge(point, "schedule", "log", "flow", "", ("lr",), schedule, log)
+    gave = Edge(point, "log", "schedule", "flow", "", ("outputs",), log, schedule)
+    bindings = tuple(replace(b, phase="last") if b.id == log else b for b in shown.plan.bindings)
+    given_way = (GivenWay(gave, (flow,)),)
+    shown.plan = replace(shown.plan, edges=(*shown.plan.edges, flow), given_way=given_way, bindings=bindings)
+    shown.view.page, shown.view.point, shown.view.hook = "hook", point, 4
+    text = drawn(shown, 100, 40)
+    expected = ("log @ after_train_iter", "last   (an edge moves it from late)", "flow: outputs, given way")
+    assert [words for words in expected if words not in text] == []
+    assert re.search(r"after +schedule +flow: lr", text)
 
 
 def test_checkpoints_on_the_axis_never_touch_and_wide_characters_keep_the_columns(scene: At) -> None:
@@ -229,21 +251,6 @@ def test_the_head_names_the_seed_of_a_shuffle_and_says_that_there_is_more_of_a_r
     shown = scene()
     shown.health = Health("failed", "failed: " + "a long reason " * 20)
     assert drawn(shown, 80, 24).splitlines()[3].endswith("a long reason…")
-
-
-def test_a_hooks_page_tells_flows_what_gave_way_and_a_phase_that_an_edge_has_moved(scene: At) -> None:
-    shown, point = scene(), "after_train_iter"
-    schedule, log = (b.id for b in shown.plan.at(point) if b.hook in ("schedule", "log"))
-    flow = Edge(point, "schedule", "log", "flow", "", ("lr",), schedule, log)
-    gave = Edge(point, "log", "schedule", "flow", "", ("outputs",), log, schedule)
-    bindings = tuple(replace(b, phase="last") if b.id == log else b for b in shown.plan.bindings)
-    given_way = (GivenWay(gave, (flow,)),)
-    shown.plan = replace(shown.plan, edges=(*shown.plan.edges, flow), given_way=given_way, bindings=bindings)
-    shown.view.page, shown.view.point, shown.view.hook = "hook", point, 4
-    text = drawn(shown, 100, 40)
-    expected = ("log @ after_train_iter", "last   (an edge moves it from late)", "flow: outputs, given way")
-    assert [words for words in expected if words not in text] == []
-    assert re.search(r"after +schedule +flow: lr", text)
 
 
 def test_a_throttled_hook_is_marked_and_its_page_says_how_often_it_fires(scene: At) -> None:
@@ -418,7 +425,7 @@ def test_a_phase_has_its_share_of_the_same_stretch_as_its_time_and_a_spike_makes
         assert of_forward(lambda it: 25_000 if it <= 100 else 5000, whole=whole).share == pytest.approx(share)
 
 
-def test_the_rows_are_the_loop_with_every_binding_once_in_its_order() -> None:
+def test_the_rows_are_the_loop_with_every_binding_in_its_order_and_unit() -> None:
     every = rows(plan())
     assert [row.binding for row in every if row.binding] == list(plan().bindings)
     names = [row.name for row in every if row.kind != "point"]
@@ -432,9 +439,6 @@ def test_the_rows_are_the_loop_with_every_binding_once_in_its_order() -> None:
     )
     only = rows(plan(), only={plan().bindings[-1].id})
     assert [label(row) for row in only] == ["↻ epoch", "┊↻ validation", "┊┊  after_val"]
-
-
-def test_how_often_a_binding_fires_is_written_in_the_unit_of_its_point() -> None:
     known = {(binding.hook, binding.point): binding for binding in plan().bindings}
     texts = {name: written(plan(), known[name]) for name in known}
     assert texts["log", "after_train_iter"] == "10 it" and texts["checkpoint", "after_train_epoch"] == "2 ep"
@@ -457,19 +461,6 @@ def test_the_mark_is_in_the_round_at_hand_or_at_the_hook_that_hangs(scene: At) -
     assert "↻ iteration" in now_at(at, inside={0: (ema, 0.1)}), "the mark does not jump about"
     assert " ema " in now_at(at, inside={0: (ema, 40.0)})
     assert "●" not in "".join(drawn(scene(None), 120, 60).splitlines()[3:]), "a run that has ended is nowhere"
-
-
-def test_a_hook_that_has_become_slower_is_marked_with_its_past(scene: At) -> None:
-    at = scene()
-    clip = next(binding.id for binding in at.plan.bindings if binding.hook == "clip")
-    for second in range(40):
-        ns = 1_000_000 if second < 25 else 4_000_000
-        whole = {"iters": [30, 30 * 28 * 10**6, 0, 0, [0]], "phases": dict.fromkeys(PHASES, 10**6)}
-        hooks = {f"{clip}": [30, 30 * ns, ns, ns, [90, 30]]}
-        at.state.apply(record("frame", at.state.now + 1, at.state.it + 30, 6, hooks=hooks, **whole), plan=at.plan)
-    lines = drawn(replace(at), 120, 40).splitlines()
-    line = next(line for line in lines if line.startswith("┃") and " clip " in line)
-    assert re.search(r" ×1\d\.\d ", line) and line.rstrip(" ┃").endswith("▲")
 
 
 def test_the_reasons_are_edges_with_their_places_data_flow_and_phases(scene: At) -> None:

@@ -177,7 +177,7 @@ def test_a_loss_that_is_no_number_is_one_warning_and_never_the_best() -> None:
     assert [entry.text for entry in state.journal][-1] == "loss is NaN at iteration 1"
 
 
-def test_a_resumed_run_walks_its_stretch_again() -> None:
+def test_a_resumed_run_walks_its_stretch_again_and_has_the_best_up_to_there() -> None:
     log = records(12.0)
     state = folded(log)
     last = max(it for it, _ in state.scalars["loss"])
@@ -189,8 +189,6 @@ def test_a_resumed_run_walks_its_stretch_again() -> None:
     assert state.first.timing(0).count == 0
     assert state.elapsed == 0
 
-
-def test_the_best_is_the_lowest_loss_and_the_highest_accuracy_up_to_where_a_run_is_resumed() -> None:
     def best() -> dict[str, tuple[float, int]]:
         return {name: (best.value, best.it) for name, best in state.metrics.best.items()}
 
@@ -250,20 +248,12 @@ def test_a_throttled_hook_is_noted_and_a_new_attempt_has_what_its_checkpoint_has
     assert not state.throttled
 
 
-def test_the_time_left_counts_what_validation_takes() -> None:
+def test_the_time_left_counts_what_validation_takes_and_the_verdict_names_what_is_waited_for() -> None:
     state = folded(records(20.0))
     pace, left = Pace.of(state), state.total_iters - state.it
     assert pace.eta is not None
     assert left / pace.iters_per_s < pace.eta < 2 * left / pace.iters_per_s
     assert Pace.of(folded(records(0.3))).left == ""
-
-
-@pytest.mark.parametrize(("etas", "left"), [((20, 44), "20–44 s"), ((420, 840), "7–14 min"), ((8000, 8100), "2.2 h")])
-def test_the_time_left_is_a_range(etas: tuple[float, float], left: str) -> None:
-    assert replace(Pace.of(folded(records(20.0))), eta=etas[0], etas=etas).left == left
-
-
-def test_the_verdict_names_what_the_training_waits_for_and_the_costliest_hook() -> None:
     for phases, begins in (
         ({"data": 60, "forward": 40}, "input-bound: 60.0 % waits for data"),
         ({"hooks": 20, "forward": 30, "backward": 46, "data": 4}, "compute-bound, hooks 20.0 %"),
@@ -274,6 +264,11 @@ def test_the_verdict_names_what_the_training_waits_for_and_the_costliest_hook() 
         assert verdict(state, plan(), Pace.of(state)).startswith(begins)
     state = folded(records(20.0))
     assert costliest(state, plan(), Pace.of(state))[0][0] == "ema"
+
+
+@pytest.mark.parametrize(("etas", "left"), [((20, 44), "20–44 s"), ((420, 840), "7–14 min"), ((8000, 8100), "2.2 h")])
+def test_the_time_left_is_a_range(etas: tuple[float, float], left: str) -> None:
+    assert replace(Pace.of(folded(records(20.0))), eta=etas[0], etas=etas).left == left
 
 
 def after(frames: int) -> RunState:

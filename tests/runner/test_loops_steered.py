@@ -101,14 +101,11 @@ def test_a_replacement_that_is_not_declared(trained: Trained) -> None:
     assert 'without declaring that it writes "batch"' in reason(trained(watcher("ReplacesUndeclared"), code=2))
 
 
-def test_a_stop_needs_no_declaration(trained: Trained) -> None:
+def test_a_stop_needs_no_declaration_and_a_run_that_skips_every_batch_ends(trained: Trained) -> None:
     run_dir = trained('hooks.stops={use="./steerers.py:StopsUndeclared"}')
     (end,) = records(run_dir, "end")
     assert (end["status"], end["it"], end["reason"]) == ("finished", 10, "validated often enough")
     assert not [record["text"] for record in records(run_dir, "message") if record["level"] == "warn"]
-
-
-def test_a_run_in_which_every_batch_is_skipped_ends(trained: Trained) -> None:
     (end,) = records(trained('hooks.skips={use="./steerers.py:SkipsAll"}'), "end")
     assert (end["it"], end["ep"]) == (15, 3)
 

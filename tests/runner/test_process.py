@@ -164,14 +164,11 @@ def test_it_trains_the_run_that_it_is_sent(new_run: NewRun, tmp_path: Path, monk
     assert run_dir.output.read_text() == "early\nhello\n"
 
 
-def test_it_ends_where_the_pipeline_is_wrong() -> None:
+def test_a_standby_ends_where_the_pipeline_is_wrong_and_with_its_parent() -> None:
     with closing(Standby()) as standby:
         process = psutil.Process(standby._process.pid)
         assert process.is_running()
     assert not process.is_running()
-
-
-def test_it_leaves_with_its_parent() -> None:
     source = """
 from hookflow.runner.process.launch import Standby
 print(Standby()._process.pid, flush=True)

@@ -325,7 +325,7 @@ THIRD = (
     "hooks.early_stop.enabled=false",
     "hooks.checkpoint.args={}",
 )
-SKIPS = 'hooks.skips={use="./photographs.py:SkipsOne", args={at=6}}'
+SKIPS = 'hooks.skips={use="./steerers.py:Skips", args={at=6}}'
 FAILS = 'hooks.fails={use="./photographs.py:FailsOnce", args={at=3}, on_error="disable"}'
 TRIGGERS = (
     'hooks.some={use="./watchers.py:slow", points=["after_train_iter"], every=4, when="loss > 0.1"}',
