@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Format = Literal["table", "json", "csv"]
 
 COLUMNS = "What to show: keys of a run or of its pipeline. By default also the keys in which the runs differ."
+LESS = ("updated", "data", "reason", "iter", "note", "tags", "parent")
+"""Usual columns that give way on a narrow terminal, the last one first."""
+
 FILTER = """A condition: 'accuracy > 0.9 and model.args.width == 64', 'status == "failed"', '"good" in tags'."""
 
 
@@ -123,8 +126,10 @@ def table(
     placed = [each for _, part in parts for each in (by_descent(part) if tree else ((0, row) for row in part))]
     rows = [row for _, row in placed]
     differ = differing(rows)
-    spare = [] if keys else differ[:DIFFERENT]
-    keys = keys or [key for key in default_columns(rows, differ) if not (tree and key == "parent")]
+    usual = [] if keys else [key for key in default_columns(rows, differ) if not (tree and key == "parent")]
+    best = [key for key in usual if key.startswith("best.")]
+    spare = [key for key in (*LESS, *best[1:]) if key in usual] + differ[:DIFFERENT] * bool(usual)
+    keys = keys or [*usual]
     cells = {key: column(rows, key, now) for key in keys}
     if tree:
         indents = (f"{'  ' * (depth - 1)}└ " if depth else "" for depth, _ in placed)
@@ -132,7 +137,7 @@ def table(
     terminal, room = sys.stdout.isatty(), shutil.get_terminal_size().columns
     widest = {key: max(texts, key=len, default="") for key, texts in cells.items()} if terminal else {}
     while terminal and spare and len(columns([headings(keys), [widest[key] for key in keys]])[0]) > room:
-        keys.remove(spare.pop())  # the keys in which the runs differ give way, the last one first
+        keys.remove(spare.pop())  # the keys in which the runs differ give way first, the last one before the others
     lined = columns([headings(keys), *zip(*map(cells.__getitem__, keys), strict=True)])
     if terminal and keys[-1] in ("reason", "note"):  # a long text is cut, and nothing before it
         lined = [fit(line, min(len(line), max(room, len(lined[0])))) for line in lined]
@@ -142,7 +147,7 @@ def table(
         if group:
             yield f"\n{group} = {'none' if value is None else value}: {', '.join(_means(part))}"
         yield from (next(lines) for _ in part)
-    if more := [key for key in differ if key not in keys]:
+    if more := [key for key in dict.fromkeys([*usual, *differ]) if key not in keys]:
         yield f"they differ in {counted(len(more), 'more key')}: --columns {','.join(more[:8])}{',…' * (len(more) > 8)}"
 
 

@@ -72,13 +72,14 @@ def test_a_run_that_was_refused_at_the_start_is_listed_only_where_it_is_wanted(s
     assert (page["status"], page["reason"]) == ("refused", "refused: p.toml:3:1: no such device")
 
 
-def test_keys_that_differ_give_way_on_a_narrow_terminal(several: list[RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_give_way_on_a_narrow_terminal(several: list[RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Index(several[0].path.parents[1]).refresh()
-    for width, shown in ((200, True), (40, False)):
+    for width, shown in ((200, True), (60, False)):
         with monkeypatch.context() as context:
             context.setenv("COLUMNS", str(width))
             context.setattr("hookflow.cli.runs.sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
-            heading, *_, last = table([(None, rows)], [], None)
+            heading, *lines, last = table([(None, rows)], [], None)
+        assert max(map(len, [heading, *lines])) <= width
         assert ("lr" in heading.split()) == shown
         assert ("optimizer.args.lr" in last) != shown, "it is named below the table instead"
 

@@ -44,7 +44,7 @@ class Folder:
         self.rows: Sequence[Row] = ()
         self.sides: dict[str, Side] = {}
         self.listed = -math.inf  # when they were last listed
-        self.listing = self.reading = ""  # in words, how far their rows, and those logs, are read
+        self.listing, self.reading = "reading the runs", ""  # in words, how far their rows, and those logs, are read
 
     def run(self, path: str) -> RunDir:
         return RunDir(self._index.root / path)
@@ -62,7 +62,7 @@ class Folder:
         """Bring the rows up to date, from a thread: there may be very many."""
 
         def progress(done: int, whole: int) -> None:
-            self.listing = f"reading {done:,} of {whole:,} runs" if whole > SEVERAL else ""
+            self.listing = f"reading {done:,} of {whole:,} runs" if whole > SEVERAL else self.listing
 
         self.rows = self._index.refresh(progress)
         self.listing, self.listed = "", time.monotonic()
