@@ -118,6 +118,15 @@ def fit(text: str, width: int, align: str = "<") -> str:
     return " " * (width - cells) + text if align == ">" else text + " " * (width - cells)
 
 
+def fit_name(text: str, width: int) -> str:
+    """Return a name in exactly `width` cells, shortened before its last third at need: names differ there, too."""
+    text = printable(text)
+    if cell_len(text) <= width or width < 5:
+        return fit(text, width)
+    end = width // 3
+    return f"{set_cell_size(text, width - 1 - end)}…{set_cell_size(text[::-1], end)[::-1]}"
+
+
 def wrapped(text: str, width: int) -> list[str]:
     """Return the text in lines of at most `width` cells, broken between words, or within a word wider than a line."""
     return [line for part in text.splitlines() or [""] for line in wrapped_phrases(part.split(" "), width)]

@@ -123,6 +123,9 @@ def _withdraw(path: Path, target: str, file: int, owner: int) -> None:
 DUMP = signal.SIGUSR2
 """At this signal a training process writes the stack of its training thread into its output, wherever it is."""
 
+FRAME = re.compile(r'  File "(?:.*/site-packages/)?(.*)", line (\d+) in (.*)')
+"""A frame as the process writes it, which is returned as py-spy has it."""
+
 PATIENCE, POLL = 2.0, 0.05
 """Seconds that the process has for that, and between looks."""
 
@@ -148,7 +151,7 @@ def stack(pid: int, output: Path) -> list[str]:
             more = file.read()
             grew, text = bool(more), text + more
     frames = text.decode(errors="replace").rpartition("(most recent call first):\n")[2]
-    return [line.strip() for line in frames.splitlines() if line.startswith("  File ")]
+    return [FRAME.sub(r"\3 (\1:\2)", line) for line in frames.splitlines() if line.startswith("  File ")]
 
 
 def _is_handled(pid: int) -> bool:

@@ -210,7 +210,7 @@ def examine(
     if over and (state.ranks.first_failure or (state.end and state.end["status"] == "failed")):
         return Health(_failure(state), end_reason(state)[0])
     if state.end is not None:
-        return Health(state.end["status"])
+        return Health(state.end["status"], next(iter(end_reason(state)), ""))
     if life == "missing":
         return Health("lost", missing(state, moved))
     if life == "gone":

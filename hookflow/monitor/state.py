@@ -18,7 +18,7 @@ from hookflow.monitor.durations import Histories
 from hookflow.monitor.journal import BECAME, Entry, Gallery, Journal, Kind, brief
 from hookflow.monitor.ranks import NO_PLAN, NO_RUN, Rank, Ranks
 from hookflow.monitor.series import Best, MetricHistory, Progress, Series, in_order
-from hookflow.numbers import frequency, many, number, one_line, plural, size, span
+from hookflow.numbers import duration, frequency, many, number, one_line, plural, size, span
 
 SET_BACK = 5.0
 """Seconds that a frame must be older than what came before to mean that the clock was set back."""
@@ -313,20 +313,21 @@ class RunState:
             self._check_finite(record, key, new.value, new.it)
             texts[name] = f"{name} {number(new.value)}{' ★' if best else ''}"
         values = "  ".join(texts[name] for name in in_order(texts, self.monitored))
-        self._note(record, "metrics", record["split"], f"{values}  in {record['seconds']:.1f} s")
+        self._note(record, "metrics", record["split"], f"{values}  in {duration(record['seconds'] * 1e9).strip()}")
 
     def _on_epoch(self, record: records.Epoch) -> None:
         self.moved = record["t"]
         self._between = True
         self._ends[record["ep"]] = record["it"]
         loss = f"  loss {number(self.scalars['loss'].last)}" if "loss" in self.scalars else ""
-        self._note(record, "info", "epoch", f"{record['ep']} done in {record['seconds']:.1f} s{loss}")
+        self._note(record, "info", "epoch", f"{record['ep']} done in {duration(record['seconds'] * 1e9).strip()}{loss}")
 
     def _on_checkpoint(self, record: records.Checkpoint) -> None:
         self.moved = record["t"]
         self.checkpoints = [*self.checkpoints[-999:], record]
         kept_as = f" ({', '.join(record['names'])})" if record["names"] else ""
-        text = f"{record['path'].rsplit('/', 1)[-1]}{kept_as}  {size(record['bytes'])} in {record['ms']:.0f} ms"
+        took = duration(record["ms"] * 1e6).strip()
+        text = f"{record['path'].rsplit('/', 1)[-1]}{kept_as}  {size(record['bytes'])} in {took}"
         self._note(record, "checkpoint", "checkpoint", text, record["path"])
 
     def _on_ack(self, record: records.Acknowledged) -> None:

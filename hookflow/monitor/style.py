@@ -104,7 +104,10 @@ Part = str | tuple[str, str]
 
 
 def row(width: int, *parts: Part, picked: bool = False) -> Strip:
-    """Return the parts one after the other, cut or filled up to `width` cells; a `picked` row has the cursor."""
+    """Return the parts one after the other, filled up to `width` cells, or cut with an ellipsis.
+
+    A `picked` row has the cursor.
+    """
     segments, left = [], width
     for part in parts:
         text, style = (part, "") if isinstance(part, str) else part
@@ -113,7 +116,11 @@ def row(width: int, *parts: Part, picked: bool = False) -> Strip:
             left -= cell_len(text)
     if left > 0:
         segments.append(Segment(" " * left, STYLES[""]))
-    strip = Strip(segments, width - min(left, 0)).adjust_cell_length(width)
+    strip = Strip(segments, width - min(left, 0))
+    is_cut = left < 0 < width and not strip.crop(width).text.isspace()
+    strip = strip.adjust_cell_length(width - is_cut)
+    if is_cut:
+        strip = Strip([*strip, Segment("…", STYLES["dim"])], width)
     return Strip(Segment.apply_style(strip, post_style=STYLES["cursor"]), width) if picked else strip
 
 

@@ -17,6 +17,8 @@ from rich.console import Console
 from hookflow.cli.show import Page
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import feed, plain
+from hookflow.monitor.feed import Live
+from hookflow.monitor.health import examine
 from hookflow.monitor.plain import CHUNK, Bar, Output, Sheet, bars, can_show_bars, drawn, tidy
 from hookflow.monitor.summary import print_summary
 from hookflow.monitor.view import Scene
@@ -287,6 +289,9 @@ def test_of_an_error_of_many_lines_the_first_is_told_and_none_of_one_that_was_li
 )
 def test_the_reason_is_given(tmp_path: Path, status: str, reason: str, line: str) -> None:
     assert line in ended(tmp_path, status, reason)
+    live = Live(RunDir(tmp_path / "cifar" / "20260921-141320-a3f9"))
+    live.read_all()
+    assert examine(live.state, "gone", 0.0).sentence.startswith(line.strip())
 
 
 def lines(scene: Scene, width: int) -> str:

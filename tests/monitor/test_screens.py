@@ -19,8 +19,10 @@ from hookflow.monitor.durations import Histories, History, usual
 from hookflow.monitor.health import Health, Pace
 from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.state import RunState
+from hookflow.monitor.style import row
 from hookflow.monitor.view import Scene, View
 from hookflow.numbers import counted, duration, number
+from hookflow.text import fit_name
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At
 from tests.monitor.fake_run import end, plan, record
@@ -106,6 +108,12 @@ def test_the_screens(scene: At, name: str, size: tuple[int, int]) -> None:
     kinds = {entry.kind: entry.number for entry in shown.state.journal}
     shown.view = View(**{**choices, "event": kinds.get(choices.get("event"))})
     check_golden(f"monitor/{name}-{size[0]}x{size[1]}.txt", drawn(shown, *size))
+
+
+def test_what_is_cut_has_an_ellipsis_and_a_name_keeps_its_end() -> None:
+    assert [row(8, "loss 0.5", blanks).text for blanks in ("", "  ", " 7")] == ["loss 0.5", "loss 0.5", "loss 0.…"]
+    assert fit_name("norm_of_layer_12", 12) == "norm_of…r_12"
+    assert {len(fit_name("norm_of_layer_12", width)) for width in range(1, 17)} == {*range(1, 17)}
 
 
 WIDTHS, HEIGHTS = (1, 2, 7, 12, 20, 33, 59, 75, 76, 99, 100, 150, 300), (1, 2, 3, 4, 6, 11, 20, 30, 31, 90)

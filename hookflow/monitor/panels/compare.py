@@ -28,7 +28,7 @@ from hookflow.monitor.panels.graph import Column, Table, heights
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, beside, boxed, cells, row, scrolled
 from hookflow.monitor.view import Action, Page, Scene
 from hookflow.numbers import duration, factor, ms, number, signed
-from hookflow.text import GLYPHS, fit
+from hookflow.text import GLYPHS, fit_name
 
 CHART = 10
 """Rows of the chart where the page is scrolled."""
@@ -96,7 +96,7 @@ def _differences(sides: Sequence[Side], width: int) -> list[Strip]:
     wide = min(max(map(len, tables), default=0), max(width * 2 // 5, 12))
     rows: list[Strip] = []
     for key, values in tables.items():
-        parts: list[Part] = [(f" {fit(key, wide)} ", "")]
+        parts: list[Part] = [(f" {fit_name(key, wide)} ", "")]
         for at, value in enumerate(values):
             parts += [(" → ", "dim")] * bool(at) + [(_written(value), SIDES[at])]
         rows.append(row(width, *parts))
@@ -129,13 +129,15 @@ def _time_rows(spent: Sequence[Spent], sides: Sequence[Side], width: int, room: 
     shown = [*spent[: max(room - 1, 0)], *spent[-1:]] if len(spent) > room else spent
     for each in shown:
         whole = each.name == WHOLE
-        parts: list[Part] = [f"   {fit(each.name, wide)}" if not whole else (f" {fit(each.name, wide + 2)}", "strong")]
+        name = fit_name(each.name, wide + 2 * whole)
+        parts: list[Part] = [(f" {name}", "strong") if whole else f"   {name}"]
         style = _style(each.delta)
         for at, ns in enumerate(each.ns):
             parts.append(f"{'–' if ns is None else ms(ns):>7} ")
             if at and (each_has or at == len(sides) - 1):
                 delta = each.deltas[at - 1] if each_has else each.delta
-                parts.append((f"{signed(delta):>7} ", _style(delta)))
+                known = not each_has or (ns, each.ns[0]) != (None, None)
+                parts.append((f"{signed(delta) if known else '–':>7} ", _style(delta)))
         length = 0 if whole or bars < 4 else round(bars * abs(each.delta) / most)
         parts += [(f" {'━' * length}", style), (f" {each.change}", "dim")]
         lines.append(row(width, *parts))

@@ -11,7 +11,7 @@ from hookflow.monitor.journal import GLYPHS, Entry, Moment
 from hookflow.monitor.style import Part, boxed, definition, row, scrolled, window
 from hookflow.monitor.view import Action, Notice, Page, Prompt, Scene, charts
 from hookflow.numbers import clock, number, size, span
-from hookflow.text import fit, wrapped
+from hookflow.text import fit, fit_name, wrapped
 
 STYLES = {"info": "dim", "warn": "warn", "error": "error", "command": "command", "image": "command", "text": "good"}
 STYLES |= dict.fromkeys(("checkpoint", "histogram"), "checkpoint")
@@ -42,7 +42,7 @@ def _line(entry: Entry, width: int, picked: bool) -> Strip:
         ("▸" if picked else " ", "focus"),
         (f"{at} ", "dim"),
         (entry.glyph, STYLES.get(entry.kind, "")),
-        (f" {fit(entry.source, source)} ", "picked" if picked else "strong" if entry.trouble else "dim"),
+        (f" {fit_name(entry.source, source)} ", "picked" if picked else "strong" if entry.trouble else "dim"),
         (fit(entry.text, max(width - source - len(at) - 6, 1)), "picked" if picked else ""),
         picked=picked,
     )

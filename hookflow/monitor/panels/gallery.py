@@ -12,7 +12,7 @@ from hookflow.monitor.panels.events import STYLES as MARKED
 from hookflow.monitor.style import SPARKS, STYLES, Part, beside, boxed, filled, row, window
 from hookflow.monitor.view import Action, Notice, Page, Scene
 from hookflow.numbers import many
-from hookflow.text import ESCAPE, fit, printable, wrapped
+from hookflow.text import ESCAPE, fit_name, printable, wrapped
 
 NAMES = 28
 """Cells for the names of all, where there is room."""
@@ -98,7 +98,7 @@ def _names(scene: Scene, width: int, height: int) -> list[Strip]:
     for key in keys[part]:
         count, picked = f" {len(scene.state.gallery.of(key))}", key == scene.logged
         parts: list[Part] = [("▸" if picked else " ", "focus"), (f"{GLYPHS[key[0]]} ", MARKED[key[0]])]
-        parts += [(fit(key[1], width - 6 - len(count)), "picked" if picked else ""), (count, "dim")]
+        parts += [(fit_name(key[1], width - 6 - len(count)), "picked" if picked else ""), (count, "dim")]
         lines.append(row(width - 2, *parts, picked=picked))
     return boxed("logged", lines, width, height)
 

@@ -24,7 +24,7 @@ from hookflow.monitor.panels.hooks import mark
 from hookflow.monitor.style import CONDITION_STYLES, SPARKS, Part, beside, boxed, cells, row, window
 from hookflow.monitor.view import Action, Page, Prompt, Scene
 from hookflow.numbers import counted, duration, factor, many, out_of, percent, rough
-from hookflow.text import fit
+from hookflow.text import fit, fit_name
 
 
 class Column(NamedTuple):
@@ -61,7 +61,7 @@ class Table:
 
     def line(self, each: Row, sign: Part, columns: Sequence[Column], last: Sequence[Part], style: str) -> Strip:
         """Return a row: a `sign`, the loop, the hook in a `style`, its figures, and what comes last."""
-        text = fit(label(each, self._names(each)), self.loop)
+        text = fit_name(label(each, self._names(each)), self.loop)
         spine = len(each.within)
         name: list[Part] = [(text[spine:], "strong" if each.kind == "round" else "dim" if style == "dim" else "")]
         if each.kind == "phase":
@@ -69,7 +69,7 @@ class Table:
         parts: list[Part] = [sign, (text[:spine], "faint"), *name, "  "]
         parts += [(f"{each.lanes:>{self.lanes}}  ", "edge")] * bool(self.lanes)
         hook = each.binding.hook if each.binding else ""
-        parts += [(fit(hook, self.hook), style), (f" {each.rail:<{self.rail}}", "edge")]
+        parts += [(fit_name(hook, self.hook), style), (f" {each.rail:<{self.rail}}", "edge")]
         for column in columns:
             cell = column.cell(each)
             shown, look = (cell, "") if isinstance(cell, str) else cell

@@ -12,15 +12,14 @@ from hookflow.graph.offload import is_thinned
 from hookflow.graph.plan import Binding, PlannedHook
 from hookflow.graph.render.text import gutter
 from hookflow.graph.why import rows_of
-from hookflow.monitor.charts import ticks
 from hookflow.monitor.costs import COSTS
 from hookflow.monitor.durations import WINDOW, Timing
 from hookflow.monitor.health import bottleneck, verdict
 from hookflow.monitor.panels.events import traceback
 from hookflow.monitor.style import SPARKS, Part, boxed, cells, definition, row, scrolled, spread, window
 from hookflow.monitor.view import Page, Scene
-from hookflow.numbers import frequency, many, ms, percent, plural, rough
-from hookflow.text import fit
+from hookflow.numbers import duration, frequency, many, ms, percent, plural, rough
+from hookflow.text import fit, fit_name
 
 HEAT, THRESHOLDS = " ░▒▓█", (0.001, 0.01, 0.1)
 """Shares of a stretch of time from which on the heat is one step hotter; any firing at all is the first step."""
@@ -49,7 +48,7 @@ def _point_line(scene: Scene, point: str, name: int, stretches: int, wide: bool,
     heat = [(sum(fired for fired, _ in cell), sum(ns for _, ns in cell)) for cell in zip(*counts, strict=True)]
     alive = any(fired for fired, _ in heat)
     style = "picked" if here else "" if alive else "dim" if bound else "faint"
-    parts: list[Part] = [("▸" if here else " ", "focus"), (fit(label, name), style)]
+    parts: list[Part] = [("▸" if here else " ", "focus"), (fit_name(label, name), style)]
     parts.append((f" {len(bound) or '':>2} " if wide else " ", "dim"))
     for fired, ns in heat or [(0, 0)] * stretches:
         share = ns / (WINDOW / stretches * 1e9)
@@ -89,7 +88,7 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
     for binding, prefix in list(zip(bound, lanes, strict=True))[part]:
         timing, picked = scene.state.first.timing(binding.id), binding is scene.picked and focused
         parts: list[Part] = [("▸" if picked else " ", "focus"), (prefix + " " * bool(lead), "edge")]
-        parts.append((fit(binding.hook, name), "picked" if picked else "" if timing.count else "dim"))
+        parts.append((fit_name(binding.hook, name), "picked" if picked else "" if timing.count else "dim"))
         figures, recent = _figures(scene, binding)
         for column in columns:
             quiet = not recent or column in ("last", "count", "max")
@@ -165,7 +164,7 @@ def slowest(scene: Scene, width: int, height: int) -> list[Strip]:
         known, _ = _figures(scene, binding)
         figures = [known[name] for name in (("p50", "p95", "%it") if wide else ("p95", "%it"))]
         style = "" if scene.spent(binding) else "dim"
-        label = f"{fit(binding.hook, min(cell_len(binding.hook), max(name - 14, 6)))} {binding.point}"
+        label = f"{fit_name(binding.hook, min(cell_len(binding.hook), max(name - 14, 6)))} {binding.point}"
         parts: list[Part] = [" ", (fit(label, name), style), ("".join(f" {figure:>5}" for figure in figures), style)]
         rows.append(row(width, *parts, " ", (trend(timing, state.now, stretches), "train"), mark(scene, binding)))
     return rows
@@ -232,13 +231,13 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
     used = f"{percent(scene.share(binding))} %" if inside else "none: it fires outside iterations"
     times = {"last 60 s": timing.firings(scene.since(binding)), "attempt": timing.firings()}
     figures = {
-        name: f"{each.count} {plural(each.count, 'firing')}   p50 {ms(each.percentile(0.5))}"
-        f"   p95 {ms(each.percentile(0.95))}   max {ms(each.longest)} ms"
+        name: f"{each.count} {plural(each.count, 'firing')}   p50 {duration(each.percentile(0.5))}"
+        f"   p95 {duration(each.percentile(0.95))}   max {duration(each.longest)}"
         for name, each in times.items()
         if each.count
     }
     if slower := timing.slower:
-        figures["slower"] = f"{slower}: {ms(slower.ns)} ms a firing, {ms(slower.usual)} ms before"
+        figures["slower"] = f"{slower}: {duration(slower.ns).strip()} a firing, {duration(slower.usual).strip()} before"
     half = "" if binding.half == "whole" else f"  {binding.half}"
     moved = binding.half != "exit" and binding.phase != hook.phase  # the second half of an around mirrors it anyway
     facts = {
@@ -255,7 +254,7 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
         "on error": hook.on_error,
         **({"off": f"since iteration {off}"} if (off := scene.state.disabled.get(binding.hook)) is not None else {}),
         **(figures or {"attempt": "has not fired yet"}),
-        "share": f"{used}   last firing {ms(timing.last)} ms",
+        "share": f"{used}   last firing {duration(timing.last).strip()}",
         **({"beside": f"{beside}"} if (beside := scene.state.first.beside.get(binding.id)) else {}),
     }
     return [line for name, value in facts.items() for line in definition(width, f" {name}", value, 11)]
@@ -284,7 +283,7 @@ def _edges(scene: Scene, binding: Binding, width: int) -> list[Strip]:
         if binding.id in (edge.first_id, edge.then_id):
             after = edge.then_id == binding.id
             text: list[Part] = [(f" {'after' if after else 'before':<10}", "dim")]
-            text.append(fit(edge.first if after else edge.then, 24))
+            text.append(f"{edge.first if after else edge.then:<24}")
             source = f"flow: {', '.join(edge.slots)}" if edge.kind == "flow" else f"{edge.kind}: {edge.where}"
             lines.append(row(width, *text, (f" {source}{', given way' * (edge in given_way)}", "dim")))
     return lines
@@ -296,14 +295,14 @@ def _histogram(scene: Scene, binding: Binding, width: int) -> Iterator[Strip]:
     bins = sorted((index, fired) for index, fired in firings.bins.items() if fired)
     if not bins:
         return
-    yield row(width, (" duration in ms, firings", "dim"))
+    yield row(width, (" duration, firings", "dim"))
     most, room, before = max(count for _, count in bins), max(width - 30, 1), bins[0][0]
-    for (index, count), edge in zip(bins, ticks([bounds(index)[0] / 1e6 for index, _ in bins], 9), strict=True):
+    for index, count in bins:
         if index > before + 1:
             yield row(width, (f"{'⋮':>10}", "dim"))
         eighths = max(round(count / most * room * 8), 1)
         bar = fit("█" * (eighths // 8) + "▏▎▍▌▋▊▉"[eighths % 8 - 1 : eighths % 8], room)
-        yield row(width, (f" {edge:>9} ", "dim"), (bar, "train"), f"{count:>9}")
+        yield row(width, (f" {duration(bounds(index)[0])}  ", "dim"), (bar, "train"), f"{count:>9}")
         before = index
 
 

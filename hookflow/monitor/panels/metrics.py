@@ -16,7 +16,7 @@ from hookflow.monitor.state import RunState
 from hookflow.monitor.style import Part, beside, boxed, cells, row, spread, window
 from hookflow.monitor.view import Action, MetricChoices, Notice, Page, Prompt, Scene, base, charts, flip
 from hookflow.numbers import number, rough
-from hookflow.text import fit
+from hookflow.text import fit_name
 
 Lines = list[tuple[str, Series]]
 """The series of one name, by style: "train" for the values of the training, "val" for those of validations."""
@@ -129,7 +129,7 @@ def _curve(scene: Scene, name: str, lines: Lines, width: int, height: int) -> li
     """Return a chart of exactly this size, with the newest values in its heading."""
     axis = Axis.of(ends(*(series for _, series in lines)), scene.state.it, scene.state.total_iters)
     drawn = curves(lines, axis, Progress(), max(2 * (width - LABEL - 2), 1))
-    heading: list[Part] = [" ", (fit(name, min(len(name), 16)), "strong"), (" log" if scene.view.log else "", "dim")]
+    heading: list[Part] = [" ", (fit_name(name, min(len(name), 16)), "strong"), (" log" * scene.view.log, "dim")]
     newest = values(lines)
     newest = newest if cells(*heading, *newest) + 2 <= width else values(lines, words=False)
     signs = marks(scene.state, Progress())
@@ -257,7 +257,7 @@ def _figures(board: Board, each: Row, label: int, trend: int) -> Iterator[Part]:
     low, high = min(series.low for series in each.series), max(series.high for series in each.series)
     name, ((style, series), *_) = next(iter(each.members.items()))
     mode = None if each.is_group else board.scene.state.monitored.get(name) or mode_by_name(name)
-    yield (fit(each.label, label + FIGURE * each.is_group), "title" if each.is_group else "")
+    yield (fit_name(each.label, label + FIGURE * each.is_group), "title" if each.is_group else "")
     if not each.is_group:
         yield (f"{number(series.last):>{FIGURE}}", "" if math.isfinite(series.last) else "error")
     for of, value in (("min", low), ("max", high)):
@@ -320,7 +320,7 @@ def _heat(board: Board, group: Row, width: int, height: int) -> list[Strip]:
             row(
                 inner,
                 ("▸" if here else " ", "focus"),
-                (f"{fit(name.removeprefix(group.name), label)} ", "dim"),
+                (f"{fit_name(name.removeprefix(group.name), label)} ", "dim"),
                 *(*shades, " " * (room - cells(*shades))),
                 (f"{number(value):>{FIGURE}}", "" if math.isfinite(value) else "error"),
                 (f" ▲×{rough(times)}" * (times >= OUTLIER), "warn"),

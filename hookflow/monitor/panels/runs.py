@@ -24,7 +24,7 @@ from hookflow.monitor.selection import cell, differing, headings, known_keys, pa
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, bar, boxed, cells, row, spread, window
 from hookflow.monitor.view import Action, Notice, Page, Prompt, Scene
 from hookflow.numbers import number, rough, signed
-from hookflow.text import GLYPHS, fit, wrapped
+from hookflow.text import GLYPHS, fit, fit_name, wrapped
 
 OPERATORS = "<>=!()\"'"
 """Characters of a condition; a text without them is looked for in the rows."""
@@ -211,7 +211,7 @@ def _columns(scene: Scene, shown: Listing, width: int) -> list[Column]:
         return "–" if each.get(key) is None else cell(each, key, now)
 
     def text(key: str, style: str = "") -> Callable[[Row, int], list[Part]]:
-        return lambda each, wide: [(fit(shown_as(each, key), min(wide, len(shown_as(each, key)))), style)]
+        return lambda each, wide: [(fit_name(shown_as(each, key), min(wide, len(shown_as(each, key)))), style)]
 
     def widest(key: str, head: str) -> int:
         return min(max(len(head), *(len(shown_as(each, key)) for each in shown.rows[:200])), 14)

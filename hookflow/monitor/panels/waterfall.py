@@ -12,7 +12,7 @@ from hookflow.monitor.panels.hooks import FILLS
 from hookflow.monitor.style import boxed, row
 from hookflow.monitor.view import Action, Notice, Page, Scene, send
 from hookflow.numbers import ms, out_of
-from hookflow.text import fit
+from hookflow.text import fit, fit_name
 
 OTHERS = {"hook": ("▚", "hooks"), "outside": ("▶", "dim")}
 """The characters and styles of what is no phase."""
@@ -65,7 +65,7 @@ def _line(each: Spans, traced: Traced, name: int, inner: int) -> Strip:
         stop = min(max(round((begin + duration) / micros * wide), start + 1), wide)
         cells[start:stop] = [fill if duration / micros * wide >= 0.5 else "▏"] * (stop - start)
     share = f"{100 * each.total / micros:5.1f}" if each.kind != "outside" else "    ·"
-    figures = f" {fit(_label(each), name)} {ms(each.total * 1e3):>5}{device} {share}  "
+    figures = f" {fit_name(_label(each), name)} {ms(each.total * 1e3):>5}{device} {share}  "
     return row(inner, (figures, "" if each.kind in OTHERS else "strong"), ("".join(cells), style))
 
 
