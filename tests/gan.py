@@ -61,6 +61,10 @@ class Clumsy(Adversarial):
                 run.step("genrator")
             case "one":
                 run.optimizer.step()
+            case "by itself":
+                for optimizer in run.optimizers.values():
+                    optimizer.step()
+                return {}
         return super().step(run, batch)
 
 

@@ -46,3 +46,10 @@ class Thaws:
 
     def before_train(self, run: Any) -> None:
         run.model.body[0].weight.requires_grad_(True)
+
+
+class Samples:
+    """Leaves the network in evaluation, as hooks do that generate samples and forget to switch back."""
+
+    def after_train_iter(self, run: Any) -> None:
+        run.model.eval()

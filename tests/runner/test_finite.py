@@ -320,6 +320,8 @@ def test_a_hook_that_prepares_the_validation_makes_an_error_a_warning(trained: T
     run_dir = trained('task.use="tests.sanity:Raises"', counts, code=1)
     assert records(run_dir, "end")[0]["it"] == 5, "the validation itself raises, too"
     assert any("the hooks counts were not called in it" in text for text in messages(run_dir))
+    declared = trained('task.use="tests.sanity:Raises"', counts, 'hooks.counts.writes=["metrics.calls"]', code=1)
+    assert records(declared, "end")[0]["it"] == 0, "one that writes metrics alone prepares nothing"
 
 
 def test_a_task_that_cannot_be_copied_is_trained_without(trained: Trained) -> None:

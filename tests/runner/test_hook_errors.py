@@ -151,7 +151,7 @@ CANNOT_BE_MADE = 'hooks.bad={use="./watchers.py:CannotBeMade", args={kind="%s"}}
         ('hooks.bad={use="./watchers.py:logs", points=["after_train_iter"]}', "bad", 'run.log("weights", …) needs a'),
         (
             'hooks.bad={use="./watchers.py:measures", points=["after_val_epoch"], args={value=["a"]}}',
-            "",
+            "bad",
             'metrics["mine"] needs a number',
         ),
         (fails("state_dict"), "", "checkpoint['hooks']['bad']['kinds'] is a builtins.frozenset"),

@@ -197,7 +197,7 @@ def test_the_outputs_of_an_iteration_are_gone_when_the_next_one_is_computed(
 @pytest.mark.parametrize("override", [WHEN, 'hooks.sees={use="./watchers.py:sees_logits", points=["after_forward"]}'])
 def test_a_task_that_returns_no_loss_later_on_is_told_so(trained: Trained, override: str) -> None:
     run_dir = trained(f'task={{use="{MAIN}:Worsens"}}', override, code=2)
-    assert "step has returned a NoneType" in str(records(run_dir, "end"))
+    assert "step has returned None" in str(records(run_dir, "end"))
 
 
 @pytest.mark.parametrize("override", ["run.on_nan='raise'", "run.on_nan='skip'", "run.accumulate=2"])

@@ -1,5 +1,6 @@
 """Mistakes that are found while the run is being built, and those against the contract of tasks."""
 
+import inspect
 import io
 import os
 import signal
@@ -18,6 +19,7 @@ from hookflow.runner.process import launch
 from tests.conftest import TOY, Trained, hookflow, messages, reason, records
 from tests.limits import LIMIT
 from tests.monitor.test_terminal import Terminal
+from tests.watchers import BadTask
 
 LINE = TOY.read_text().splitlines().index("args = { lr = 0.1, momentum = 0.9 }") + 1
 
@@ -163,7 +165,8 @@ def test_a_task_that_breaks_its_contract(trained: Trained, kind: str, method: st
     for sanity, it in [("true", 0), ("false", 5)] if method == "evaluate" else [("true", 0)]:
         task = f'task={{use="./watchers.py:BadTask", args={{kind="{kind}", method="{method}"}}}}'
         (end,) = records(trained(task, f"run.sanity={sanity}", code=2), "end")
-        assert f"the task's {method} has returned" in str(end["reason"])
+        line = inspect.getsourcelines(getattr(BadTask, method))[1]
+        assert f"watchers.py:{line}: the task's {method} has returned" in str(end["reason"])
         assert message in str(end["reason"])
         assert end["it"] == it
 

@@ -91,6 +91,12 @@ def test_mistakes(gan: Trained, override: str, said: str) -> None:
     assert all(part in reason(run_dir) for part in said.split("; ")), "the line that is at fault stands between them"
 
 
+def test_a_task_that_steps_without_the_run_is_a_warning(gan: Trained) -> None:
+    lines = messages(gan('task={use="./gan.py:Clumsy", args={mistake="by itself"}}'), "warn")
+    assert sum("the task has not called run.step so far" in line for line in lines) == 1
+    assert not any("run.step" in line for line in messages(gan(), "warn"))
+
+
 def test_each_of_several_steps_has_norms_of_its_own(gan: Trained) -> None:
     both = 'hooks.clip={use="grad_clip", args={max_norm=0.5}}'
     logged = Counter(name for *_, name in curve(gan(both, 'hooks.norms={use="grad_norm"}', "run.max_epochs=1")))

@@ -241,7 +241,7 @@ class CheckpointManager:
         changed = [*self._unsaved.warnings()] if self._unsaved else []
         if changed:
             self._unsaved = None
-        for warning in (*self._update.parameter_warnings(), *changed):
+        for warning in (*self._update.warnings(), *changed):
             self._warn_once(warning)
         began = time.perf_counter()
         with self._state.during("save"), self._context.timeline.excluded(SAVING):

@@ -23,7 +23,7 @@ from hookflow.runner.data.batches import in_set, sets_of, split_of
 from hookflow.runner.logging.timing import VALIDATION
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.requests import SKIPPED
-from hookflow.runner.loop.task import as_number, check_outputs, evaluation_of, single_numbers, steps_itself
+from hookflow.runner.loop.task import as_number, check_outputs, evaluation_of, scalar, single_numbers
 from hookflow.runner.process.signals import WorkerHangs
 from hookflow.runner.process.state import RunState
 
@@ -61,6 +61,14 @@ class Means:
             totals, weights = zip(*(share[name] for share in shares if name in share), strict=True)
             means[name] = sum(totals) / max(sum(weights), 1)
         return means
+
+
+class Metrics(dict[str, Any]):
+    """The metrics of a pass, to which hooks add: what is no number raises at their line."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        scalar(value, f'metrics["{name}"]')
+        super().__setitem__(name, value)
 
 
 @dataclass
@@ -130,7 +138,7 @@ class Evaluation:
             if means is None:
                 return None
             own = hasattr(task, "metrics")
-            metrics: dict[str, Any] = {**means, **(task.metrics(means) if own else {})}
+            metrics = Metrics({**means, **(task.metrics(means) if own else {})})
             state.metrics, state.metrics_at = metrics, state.iter
             self.engine.fire(f"after_{split}_epoch", metrics)
             result = {name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()}
@@ -155,12 +163,12 @@ class Evaluation:
 
     def _means(self, split: str) -> dict[str, float] | None:
         """Evaluate every batch; return the means over the examples of all ranks, or None when a signal has come."""
-        means, own_steps = Means(self.context.sizes[self.state.split].exact), steps_itself(self.parts.task)
+        means = Means(self.context.sizes[self.state.split].exact)
         after_iter = self.engine.call(f"after_{split}_iter")
         try:
             for index, batch in self._batches(f"before_{split}_iter"):
                 outputs = self.evaluate(self.run, batch)
-                check_outputs(outputs, "evaluate", own_steps)
+                check_outputs(outputs, self.parts.task, "evaluate")
                 means.add(single_numbers(outputs), self.state.batch_size or None)
                 if after_iter:
                     after_iter(batch, index, outputs)

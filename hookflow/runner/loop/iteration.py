@@ -37,7 +37,8 @@ def plain(context: Context, run: Any, update: Update) -> Iterate:
     nothing, and `tests/runner/test_calls.py` counts those that are.
     """
     s, requests, point = context.state, context.requests, context.engine.call
-    step = context.computed(context.parts.task.step)
+    task = context.parts.task
+    step = context.computed(task.step)
     optimizers = [*context.parts.optimizers.values()]
     clear = clears_gradients(optimizers)
     early = update.clears_before_forward
@@ -63,7 +64,7 @@ def plain(context: Context, run: Any, update: Update) -> Iterate:
                 clear()
             outputs = step(run, batch)
             if not checked:
-                check_outputs(outputs, "step")
+                check_outputs(outputs, task, "step")
                 checked = True
             forward = clock()
             try:
@@ -80,7 +81,7 @@ def plain(context: Context, run: Any, update: Update) -> Iterate:
                     watch(loss, batch)
                 loss.backward()
             except Exception:
-                check_outputs(outputs, "step")  # was the task's first answer right, and this one is not?
+                check_outputs(outputs, task, "step")  # was the task's first answer right, and this one is not?
                 raise
             backward = clock()
             if after_backward:
@@ -114,7 +115,8 @@ class _Batchwise(ABC):
         self.context = context
         self.state = context.state
         self.run = run
-        self.step = context.computed(context.parts.task.step)
+        self.task = context.parts.task
+        self.step = context.computed(self.task.step)
         self.update = update
         self.strategy = context.parts.strategy
         self.timeline = context.timeline
@@ -184,7 +186,7 @@ class Accumulated(_Batchwise):
                 if update.clears_before_forward:
                     update.clear(every)
                 outputs = self.step(self.run, batch)
-                check_outputs(outputs, "step")
+                check_outputs(outputs, self.task, "step")
                 self.timeline.mark(FORWARD)
                 self.context.scalars.take(outputs)
                 offered, weight = (batch, s.batch_idx, outputs), update.loss_weight
@@ -218,8 +220,9 @@ class SelfStepping(_Batchwise):
             s.batch = batch
             outputs = self.step(self.run, batch)
             s.batch = None
-            check_outputs(outputs, "step", own_steps=True)
+            check_outputs(outputs, self.task, "step")
             self.update.keep_gradients()
+            self.update.idle = not self.update.stepping
             self.timeline.mark(FORWARD)
             self.context.scalars.take(outputs)
             offered = batch, s.batch_idx, outputs

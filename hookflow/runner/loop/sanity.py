@@ -52,7 +52,8 @@ def sanity_check(context: Context, update: Update) -> None:
         with only_showable(f"raised in {SANITY}, before the training; {OFF}"):
             names = _metrics(context, update)
     except Exception as error:
-        own = [b.hook for b in bound if not type(parts.hooks[b.hook]).__module__.startswith("hookflow.")]
+        prepares = [b for b in bound if not b.writes or not all(slot.startswith(METRICS) for slot in b.writes)]
+        own = [b.hook for b in prepares if not type(parts.hooks[b.hook]).__module__.startswith("hookflow.")]
         if not own or parts.strategy.several:
             raise
         hooks = ", ".join(dict.fromkeys(own))

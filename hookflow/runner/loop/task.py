@@ -1,12 +1,14 @@
 """The contract of tasks, and checks of the values that they return and hooks log."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import unwrap
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from hookflow.errors import Problem, UserError, nearest, nearest_or_all
+from hookflow.errors import Problem, UserError, Where, nearest, nearest_or_all
 from hookflow.hooks.arguments import cannot_take
 
 Part = TypeVar("Part")
@@ -105,26 +107,31 @@ def wrong_task(task: Any, evaluated: bool) -> tuple[str, str] | None:
     return None
 
 
-def check_outputs(outputs: Any, method: str, own_steps: bool = False) -> None:
+def check_outputs(outputs: Any, task: Any, method: str) -> None:
     """Raise UserError for a wrong result of the task's `method`, "step" or "evaluate", which needs no loss.
 
-    Nor does a step of a task that steps its optimizers itself (`own_steps`).
+    Nor does a step of a task that steps its optimizers itself.
     """
-    wrong = ""
+    wrong, trains = "", method == "step" and not steps_itself(task)
     if not isinstance(outputs, Mapping):
-        wrong = f"a {type(outputs).__name__}"
+        wrong = "None" if outputs is None else f"a {type(outputs).__name__}"
     elif "loss" not in outputs:
-        if method == "step" and not own_steps:
+        if trains:
             wrong = f'a dict without "loss" (it has {", ".join(map(str, outputs)) or "nothing"})'
     elif not isinstance(loss := outputs["loss"], Tensor):
         wrong = f"a loss that is a {type(loss).__name__}, expected a tensor"
     elif loss.ndim:
         wrong = f"a loss of shape {tuple(loss.shape)}"
-    elif method == "step" and not own_steps and not loss.requires_grad:
+    elif trains and not loss.requires_grad:
         wrong = "a loss that does not depend on any parameter that trains (it does not require a gradient)"
     if wrong:
         hint = 'return {"loss": loss, …} with the mean over the batch, a tensor of no dimensions'
-        raise UserError(Problem(f"the task's {method} has returned {wrong}", hint=hint))
+        called = task.step if method == "step" else evaluation_of(task)
+        while isinstance(called, partial):  # a function with the arguments of the file
+            called = called.func
+        code = getattr(unwrap(called), "__code__", None)
+        where = Where(code.co_filename, code.co_firstlineno) if code else None
+        raise UserError(Problem(f"the task's {method} has returned {wrong}", where, hint))
 
 
 def single_numbers(outputs: Mapping[str, Any]) -> dict[str, Any]:

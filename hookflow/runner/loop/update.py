@@ -73,6 +73,8 @@ class Update:
         optimizers, strategy, engine = context.parts.optimizers, context.parts.strategy, context.engine
         self.every = tuple(optimizers)
         self.stepping: tuple[str, ...] = ()
+        self.idle = False
+        """Whether a task that steps its optimizers itself has trained without a call of `run.step`."""
         self.loss_weight = 1.0
         self.group = Group(context.state)
         self.losses = losses
@@ -244,8 +246,14 @@ class Update:
         if missing := self._trained.missing():
             raise UserError(Problem(NO_OPTIMIZER.format(first_few(missing)), hint=ADD_GROUP))
 
-    def parameter_warnings(self) -> Iterator[str]:
-        """Yield what is wrong between the network and the optimizers: a warning each."""
+    def warnings(self) -> Iterator[str]:
+        """Yield what is wrong between two iterations with the network and the optimizers: a warning each."""
+        trained = {*self._parameters(self.every)}
+        for name, model in self._parts.models.items():
+            if not model.training and not trained.isdisjoint(model.parameters()):
+                yield IN_EVALUATION.format("the network" if name == "model" else f'the network "{name}"')
+        if self.idle:
+            yield NO_STEP
         if missing := self._trained.missing():
             yield f"{NO_OPTIMIZER.format(first_few(missing))}; {ADD_GROUP}"
         if orphaned := self._trained.orphaned():
@@ -271,6 +279,8 @@ class Update:
 
 ADD_GROUP = "a hook that replaces modules calls run.add_param_group(module.parameters())"
 NO_OPTIMIZER = "no optimizer trains {}: the optimizers were built before a hook changed the network"
+IN_EVALUATION = "{} is in evaluation mode after an iteration: a hook or task that calls eval() calls train() afterwards"
+NO_STEP = "the task has not called run.step so far: hooks at the optimizer step, such as ema and grad_clip, do not fire"
 
 
 def clears_gradients(optimizers: Sequence[Optimizer]) -> Callable[[], None]:
