@@ -138,16 +138,11 @@ class TestAnEdgeThatIsWrong:
             f'{USE}: hook "it" has an edge to "nope", which is not in this pipeline (stated by class It)',
         ]
 
-    @pytest.mark.parametrize(
-        ("code", "of"),
-        [
-            ("def It(run): pass\n", "function It"),
-            ("class Made:\n    def __call__(self, run): pass\nIt = Made()\n", "class Made"),
-        ],
-    )
-    def test_of_a_function_or_an_object(self, tmp_path: Path, code: str, of: str) -> None:
-        (said,) = faults(tmp_path, f'{code}It.requires = ["nope"]\n', 'points = ["after_val"]')
-        assert said == f'{USE}: hook "it" requires the hook "nope", which is not in this pipeline (stated by {of})'
+    def test_of_a_function_or_an_object(self, tmp_path: Path) -> None:
+        made = "class Made:\n    def __call__(self, run): pass\nIt = Made()\n"
+        for code, of in (("def It(run): pass\n", "function It"), (made, "class Made")):
+            (said,) = faults(tmp_path, f'{code}It.requires = ["nope"]\n', 'points = ["after_val"]')
+            assert said == f'{USE}: hook "it" requires the hook "nope", which is not in this pipeline (stated by {of})'
 
 
 def test_the_points_and_edges_of_a_hook_that_is_not_found_are_looked_at(tmp_path: Path) -> None:

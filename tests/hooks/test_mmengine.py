@@ -307,16 +307,13 @@ def test_what_is_not_there_is_named(use: str, message: str, hint: str) -> None:
     assert hint in refused.value.problems[0].hint
 
 
-@pytest.mark.parametrize(
-    ("use", "what"),
-    [
+def test_it_is_not_offloaded() -> None:
+    for use, what in (
         ("mmengine:ProfilerHook", "a hook of MMEngine, whose runner"),
         ("lightning:DeviceStatsMonitor", "a callback of Lightning, whose trainer"),
-    ],
-)
-def test_it_is_not_offloaded(use: str, what: str) -> None:
-    with pytest.raises(UserError, match=f"{what} shows all of the run"):
-        compile_pipeline(parse(TOY.read_text(), TOY, [f'hooks.a={{use="{use}", offload=true}}']))
+    ):
+        with pytest.raises(UserError, match=f"{what} shows all of the run"):
+            compile_pipeline(parse(TOY.read_text(), TOY, [f'hooks.a={{use="{use}", offload=true}}']))
 
 
 def test_a_wrong_argument_is_found_before_the_training() -> None:

@@ -390,43 +390,28 @@ def test_sharpness_aware_steps_are_those_of_a_plain_loop(trained: Trained) -> No
         assert torch.equal(ours[name], plain[name]), name  # type: ignore[index]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "why"),
-    [
-        (
-            ['hooks.groups={use="accumulation_schedule", args={batches=[[0, 2]]}}'],
-            "another hook adds up those of several batches",
-        ),
-        (['task.use="./own_tasks.py:Forgets"'], "the task steps its optimizers itself"),
-    ],
-)
-def test_where_no_batch_can_be_computed_twice_is_a_mistake(trained: Trained, overrides: list[str], why: str) -> None:
-    run_dir = trained(SAM, *overrides, code=2)
-    assert why in reason(run_dir)
-    assert records(run_dir, "end")[-1]["it"] == 0
-
-
-@pytest.mark.parametrize(
-    ("override", "why"),
-    [
-        ("run.accumulate=2", "run.accumulate adds up those of several batches"),
-        ('run.precision="fp16"', 'run.precision = "fp16" scales the loss'),
-    ],
-)
-def test_a_key_that_sharpness_aware_steps_refuse_is_found_by_check(new_run: NewRun, override: str, why: str) -> None:
-    with pytest.raises(UserError, match=f'hook "sam" computes the gradients of a batch twice, and {why}'):
-        new_run(SAM, override)
-
-
-@pytest.mark.parametrize(
-    ("fact", "why"),
-    [
+def test_where_no_batch_can_be_computed_twice_is_a_mistake(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = 'hooks.groups={use="accumulation_schedule", args={batches=[[0, 2]]}}'
+    for override, why in (
+        (groups, "another hook adds up those of several batches"),
+        ('task.use="./own_tasks.py:Forgets"', "the task steps its optimizers itself"),
+    ):
+        run_dir = trained(SAM, override, code=2)
+        assert why in reason(run_dir)
+        assert records(run_dir, "end")[-1]["it"] == 0
+    for fact, why in (
         ("records_graphs", "CUDA graphs keep the outputs of one pass alone"),
         ("is_sharded", "FSDP has sharded them"),
-    ],
-)
-def test_what_needs_a_gpu_or_fsdp_is_refused_before_the_first_iteration(
-    monkeypatch: pytest.MonkeyPatch, trained: Trained, fact: str, why: str
-) -> None:
-    monkeypatch.setattr(update, fact, lambda *given: True)
-    assert why in reason(trained(SAM, code=2))
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(update, fact, lambda *given: True)
+            assert why in reason(trained(SAM, code=2))
+
+
+def test_a_key_that_sharpness_aware_steps_refuse_is_found_by_check(new_run: NewRun) -> None:
+    for override, why in (
+        ("run.accumulate=2", "run.accumulate adds up those of several batches"),
+        ('run.precision="fp16"', 'run.precision = "fp16" scales the loss'),
+    ):
+        with pytest.raises(UserError, match=f'hook "sam" computes the gradients of a batch twice, and {why}'):
+            new_run(SAM, override)
