@@ -11,28 +11,15 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 PIPELINE = """
-[run]
-name = "mm"
-default_hooks = false
-test = true
-device = "cpu"
-precision = "fp32"
-LENGTH
-[model]
-use = "tests.hooks.mm_training:Net"
-[task]
-use = "tests.hooks.mm_training:Task"
-[optimizer]
-use = "torch.optim:SGD"
-args = { lr = 0.1 }
-[data]
-train = { use = "tests.hooks.mm_training:loader", args = { examples = 12 } }
-val = { use = "tests.hooks.mm_training:loader", args = { examples = 8 } }
-test = { use = "tests.hooks.mm_training:loader", args = { examples = 8 } }
-[hooks.checkpoint]
-use = "checkpoint"
-[hooks.recorder]
-use = "tests.hooks.mm_hooks:Recorder"
+run = { name = "mm", default_hooks = false, test = true, device = "cpu", precision = "fp32", LENGTH }
+model.use = "tests.hooks.mm_training:Net"
+task.use = "tests.hooks.mm_training:Task"
+optimizer = { use = "torch.optim:SGD", args = { lr = 0.1 } }
+data.train = { use = "tests.hooks.mm_training:loader", args = { examples = 12 } }
+data.val = { use = "tests.hooks.mm_training:loader", args = { examples = 8 } }
+data.test = { use = "tests.hooks.mm_training:loader", args = { examples = 8 } }
+hooks.checkpoint.use = "checkpoint"
+hooks.recorder.use = "tests.hooks.mm_hooks:Recorder"
 """
 
 

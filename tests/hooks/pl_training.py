@@ -31,24 +31,13 @@ __all__ = [
 ]
 
 PIPELINE = """
-[run]
-name = "pl"
-max_epochs = EPOCHS
-default_hooks = false
-device = "cpu"
-precision = "fp32"
-test = true
-[model]
-use = "tests.hooks.pl_training:net"
-[task]
-use = "tests.hooks.pl_training:Task"
-[optimizer]
-use = "torch.optim:SGD"
-args = { lr = 0.1, momentum = 0.9 }
-[data]
-train = { use = "tests.hooks.pl_training:loader", args = { examples = 12 } }
-val = { use = "tests.hooks.pl_training:loader", args = { examples = 8 } }
-test = { use = "tests.hooks.pl_training:loader", args = { examples = 8 } }
+run = { name = "pl", max_epochs = EPOCHS, default_hooks = false, device = "cpu", precision = "fp32", test = true }
+model.use = "tests.hooks.pl_training:net"
+task.use = "tests.hooks.pl_training:Task"
+optimizer = { use = "torch.optim:SGD", args = { lr = 0.1, momentum = 0.9 } }
+data.train = { use = "tests.hooks.pl_training:loader", args = { examples = 12 } }
+data.val = { use = "tests.hooks.pl_training:loader", args = { examples = 8 } }
+data.test = { use = "tests.hooks.pl_training:loader", args = { examples = 8 } }
 """
 
 

@@ -18,8 +18,8 @@ from tests.conftest import TOY, Trained, messages, reason, records
 from tests.runner.same import assert_same, final_state, logged
 
 LENGTHS = {
-    "epochs": ("max_epochs = 2\nval_every = 1", {"by_epoch": True, "max_epochs": 2, "val_interval": 1}),
-    "iterations": ("max_iters = 5\nval_every = 2", {"by_epoch": False, "max_iters": 5, "val_interval": 2}),
+    "epochs": ("max_epochs = 2, val_every = 1", {"by_epoch": True, "max_epochs": 2, "val_interval": 1}),
+    "iterations": ("max_iters = 5, val_every = 2", {"by_epoch": False, "max_iters": 5, "val_interval": 2}),
 }
 CUTS = {"epochs": (3, "epoch_1.pth"), "iterations": (2, "iter_2.pth")}
 """The iteration at whose validation a run is ended, and MMEngine's checkpoint from just before that validation."""

@@ -30,23 +30,11 @@ PACKAGE = str(Path(hookflow.__file__).parent)
 WARM_UP, COUNTED, BARE = 20, 101, 12
 
 PIPELINE = """
-[run]
-name = "calls"
-default_hooks = false
-max_epochs = 1
-threads = 1
-device = "cpu"
-precision = "fp32"
-[model]
-use = "torch.nn:Linear"
-args = { in_features = 4, out_features = 3 }
-[task]
-use = "tests.runner.test_calls:step"
-[optimizer]
-use = "torch.optim:SGD"
-args = { lr = 0.01 }
-[data.train]
-use = "tests.runner.test_calls:Counted"
+run = { name = "calls", default_hooks = false, max_epochs = 1, threads = 1, device = "cpu", precision = "fp32" }
+model = { use = "torch.nn:Linear", args = { in_features = 4, out_features = 3 } }
+task.use = "tests.runner.test_calls:step"
+optimizer = { use = "torch.optim:SGD", args = { lr = 0.01 } }
+data.train.use = "tests.runner.test_calls:Counted"
 """
 TEN_HOOKS = "".join(f'[hooks.n{k}]\nuse = "tests.runner.test_calls:Nothing"\n' for k in range(10))
 
@@ -138,7 +126,7 @@ IDLE_PROBES = "".join(
     f'[hooks.probe{k}]\nuse = "tests.runner.test_calls:{use}"\nmodules = ["[1-9]*"]\nevery = 1000\n'
     for k, use in enumerate(("Probe", "Probe"))
 )
-DEEP = 'use = "torch.nn:Linear"\nargs = { in_features = 4, out_features = 3 }', 'use = "tests.runner.test_calls:deep"'
+DEEP = 'use = "torch.nn:Linear", args = { in_features = 4, out_features = 3 }', 'use = "tests.runner.test_calls:deep"'
 
 
 class Probe:
