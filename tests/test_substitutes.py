@@ -16,14 +16,11 @@ from tests.test_size import trees
 WIDER = {"≥", "≤", "±"}
 
 
-def test_every_character_that_the_package_prints_has_a_substitute() -> None:
+def test_every_character_that_the_package_prints_has_a_substitute_as_wide() -> None:
     for path, tree in trees().items():
         texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
         drawn = {character for text in texts if isinstance(text, str) for character in text if character > "\x7f"}
         assert not [each for each in drawn if each.isprintable() and not substitute(each)], path
-
-
-def test_a_substitute_is_as_wide_as_its_character() -> None:
     every = [*SUBSTITUTES, *map(chr, text.BRAILLE)]
     assert all(substitute(each).isascii() for each in every)
     assert {each for each in every if len(substitute(each)) != cell_len(each)} == WIDER

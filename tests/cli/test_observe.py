@@ -127,14 +127,11 @@ def test_what_cannot_be_written_is_told_and_nothing_is_and_options_that_exclude_
     assert "--observe and --commute report in text" in refused("check", "p.toml", "--commute", "--format", "json")
 
 
-def test_what_a_hook_raises_is_told_and_is_not_strict(file: Path) -> None:
+def test_what_a_hook_raises_is_told_and_what_is_no_hook_ends_it(file: Path) -> None:
     file.write_text(HEAD + '\n[hooks.fails]\nuse = "./fails.py:fails"\npoints = ["after_train"]\n')
     (file.parent / "fails.py").write_text('def fails():\n    raise RuntimeError("on purpose")\n')
     assert "  not fired  fails at after_train: raised RuntimeError: on purpose\n" in check(file, "--observe")
     check(file, "--observe", "--strict", exit_code=1)
-
-
-def test_what_is_no_hook_and_raises_ends_it(file: Path) -> None:
     file.write_text(HEAD.replace("lr = 0.1", "lr = -1"))
     assert "Invalid learning rate" in str(CliRunner().invoke(app, ["check", "p.toml", "--observe"]).exception)
     file.write_text(HEAD + '\n[task]\nuse = "./task.py:step"\n')

@@ -52,10 +52,12 @@ def ids(text: str) -> list[str]:
     return re.findall(r"20260921-\d{6}-(\d{4})", text)
 
 
-def test_a_table_has_the_keys_in_which_the_runs_differ(several: list[RunDir]) -> None:
+def test_a_table_has_the_keys_in_which_the_runs_differ_and_a_notebook_escapes_it(several: list[RunDir]) -> None:
     invoke("tag", several[1].id, "good", "--note", "before the schedule")
     check_golden("runs.txt", re.sub(r"\d+ (s|min|h|d) ago", "1 d ago", invoke("runs")))
     check_golden("runs-grouped.txt", re.sub(r"\d+ (s|min|h|d) ago", "1 d ago", invoke("runs", "--group", "status")))
+    invoke("tag", several[0].id, "--note", "<script>")
+    assert "&lt;script&gt;" in hookflow.runs()._repr_html_()
 
 
 def test_a_run_that_was_refused_at_the_start_is_listed_only_where_it_is_wanted(several: list[RunDir]) -> None:
@@ -156,11 +158,6 @@ def test_values_are_data_as_they_are(several: list[RunDir]) -> None:
     assert listed[0].best["accuracy"] == everything[0]["best.accuracy"]
     assert listed._repr_html_().count("<svg") == 4
     assert listed[0]._repr_html_().count("<svg") == len(listed[0].metrics["val"])
-
-
-def test_a_page_for_a_notebook_escapes_what_people_write(several: list[RunDir]) -> None:
-    invoke("tag", several[0].id, "--note", "<script>")
-    assert "&lt;script&gt;" in hookflow.runs()._repr_html_()
 
 
 def test_headings_are_as_short_as_they_can_be_told_apart() -> None:

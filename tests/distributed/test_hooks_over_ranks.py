@@ -159,15 +159,12 @@ def test_power_sgd_is_resumed(ranks_trained: NewClouds, tmp_path: object) -> Non
     assert messages_of(run_dir, 0, "weights") == messages_of(run_dir, 1, "weights")
 
 
-def test_a_communication_hook_without_buckets_is_refused() -> None:
+def test_a_communication_hook_without_buckets_or_a_future_is_refused(ranks_trained: NewClouds) -> None:
     plan = compile_pipeline(load(CLOUDS, ['hooks.comm={use="./actors.py:compressed", points=["ddp_comm"]}']))
     check_comm_hook(plan, DDP(DistributedSection()), Where)
     for strategy in (FSDP(DistributedSection(units=[], strategy="fsdp"), "fp32", print), DDPAtStep()):
         with pytest.raises(UserError, match='hook "comm" has nothing to do at ddp_comm: only several ranks'):
             check_comm_hook(plan, strategy, Where)
-
-
-def test_a_communication_hook_that_returns_no_future(ranks_trained: NewClouds) -> None:
     run_dir = ranks_trained(*SHORT, 'hooks.comm={use="./actors.py:nothing", points=["ddp_comm"]}', codes=[1, 1])
     assert 'hook "comm" must return a torch.futures.Future of the bucket at ddp_comm, not None' in printed(run_dir, 0)
     (error, *_) = records_of(run_dir, "error")

@@ -273,11 +273,14 @@ def test_the_examples_of_tasks_train(pipeline: str, metrics: set[str], tmp_path:
     assert records(only_run(tmp_path), "metrics")[-1]["v"].keys() == metrics  # type: ignore[attr-defined]
 
 
-def test_all_that_a_run_offers_is_listed() -> None:
+def test_all_that_a_run_offers_and_all_tasks_are_listed() -> None:
     promised = {name for name in {*vars(Run), *Run.__annotations__} if not name.startswith("_")}
     listed = re.findall(r"^\| `run\.(\w+)[^|]*` \| \S", TASKS, re.MULTILINE)
     assert sorted(listed) == sorted({*promised, "backward", "step"})
     assert all(hasattr(Offered, name) for name in promised - Run.__annotations__.keys())
+    there = {name for name, kind in vars(tasks).items() if getattr(kind, "__module__", "") == tasks.__name__}
+    listed = re.findall(r"^\| `hookflow\.zoo\.tasks:(\w+)`", TASKS, re.MULTILINE)
+    assert set(listed) == {name for name in there if hasattr(vars(tasks)[name], "step")}
 
 
 def told(task: str, column: int) -> set[str]:
@@ -338,12 +341,6 @@ def test_the_tasks_that_come_along(task: Any, model: nn.Module, batch: Any) -> N
     evaluated = getattr(task, "evaluate", task.step)(run, batch)
     means = {key: value.item() for key, value in evaluated.items() if not value.ndim}
     assert {*means, *(task.metrics(means) if hasattr(task, "metrics") else ())} == told(name, 3)
-
-
-def test_none_of_the_tasks_is_left_out() -> None:
-    there = {name for name, kind in vars(tasks).items() if getattr(kind, "__module__", "") == tasks.__name__}
-    listed = re.findall(r"^\| `hookflow\.zoo\.tasks:(\w+)`", TASKS, re.MULTILINE)
-    assert set(listed) == {name for name in there if hasattr(vars(tasks)[name], "step")}
 
 
 def written(name: str, folder: Path) -> None:

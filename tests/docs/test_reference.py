@@ -101,14 +101,11 @@ def test_every_field_of_a_record_is_described(kind: str) -> None:
     assert shown.keys() <= fields
 
 
-def test_the_examples_are_taken_by_the_monitor() -> None:
+def test_the_examples_are_taken_by_the_monitor_and_the_command_is_described() -> None:
     state = RunState()
     for kind in ("run", "frame", "scalars", "metrics", "epoch", "checkpoint", "message", "error", "ack", "end"):
         state.apply(example(chapter(kind)))  # type: ignore[arg-type]
     assert state.metrics.by_name and state.end
-
-
-def test_the_command_is_described() -> None:
     fields = get_type_hints(CommandRecord).keys()
     assert rows(chapter("Commands")) == example(chapter("Commands")).keys() == fields
 

@@ -171,16 +171,18 @@ def test_every_registered_hook_has_a_sample() -> None:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 class TestEveryHook:
-    def test_says_what_it_does_in_one_sentence_in_one_line(self, name: str) -> None:
+    def test_says_what_it_does_and_its_methods_and_arguments_are_in_order(self, name: str) -> None:
         sentence = about(hook_class(name))
         assert re.fullmatch(r"[A-Z][a-z]+s [^.]+(\.\w[^.]*)*\.", sentence), f"no sentence of what it does: {sentence!r}"
         assert sum(about(hook_class(other)) == sentence for other in BUILT_IN) == 1, "another hook says the same"
-
-    def test_its_methods_belong_to_points_and_take_what_those_offer(self, name: str) -> None:
         result, problems = methods(hook_class(name), POINTS)
         assert not problems
         assert result
         assert all(set(method.takes) <= set(POINTS[method.point].offers) for method in result)
+        hook = hook_class(name)
+        for parameter in inspect.signature(hook).parameters:
+            schema = argument_type(hook, parameter).json_schema()
+            assert schema.get("description") and type_words(schema), f"{name}.{parameter}"
 
     def test_declares_its_slots(self, name: str) -> None:
         hook = hook_class(name)
@@ -197,12 +199,6 @@ class TestEveryHook:
             assert SLOTS.keys() & set(method.takes) <= set(map(root, of_method)), (
                 f"{method.name} is given what it does not declare"
             )
-
-    def test_every_argument_has_a_type_and_a_sentence(self, name: str) -> None:
-        hook = hook_class(name)
-        for parameter in inspect.signature(hook).parameters:
-            schema = argument_type(hook, parameter).json_schema()
-            assert schema.get("description") and type_words(schema), f"{name}.{parameter}"
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -254,17 +254,15 @@ class TestLRFinder:
         assert not state["optimizer"]["state"]
         assert [group["initial_lr"] for group in state["optimizer"]["param_groups"]] == [0.02, 0.1]
 
-    def test_it_stops_where_the_loss_diverges(self, trained: Trained) -> None:
+    def test_it_stops_where_the_loss_diverges_and_may_suggest_its_valley(
+        self, trained: Trained, new_run: NewRun
+    ) -> None:
         run_dir = trained(FINDER, "hooks.finder.args.end=1e8", "hooks.clip.enabled=false", "run.on_nan='ignore'")
         (message,) = (text for text in messages(run_dir) if "learning rate" in text)
         assert "the sweep diverged at" in message
         assert records(run_dir, "end")[0]["it"] < 12  # type: ignore[operator]
-
-    def test_it_suggests_the_rate_of_its_valley(self, trained: Trained) -> None:
         run_dir = trained(FINDER, "hooks.finder.args.rule='valley'")
         assert any("the loss fell longest around it; the sweep" in text for text in messages(run_dir))
-
-    def test_it_sweeps_upwards(self, new_run: NewRun) -> None:
         with pytest.raises(UserError, match="start must be below end"):
             new_run(FINDER, "hooks.finder.args.end=1e-5")
 
@@ -311,10 +309,8 @@ class TestBatchSizeFinder:
         before, after = torch.load(run_dir.path / "states.pt")
         assert_same(after, before)
 
-    def test_it_tries_no_more_than_the_limit(self) -> None:
+    def test_it_tries_no_more_than_the_limit_and_where_it_cannot_search_is_a_mistake(self, trained: Trained) -> None:
         for most in (0, 1, 2, 63, 64, 99, 100, 500):
             assert largest(partial(ge, most), 2, 100) == min(most, 100)
-
-    def test_where_it_cannot_search_is_a_mistake(self, trained: Trained) -> None:
         assert "needs a dataset whose loader has a batch_size" in reason(trained(SIZES, code=2))
         assert "needs a limit on a CPU" in reason(trained(SIZES, "hooks.sizes.args.limit=null", DATASET, code=2))

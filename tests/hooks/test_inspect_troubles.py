@@ -119,11 +119,8 @@ def test_a_function_or_an_object_may_say_where_it_belongs(tmp_path: Path, code: 
     ]
 
 
-def test_a_network_is_a_hook_that_does_not_say_at_which_modules(tmp_path: Path) -> None:
+def test_a_network_is_a_hook_that_says_no_modules_and_is_not_listed_in_the_file_of_a_hook(tmp_path: Path) -> None:
     assert faults(tmp_path, "It = nn.Identity")[-1] == f'{USE}: hook "it" does not say at which modules forward fires'
-
-
-def test_a_network_in_the_file_of_a_hook_is_not_listed(tmp_path: Path) -> None:
     (tmp_path / "h.py").write_text(f"{IMPORTS}{lines()}class Net(nn.Module):\n    def forward(self, x): pass\n")
     (tmp_path / "p.toml").write_text(f'{HEAD}[hooks.it]\nuse = "./h.py:It"\n')
     said = hookflow_here("explain", "hooks", "p.toml", cwd=tmp_path).stdout

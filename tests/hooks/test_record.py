@@ -239,7 +239,7 @@ class TestImages:
 
 
 class TestParamStats:
-    def test_the_statistics_are_those_of_numpy(self) -> None:
+    def test_the_statistics_are_those_of_numpy_and_tied_weights_go_by_the_name_that_matches(self) -> None:
         run = StandIn(model=net())
         ParamStats(["0.*"], ["mean", "std", "norm", "min", "max"]).after_train_iter(run)  # type: ignore[arg-type]
         expected = {}
@@ -249,8 +249,6 @@ class TestParamStats:
             by_hand |= {"min": values.min(), "max": values.max()}
             expected |= {f"param/{name}/{stat}": value for stat, value in by_hand.items()}
         assert run.last == pytest.approx(expected, rel=1e-5)
-
-    def test_tied_weights_are_logged_by_the_name_that_matches(self) -> None:
         hook, run = ParamStats(["head.*"], ["norm"]), StandIn(model=Tied())
         hook.before_train(run)  # type: ignore[arg-type]
         hook.after_train_iter(run)  # type: ignore[arg-type]

@@ -83,12 +83,17 @@ def test_each_key_edits_the_line(scene: At, edit: str) -> None:
     assert line.live[-1:] == [after] * (before != after)
 
 
-def test_enter_submits_the_text_or_the_picked_candidate(scene: At) -> None:
+def test_enter_submits_what_is_picked_and_no_terminal_is_too_small_for_the_line(scene: At) -> None:
     line = Listener(scene())
     assert line.type("l", "r", "enter") == Notice("got lr")
     line = Listener(line.scene, complete=of_names)
     assert line.type("s", "t", "down", "down", "enter") == Notice("got step")
     assert line.submitted == ["step"]
+    at = scene()
+    Listener(at, text="日本語", complete=lambda *_: ["日本" * 40] * 40)
+    for width in (1, 2, 3, 7, 20, 59):
+        for height in (1, 2, 3, 11):
+            drawn(at, width, height)
 
 
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
@@ -120,14 +125,6 @@ def test_the_line_and_its_candidates_are_drawn_at_every_size(scene: At, size: tu
     at.view.prompt = Prompt(":", lambda _, text: text, complete=lambda *_: [f"name-{each}" for each in range(40)])
     press("up", at)
     assert "name-39" in drawn(at, *size)
-
-
-def test_no_terminal_is_too_small_for_the_line(scene: At) -> None:
-    at = scene()
-    Listener(at, text="日本語", complete=lambda *_: ["日本" * 40] * 40)
-    for width in (1, 2, 3, 7, 20, 59):
-        for height in (1, 2, 3, 11):
-            drawn(at, width, height)
 
 
 def test_keys_and_pastes_reach_the_line_in_the_app(going: RunDir) -> None:

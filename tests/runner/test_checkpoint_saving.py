@@ -150,14 +150,6 @@ def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(tra
     assert "['fails']['kinds'] is a builtins.frozenset" in failure
 
 
-def test_what_is_swapped_for_a_save_is_back_before_the_next_iteration(trained: Trained) -> None:
-    alone, swapped = trained(EVERY_3), trained(EVERY_3, 'hooks.swaps={use="./savers.py:Swaps"}')
-    states = [read(CheckpointStore(run.checkpoints).names()["last"]) for run in (alone, swapped)]
-    assert states[0]["model"]["head.weight"].any()
-    assert not states[1]["model"]["head.weight"].any()
-    assert torch.equal(states[0]["model"]["head.bias"], states[1]["model"]["head.bias"]), "it was trained as ever"
-
-
 def test_a_copy_shares_nothing_with_the_run_and_inside_what_is_shared_there() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     image = torch.randn(1, 3, 2, 2).contiguous(memory_format=torch.channels_last)
@@ -212,9 +204,14 @@ def test_memory_for_the_first_copy_is_taken_in_the_training(trained: Trained, mo
     assert taken == [15], "six parameters, their momentum, and the buffers of a batch norm"
 
 
-def test_who_is_given_the_copy_may_keep_it(trained: Trained) -> None:
+def test_who_is_given_the_copy_may_keep_it_and_what_is_swapped_for_a_save_is_back(trained: Trained) -> None:
     run_dir = trained(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', "hooks.checkpoint.args.keep=9")
     assert any("all are as they were written" in text for text in messages(run_dir))
+    alone, swapped = trained(EVERY_3), trained(EVERY_3, 'hooks.swaps={use="./savers.py:Swaps"}')
+    states = [read(CheckpointStore(run.checkpoints).names()["last"]) for run in (alone, swapped)]
+    assert states[0]["model"]["head.weight"].any()
+    assert not states[1]["model"]["head.weight"].any()
+    assert torch.equal(states[0]["model"]["head.bias"], states[1]["model"]["head.bias"]), "it was trained as ever"
 
 
 SHORT = "data.train.args={examples=24}"

@@ -314,11 +314,8 @@ EVERYTHING = [
 ]
 
 
-def test_every_kind_is_called_and_replaces_as_by_hand(same: Same) -> None:
+def test_every_kind_is_called_and_replaces_as_by_hand_with_arguments_of_any_names(same: Same) -> None:
     assert same(EVERYTHING) == 0
-
-
-def test_arguments_of_any_names_are_given_by_position_as_by_hand(same: Same) -> None:
     terse = ("forward", "forward_pre", "full_backward")
     hooks = [Declared(f"terse_{name}", name.removesuffix("_kwargs"), ("scaled", "block.1")) for name in terse]
     assert same([*hooks, *EVERYTHING]) == 0

@@ -146,14 +146,11 @@ def test_what_is_declared_is_not_missing_and_what_is_not_seen_is_told() -> None:
     assert [(one.hook, one.why) for one in result.silent] == [("logs", "run.test is off")]
 
 
-def test_several_models_and_optimizers_have_slots_of_their_own() -> None:
+def test_several_models_have_slots_of_their_own_and_any_length_is_observed() -> None:
     hooks = {"mine": {"use": "./undeclared.py:halves_generator", "points": ["after_train_iter"]}}
     _, result = observed(hooks, TOY.with_name("gan.toml"))
     slots = ("lr.generator", "model.generator")
     assert by_method(result.seen)["mine", ""] == Slots(slots, slots)
-
-
-def test_a_run_by_iterations_and_a_task_that_accumulates_are_observed_too() -> None:
     hooks = {"logs": {"use": "./undeclared.py:logs", "points": ["after_train_iter"]}}
     assert observed(hooks, accumulate=2)[1].iters == 4
     assert observed(hooks, max_iters=3)[1].iters == 3
@@ -242,14 +239,11 @@ def test_what_differs_has_another_fingerprint_and_a_copy_has_the_same(name: str)
     assert prints(Holds(one)) == prints(Holds(same)) != {}
 
 
-def test_an_object_that_holds_itself_ends_and_what_is_known_is_left_out() -> None:
+def test_an_object_that_holds_itself_ends_and_functions_and_threads_have_none() -> None:
     model, holder = nn.Linear(2, 2), Holds(None)
     holder.value = [holder, model, 3]
     assert {("value", "1", "weight"), ("value", "1", "bias"), ("value", "2")} < prints(holder).keys()
     assert dict(Fingerprints([model]).of(holder)).keys() == {("value", "2")}
-
-
-def test_functions_and_threads_have_none() -> None:
     assert not prints(Holds(print)) | prints(Holds(lambda: 1))
 
 

@@ -84,12 +84,9 @@ def test_pytorchs_schedulers_see_the_added_group(trained: Trained) -> None:
     assert [group["lr"] for group in state["optimizer"]["param_groups"]] == [0.025, 0.0125]
 
 
-def test_a_network_left_in_evaluation_is_a_warning_at_the_next_checkpoint(trained: Trained) -> None:
+def test_a_network_in_evaluation_or_lost_parameters_are_a_warning_at_the_next_checkpoint(trained: Trained) -> None:
     run_dir = trained('hooks.samples={use="./surgeons.py:Samples"}')
     assert sum("the network is in evaluation mode" in line for line in messages(run_dir, "warn")) == 1
-
-
-def test_what_is_lost_later_is_a_warning_at_the_next_checkpoint(trained: Trained) -> None:
     run_dir = trained(surgeon(point="before_train_iter", at=7, adds=False))
     lost, kept = (line for line in messages(run_dir, "warn") if "optimizer" in line)
     assert lost.startswith(f"no optimizer trains {HEAD}: ")

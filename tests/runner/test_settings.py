@@ -110,12 +110,14 @@ def test_a_scale_that_is_too_large_is_halved_and_its_step_left_out(trained: Trai
     assert said.endswith("a gradient is not finite in float16: the loss is scaled by half as much")
 
 
-def test_hooks_see_the_gradients_as_they_are(trained: Trained) -> None:
+def test_in_fp16_hooks_see_the_gradients_as_they_are_and_a_nan_is_no_matter_of_the_scale(trained: Trained) -> None:
     same = ("run.max_iters=1", "run.val_every=1", "hooks.clip.enabled=false", "model.args.width=64")
     seen = 'hooks.seen={use="./upsets.py:Gradients"}'
     swap = ("max_epochs = 3", "max_iters = 1")
     half, whole = (trained(*same, seen, f'run.precision="{kind}"', swap=swap) for kind in ("fp16", "fp32"))
     assert logged(half, "seen_norm") == pytest.approx(logged(whole, "seen_norm"), rel=0.01)
+    run_dir = trained(FP16, 'task={use="./upsets.py:Upset", args={batches=[2]}}', code=1)
+    assert "the loss is NaN in iteration 3" in reason(run_dir)
 
 
 @pytest.mark.parametrize("more", [(), ("run.accumulate=2",), ("optimizer.args.fused=true",)])
@@ -130,11 +132,6 @@ def test_tasks_that_step_themselves_are_scaled_at_each_loss(trained: Trained) ->
     scale = int([line for line in messages(run_dir) if ": scale " in line][-1].split()[-1])
     assert scale * 2 ** len(logged(run_dir, "skipped_steps")) == 2**16, "each step that is left out halves it"
     assert all(weight.isfinite().all() for weight in final_state(run_dir)["model_generator"].values())  # type: ignore[attr-defined]
-
-
-def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale(trained: Trained) -> None:
-    run_dir = trained(FP16, 'task={use="./upsets.py:Upset", args={batches=[2]}}', code=1)
-    assert "the loss is NaN in iteration 3" in reason(run_dir)
 
 
 def test_auto_is_what_the_processor_computes_in_and_left_out_it_is_fp32(trained: Trained, bf16: bool) -> None:

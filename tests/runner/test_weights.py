@@ -311,24 +311,21 @@ def test_they_are_evaluated_loaded_and_forked(trained: Trained, train_here: Trai
     assert records(fork, "end")[-1]["ep"] == 5
 
 
-def test_no_run_resumes_from_them(trained: Trained, tmp_path: Path) -> None:
+def test_no_run_resumes_from_them_which_are_for_the_best(trained: Trained, tmp_path: Path, new_run: NewRun) -> None:
     run_dir = trained(WEIGHTS, commander(tmp_path / "mark", (9, "rewind best-loss")))
     ((_, _, ok, note),) = answers(run_dir)
     assert not ok and "has no state of the optimizers, so a run cannot go back to it" in note
     best = CheckpointStore(run_dir.checkpoints).names()["best-loss"]
     assert "is a checkpoint, and a resumed run goes on from its newest whole one" in refused("run", "--resume", best)
+    shutil.copy(Path(__file__).parents[1] / "toy.toml", tmp_path / "toy.toml")
+    text = refused("check", tmp_path / "toy.toml", "--set", "hooks.checkpoint.args={weights_only=true}")
+    assert "weights_only is for the best: it needs monitor" in text
 
 
 def test_a_run_that_saves_them_is_resumed_to_the_bit(new_run: NewRun, train_here: Train, resumes_alike: Any) -> None:
     run_dir = resumes_alike(WEIGHTS, point="after_train_iter", at=12)
     state: Any = final_state(run_dir)
     assert state["hooks"]["checkpoint"]["best"]
-
-
-def test_they_are_for_the_best(tmp_path: Path, new_run: NewRun) -> None:
-    shutil.copy(Path(__file__).parents[1] / "toy.toml", tmp_path / "toy.toml")
-    text = refused("check", tmp_path / "toy.toml", "--set", "hooks.checkpoint.args={weights_only=true}")
-    assert "weights_only is for the best: it needs monitor" in text
 
 
 APART = ("model.use=./toy.py:Frozen", 'hooks.checkpoint.args={monitor="accuracy", frozen=false, restore_best=true}')
@@ -355,13 +352,10 @@ def test_what_is_frozen_is_left_out_and_comes_from_the_model(trained: Trained, t
     assert train_here(fork) == 0, reason(fork)
 
 
-def test_a_run_that_leaves_them_out_is_resumed_to_the_bit(trained: Trained, resumes_alike: Any) -> None:
+def test_a_run_that_leaves_them_out_is_resumed_and_saves_what_trains(trained: Trained, resumes_alike: Any) -> None:
     weights = trained(APART[0]).checkpoints / "last" / "model.pt"
     run_dir = resumes_alike(*APART, f'model.weights.file="{weights}"', point="after_train_iter", at=12)
     assert "head.weight" not in read_weights(run_dir.checkpoints / "last", "model")
-
-
-def test_what_is_trained_after_all_is_saved(trained: Trained) -> None:
     run_dir = trained(*APART, 'hooks.shift={use="tests.runner.test_weights:shift", points=["before_train_epoch"]}')
     weights = read_weights(run_dir.checkpoints / "last", "model")
     assert "head.weight" in weights and "head.bias" not in weights

@@ -185,9 +185,18 @@ def graphviz(drawn: Plan) -> list[list[str]]:
     return [line.split() for line in said.stdout.strip().split("\n")]
 
 
-def test_pictures_are_golden() -> None:
+def test_pictures_are_golden_and_names_stand_in_their_letters_and_mean_nothing() -> None:
     check_golden("drawings/rich.mmd", as_mermaid(RICH) + "\n")
     check_golden("drawings/rich.dot", as_dot(RICH) + "\n")
+    # Graphviz reads no escapes; whoever opens a file reads its letters.
+    drawn = plan(node("a", ["after_val"], trigger=Trigger(when="損失 > 1")), name="großes")
+    for image in (as_dot(drawn), as_mermaid(drawn)):
+        assert "großes: 1 hook at 1 point" in image
+        assert "when 損失 " in image
+    chart = as_mermaid(HOSTILE)
+    assert chart.startswith('---\ntitle: "\\"p\\" & <q> ---: 2 hooks at 3 points"\n---\nflowchart TB\n')
+    for label in re.findall(r'^    b\d.*?"(.*)"', chart, re.MULTILINE):
+        assert not re.search(r'["`&<>;#\\]', re.sub(r"</?b>|<br/>|#\d+;", "", label)), label
 
 
 @given(plans())
@@ -201,21 +210,6 @@ def test_every_firing_and_every_edge_is_there(drawn: Plan) -> None:
         assert boxes == {binding.id: binding.hook for binding in drawn.bindings}
         result = [(int(first), int(then)) for first, then in re.findall(arrow, image, re.MULTILINE)]
         assert sorted(result) == sorted(links)
-
-
-def test_names_stand_in_the_letters_that_they_are_written_in() -> None:
-    """Graphviz reads no escapes; whoever opens a file reads its letters."""
-    drawn = plan(node("a", ["after_val"], trigger=Trigger(when="損失 > 1")), name="großes")
-    for image in (as_dot(drawn), as_mermaid(drawn)):
-        assert "großes: 1 hook at 1 point" in image
-        assert "when 損失 " in image
-
-
-def test_mermaid_reads_nothing_into_a_name() -> None:
-    chart = as_mermaid(HOSTILE)
-    assert chart.startswith('---\ntitle: "\\"p\\" & <q> ---: 2 hooks at 3 points"\n---\nflowchart TB\n')
-    for label in re.findall(r'^    b\d.*?"(.*)"', chart, re.MULTILINE):
-        assert not re.search(r'["`&<>;#\\]', re.sub(r"</?b>|<br/>|#\d+;", "", label)), label
 
 
 @needs_graphviz
