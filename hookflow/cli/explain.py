@@ -83,9 +83,11 @@ def _declared(key: str) -> Declared:
     try:
         return find_key(key)
     except UserError as error:
-        by_another = f".{key}" in str(error)  # keys of this very name, in other tables
-        if by_another or "did you mean" in str(error) or not (hint := nearest(key, (*HOOKS.names(), *POINTS.names))):
+        if "." in key:
             raise
+        hint = error.problems[0].hint
+        if "did you mean" not in hint and f".{key}" not in hint:  # keys of this very name, in other tables
+            hint = nearest(key, (*HOOKS.names(), *POINTS.names)) or hint
         raise UserError(Problem(f'"{key}" is neither a key, a hook nor a point', hint=hint)) from None
 
 

@@ -150,19 +150,20 @@ def _target(
     changes: Iterable[str],
 ) -> Target:
     """Return the recorded pipeline without what writes elsewhere, with the hooks that watch, an end, and `changes`."""
+    from hookflow.pipeline.layers import Override
     from hookflow.pipeline.load import missing_objects
     from hookflow.runner.checkpoint.resume_rules import recorded
     from hookflow.service.rerun import NAMES, End, override
 
     folder = run_dir.path if parent is None or parent.run != run_dir.id else Path(parent.path)
     pipeline = recorded(folder)[0].pipeline
-    added: dict[str, str] = {}
+    added: dict[str, Override] = {}
     for use in with_:
-        added[_name_for(use, {*pipeline.hooks, NAMES[End], *added})] = _use(use)
+        name = _name_for(use, {*pipeline.hooks, NAMES[End], *added})
+        added[name] = Override(f"hooks.{name}={_use(use)}", Where(f"--with {use}"))
     kept = [name for name, hook in pipeline.hooks.items() if hook.use in WRITES_FILES and name not in without]
-    overrides = [override(End, at=end + 1)]  # a hook may log a number one iteration late
-    overrides += [*(f"hooks.{name}={table}" for name, table in added.items()), *_quiet(pipeline), *changes]
-    target = as_recorded(run_dir, folder, Changes(tuple(overrides), (*without, *kept)))
+    overrides = [override(End, at=end + 1), *_quiet(pipeline), *changes]  # a hook may log a number one iteration late
+    target = as_recorded(run_dir, folder, Changes(tuple(overrides), (*without, *kept)), added.values())
     if missing := missing_objects(target.loaded):
         raise UserError(missing)
     return target

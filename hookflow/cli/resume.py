@@ -6,7 +6,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from hookflow.text import print_error
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
+    from hookflow.pipeline.layers import Override
     from hookflow.pipeline.load import Loaded
     from hookflow.service.pipelines import Target
 
@@ -116,20 +117,24 @@ def _wanted(run_dir: RunDir, file: Path | None, hooks: Collection[str] | None, c
     return Target(str(file), loaded, valid_plan(loaded, shuffle=shuffle), file.parent)
 
 
-def as_recorded(run_dir: RunDir, folder: Path, changes: Changes) -> Target:
-    """Return the pipeline that a run has recorded in its directory or in a checkpoint (`folder`), with the changes."""
+def as_recorded(run_dir: RunDir, folder: Path, changes: Changes, hooks: Iterable[Override] = ()) -> Target:
+    """Return the pipeline that a run has recorded in its directory or in a checkpoint (`folder`), with the changes.
+
+    They are made after `hooks` are added.
+    """
     from hookflow.events.rundir import short
     from hookflow.runner.checkpoint.resume_rules import recorded
     from hookflow.service.pipelines import Target, read_pipeline, valid_plan
 
     base, facts, file = run_dir.base(), run_dir.describe(), folder / run_dir.pipeline.name
     shuffle = recorded(folder)[1].shuffle if changes.shuffle is None else changes.shuffle
-    loaded = read_pipeline(short(file), changes.overrides, without=changes.without, only=changes.only, base=base)
+    overrides: tuple[str | Override, ...] = (*hooks, *changes.overrides)
+    loaded = read_pipeline(short(file), overrides, without=changes.without, only=changes.only, base=base)
     plan = valid_plan(loaded, base, shuffle)
     name = f"{run_dir.id} with {' '.join(loaded.overrides) or f'--shuffle {shuffle}'}"
     kept = _kept(facts.get("overrides", []), changes.overrides, None)
-    source, overrides = Path(facts.get("source", file)), dict.fromkeys((*kept, *loaded.overrides))
-    return Target(name, replace(loaded, source=source, overrides=tuple(overrides)), plan, base)
+    source, written = Path(facts.get("source", file)), dict.fromkeys((*kept, *loaded.overrides))
+    return Target(name, replace(loaded, source=source, overrides=tuple(written)), plan, base)
 
 
 def _kept(recorded: Sequence[str], new: Sequence[str], hooks: Collection[str] | None) -> Iterator[str]:

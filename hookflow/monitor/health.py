@@ -39,8 +39,6 @@ class Pace:
     whole: float
     iters_per_s: float
     samples_per_s: float
-    p50: float
-    p95: float
     phases: dict[str, float]
     recorder: float
     eta: float | None
@@ -77,8 +75,6 @@ class Pace:
             whole=whole,
             iters_per_s=sums["iters"] / seconds if seconds else 0.0,
             samples_per_s=sum(speeds) * state.ranks.world / len(speeds) if speeds else 0.0,
-            p50=minute.percentile(0.5),
-            p95=minute.percentile(0.95),
             phases={phase: booked[phase] / whole if whole else 0.0 for phase in PHASES},
             recorder=sums["cost"] / 1e9 / min(max(state.elapsed, 1.0), WINDOW),
             eta=eta,

@@ -52,7 +52,7 @@ NUMBERS = (
     ("heat ░▒▓█", "points: share of each stretch spent there: any, from 0.1 %, from 1 %, from 10 %"),
     ("epoch", "the one that is worked on, with its validation; after the end, those done"),
     ("0:00:00", "time since this attempt began, at the top"),
-    ("it/s", "training iterations per second of iteration time, last 60 s; validation left out"),
+    ("it/s, ms/it", "the mean of the training iterations of the last 60 s; validation left out"),
     ("ETA", "iterations left at the paces of the last 10 and 60 s and of the attempt, with validation in proportion"),
     ("iteration", "half and 95 % of the last minute's iterations took at most so long"),
     ("data", "the training thread waited for the next batch"),

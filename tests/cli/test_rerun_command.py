@@ -174,6 +174,7 @@ def test_a_run_that_failed_is_looked_into(folder: Path) -> None:
     assert "grad_norm" in shown
     assert "has done" in rerun(run.id, "--at", "99", code=2)
     assert "probe.py" not in rerun(run.id, "--at", "8", "--without", "failz", code=2)
+    assert rerun(run.id, "--at", "8", "--with", "gradnorm", code=2).startswith("--with gradnorm: there is nothing")
 
 
 def test_a_loss_that_is_not_finite_names_a_command_that_works(folder: Path) -> None:

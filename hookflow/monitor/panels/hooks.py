@@ -181,10 +181,10 @@ def anatomy_lines(scene: Scene, width: int) -> list[Strip]:
     if health.sentence:
         text = fit(health.sentence, max(min(cell_len(health.sentence), width - 2), 0))
         return [bar, row(width, (f" {text} ", "alarm" if health.bad else "strong"))]
-    if not pace.whole:
+    if not pace.iters_per_s:
         return [bar, row(width, (" no training iteration yet", "dim"))]
     wide = width >= 100
-    message = f"{bottleneck(scene.state, pace)} {rough(pace.p50 / 1e6)} ms/it"
+    message = f"{bottleneck(scene.state, pace)} {rough(1e3 / pace.iters_per_s)} ms/it"
     message = verdict(scene.state, scene.plan, pace) if wide else message
     for phases, short in ((PHASES, not wide), (PHASES[:-1], not wide), (PHASES[:-1], True)):
         legend: list[Part] = []
