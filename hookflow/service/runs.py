@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -121,15 +122,16 @@ class ScalarRow(NamedTuple):
 
 
 def scalars(run_dir: RunDir) -> list[ScalarRow]:
-    """Return what hooks have logged and validations have found, in the order of the run; of several ranks, rank 0's.
+    """Return what hooks have logged and validations have found, by iteration and name; of several ranks, rank 0's.
 
     Metrics are named "val/accuracy", "test/accuracy". Of iterations that were trained twice, the later attempt counts.
     """
-    return scalar_rows(event_log(run_dir.events).read_all())
+    rows = scalar_rows(event_log(run_dir.events).read_all())
+    return sorted(rows, key=itemgetter(0, 1, 3))  # equal runs write their records at different moments
 
 
 def scalar_rows(records: "Iterable[Record]") -> list[ScalarRow]:
-    """Return the same of records that have been read."""
+    """Return the same of records that have been read, in their order."""
     rows: dict[tuple[int, str], ScalarRow] = {}
     for record in records:
         match record["k"]:
@@ -143,6 +145,5 @@ def scalar_rows(records: "Iterable[Record]") -> list[ScalarRow]:
             case "metrics":
                 for name, value in record["v"].items():
                     row = ScalarRow(record["it"], record["ep"], record["t"], f"{record['split']}/{name}", float(value))
-                    rows.pop((row.iter, row.name), None)  # a validation that is done again stands where it was done
                     rows[row.iter, row.name] = row
     return list(rows.values())

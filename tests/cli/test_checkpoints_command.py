@@ -58,7 +58,7 @@ def test_of_a_stretch_that_was_trained_twice_the_later_attempt_counts(here: Path
     lines: list[dict[str, Any]] = [
         {"k": "run", "it": 0, "resumed_from": None},
         {"k": "scalars", "it": 1, "v": {"loss": 3.0}},
-        {"k": "scalars", "it": 2, "v": {"loss": 2.0, "lr": 0.1}},
+        {"k": "scalars", "it": 2, "v": {"lr": 0.1, "loss": 2.0}},  # in the order in which they came
         {"k": "metrics", "it": 2, "split": "val", "v": {"loss": 9.0}, "seconds": 1.0},
         {"k": "scalars", "it": 3, "v": {"loss": 1.0}},
         {"k": "run", "it": 0, "resumed_from": "it00000002.1"},
@@ -94,8 +94,8 @@ def test_a_real_run_is_exported(run: RunDir) -> None:
     with Path("toy.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["iteration"]) for row in rows if row["name"] == "loss"] == [2, 4, 6, 8, 10]
-    accuracy = [float(row["value"]) for row in rows if row["name"].endswith("/accuracy")]
-    assert accuracy == [record["v"]["accuracy"] for record in records(run, "metrics")]  # type: ignore[index]
+    accuracy = {(row["name"], float(row["value"])) for row in rows if row["name"].endswith("/accuracy")}
+    assert accuracy == {(f"{each['split']}/accuracy", each["v"]["accuracy"]) for each in records(run, "metrics")}  # type: ignore[index]
 
 
 SAVED = ("it00000010", "it00000020", "it00000030", "exception-it00000031")
