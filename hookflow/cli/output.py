@@ -36,11 +36,15 @@ def echo_json(value: Any) -> None:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as ASCII JSON, control characters escaped.
+    """Return a value as ASCII JSON, control characters escaped; each item of a list is a line.
 
     A number that is not finite is null.
     """
-    return strict_json(value, indent=1).replace("\x7f", r"\u007f")
+    if isinstance(value, list) and value:  # there may be 10,000, and an indent is written in Python
+        text = "[\n" + ",\n".join(map(strict_json, value)) + "\n]"
+    else:
+        text = strict_json(value, indent=1)
+    return text.replace("\x7f", r"\u007f")
 
 
 def warn_of(text: str, level: str = "info") -> None:

@@ -285,7 +285,7 @@ def test_they_are_recorded(new_run: NewRun, train_here: Train, tmp_path: Path, m
     kept = json.loads((run_dir.path / "environment.json").read_text())
     assert (
         kept["git"]["commit"] == commit
-        and kept["packages"]["torch"] == importlib.metadata.version("torch")
+        and kept["packages"] == {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
         and kept["torch"] == torch.__version__
     )
     (_, environment), *matrices = [(record["name"], str(record["text"])) for record in records(run_dir, "text")]
