@@ -323,10 +323,11 @@ def slow(run: Any) -> None:
 class Forgets:
     """Counts its calls, and holds what is the run's."""
 
-    seen = 0
+    seen = total = 0
 
     def before_run(self, run: Any) -> None:
         self.run, self.model, self.weights = run, run.model, list(run.model.parameters())
 
     def after_train_iter(self) -> None:
         self.seen += 1
+        type(self).total += 1

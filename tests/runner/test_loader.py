@@ -195,6 +195,19 @@ def test_an_example_of_another_shape_is_named(closing: Callable[[Source], Source
         epoch(closing(source(OddOne(), shuffle=False, **section)))
 
 
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        ([0, 1, None, 0], r"example 2 has the types Tensor, NoneType, and example 0 the types Tensor, int: they"),
+        ([None] * 4, r"example 0 has the types Tensor, NoneType: it makes no batch"),
+    ],
+)
+def test_an_example_of_a_type_that_makes_no_batch_is_named(targets: list[int | None], said: str) -> None:
+    examples: Any = [(torch.zeros(2), target) for target in targets]
+    with pytest.raises(ValueError, match=rf"\[data.train\]: {said}"):
+        epoch(source(Subset(examples, range(4)), shuffle=False))
+
+
 class OddOne:
     def __len__(self) -> int:
         return 8

@@ -7,6 +7,7 @@ all of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from logging import Logger
 from typing import Any
 
 import torch
@@ -236,9 +237,9 @@ def completed(state: Mapping[str, Any], models: Mapping[str, nn.Module]) -> dict
 
 
 class Unsaved:
-    """Finds attributes of the task, the data and the user's hooks that change and that no checkpoint holds.
+    """Finds attributes of the task, the data and the user's hooks, and of their classes, that change unsaved.
 
-    They are compared with those at the latest `look`. `known` objects belong to other parts.
+    They are compared with what they were at the latest `look`. `known` objects belong to other parts.
     """
 
     def __init__(self, parts: Parts, known: Iterable[Any]) -> None:
@@ -273,10 +274,17 @@ class Unsaved:
                 )
 
     def _marks(self, owner: Any) -> Iterator[tuple[str, Hashable]]:
-        for name, value in getattr(owner, "__dict__", {}).items():
+        own = (kind for kind in type(owner).__mro__ if kind.__module__.partition(".")[0] not in LIBRARIES)
+        of_classes = ((f"{kind.__name__}.{name}", value) for kind in own for name, value in vars(kind).items())
+        for name, value in (*getattr(owner, "__dict__", {}).items(), *of_classes):
+            if hasattr(value, "__get__") or ".__" in name:  # a method, or what Python keeps in a class
+                continue
             if id(value) not in self._known and not isinstance(value, (*OPAQUE, *NO_STATE)):
                 yield name, mark(value, self._known)
 
 
-NO_STATE = (type(None), str, bytes, torch.device, torch.dtype)
+LIBRARIES = ("builtins", "hookflow", "torch")
+"""Packages whose classes keep no state of a training."""
+
+NO_STATE = (type(None), str, bytes, torch.device, torch.dtype, Logger)
 """Types of attributes that are settings, and not state of a training."""

@@ -136,28 +136,36 @@ class _FetchBatch(Shipped, Dataset[Any]):
             yield batch
 
 
-class UnlikeExamplesError(ValueError):
-    """Examples of different shapes make no batch."""
+class CollateError(ValueError):
+    """Examples make no batch."""
 
 
 def collated(data: Any, indices: list[int], collate: Callable[[list[Any]], Any], split: str) -> Any:
-    """Return a batch of these examples. Raises UnlikeExamplesError where it cannot be made, and their shapes differ."""
+    """Return a batch of these examples. Raises CollateError where they are at fault, and not a function of the user."""
     examples = examples_of(data, indices)
     try:
         return collate(examples)
     except Exception as error:
-        shapes = [*map(_shapes, examples)]
-        for index, shape in zip(indices, shapes, strict=False):
-            if shape != shapes[0]:
-                unlike = f"example {index} has {shape}, and example {indices[0]} {shapes[0]}"
-                raise UnlikeExamplesError(f"[data.{split}]: {unlike}: they make no batch") from error
-        raise
+        own = collate is not default_collate
+        for describe in (_shapes,) if own else (_shapes, _types):
+            first, *others = described = [*map(describe, examples)]
+            for index, other in zip(indices[1:], others, strict=False):
+                if other != first:
+                    unlike = f"example {index} has {other}, and example {indices[0]} {first}"
+                    raise CollateError(f"[data.{split}]: {unlike}: they make no batch") from error
+        if own:
+            raise
+        raise CollateError(f"[data.{split}]: example {indices[0]} has {described[0]}: it makes no batch") from error
 
 
 def _shapes(example: Any) -> str:
     """Return the shapes of the tensors and arrays of an example in words."""
     shapes = [f"shape {tuple(leaf.shape)}" for leaf in tree_leaves(example) if hasattr(leaf, "shape")]
     return ", ".join(shapes) or "no tensor"
+
+
+def _types(example: Any) -> str:
+    return f"the types {', '.join(type(leaf).__name__ for leaf in tree_leaves(example))}"
 
 
 def examples_of(data: Any, indices: list[int]) -> list[Any]:
