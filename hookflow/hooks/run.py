@@ -62,7 +62,7 @@ class Run(Protocol):
 
     @property
     def batch_idx(self) -> int:
-        """Batches of the current epoch, or of the current validation or test, that are done; 0 after an epoch."""
+        """Batches of the current epoch that are done, 0 after it; in a validation or test the index of its batch."""
 
     @property
     def max_iters(self) -> int:

@@ -23,7 +23,7 @@ from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import read
 from hookflow.runner.loop import update
 from hookflow.zoo.tasks import Classification
-from tests.conftest import TESTS, NewRun, Trained, reason, records
+from tests.conftest import TESTS, NewRun, Trained, messages, reason, records
 from tests.hooks.stand_ins import StandIn
 from tests.loaders import a_list
 from tests.runner.same import assert_same, curve, final_state
@@ -213,6 +213,10 @@ class TestFreeze:
         assert any(changed(run_dir, 1, 5)) and not any(changed(run_dir, 5, 10))
         after = changed(run_dir, 10, 15)
         assert [after[0], *after[2:]] == [True] * 6  # the statistics too; a bias before a norm hardly matters
+        assert [text for text in messages(run_dir) if "body.*" in text] == [
+            "56 weights are frozen: body.*",
+            "56 weights train again: body.*",
+        ]
 
     def test_norms_may_go_on_counting(self, trained: Trained) -> None:
         run_dir = frozen_run(trained, 'params=["body.*"], end="50%", norms=false')

@@ -272,7 +272,7 @@ def test_a_sampler_says_the_order_is_told_seed_and_epoch_and_may_not_give_less_l
             "leave it out: batches = 4",
         ),
         (BUCKETS | {"batches": 7}, "an epoch of this dataset has 6 batches, and not 7", "leave it out"),
-        ({"batch_size": 25, "drop_last": True}, "the dataset yields no batches", "smaller than a batch"),
+        ({"batch_size": 25, "drop_last": True}, "the dataset yields no batches", "fewer than a batch of 25"),
         ({"batch_size": 2, "world": 3}, "batches of 2 cannot be sharded across 3 ranks", "of all of them together"),
         ({"batch_size": 25, "world": 25}, "24 examples cannot be sharded across 25 ranks", ""),
     ],

@@ -66,6 +66,8 @@ class Freeze(Hook):
         if self.frozen != (self.first <= run.iter < self.last):
             self.frozen = not self.frozen
             self._switch(run.model)
+            weights = f"{sum(parameter.numel() for parameter in self.chosen):,} weights"
+            run.say(f"{weights} {'are frozen' if self.frozen else 'train again'}: {', '.join(self.params)}")
 
     def after_run(self, run: Run) -> None:
         """Leave the network as it was: in a notebook, others train it from here on."""

@@ -54,9 +54,11 @@ def load_weights(
     a summary. Raises UserError with the misfits and the nearest names.
     """
     where = place("file")
-    path = base / Path(section.file).expanduser()
+    path, averages = base / Path(section.file).expanduser(), list[str]()
     if path.is_dir():
-        path /= f"{state_key('model', name)}.pt"
+        key = state_key("model", name)
+        averages = sorted(file.name for file in path.glob("model_*.pt")) if key == "model" else []
+        path /= f"{key}.pt"
     if not path.is_file() and not (path.parent / METADATA).exists():
         near = nearest(path.name, [file.name for file in path.parent.glob(f"*{path.suffix}")])
         raise UserError(Problem(f'there is no file "{path}"', where, near))
@@ -73,11 +75,12 @@ def load_weights(
     if not loaded:
         raise UserError([Problem(f"{path} has nothing that is to be loaded into the model", where), *misfits])
     load_model(model, loaded, strict=False)
-    if prefixes or excluded or misfits:
+    if prefixes or excluded or misfits or averages:
         lines = [f"{len(loaded)} weights loaded from {short(path)}"]
         lines += [f"without the prefix {''.join(prefixes)}"] if prefixes else []
         lines += [f"excluded: {len(excluded)} ({_few(sorted(excluded))})"] if excluded else []
         lines += [str(fit)] if misfits else []
+        lines += [f"not those that a hook keeps and validates, in {', '.join(averages)}"] if averages else []
         say("; ".join(lines), "warn" if misfits else "info")
     return result
 

@@ -111,7 +111,7 @@ def _from_dataset(made: Any, where: Where, loader: LoaderParts, shards_itself: b
     if isinstance(made, DataLoader | list | tuple | str | Mapping) or hasattr(made, "epoch"):
         raise _not_a_source(made, "which is no dataset: it needs no loader", loader.place(""), "leave the loader out")
     if hasattr(made, "__getitem__") and hasattr(made, "__len__") and not isinstance(made, IterableDataset):
-        _check_not_empty(len(made), where)
+        _check_not_empty(len(made), where, "it has no examples")
         if shards_itself and loader.context.world > 1:
             message = "this dataset takes rank and world, and its loader shards the examples already"
             hint = "let it give all examples on every rank, and not take rank and world"
@@ -122,13 +122,14 @@ def _from_dataset(made: Any, where: Where, loader: LoaderParts, shards_itself: b
     else:
         hint = "a dataset has __getitem__ and __len__, or __iter__"
         raise _not_a_source(made, "which gives no examples", where, hint)
-    _check_not_empty(len(source), where)
+    least = "{examples} examples are fewer than a batch of {batch_size}, and drop_last leaves those out"
+    _check_not_empty(len(source), where, least.format(**source.info))
     return source
 
 
-def _check_not_empty(count: int, where: Where) -> None:
+def _check_not_empty(count: int, where: Where, hint: str = "is it smaller than a batch, with drop_last?") -> None:
     if not count:
-        raise UserError(Problem("the dataset yields no batches", where, "is it smaller than a batch, with drop_last?"))
+        raise UserError(Problem("the dataset yields no batches", where, hint))
 
 
 def _not_a_source(made: Any, why: str, where: Where, hint: str = f"it should make {EXPECTED}") -> UserError:
