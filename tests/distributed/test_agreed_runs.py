@@ -130,9 +130,7 @@ BREAKS = 'hooks.breaks={use="./actors.py:Breaks", on_error="disable", points=["%
         (BREAKS % ("around_train_iter", 'writes=["control"]'),),
     ],
 )
-def test_a_hook_switched_off_on_one_rank_keeps_none_waiting(
-    ranks_trained: NewClouds, overrides: tuple[str, ...]
-) -> None:
+def test_a_hook_switched_off_on_one_rank_holds_up_none(ranks_trained: NewClouds, overrides: tuple[str, ...]) -> None:
     run_dir = ranks_trained(f"distributed.timeout={LIMIT}", "run.max_epochs=1", *overrides)
     assert "is switched off" in run_dir.events_of(1).read_text()
 

@@ -207,9 +207,7 @@ def read_only(operation: str) -> None:
 
 
 @pytest.mark.usefixtures("written_at_once")
-def test_a_moved_run_directory_is_resumed_there(
-    trained: Trained, new_run: NewRun, train_here: Train, tmp_path: Path
-) -> None:
+def test_a_moved_directory_is_resumed_so(trained: Trained, new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
     alone, run = trained(), new_run(RELOCATES % (tmp_path / "moved"))
     assert train_here(run) == 1
     assert not run.path.exists(), "nothing is made anew where it was"

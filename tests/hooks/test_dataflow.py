@@ -49,9 +49,7 @@ def flows(plan: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
         ('run.task.log("n", 1)', "n == 3", False),
     ],
 )
-def test_who_certainly_logs_a_number_precedes_a_condition_on_it(
-    tmp_path: Path, logs: str, when: str, certain: bool
-) -> None:
+def test_who_surely_logs_a_number_precedes_its_condition(tmp_path: Path, logs: str, when: str, certain: bool) -> None:
     plan = compiled(tmp_path, logs, when)
     assert plan.order["after_train_iter"][:2] == (("logs", "gate") if certain else ("gate", "logs"))
     found = [(first, then, slot.partition(".")[0]) for first, then, (slot,) in flows(plan)]

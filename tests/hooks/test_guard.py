@@ -254,9 +254,7 @@ class TestLRFinder:
         assert not state["optimizer"]["state"]
         assert [group["initial_lr"] for group in state["optimizer"]["param_groups"]] == [0.02, 0.1]
 
-    def test_it_stops_where_the_loss_diverges_and_may_suggest_its_valley(
-        self, trained: Trained, new_run: NewRun
-    ) -> None:
+    def test_it_stops_where_the_loss_diverges_or_suggests_its_valley(self, trained: Trained, new_run: NewRun) -> None:
         run_dir = trained(FINDER, "hooks.finder.args.end=1e8", "hooks.clip.enabled=false", "run.on_nan='ignore'")
         (message,) = (text for text in messages(run_dir) if "learning rate" in text)
         assert "the sweep diverged at" in message

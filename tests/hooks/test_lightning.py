@@ -246,9 +246,7 @@ def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> 
     assert "Lightning's Trainer has no checkpoint_callback" in reason(asked)
 
 
-def test_what_hooks_of_other_frameworks_touch_is_declared_and_they_fire_in_a_trial(
-    tmp_path: Path,
-) -> None:
+def test_what_hooks_of_other_frameworks_touch_is_declared_also_in_a_trial(tmp_path: Path) -> None:
     from tests.hooks.pl_training import PIPELINE
 
     hooks = {

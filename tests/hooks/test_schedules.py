@@ -113,9 +113,7 @@ class TestParamSchedule:
         with pytest.raises(UserError, match="positions must increase: 1ep is iteration 10, the one before it 10"):
             settings(hook, torch.optim.SGD(Net().parameters(), 0.1), "momentum")
 
-    def test_it_may_be_added_to_a_resumed_run_which_ends_with_the_last_value(
-        self, trained: Trained, train_here: Train
-    ) -> None:
+    def test_it_may_be_added_to_a_resumed_run_with_its_last_value(self, trained: Trained, train_here: Train) -> None:
         run_dir = trained("run.max_epochs=1", "optimizer.args={lr=0.1, momentum=0.9, weight_decay=0.01}")
         args = 'momentum=[[0, 0.9], ["9it", 0.5]], weight_decay=[[0, 0.1]]'
         added = f'hooks.other={{use="param_schedule", args={{{args}}}}}'

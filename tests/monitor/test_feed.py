@@ -36,9 +36,7 @@ def drawn(state: RunState, recording: Recording) -> list[str]:
     return [strip.text for strip in screen(scene, 160, 50)]
 
 
-def test_the_newest_of_a_log_is_read_without_old_frames_and_numbers(
-    whole: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_of_a_log_is_read_without_old_frames(whole: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "RECENT", whole.events.stat().st_size // 2)
     monkeypatch.setattr(Tail, "chunk", 1 << 13)
     newest, every = Live(whole, newest=True), read(whole)
@@ -202,9 +200,7 @@ def test_snapshots_that_do_not_fit_the_logs_of_all_ranks_are_ignored(kept: RunDi
 
 
 @pytest.mark.parametrize("follow", [plain.follow, plain.follow_json])
-def test_lines_keep_snapshots_of_their_run(
-    kept: RunDir, monkeypatch: pytest.MonkeyPatch, follow: Callable[..., int]
-) -> None:
+def test_lines_keep_their_snapshots(kept: RunDir, monkeypatch: pytest.MonkeyPatch, follow: Callable[..., int]) -> None:
     file_of(kept).unlink()
     monkeypatch.setattr(plain, "count_attempts", lambda run: 0)
     follow(kept, io.StringIO(), child_exit=lambda: 0)
@@ -294,9 +290,7 @@ def test_what_is_no_snapshot_is_ignored(kept: RunDir, damage: str) -> None:
     assert shown(Live(kept, kept=True), kept) == expected, "with what was written in its place"
 
 
-def test_snapshots_need_no_folder_and_are_of_few_runs(
-    kept: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snapshots_are_of_few_runs_in_any_folder(kept: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for k in range(RUNS + 2):
         Live(make(tmp_path / f"runs{k}", upto=20), kept=True).read_all()
     assert len([*snapshots.folder().iterdir()]) == RUNS

@@ -474,9 +474,7 @@ def test_a_stalled_run_offers_to_kill_its_process(stalled: tuple[RunDir, subproc
         ("ctrl+q", "s", Outcome.STOP, ["stop"]),
     ],
 )
-def test_leaving_asks_whether_to_go_on(
-    going: RunDir, opener: str, answer: str, outcome: Outcome, sent: list[str]
-) -> None:
+def test_leaving_asks_what_goes_on(going: RunDir, opener: str, answer: str, outcome: Outcome, sent: list[str]) -> None:
     question = "leave the dashboard?"
     app = walk(going, (opener, question), ("escape", "[g] graph", question), (f"{opener} {answer}", ""))
     assert app.return_value is outcome
@@ -484,9 +482,7 @@ def test_leaving_asks_whether_to_go_on(
 
 
 @pytest.mark.parametrize("newest", [False, True], ids=["from its beginning", "its newest first"])
-def test_a_run_that_is_still_being_read_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newest: bool
-) -> None:
+def test_a_run_that_is_being_read_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newest: bool) -> None:
     monkeypatch.setattr(dashboard, "LONG", 0 if newest else 1 << 23)
     monkeypatch.setattr(feed, "RECENT", 1 << 13)
     monkeypatch.setattr(Tail, "chunk", 1 << 12)

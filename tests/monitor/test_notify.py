@@ -149,9 +149,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.server_close()
 
 
-def test_apprise_sends_to_one_and_tries_again(
-    trained: Trained, address: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_apprise_sends_and_tries_again(trained: Trained, address: str, capsys: pytest.CaptureFixture[str]) -> None:
     run, section = trained(), {"to": [address], "on": ["end"]}
     Server.refusals = 2
     assert execute(run, section, os.getpid(), 0.0) == 0

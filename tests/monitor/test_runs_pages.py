@@ -70,9 +70,7 @@ def ids(scene: Scene) -> list[str]:
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_the_pages_of_the_runs_and_those_side_by_side(
-    shown: Scene, width: int, height: int, several: list[RunDir]
-) -> None:
+def test_the_pages_of_the_runs_and_of_a_pair(shown: Scene, width: int, height: int, several: list[RunDir]) -> None:
     shown.view.runs.picked = [shown.rows[3].path, shown.rows[1].path]
     check_golden(f"monitor/runs-{width}x{height}.txt", drawn(shown, width, height))
     at = beside(shown, several[:2])

@@ -286,9 +286,7 @@ def test_a_second_signal_on_the_way_out_ends_that_too(trained: Trained, tmp_path
     assert "after_run" not in trace.read_text()
 
 
-def test_one_that_comes_while_the_beginning_is_written_loses_nothing(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_comes_while_the_begin_is_logged_loses_none(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     news = Recorder._news
 
     def interrupted(recorder: Recorder, framed: bool) -> list[Record]:

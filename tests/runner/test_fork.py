@@ -225,9 +225,7 @@ class Tall(torch.optim.SGD):
                         state["height"].add_(1)
 
 
-def test_an_unsaved_fork_starts_at_its_parent_again(
-    trained: Trained, fork: Fork, new_run: NewRun, tmp_path: Path
-) -> None:
+def test_an_unsaved_fork_starts_at_its_parent(trained: Trained, fork: Fork, new_run: NewRun, tmp_path: Path) -> None:
     parent = trained(*KEEPS)
     killed = forked(
         str(parent.checkpoints / "it00000006"),

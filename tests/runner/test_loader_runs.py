@@ -173,7 +173,7 @@ def test_the_death_of_a_worker_is_explained(train: Callable[[], None], message: 
         explaining_worker_errors(train)
 
 
-def test_a_users_connection_error_is_not_explained_and_a_lost_worker_has_no_code(
+def test_a_users_connection_error_is_unexplained_and_a_lost_worker_without_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def of_the_user() -> None:

@@ -184,9 +184,7 @@ def test_a_resumed_run_remembers_removed_hooks(trained: Trained, train_here: Tra
     assert any(line.startswith('the hook "probe" remains removed') for line in messages(run_dir))
 
 
-def test_a_run_without_a_begin_leaves_no_hook(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_never_began_has_no_hook(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registered = []
 
     def fails(parts: Parts, *_: object) -> None:

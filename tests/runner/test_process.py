@@ -270,9 +270,7 @@ DATA = ("Clouds", "Numbers")
         *(pytest.param(method, name, marks=pytest.mark.long) for method in ("spawn", "fork") for name in DATA),
     ],
 )
-def test_however_workers_start_the_bits_are_the_same(
-    new_run: NewRun, train_here: Train, method: str, name: str
-) -> None:
+def test_however_workers_start_no_bit_changes(new_run: NewRun, train_here: Train, method: str, name: str) -> None:
     chosen = {"multiprocessing_context": method} if method else {}
     alone, run_dir = new_run(over(name, workers=1)), new_run(over(name, workers=1, **chosen))
     assert train_here(alone) == 0

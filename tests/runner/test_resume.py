@@ -259,9 +259,7 @@ def files(run: RunDir) -> dict[str, bytes | str]:
         ("kill 0", 137, "killed by SIGKILL"),
     ],
 )
-def test_nothing_changes_before_the_checkpoint_is_read(
-    finished: RunDir, tmp_path: Path, door: str, code: int, reason: str
-) -> None:
+def test_nothing_changes_before_it_is_read(finished: RunDir, tmp_path: Path, door: str, code: int, reason: str) -> None:
     before, log, facts = files(finished), finished.events.read_bytes(), finished.describe()
     (tmp_path / "door").write_text(door)
     resume = ("--resume", finished.id, "--set=run.max_epochs=2")

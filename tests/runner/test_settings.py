@@ -175,9 +175,7 @@ TYPES = {"bf16-true": torch.bfloat16, "fp64": torch.float64}
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_weights_optimizer_and_batches_have_the_type_and_resume(
-    trained: Trained, name: str, resumes_alike: NewRun
-) -> None:
+def test_weights_and_batches_have_the_type_and_are_resumed(trained: Trained, name: str, resumes_alike: NewRun) -> None:
     off = ("hooks.clip.enabled=false", *OFF)
     run_dir = trained(NET, f"run.precision='{name}'", "run.max_epochs=2", *off)
     net, data = Fixed().to(TYPES[name]), Points(0, torch.device("cpu"))

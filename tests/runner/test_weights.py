@@ -122,9 +122,7 @@ def test_usual_wrappings_are_recognised(tmp_path: Path, kept: dict[str, torch.Te
     assert torch.equal(model.head.weight, kept["head.weight"])
 
 
-def test_a_head_is_new_and_what_fits_is_taken_where_it_is_not_strict(
-    tmp_path: Path, kept: dict[str, torch.Tensor]
-) -> None:
+def test_a_head_may_be_new_and_what_fits_is_taken_unless_strict(tmp_path: Path, kept: dict[str, torch.Tensor]) -> None:
     body = {name: value for name, value in put_before("backbone.", kept).items() if "head" not in name}
     old, model = body | {"fc.weight": torch.zeros(10, 8), "fc.bias": torch.zeros(10)}, Net()
     (summary,) = loaded(model, tmp_path, old, rename={"backbone.": "", "fc.": "head."}, exclude=["head.*"])

@@ -190,9 +190,7 @@ def test_what_is_no_writer_ends_the_run_before_it_trains(use: str, message: str,
     assert "run" not in {record["k"] for record in records(run)}
 
 
-def test_a_writer_that_cannot_forget_gets_no_step_again_or_backwards_after_a_kill(
-    new_run: NewRun, tmp_path: Path
-) -> None:
+def test_a_writer_that_cannot_forget_gets_no_step_again_or_back_after_a_kill(new_run: NewRun, tmp_path: Path) -> None:
     every = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]'
     kills = strikes(tmp_path, signal.SIGKILL, ("after_val", 10), ("after_train_iter", 14))
     file = tmp_path / "notes"
