@@ -2,11 +2,12 @@
 
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
 from hookflow.errors import Problem, UserError, Where
@@ -55,8 +56,7 @@ def choose_precision(wanted: str, device: torch.device, say: Callable[..., None]
 
 
 def _cpu_has_bf16() -> bool:
-    asks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, ask, lambda: False)() for ask in asks)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def records_graphs(device: torch.device, compiled: bool | str) -> bool:
@@ -193,12 +193,13 @@ def advice(pipeline: Pipeline, error: BaseException, *, saved: bool) -> str:
     return f"out of memory: {requested}. To reduce it: {'; '.join(less)}.{kept}"
 
 
-def free_memory(error: BaseException, drop_gradients: Callable[[], None], device: torch.device) -> None:
+def free_memory(error: BaseException, optimizers: Iterable[Optimizer], device: torch.device) -> None:
     """Free gradients, batch and activations, so that hooks which fire at the end of the run have some memory.
 
     Batch and activations lie in the frames that the exception has come through.
     """
     traceback.clear_frames(error.__traceback__)
-    drop_gradients()
+    for optimizer in optimizers:
+        optimizer.zero_grad()
     if device.type == "cuda":
         torch.cuda.empty_cache()

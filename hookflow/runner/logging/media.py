@@ -111,13 +111,11 @@ class Media:
         self, name: str, image: Tensor, caption: str, hook: str, place: Place | None = None, *, figure: bool = False
     ) -> None:
         """Take an image that does not change any more, height × width × channels."""
-        place = place or (self._state.iter, self._state.epoch)
-        self._submit(image.nbytes, partial(self._write_image, name, image, caption, hook, figure, *place))
+        self._submit(image.nbytes, place, partial(self._write_image, name, image, caption, hook, figure))
 
     def histogram(self, name: str, values: Tensor, bins: int, hook: str, place: Place | None = None) -> None:
         """Take values that do not change any more, to count them."""
-        place = place or (self._state.iter, self._state.epoch)
-        self._submit(values.nbytes, partial(self._count, name, values, bins, hook, *place))
+        self._submit(values.nbytes, place, partial(self._count, name, values, bins, hook))
 
     def close(self) -> None:
         """Write what is left and end the thread; after GRACE seconds, give up what is not written."""
@@ -128,7 +126,7 @@ class Media:
         if lost := self._dropped + self._failed + self._given - self._done:
             self._say(f"{lost} logged images and histograms were lost", "warn")
 
-    def _submit(self, size: int, work: Callable[[], None]) -> None:
+    def _submit(self, size: int, place: Place | None, work: Callable[..., None]) -> None:
         waiting, held = self._given - self._done, self._given_bytes - self._done_bytes
         if waiting >= PLACES or (waiting and held + size > ROOM):
             self._dropped += 1
@@ -140,7 +138,7 @@ class Media:
             self._thread.start()
         self._given += 1
         self._given_bytes += size
-        self._queue.put((size, work))
+        self._queue.put((size, partial(work, *(place or (self._state.iter, self._state.epoch)))))
 
     def _work(self) -> None:
         while (job := self._queue.get()) is not None and not self._given_up:

@@ -260,19 +260,15 @@ class ValSchedule:
 
         A part of an epoch that ends with the epoch is due after the epoch.
         """
-        state, every = self._state, self._every
+        state, every, measure = self._state, self._every, self._measure
+        entered = measure is not None and measure.multiple(state.iter) != measure.multiple(state.iter - 1)
         if every.unit == "it" and not epoch_done:
-            return self._entered() or state.finished
+            return entered or state.finished
         if every.unit == "ep" and epoch_done:
-            return self._entered() if self._measure else state.epoch % every.value == 0 or state.finished
+            return entered if measure else state.epoch % every.value == 0 or state.finished
         if epoch_done:
             return state.finished and state.validated.get(self._name) != state.iter
-        return (self._entered() or state.finished) and not state.epoch_is_over
-
-    def _entered(self) -> bool:
-        """Return whether the latest iteration has entered another multiple."""
-        measure, done = self._measure, self._state.iter
-        return measure is not None and measure.multiple(done) != measure.multiple(done - 1)
+        return (entered or state.finished) and not state.epoch_is_over
 
     def start(self) -> None:
         """Count time from here, until `stop`."""

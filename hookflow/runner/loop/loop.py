@@ -137,8 +137,7 @@ class SafePoint:
             requests.stops.clear()
         self.heard = self.signals.stop
         if signal is not None:
-            text = f"{signal.reason}: stopping after iteration {self.state.iter}"
-            self.context.log.put("message", level="warn", source="hookflow", text=text)
+            self.context.log.say(f"{signal.reason}: stopping after iteration {self.state.iter}", "warn")
         requested = Stop(reason, "finished", 0, save=False) if reason is not None else None
         return self._stop_for(*self.consensus.all_gather_object(signal or requested))
 

@@ -228,7 +228,7 @@ class Trainer:
             self._engine.fire("after_run")
             return
         if is_oom(error):
-            free_memory(error, self._update.drop, self._parts.device)
+            free_memory(error, self._parts.optimizers.values(), self._parts.device)
         self._engine.unwind(error)
         saves = isinstance(error, Exception)
         if saves:

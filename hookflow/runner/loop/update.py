@@ -259,10 +259,6 @@ class Update:
         if orphaned := self._trained.orphaned():
             yield f"an optimizer still trains {first_few(orphaned)}, which the network no longer has; {ADD_GROUP}"
 
-    def drop(self) -> None:
-        for optimizer in self._optimizers.values():
-            optimizer.zero_grad(set_to_none=True)
-
     def _parameters(self, names: Iterable[str]) -> Iterator[Tensor]:
         return (p for name in names for group in self._optimizers[name].param_groups for p in group["params"])
 
