@@ -17,7 +17,7 @@ import numpy as np
 from hookflow.events.records import DEVICE, PHASES
 from hookflow.events.rundir import write_whole
 from hookflow.graph.plan import Plan
-from hookflow.runner.logging.timing import HOOKS, ITERATION, NOBODY, OUTSIDE, Array, on_host_clock
+from hookflow.runner.logging.timing import HOOKS, ITERATION, NOBODY, OUTSIDE, Array, Stamps, on_host_clock
 
 
 class Capture:
@@ -31,23 +31,19 @@ class Capture:
         self._marks: list[Array] = []
         self._apart: list[Array] = []
         self._nested: list[Array] = []
-        self._device: list[tuple[Array, Array]] = []
+        self._device: list[Stamps] = []
         self.on_device = False
-        """Whether the device stamps the iterations, too: `add_device` gets those of each."""
+        """Whether the device stamps the iterations, too."""
 
-    def add(self, marks: Array, apart: Sequence[Array], nested: Array) -> None:
-        """Take marks of the timeline, and firings: binding, begin, seconds.
+    def add(self, marks: Array, apart: Sequence[Array], nested: Array, device: Sequence[Stamps]) -> None:
+        """Take marks of the timeline, firings (binding, begin, seconds), and the stamps of iterations on the device.
 
-        Those `apart` call no others. Among those in `nested`, an inner firing precedes the outer one.
+        Firings `apart` call no others. Among those in `nested`, an inner firing precedes the outer one.
         """
         self._marks.append(marks[marks[:, 0] > self._began])
         self._apart += apart
         self._nested.append(nested)
-
-    def add_device(self, host: Array, device: Array) -> None:
-        """Take the stamps of an iteration: see `DeviceBooks.keeps`."""
-        if host[0] >= self._began:
-            self._device.append((host, device))
+        self._device += [stamps for stamps in device if stamps[0][0] >= self._began]
 
     @property
     def is_whole(self) -> bool:

@@ -128,7 +128,6 @@ class Recorder:
         self._captures.append(capture)
         self._books.keeps.append(capture.add)
         if device := self._books.device:
-            device.keeps.append(capture.add_device)
             device.clock.every = capture.on_device = True
 
     def put(self, kind: str, **fields: Any) -> None:
@@ -274,7 +273,6 @@ class Recorder:
             self._captures.remove(capture)
             books.keeps.remove(capture.add)
             if books.device:
-                books.device.keeps.remove(capture.add_device)
                 books.device.clock.every = bool(self._captures)
             self._write_trace(capture)
         before, self._samples = self._samples, books.timeline.samples

@@ -28,6 +28,8 @@ from hookflow.events.packing import BINS, packed
 from hookflow.events.records import PHASES, OnDevice
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Stamps = tuple[Array, Array]
+"""The stamps of an iteration by the host, and by the device, in seconds of a clock of each."""
 NO_SPANS: Array = np.empty((0, 2))
 """No rows: of spans, or of marks."""
 
@@ -219,7 +221,7 @@ class Books:
         """Begin and end of the time that hooks of the readable dispatcher took."""
         self.points: list[tuple[tuple[int, ...], Rows]] = []
         """From the generated dispatcher: the bindings of a point, and the rows of their stamps."""
-        self.keeps: list[Callable[[Array, Sequence[Array], Array], None]] = []
+        self.keeps: list[Callable[[Array, Sequence[Array], Array, Sequence[Stamps]], None]] = []
         """Called with the stamps that are taken, while iterations are traced: see `Capture.add`."""
         self.beside: Callable[[], dict[str, list[int]]] = dict
         """Returns what offloaded bindings have done beside the training, by their ids."""
@@ -251,11 +253,10 @@ class Books:
             mine = of == binding
             self.cells[binding].add(durations[mine & fired])
             self.cells[binding].total += int(durations[mine & ~fired].sum())
+        new, nested = np.concatenate(spans), firings[fired, :3]
+        timed = device.update(sampled, marks, new, np.concatenate([nested, *apart])) if device else ()
         for keep in [*self.keeps]:
-            keep(marks, apart, firings[fired, :3])
-        new = np.concatenate(spans)
-        if device:
-            device.update(sampled, marks, new, np.concatenate([firings[fired, :3], *apart]))
+            keep(marks, apart, nested, timed)
         self._waiting = np.concatenate([self._waiting, new])
         if len(marks):
             self._take_marks(marks)
@@ -388,8 +389,6 @@ class DeviceBooks:
     """The device time of phases and bindings in the sampled iterations since the last frame."""
 
     def __init__(self, clock: DeviceClock) -> None:
-        self.keeps: list[Callable[[Array, Array], None]] = []
-        """Called with the stamps of each sampled iteration, by the host and by the device, in seconds."""
         self.clock = clock
         self._marks, self._spans, self._fired = NO_SPANS, NO_SPANS, np.empty((0, 3))
         self._reset()
@@ -404,10 +403,10 @@ class DeviceBooks:
         """How many iterations have been sampled whose events may not have passed."""
         return len(self.clock.sampled)
 
-    def update(self, closed: int, marks: Array, spans: Array, fired: Array) -> None:
+    def update(self, closed: int, marks: Array, spans: Array, fired: Array) -> list[Stamps]:
         """Take what the host has stamped: marks, spans of hooks (begin, end), firings (binding, begin, seconds).
 
-        The first `closed` of the sampled iterations had ended before.
+        The first `closed` of the sampled iterations had ended before. Returns the stamps of those that are booked.
         """
         sampled, begun = self.clock.sampled, self.clock.open
         oldest = sampled[0] if sampled else begun
@@ -415,13 +414,15 @@ class DeviceBooks:
         self._marks = _since(since, self._marks, marks, 0)
         self._spans = _since(since, self._spans, spans, 0)
         self._fired = _since(since, self._fired, fired, 1)
+        stamps: list[Stamps] = []
         while closed and sampled[0][-1][1].query():
             closed -= 1
             sample = sampled.popleft()
-            self._book(sample)
+            stamps += self._book(sample)
             self.clock.spare.extend(event for _, event in sample)
+        return stamps
 
-    def _book(self, sample: Sample) -> None:
+    def _book(self, sample: Sample) -> Iterator[Stamps]:
         host = np.array([stamp for stamp, _ in sample])
         gaps = [first.elapsed_time(then) * 1e-3 for (_, first), (_, then) in pairwise(sample)]
         device = np.cumsum([0.0, *gaps])
@@ -452,8 +453,7 @@ class DeviceBooks:
             entry = self._hooks.setdefault(binding, [0, 0])
             entry[0] += 1
             entry[1] += ns
-        for keep in self.keeps:
-            keep(host, device)
+        yield host, device
 
     def take(self) -> OnDevice | None:
         """Return the record of what has been booked, and begin anew; None where that is nothing."""
@@ -470,7 +470,7 @@ def _since(moment: float, kept: Array, more: Array, column: int) -> Array:
     return np.concatenate([rows[rows[:, column] >= moment] for rows in (kept, more)])
 
 
-def on_host_clock(stamps: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+def on_host_clock(stamps: Sequence[Stamps]) -> Stamps:
     """Return the stamps of traced iterations by the host, and when the device came to each, on the same clock.
 
     The clocks have no common zero. The device is taken to be as early as can be: no event passes before its record.
