@@ -34,11 +34,9 @@ def ran(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> Ran:
     """Train, with hooks that are registered `by_hand` in place of the pipeline's; return what they saw."""
 
     def run(*overrides: str, by_hand: ByHand | None = None, **how: Any) -> tuple[RunDir, list[Any]]:
-        def register(parts: Parts, engine: object, state: RunState) -> ExitStack:
-            stack = ExitStack()
+        def register(parts: Parts, engine: object, state: RunState, undoing: ExitStack) -> None:
             for handle in by_hand(parts, state) if by_hand else ():
-                stack.callback(handle.remove)
-            return stack
+                undoing.callback(handle.remove)
 
         CALLS.clear()
         with monkeypatch.context() as patched:

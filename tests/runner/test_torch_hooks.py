@@ -216,9 +216,9 @@ def test_around_states_as_by_hand(
     """Also where a run is resumed: what is loaded is what was saved, as the hooks have made it."""
     heads: list[Any] = []
 
-    def register(parts: Parts, *more: Any) -> Any:
+    def register(parts: Parts, *more: Any) -> None:
         heads.append(parts.model.head)
-        return register_hooks(parts, *more)
+        register_hooks(parts, *more)
 
     plain_net = "hooks.ema.enabled=false"  # which has a copy of the network of its own
     often = "hooks.checkpoint.points=[{at='after_train_iter',every=1}]"

@@ -76,10 +76,7 @@ class Handle(RemovableHandle):
 
     def __init__(self, remove: Callable[[], None]) -> None:
         super().__init__(OrderedDict())
-        self._remove = remove
-
-    def remove(self) -> None:
-        self._remove()
+        self.remove = remove  # type: ignore[method-assign]
 
 
 @dataclass(eq=False)
@@ -307,16 +304,14 @@ def check_comm_hook(plan: Plan, strategy: Strategy, place: Callable[[str], Where
 Handles = Iterator[RemovableHandle]
 
 
-def register_hooks(parts: Parts, engine: Engine, state: RunState) -> ExitStack:
-    """Register them in the plan's order; close what is returned to take them off. Where one fails, none stays."""
-    with ExitStack() as registered:
-        for point in engine.plan.points:
-            for firing in engine.firings(point.name) if point.kind in _REGISTER else ():
-                if point.kind != "state":
-                    firing.ask_once_per_iteration(state)
-                for handle in _REGISTER[point.kind](firing, parts, engine.dispatcher, state):
-                    registered.callback(handle.remove)
-        return registered.pop_all()
+def register_hooks(parts: Parts, engine: Engine, state: RunState, undoing: ExitStack) -> None:
+    """Register them in the plan's order; `undoing` takes them off."""
+    for point in engine.plan.points:
+        for firing in engine.firings(point.name) if point.kind in _REGISTER else ():
+            if point.kind != "state":
+                firing.ask_once_per_iteration(state)
+            for handle in _REGISTER[point.kind](firing, parts, engine.dispatcher, state):
+                undoing.callback(handle.remove)
 
 
 def _caller(firing: Firing, dispatcher: Dispatcher, fires: Callable[[], bool], *known: Any) -> Callable[..., Any]:

@@ -198,7 +198,7 @@ class Trainer:
                 model.train()  # its own train() may keep parts in evaluation, as those of MMDetection do
                 for module in frozen:
                     module.training = False
-            undoing.enter_context(register_hooks(parts, engine, self.state))
+            register_hooks(parts, engine, self.state, undoing)
             try:
                 with only_showable():
                     engine.fire("before_run")
