@@ -280,21 +280,12 @@ def _sent(error: BaseException) -> BaseException:
     return sent
 
 
-def _ignore(number: int, frame: object) -> None:
-    """Ignore a signal, as the processes that a hook starts do not: they would inherit `SIG_IGN`."""
-
-
-def _heed() -> None:
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-
-
 def main() -> None:
     """Serve the connection whose number is the argument."""
     mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
     for number in SIGNALS:
-        signal.signal(number, _ignore)
-    os.register_at_fork(after_in_child=_heed)
+        signal.signal(number, lambda *_: None)  # what a hook starts would inherit SIG_IGN
+    os.register_at_fork(after_in_child=lambda: [signal.signal(number, signal.SIG_DFL) for number in SIGNALS])
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     os.nice(19)  # the training goes first
     channel = Channel(Connection(int(sys.argv[1])))
