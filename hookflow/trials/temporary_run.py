@@ -23,7 +23,7 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.batches import sets_of, split_of
 from hookflow.runner.data.source import Limited, close
 from hookflow.runner.data.workers import explaining_worker_errors
-from hookflow.runner.distributed.consensus import Alone
+from hookflow.runner.distributed.consensus import Consensus
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.observer import Observer
@@ -135,7 +135,7 @@ def in_temporary_run(
         try:
             state = RunState()
             store = CheckpointStore(run_dir.checkpoints)
-            trainer = Trainer(parts, plan, run_dir, store, recorder, Signals(state), Alone(), observer)
+            trainer = Trainer(parts, plan, run_dir, store, recorder, Signals(state), Consensus(), observer)
             trainer.run.is_temporary = True
             result = explaining_worker_errors(partial(execute, trainer, store))
         except Exception as error:

@@ -15,7 +15,7 @@ from hookflow.runner.distributed.consensus import (
     SAVE,
     STOP,
     TELL,
-    Consensus,
+    OverRanks,
     iterations_between,
 )
 from hookflow.runner.distributed.rendezvous import Ranks
@@ -59,7 +59,7 @@ def _all_walks(rank: int, folder: Path) -> None:
 
 
 def _walk(rank: int, arrivals: Arrivals, waits: set[int]) -> tuple[Any, ...]:
-    agreed = Consensus(Ranks(rank, WORLD, rank), timeout=LIMIT)
+    agreed = OverRanks(Ranks(rank, WORLD, rank), timeout=LIMIT)
     wishes, reported, clock, calls = 0, [], [agreed.seconds()], []
     for point in range(POINTS):
         wishes |= arrivals.get(point, 0)
@@ -75,7 +75,7 @@ def _walk(rank: int, arrivals: Arrivals, waits: set[int]) -> tuple[Any, ...]:
 def _evaluate(rank: int) -> list[int]:
     """Evaluate a few batches between two iterations; rank 1 is asked for one thing before, and for another in it."""
     consensus.iterations_between = lambda iteration, exchange: 1  # type: ignore[misc]
-    agreed = Consensus(Ranks(rank, WORLD, rank), timeout=LIMIT)
+    agreed = OverRanks(Ranks(rank, WORLD, rank), timeout=LIMIT)
     reported = [agreed.step(7, SAVE if rank == 1 else 0)]
     with agreed.evaluation():
         reported += [agreed.step(batch, STOP if (rank, batch) == (1, 1) else 0) for batch in range(4)]

@@ -18,7 +18,7 @@ from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.builder.build import choose_strategy, with_sync_batch_norm
 from hookflow.runner.data.loader_parts import BatchSharding
-from hookflow.runner.distributed.consensus import Alone
+from hookflow.runner.distributed.consensus import Consensus
 from hookflow.runner.distributed.fsdp import ranks_of_data, repeated_block, split_layers, units_of, unmatched_units
 from hookflow.runner.distributed.parallel import (
     OWN,
@@ -70,7 +70,7 @@ class OnGpu(torch.Tensor):
         return self.as_subclass(torch.Tensor)
 
 
-class Meeting(Alone):
+class Meeting(Consensus):
     """One of two ranks, which are threads of this process."""
 
     def __init__(self, rank: int, barrier: Barrier, sent: dict[int, Any]) -> None:

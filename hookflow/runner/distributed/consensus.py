@@ -40,48 +40,59 @@ ANSWERS = 1.0
 Shared = TypeVar("Shared")
 
 
-class Alone:
-    """The consensus of a process that trains alone: with itself."""
+class Consensus:
+    """The consensus of a process that trains alone, with itself; the base of that of several ranks.
 
-    def __init__(self) -> None:
-        self.ranks = Ranks()
-        self.next_iteration = sys.maxsize
+    All ranks must make the same calls, in the same order. The loop need not call `step` before `next_iteration`.
+    """
+
+    ranks = Ranks()
+    next_iteration = sys.maxsize
+    _answers = ANSWERS
 
     def settle(self, wishes: int) -> int:
+        """Wait for the others and return the wishes of all ranks."""
         return wishes
 
     def step(self, position: int, wishes: int) -> int:
+        """Return the wishes that are granted after iteration `position`; those given now are heard at a later one."""
         return wishes
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
+        """Let `step` count the batches of an evaluation, from 0; earlier wishes wait until it is over."""
         yield
 
     def all_gather_object(self, mine: Shared) -> list[Shared]:
+        """Return the objects of all ranks, by rank; each waits for all."""
         return [mine]
 
     def broadcast_object(self, mine: Shared) -> Shared:
-        return mine
+        """Return the object of rank 0; each waits for it."""
+        return self.all_gather_object(mine if self.ranks.first else None)[0]  # type: ignore[return-value]
 
     def any_rank(self, flag: bool) -> bool:
+        """Return whether the flag of any rank is set; each waits for all."""
         return flag
 
     def together(self, work: Callable[[], Shared]) -> Shared:
+        """Call `work` and return its result, once the calls on all ranks have ended."""
         return work()
 
     def wait(self, ended: Callable[[float], bool]) -> None:
-        while not ended(ANSWERS):
+        """Wait until `ended`, called with the seconds to wait, is true on all ranks; no collective times out."""
+        while self.any_rank(not ended(self._answers)):
             continue
 
     def seconds(self) -> float:
+        """Return a clock that is equal on every rank; of several it moves on at exchanges."""
         return time.monotonic()
 
 
-class Consensus:
+class OverRanks(Consensus):
     """The consensus of several ranks, over a process group of its own, by the CPU.
 
-    All ranks must make the same calls, in the same order. A call raises RuntimeError where another rank has gone, or
-    waits more than `timeout` seconds. The loop need not call `step` before `next_iteration`.
+    A call raises RuntimeError where another rank has gone, or waits more than `timeout` seconds.
     """
 
     def __init__(self, ranks: Ranks, timeout: float) -> None:
@@ -102,13 +113,11 @@ class Consensus:
         self._began, self._seconds = time.monotonic(), 0.0
 
     def settle(self, wishes: int) -> int:
-        """Wait for the others and return the wishes of all ranks."""
         heard, self._heard = self._heard | self._outcome(), 0
         self._count_anew()
         return heard | self._exchange(wishes & ~heard)
 
     def step(self, position: int, wishes: int) -> int:
-        """Return the wishes that are granted after iteration `position`; those given now are heard at a later one."""
         if position < self.next_iteration:
             return 0
         heard, self.next_iteration = self._outcome(), position + 1
@@ -126,7 +135,6 @@ class Consensus:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Let `step` count the batches of an evaluation, from 0; earlier wishes wait until it is over."""
         self._heard |= self._outcome()
         self._count_anew(1)
         yield
@@ -134,23 +142,17 @@ class Consensus:
         self._count_anew(1)
 
     def all_gather_object(self, mine: Shared) -> list[Shared]:
-        """Return the objects of all ranks, by rank; each waits for all."""
         gathered: list[Any] = [None] * self.ranks.world
         dist.all_gather_object(gathered, mine, group=self._group)
         return gathered
 
-    def broadcast_object(self, mine: Shared) -> Shared:
-        """Return the object of rank 0; each waits for it."""
-        return self.all_gather_object(mine if self.ranks.first else None)[0]  # type: ignore[return-value]
-
     def any_rank(self, flag: bool) -> bool:
-        """Return whether the flag of any rank is set; each waits for all."""
         result = torch.tensor(int(flag))
         dist.all_reduce(result, dist.ReduceOp.MAX, group=self._group)
         return bool(result)
 
     def together(self, work: Callable[[], Shared]) -> Shared:
-        """Call `work` in a thread and return its result, once the calls on all ranks have ended."""
+        """Call `work` in a thread: see `wait`."""
         outcome: Future[Shared] = Future()
 
         def call() -> None:
@@ -163,13 +165,7 @@ class Consensus:
         self.wait(lambda seconds: bool(wait([outcome], seconds).done))
         return outcome.result()
 
-    def wait(self, ended: Callable[[float], bool]) -> None:
-        """Wait until `ended`, called with the seconds to wait, is true on all ranks; no collective times out."""
-        while self.any_rank(not ended(self._answers)):
-            continue
-
     def seconds(self) -> float:
-        """Return a clock that is equal on every rank: it moves on at exchanges."""
         return self._seconds
 
     def _exchange(self, wishes: int) -> int:
@@ -207,9 +203,6 @@ class Consensus:
     def _count_anew(self, every: int | None = None) -> None:
         self.next_iteration, self._timed = 0, None
         self._every = every or self._every
-
-
-AnyConsensus = Alone | Consensus
 
 
 def iterations_between(iteration: int, exchange: int) -> int:

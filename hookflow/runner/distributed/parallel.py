@@ -19,7 +19,7 @@ from hookflow.errors import Locate, Problem, UserError
 from hookflow.hooks.tensors import by_dtype, is_sharded, on_device, shard_like
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.shards import mapped, without_contents
-from hookflow.runner.distributed.consensus import AnyConsensus
+from hookflow.runner.distributed.consensus import Consensus
 from hookflow.runner.distributed.rendezvous import Ranks
 
 OF_DDP = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
@@ -278,7 +278,7 @@ OWN = ("random", "data", "task", "gradients", "scalars", "requests", "engine", "
 """The entries of a state that each rank has of its own."""
 
 
-def full_state(state: dict[str, Any], consensus: AnyConsensus) -> dict[str, Any]:
+def full_state(state: dict[str, Any], consensus: Consensus) -> dict[str, Any]:
     """Return the state with what each rank has of its own; the first rank alone gets that of the others.
 
     All ranks must call it, and each waits for the others. A state of a hook that is equal on all ranks is kept once.

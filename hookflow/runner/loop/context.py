@@ -19,7 +19,7 @@ from hookflow.runner.dispatch.dispatcher import Dispatcher, Firing, Here
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.dispatch.torch_hooks import ModuleHooks
 from hookflow.runner.dispatch.triggers import Scalars, make_triggers
-from hookflow.runner.distributed.consensus import AnyConsensus
+from hookflow.runner.distributed.consensus import Consensus
 from hookflow.runner.logging.budgets import Throttles
 from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
@@ -98,7 +98,7 @@ class Context:
     plan: Plan
     folder: Path
     state: RunState
-    consensus: AnyConsensus
+    consensus: Consensus
     log: Recorder
     media: Media
     shared: Shared | None = None

@@ -28,7 +28,7 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.batches import sets_of, split_of
 from hookflow.runner.dispatch.beside import Beside
 from hookflow.runner.dispatch.torch_hooks import register_hooks
-from hookflow.runner.distributed.consensus import AnyConsensus
+from hookflow.runner.distributed.consensus import Consensus
 from hookflow.runner.distributed.parallel import load_model
 from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
@@ -64,7 +64,7 @@ class Trainer:
         store: CheckpointStore,
         recorder: Recorder,
         signals: Signals,
-        consensus: AnyConsensus,
+        consensus: Consensus,
         observer: "Observer | None" = None,
     ) -> None:
         self.state = state = signals.state

@@ -28,7 +28,7 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
 from hookflow.runner.data.workers import explaining_worker_errors
 from hookflow.runner.dispatch.torch_hooks import check_comm_hook
-from hookflow.runner.distributed.consensus import Alone, Consensus
+from hookflow.runner.distributed.consensus import Consensus, OverRanks
 from hookflow.runner.distributed.parallel import class_of
 from hookflow.runner.distributed.rendezvous import Ranks, process_group
 from hookflow.runner.logging.budgets import Budgets
@@ -97,7 +97,7 @@ class Attempt:
         loaded, ranks, store = self._loaded, self._ranks, self._store
         explained = explain_oom(loaded.pipeline, lambda: bool(store.all()))
         with explained, torch_settings(loaded.pipeline.run, self._say), process_group(loaded, ranks), only_showable():
-            self._consensus = Consensus(ranks, loaded.pipeline.distributed.timeout) if ranks.world > 1 else Alone()
+            self._consensus = OverRanks(ranks, loaded.pipeline.distributed.timeout) if ranks.world > 1 else Consensus()
             origin = self._origin()
             self._report_changes(origin)
             parts = self._built(origin)
