@@ -342,15 +342,17 @@ MONITORS = ("hooks.early_stop.args.monitor='near/accuracy'", "hooks.checkpoint.a
 
 def test_each_set_has_its_interval_and_metrics_as_pytorch_measures_them(trained: Trained, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    run_dir = trained(*MONITORS, TRACER % trace, "hooks.ema.enabled=false", swap=(ONE, SETS))
+    run_dir = trained(*MONITORS, TRACER % trace, swap=(ONE, SETS))
     net = Net()
-    net.load_state_dict(torch.load(run_dir.checkpoints / "last" / "model.pt", weights_only=True))
+    net.load_state_dict(
+        torch.load(run_dir.checkpoints / "last" / "model_ema.pt", weights_only=True)
+    )  # which is what is judged
     inputs, targets = (
         torch.cat(part) for part in zip(*Points(0, torch.device("cpu"), split=2, examples=24).epoch(0), strict=True)
     )
     right = (net.eval()(inputs).argmax(dim=1) == targets).double().mean()
     last: Any = records(run_dir, "metrics")[-1]["v"]
-    alone = records(trained("hooks.ema.enabled=false"), "metrics")[-1]["v"]
+    alone = records(trained(), "metrics")[-1]["v"]
     assert {f"near/{name}": value for name, value in alone.items()}.items() <= last.items(), "as if it were alone"  # type: ignore[attr-defined]
     assert last["far/accuracy"] == float(right)
     metrics = [(record["it"], set(record["v"])) for record in records(run_dir, "metrics")]  # type: ignore[call-overload]
