@@ -6,6 +6,7 @@ its bases is adapted likewise. Source: `lightning.pytorch.callbacks` and `lightn
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from copy import deepcopy
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -191,7 +192,7 @@ class LightningHook(Hook):
         self.callback: Any = self.kind(*map(with_functions, args), **with_functions(kwargs))
         if type(self.callback).__name__ == "SpikeDetection":  # its load_state_dict() has the wrong name
             self.callback.running = self.callback.running_mean
-        self._initial = numbers_of(vars(self.callback))
+        self._initial = deepcopy(numbers_of(vars(self.callback)))
         self._epoch_ends = False
         """Whether `on_train_epoch_end` is still to be called."""
         self._trainer: Callable[[], Trainer] | None = None

@@ -204,6 +204,16 @@ class Draws(Callback):
         trainer.logger.experiment.add_histogram("weights", module.weight, trainer.global_step)
 
 
+class Counts(Callback):
+    """Count batches in place."""
+
+    def __init__(self) -> None:
+        self.seen = torch.zeros(())
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.seen += 1
+
+
 class Stops(Callback):
     """Stop in the middle of an epoch."""
 

@@ -159,11 +159,13 @@ def test_what_callbacks_have_is_resumed_to_the_bit(resumes_alike: Any, tmp_path:
         'hooks.average={use="lightning:EMAWeightAveraging", args={decay=0.9, update_starting_at_epoch=1}}',
         'hooks.stops={use="lightning:EarlyStopping", args={monitor="accuracy", mode="max", patience=40}}',
         'hooks.rates={use="lightning:LearningRateMonitor"}',
+        'hooks.counts={use="tests.hooks.pl_training:Counts"}',
         f'hooks.spikes={{use="lightning:SpikeDetection", args={{exclude_batches_path="{tmp_path}/skip.json"}}}}',
     )
     cut = resumes_alike(*hooks, "hooks.ema.enabled=false", point="after_train_iter", at=7)
     state: Any = final_state(cut)
     assert {"current_model_state", "averaging_state"} <= state["lightning"].keys()
+    assert state["hooks"]["counts"]["numbers"]["seen"] == state["position"]["iter"]
 
 
 def test_they_log_into_the_run(here: Any) -> None:
