@@ -1,6 +1,6 @@
 """`hookflow.train`: a pipeline is trained in this process, or in one of its own, and shown meanwhile.
 
-A notebook shows a line that is drawn anew while the run goes on, and in the end a table of its metrics.
+A notebook shows bars that are drawn anew while the run goes on, and in the end a table of its metrics.
 """
 
 import gc
@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from rich.table import Table
 from rich.text import Text
 
 from hookflow.api.pipeline import Pipeline, load
@@ -27,7 +28,7 @@ from hookflow.events.run_lock import exit_code, release
 from hookflow.events.rundir import RunDir, short
 from hookflow.monitor import plain
 from hookflow.monitor.feed import Live, follow_records
-from hookflow.monitor.health import Pace, judge
+from hookflow.monitor.health import judge
 from hookflow.monitor.summary import metrics_table
 from hookflow.numbers import counted, number, span
 from hookflow.runner.distributed.failures import ChildExit
@@ -52,7 +53,7 @@ def train(
 ) -> RecordedRun:
     """Train a pipeline (what `load` returns, or what it takes) and return the run when it is over.
 
-    `ui` says how to show it: "plain" prints lines and "json" records, "none" shows nothing, "auto" is a progress line
+    `ui` says how to show it: "plain" prints lines and "json" records, "none" shows nothing, "auto" is progress bars
     and a table in a notebook and plain lines elsewhere. `runs` is the folder of runs; left out, the pipeline says it.
     With `process` it trains in a process of its own, as `hookflow run` does.
 
@@ -168,11 +169,11 @@ def _raise_failure(run_dir: RunDir, code: int, *, resumable: bool) -> None:
     raise RuntimeError(f"the run {run_dir.id} ended with exit status {code}: {reason} (see {short(run_dir.output)})")
 
 
-BAR = 30
-"""Characters of the bar."""
+WIDTH = 115
+"""Characters of a line that rich draws in a notebook."""
 
 PERIOD = 0.5
-"""Seconds between two drawings of the line, at the least."""
+"""Seconds between two drawings of the bars, at the least."""
 
 
 def _follow_in_notebook(run_dir: RunDir, child_exit: Callable[[], int | None]) -> int:
@@ -180,15 +181,13 @@ def _follow_in_notebook(run_dir: RunDir, child_exit: Callable[[], int | None]) -
     display: Callable[..., Any] = import_module("IPython.display").display  # it is there, in a notebook
 
     live = Live(run_dir)
-    drawn, at = _line(run_dir, live), 0.0
-    line = display(drawn, display_id=True)
+    shown, at = display(_bars(run_dir, live), display_id=True), 0.0
 
     def draw(over: bool) -> None:
-        nonlocal drawn, at
+        nonlocal at
         if over or time.monotonic() - at > PERIOD:
-            before, drawn, at = drawn, _line(run_dir, live), time.monotonic()
-            if drawn != before:
-                line.update(drawn)
+            shown.update(_bars(run_dir, live))
+            at = time.monotonic()
 
     code = follow_records(run_dir, live, lambda record: draw(False), child_exit, draw)
     draw(True)
@@ -200,20 +199,12 @@ def _follow_in_notebook(run_dir: RunDir, child_exit: Callable[[], int | None]) -
     return code
 
 
-def _line(run_dir: RunDir, live: Live) -> Text:
+def _bars(run_dir: RunDir, live: Live) -> Table:
+    """Return the bars that a terminal shows, below the condition of the run and its latest metrics."""
     state = live.state
-    health = judge(run_dir, state, time.time())
-    facts = [f"{run_dir.path.parent.name}: {health.condition}"]
-    if state.total_iters:
-        done = round(BAR * min(state.it / state.total_iters, 1))
-        facts[0] += f"  {'━' * done}{'─' * (BAR - done)}"
-        epochs = state.run["max_epochs"]
-        facts += [f"epoch {state.epoch}/{epochs}"] if epochs else []
-        facts.append(f"iteration {state.it}/{state.total_iters}")
-    facts += [f"{name} {number(series.last)}" for name, series in state.scalars.items() if name == "loss"]
+    facts = [f"{run_dir.path.parent.name}: {judge(run_dir, state, time.time()).condition}"]
     metrics = state.metrics.by_name.items()
     facts += [f"val {name} {number(values[-1][1])}" for name, values in metrics if " " not in name]
-    if not health.over and (pace := Pace.of(state)).iters_per_s:
-        facts.append(f"{pace.iters_per_s:.1f} it/s")
-        facts += [f"{span(pace.eta)} left"] if pace.eta is not None else []
-    return Text(printable("  ".join(facts)), no_wrap=True, overflow="ignore")
+    table = plain.drawn([*plain.bars(state)], WIDTH)
+    table.title, table.title_justify = Text(printable("  ".join(facts))), "left"
+    return table

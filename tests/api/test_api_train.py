@@ -354,7 +354,7 @@ def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return execute
 
 
-def test_a_run_is_a_line_that_moves_and_then_a_table_or_the_error_of_its_cell(executed: Any) -> None:
+def test_a_run_is_bars_that_move_and_then_a_table_or_the_error_of_its_cell(executed: Any) -> None:
     failing = LOAD.replace('print("ten")', "1 / 0")
     interrupted = LOAD.replace('print("ten")', "import os, signal; os.kill(os.getpid(), signal.SIGINT)")
     looks = "print(*(run.status for run in hookflow.runs()), hookflow.load_run().checkpoint().iter)"
@@ -363,10 +363,9 @@ def test_a_run_is_a_line_that_moves_and_then_a_table_or_the_error_of_its_cell(ex
     assert loaded == []
     printed = [output.text for output in trained if output.output_type == "stream"]
     assert "".join(printed) == "ten\n", "a hook's own prints, and nothing else"
-    line, table = (output.data for output in trained if output.output_type == "display_data")
-    assert "finished" in line["text/plain"]
-    assert "━" * 30 in line["text/plain"]
-    assert "iteration 25/25" in line["text/plain"]
+    bars, table = (output.data for output in trained if output.output_type == "display_data")
+    assert "finished  val loss" in bars["text/plain"]
+    assert re.search(r"━{23}\x1b\S+ +100% +25/25", bars["text/plain"])
     assert len({text for text in drawn if "running" in text and "it/s" in text}) > 1
     assert "25 iterations in" in table["text/plain"]
     assert "val accuracy" in table["text/plain"]
