@@ -132,7 +132,7 @@ class RecordedRun:
         """Metrics of the latest validation and test: {"val": {"accuracy": 0.93}}. Earlier ones are in `scalars`."""
         result: dict[str, dict[str, float]] = {}
         for record in event_log(self._run_dir.events).read_all():
-            if record["k"] == "metrics" and "split" in record and "v" in record:
+            if record["k"] == "metrics":
                 result[record["split"]] = {name: float(value) for name, value in record["v"].items()}
         return result
 

@@ -92,12 +92,10 @@ def drawn(values: Sequence[Any] | SweepRange, generator: random.Random) -> Any:
     low, high = values.low, values.high
     if values.step is not None:
         return low + values.step * generator.randint(0, int((high - low) / values.step + 1e-9))
-    if values.integers:
-        if not values.log:
-            return generator.randint(int(low), int(high))
-        return min(max(round(math.exp(generator.uniform(math.log(low), math.log(high)))), int(low)), int(high))
+    if values.integers and not values.log:
+        return generator.randint(int(low), int(high))
     value = math.exp(generator.uniform(math.log(low), math.log(high))) if values.log else generator.uniform(low, high)
-    return min(max(float(f"{value:.4g}"), low), high)
+    return min(max(round(value) if values.integers else float(f"{value:.4g}"), low), high)
 
 
 STATES = {"finished": "COMPLETE", "pruned": "PRUNED", "running": "RUNNING", "interrupted": "RUNNING"}
@@ -107,7 +105,7 @@ PRUNERS = {"median": "Median", "halving": "SuccessiveHalving", "hyperband": "Hyp
 
 def suggest(section: SweepSection, mode: Mode, trials: Iterable[Trial], number: int) -> dict[str, Any]:
     """Return the values that the sampler chooses for a trial by the others."""
-    study = _study(section, mode, (trial for trial in trials if trial.number != number), number)
+    study = _study(section, mode, trials, number)
     chosen = study.ask({key: _distribution(values) for key, values in section.optuna.items()}).params
     lists = {key: values for key, values in section.optuna.items() if not isinstance(values, SweepRange)}
     return {key: lists[key][value] if key in lists else value for key, value in chosen.items()}
@@ -115,12 +113,13 @@ def suggest(section: SweepSection, mode: Mode, trials: Iterable[Trial], number: 
 
 def is_hopeless(section: SweepSection, mode: Mode, trials: Iterable[Trial], trial: Trial) -> bool:
     """Say whether the pruner ends a trial at its latest value."""
-    study = _study(section, mode, (other for other in trials if other.number != trial.number), trial.number)
+    study = _study(section, mode, trials, trial.number)
     study.add_trial(_frozen(section, trial))
     return bool(study.pruner.prune(study, study.trials[-1]))
 
 
 def _study(section: SweepSection, mode: Mode, trials: Iterable[Trial], number: int) -> optuna.Study:
+    """Return the study of all trials but that of the number."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -128,7 +127,7 @@ def _study(section: SweepSection, mode: Mode, trials: Iterable[Trial], number: i
     direction = "maximize" if mode == "max" else "minimize"
     pruner = getattr(optuna.pruners, f"{PRUNERS[section.pruner]}Pruner")()
     study = optuna.create_study(sampler=sampler, pruner=pruner, direction=direction)
-    study.add_trials([_frozen(section, trial) for trial in trials if trial.state in STATES])
+    study.add_trials([_frozen(section, trial) for trial in trials if trial.number != number and trial.state in STATES])
     return study
 
 

@@ -50,8 +50,9 @@ def fired_in(recorded: Sequence[Record]) -> Counter[int]:
     return result
 
 
-def silent_in(parts: Parts, plan: Plan, fired: Counter[int], recorded: Sequence[Record]) -> Iterator[Silent]:
+def silent_in(parts: Parts, plan: Plan, recorded: Sequence[Record]) -> Iterator[Silent]:
     """Yield each binding that has not fired, and each that has raised, with the reason."""
+    fired = fired_in(recorded)
     raised = {(r["hook"], r["point"]): f"raised {r['type']}: {r['text']}" for r in recorded if r["k"] == "error"}
     off = {hook for hook, _ in raised}
     for binding in plan.bindings:
@@ -185,7 +186,7 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
         parts=whole,
         device=device,
         fired=[binding for binding in plan.bindings if fired[binding.id]],
-        silent=list(silent_in(parts, plan, fired, recorded)),
+        silent=list(silent_in(parts, plan, recorded)),
         checkpoint=next(record["bytes"] for record in reversed(recorded) if record["k"] == "checkpoint"),
         seconds=time.perf_counter() - began,
     )
@@ -226,7 +227,7 @@ def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
             observer.end()
     return Observed(
         seen=observer.observed(),
-        silent=list(silent_in(parts, plan, fired_in(recorded), recorded)),
+        silent=list(silent_in(parts, plan, recorded)),
         by_content=observer.by_content,
         iters=iters,
         seconds=time.perf_counter() - began,

@@ -165,12 +165,10 @@ class OwnLoss:
         kept = {key: batch[key] for key in self.extra}
         if self.generate is not None:
             return kept | self._generated(run, batch)
-        inputs = self._inputs(batch)
-        inputs.pop(self.labels, None)
-        return kept | self._logits(run.model(**inputs))
+        return kept | self._logits(run.model(**self._inputs(batch, self.labels)))
 
-    def _inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in batch.items() if key not in self.extra}
+    def _inputs(self, batch: Mapping[str, Any], *others: str) -> dict[str, Any]:
+        return {key: value for key, value in batch.items() if key not in (*self.extra, *others)}
 
     def _logits(self, output: Any) -> dict[str, Tensor]:
         logits = _part(output, "logits")
@@ -179,10 +177,8 @@ class OwnLoss:
     def _generated(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         if self.generate is None:
             return {}
-        inputs = self._inputs(batch)
-        inputs.pop(self.labels, None)
         model: Any = run.model
-        ids: Tensor = model.generate(**inputs, **self.generate)
+        ids: Tensor = model.generate(**self._inputs(batch, self.labels), **self.generate)
         if ids.shape[1] > self.max_length:
             message = f"the model has generated {ids.shape[1]} tokens, and max_length is {self.max_length}"
             raise UserError(Problem(message, hint="raise max_length, or set generate.max_new_tokens"))
