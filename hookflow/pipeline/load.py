@@ -62,51 +62,38 @@ def add_default_hooks(tree: dict[str, Any], places: SourceMap) -> None:
             places.put(("hooks", name), Where("the default hooks"))
 
 
-_STUB = {"use": "builtins:print", "points": ["before_run"]}
+_PART = {"use": "builtins:print"}
+_STUB = {**_PART, "points": ["before_run"]}
 """Replaces an invalid hook, so that other hooks may name it."""
 
-_PART = {"use": "builtins:print"}
 _REST = {"run": {"name": "stub", "max_iters": 1}, "model": _PART, "optimizer": _PART, "data": {"train": _PART}}
+_DEPTHS = {"model": 2, "optimizer": 2, "task": 2, "data": 3, "writers": 2, "hooks": 3, "points": 2}
+"""The sections that hooks depend on; a fault is that of a key in so many parts."""
 
 
 def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
     """Return a pipeline of `tree` without what is `faulty`; None when nothing can be made.
 
-    A hook loses its faulty key; one of which too much would be missing becomes a stub, as do models, optimizers and
-    data whose `use` is faulty.
+    A faulty key is left out, and the whole table with its `use`; a hook with a faulty `use` or `points` becomes a stub.
     """
-    sections = ("model", "optimizer", "task", "data", "writers")
-    parts = deepcopy({name: tree[name] for name in sections if isinstance(tree.get(name), dict)})
-    named = (tree.get("hooks"), tree.get("points"))
-    hooks, points = ({**table} if isinstance(table, dict) else {} for table in named)
-    for section, *path in faulty:
-        if section == "points" and path:
-            points.pop(path[0], None)
-        elif section == "hooks" and path:
-            name, *key = path
-            table = hooks.get(name)
-            if isinstance(table, dict) and key and key[0] not in ("use", "points"):
-                hooks[name] = {other: value for other, value in table.items() if other != key[0]}
-            else:
-                hooks[name] = _STUB
-        elif section in parts:
-            _discard(parts, (section, *path))
-    parts["data"] = {"train": _PART, **parts.get("data", {})}
-    for valid in (parts, {}):
+    left = deepcopy({name: tree[name] for name in _DEPTHS if isinstance(tree.get(name), dict)})
+    for key in faulty:
+        *path, last = key[: _DEPTHS.get(key[0], 1)]
+        named = key[0] in ("hooks", "writers", "points")  # a table of these may be called "use"
+        if len(path) > named and (last == "use" or (last == "points" and key[0] == "hooks")):
+            *path, last = path
+        table: Any = left
+        for name in path:
+            table = table.get(name) if isinstance(table, dict) else None
+        if isinstance(table, dict) and path == ["hooks"]:
+            table[last] = {**_STUB}
+        elif isinstance(table, dict):
+            table.pop(last, None)
+    left["data"] = {"train": _PART, **left.get("data", {})}
+    for parts in (left, {name: left.get(name, {}) for name in ("hooks", "points")}):
         with suppress(ValidationError):
-            return Pipeline.model_validate({**_REST, **valid, "hooks": hooks, "points": points})
+            return Pipeline.model_validate({**_REST, **parts})
     return None
-
-
-def _discard(tables: dict[str, Any], key: Key) -> None:
-    """Take a faulty key out of the table of a component, or the whole table with its `use`."""
-    *path, last = key[: 3 if key[0] == "data" else 2]
-    if last == "use":
-        *path, last = path
-    for name in path:
-        inner = tables.get(name)
-        tables = inner if isinstance(inner, dict) else {}
-    tables.pop(last, None)
 
 
 @dataclass(frozen=True, slots=True)
