@@ -101,7 +101,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
             "dataloader_idx": "",
         },
         {
-            **{name: point for point, (names, _) in CALLS.items() for name in names if name.startswith("on_")},
+            **{name: at for at, (names, _) in CALLS.items() for name in names if name.startswith("on_") and name != at},
             EPOCH_END: "after_train_epoch",
             "on_before_zero_grad": "",
         },
