@@ -64,6 +64,12 @@ def read_weights(checkpoint: Path, name: str) -> dict[str, Any]:
     return {**entries[name], **tensors}
 
 
+def not_averages(checkpoint: Path, name: str) -> str:
+    """Return words for the weights of a checkpoint's only model, where hooks keep others beside them, as `ema` does."""
+    averages = sorted(path.name for path in checkpoint.glob("model_*.pt")) if name == "model" else []
+    return f"the weights that a hook validates are in {', '.join(averages)}" if averages else ""
+
+
 def mark_of(tensor: "Tensor") -> str:
     """Return the type, the shape and the CRC-32 of a tensor, at about 3 GB/s: other values have another mark."""
     import torch

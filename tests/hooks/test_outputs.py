@@ -60,7 +60,8 @@ def test_a_run_has_metrics_of_torchmetrics_predictions_and_exports(trained: Trai
     path = exported(run_dir, "*.pt")
     assert path.name == f"last-model-{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}.pt"
     assert_same(torch.load(path, weights_only=True), dict(weights))
-    assert {"predictions are in predictions.npz", f"exported {path}"} <= {*messages(run_dir)}
+    beside = "the weights that a hook validates are in model_ema.pt"
+    assert {"predictions are in predictions.npz", f"exported {path}; {beside}"} <= {*messages(run_dir)}
     assert_same(safetensors.load_file(exported(run_dir, "last-model-*.safetensors")), dict(weights))
     program = torch.export.load(exported(run_dir, "last-model-*.pt2")).module()
     net = Net().eval()

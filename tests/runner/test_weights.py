@@ -248,7 +248,7 @@ def test_the_folder_of_a_checkpoint_may_be_named(trained: Trained) -> None:
     first = trained("run.max_epochs=1")
     second = trained(*begins(first.checkpoints / "last"))
     assert torch.equal(weights_of(second)["head.weight"], weights_of(first)["head.weight"])
-    kept = "model.pt; not those that a hook keeps and validates, in model_ema.pt"
+    kept = "model.pt; the weights that a hook validates are in model_ema.pt"
     assert any(text.endswith(kept) for text in messages(second)), "its metrics are those of the average"
 
 

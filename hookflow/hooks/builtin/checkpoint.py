@@ -19,7 +19,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import make_out_dir
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.metrics import latest
-from hookflow.hooks.checkpoint_files import frozen_in, read_weights, with_frozen
+from hookflow.hooks.checkpoint_files import frozen_in, not_averages, read_weights, with_frozen
 from hookflow.hooks.tensors import evaluating, first_tensor, is_sharded
 from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
 from hookflow.numbers import parse_size
@@ -312,7 +312,7 @@ class Export(Hook):
             with written.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
             path = written.replace(folder / f"{written.stem[1:]}-{digest}{SUFFIX[format_]}")
-            run.say(f"exported {path}")
+            run.say("; ".join(filter(None, (f"exported {path}", not_averages(source, self.weights)))))
 
     def _folder(self, run: Run) -> Path:
         return run.dir / "export" if self.out_dir is None or run.is_temporary else Path(self.out_dir)

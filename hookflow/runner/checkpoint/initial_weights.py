@@ -13,7 +13,7 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError, Where, first_few, nearest
 from hookflow.events.rundir import short
-from hookflow.hooks.checkpoint_files import METADATA, read_tensors, read_weights, state_key
+from hookflow.hooks.checkpoint_files import METADATA, not_averages, read_tensors, read_weights, state_key
 from hookflow.pipeline.components import WeightsSection
 from hookflow.runner.distributed.parallel import load_model
 
@@ -54,10 +54,9 @@ def load_weights(
     a summary. Raises UserError with the misfits and the nearest names.
     """
     where = place("file")
-    path, averages = base / Path(section.file).expanduser(), list[str]()
+    path, beside = base / Path(section.file).expanduser(), ""
     if path.is_dir():
-        key = state_key("model", name)
-        averages = sorted(file.name for file in path.glob("model_*.pt")) if key == "model" else []
+        beside = not_averages(path, key := state_key("model", name))
         path /= f"{key}.pt"
     if not path.is_file() and not (path.parent / METADATA).exists():
         near = nearest(path.name, [file.name for file in path.parent.glob(f"*{path.suffix}")])
@@ -75,12 +74,12 @@ def load_weights(
     if not loaded:
         raise UserError([Problem(f"{path} has nothing that is to be loaded into the model", where), *misfits])
     load_model(model, loaded, strict=False)
-    if prefixes or excluded or misfits or averages:
+    if prefixes or excluded or misfits or beside:
         lines = [f"{len(loaded)} weights loaded from {short(path)}"]
         lines += [f"without the prefix {''.join(prefixes)}"] if prefixes else []
         lines += [f"excluded: {len(excluded)} ({_few(sorted(excluded))})"] if excluded else []
         lines += [str(fit)] if misfits else []
-        lines += [f"not those that a hook keeps and validates, in {', '.join(averages)}"] if averages else []
+        lines += [beside] if beside else []
         say("; ".join(lines), "warn" if misfits else "info")
     return result
 
