@@ -20,12 +20,15 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 from struct import Struct
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hookflow.events.packing import BINS, packed
 from hookflow.events.records import PHASES, OnDevice
+
+if TYPE_CHECKING:
+    from torch import Event
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Stamps = tuple[Array, Array]
@@ -300,25 +303,17 @@ APART = 2e-4
 """Seconds between two sampled iterations for each event of the first, which takes some microseconds to record."""
 
 
-class Event(Protocol):
-    """An event of a device, as `torch.Event` with timing."""
-
-    def record(self) -> None: ...
-    def query(self) -> bool: ...
-    def elapsed_time(self, end: Any, /) -> float: ...
-
-
-Sample = list[tuple[float, Event]]
+Sample = list[tuple[float, "Event"]]
 """The stamps of an iteration, in seconds of the host's clock, and the event that each recorded."""
 
 
 class DeviceClock:
     """Stamps the host's clock, and records an event as well while an iteration is sampled.
 
-    `make` returns a new event; those that have passed are used again.
+    `make` returns a new event with timing; those that have passed are used again.
     """
 
-    def __init__(self, make: Callable[[], Event]) -> None:
+    def __init__(self, make: "Callable[[], Event]") -> None:
         self.sampled: deque[Sample] = deque()
         """The samples of iterations that are over; their events may not have passed."""
         self.spare: deque[Event] = deque()
