@@ -103,7 +103,7 @@ def lasting(seconds: float) -> str:
 
 def out_of(count: int, whole: int | None) -> str:
     """Return "3/8", or "3" where the total is unknown."""
-    return f"{count}/{whole}" if whole else f"{count}"
+    return f"{count:,}/{whole:,}" if whole else f"{count:,}"
 
 
 def age(seconds: float) -> str:

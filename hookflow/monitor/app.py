@@ -355,6 +355,7 @@ class MonitorApp(Terminal):
     async def on_event(self, event: events.Event) -> None:
         """Take every key itself: none has a meaning to Textual here."""
         if isinstance(event, events.Key):
+            self.notice = ("", 0.0)  # which was about the key before
             self._do(press(event.key, self._scene(), event.character or "" if event.is_printable else ""))
         elif isinstance(event, events.MouseEvent):
             self._point(event)

@@ -135,7 +135,8 @@ def _focus(number: int, scene: Scene) -> Notice | None:
     """Go to a panel; one that is in focus, or has no room beside the others, becomes large."""
     view = scene.view
     if number not in panels(scene):
-        return Notice("one process trains: there are no ranks to show")
+        known = bool(scene.state.run)
+        return Notice("one process trains: there are no ranks to show" if known else "the ranks have not started yet")
     again, hidden = scene.focus == number, number not in scene.visible
     if view.page == "main":
         view.zoomed = not (again and view.zoomed) and (again or hidden)

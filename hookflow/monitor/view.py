@@ -280,8 +280,10 @@ class Scene:
 
     @property
     def focus(self) -> int:
-        """The number of the panel that the keys act on."""
-        return self.view.focus or (0 if 0 in self.visible else 2)
+        """The number of the panel that the keys act on: beside others, it is one that has room."""
+        alone = self.view.zoomed or not self.visible
+        focus = self.view.focus if alone or self.view.focus in self.visible else 0
+        return focus or (0 if 0 in self.visible else 2)
 
     def since(self, binding: Binding) -> float:
         """Return when the window of a binding begins."""

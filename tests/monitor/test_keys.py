@@ -58,6 +58,7 @@ def test_the_digits_focus_panels_and_zoom_them(scene: At) -> None:
         assert f"┏━ [{digit}] {name}" in pressed(at, digit, size=size)
         assert at.view.zoomed
         assert "[5] events" in pressed(at, "escape", size=size)
+        assert replace(at, visible=(0,)).focus == 0, "a panel without room has no keys"
     assert press("6", at) == Notice("one process trains: there are no ranks to show")
     assert "┏━ [g] graph" in pressed(at, "escape"), "where the graph is, it has the keys until a digit gives them away"
     assert "┏━ [1] points" in pressed(at, "1"), "a panel without room beside the graph is large"
@@ -450,7 +451,8 @@ def test_the_stack_of_a_stall_is_shown_once_it_is_known(
 def test_a_stalled_run_offers_to_kill_its_process(stalled: tuple[RunDir, subprocess.Popen[bytes]]) -> None:
     run, process = stalled
 
-    watched = walk(run, ("s k", "opened with --readonly"), ("c p y q", ""), readonly=True)
+    notice = "opened with --readonly"
+    watched = walk(run, ("s", notice), ("k", "[g] graph", notice), ("c p y q", ""), readonly=True)
     assert watched.return_value is Outcome.DETACHED
     assert process.poll() is None, "nobody kills who only watches"
     walk(

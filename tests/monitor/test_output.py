@@ -105,7 +105,7 @@ def test_levels_and_sources_are_chosen(scene: At) -> None:
     assert "▲ ema" in pressed(at, "s") and "output  messages" in drawn(at, 120, 40)
     assert "✗ visual" in pressed(at, "l", "l") and "▲ ema" not in drawn(at, 120, 40)
     at.view.output.source = "ema"
-    assert "nothing yet" in drawn(at, 120, 40)
+    assert "no such line: l shows all" in drawn(at, 120, 40)
     pressed(at, "l")
     names = set()
     for _ in range(20):
@@ -114,7 +114,7 @@ def test_levels_and_sources_are_chosen(scene: At) -> None:
     assert {"", "messages", "ema", "run"} <= names
     at.output = []
     at.view.output.source = ""
-    assert "nothing yet" in drawn(at, 80, 24)
+    assert "nothing was printed so far: s shows the messages" in drawn(at, 80, 24)
 
 
 def test_the_app_reads_on_and_has_no_timeline(going: RunDir) -> None:

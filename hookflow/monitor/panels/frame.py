@@ -66,13 +66,13 @@ def progress(scene: Scene, width: int) -> Strip:
     left_over: list[Part] = [] if over else [("ETA ", "dim"), (f"{eta:>10} ", "strong")]
     if run.get("max_epochs"):
         word = "epoch" if width >= 76 else "ep"
-        whole = f"{word} {state.epoch:>{len(str(run['max_epochs']))}}/{run['max_epochs']}"
+        whole = f"{word} {_right(state.epoch, run['max_epochs'])}"
     else:
-        whole = f"iter {out_of(state.it, state.total_iters):>{2 * len(str(state.total_iters)) + 1}}"
+        whole = f"iter {_right(state.it, state.total_iters)}"
     batch = state.stage if state.end is None else ""
     known = batch in STAGES and state.batches > 0  # the first frame may come before the first batch
     if known:
-        batch = f"{STAGES[batch]} {state.batch:>{len(str(state.batches))}}/{state.batches}"
+        batch = f"{STAGES[batch]} {_right(state.batch, state.batches)}"
     right = speed + left_over
     if len(f" {whole}  100%  {batch} ") + cells(*right) > width:  # numbers are shown whole, or not at all
         right = left_over
@@ -83,6 +83,11 @@ def progress(scene: Scene, width: int) -> Strip:
     left: list[Part] = [f" {whole} ", *bar(first, done), (f" {100 * done:3.0f}%", "strong"), f"  {batch} "]
     left += bar(min(room - first, 30), state.batch / state.batches) if known else []
     return spread(width, left, right)
+
+
+def _right(count: int, whole: int) -> str:
+    """Return how many of all there are, aligned at the right: nothing moves as they become more."""
+    return f"{out_of(count, whole):>{len(out_of(whole, whole))}}"
 
 
 STAGES = {"train": "iter", "val": "val ", "test": "test"}

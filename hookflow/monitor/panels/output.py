@@ -59,7 +59,9 @@ def output(scene: Scene, width: int, height: int) -> list[Strip]:
     if choices.search:
         title += f"  / {choices.search}: {f'{hits.index(at) + 1} of ' if at in hits else ''}{len(hits)}"
     hint = f"↓ {len(shown) - end} more" if end < len(shown) else "esc back"
-    return boxed(title, rows or [row(width - 2, (" nothing yet", "dim"))], width, height, True, hint)
+    nothing = "nothing yet" if choices.source else "nothing was printed so far: s shows the messages"
+    nothing = "no such line: l shows all" if choices.level else nothing
+    return boxed(title, rows or [row(width - 2, (f" {nothing}", "dim"))], width, height, True, hint)
 
 
 def _row(line: Line, width: int, search: str, marked: bool) -> Strip:

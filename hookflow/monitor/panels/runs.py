@@ -199,6 +199,9 @@ def _detail(scene: Scene, width: int) -> list[Strip]:
     return boxed(title, lines[:4], width, 6)
 
 
+KEY = 14
+"""The most cells of a key in which the runs differ; of a longer `use` the name after the colon is shown."""
+
 WORTH = 16, 15, 12, 11, 10
 """The worth of the keys in which the runs differ, from the first on; those after these have no column."""
 
@@ -208,13 +211,14 @@ def _columns(scene: Scene, shown: Listing, width: int) -> list[Column]:
     now, metric, several = scene.clock, shown.metric, len({each.values["name"] for each in shown.rows}) > 1
 
     def shown_as(each: Row, key: str) -> str:
-        return "–" if each.get(key) is None else cell(each, key, now)
+        text = "–" if each.get(key) is None else cell(each, key, now)
+        return text.rpartition(":")[2] if key.endswith(".use") and len(text) > KEY else text
 
     def text(key: str, style: str = "") -> Callable[[Row, int], list[Part]]:
         return lambda each, wide: [(fit_name(shown_as(each, key), min(wide, len(shown_as(each, key)))), style)]
 
     def widest(key: str, head: str) -> int:
-        return min(max(len(head), *(len(shown_as(each, key)) for each in shown.rows[:200])), 14)
+        return min(max(len(head), *(len(shown_as(each, key)) for each in shown.rows[:200])), KEY)
 
     differ = zip(WORTH, shown.differ, headings(shown.differ), strict=False)
     columns = [
