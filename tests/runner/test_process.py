@@ -152,16 +152,24 @@ def test_the_models_of_trials_are_not_all_there(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("interpreters")
 def test_it_trains_the_run_that_it_is_sent(new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has printed before is in the output of the run."""
+    """What it has printed before is in the output of the run, and a file that a hook leaves open is written."""
     (tmp_path / "sitecustomize.py").write_text("print('early')")
+    (tmp_path / "noted.py").write_text(f"""
+class Notes:
+    def before_run(self, run):
+        self.me, self.file = self, open({str(tmp_path / "notes")!r}, "w")
+        print("hello", file=self.file)
+""")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    run_dir = new_run("run.max_epochs=1", "hooks.print={use='builtins:print', args=['hello'], points=['before_run']}")
+    printing = "hooks.print={use='builtins:print', args=['hello'], points=['before_run']}"
+    run_dir = new_run("run.max_epochs=1", printing, f"hooks.notes.use='{tmp_path}/noted.py:Notes'")
     with closing(Standby()) as standby:
         child = start(run_dir, standby=standby)
     assert child.wait() == 0
     assert records(run_dir, "end")
     assert run_dir.describe()["pid"] == child.pid
     assert run_dir.output.read_text() == "early\nhello\n"
+    assert (tmp_path / "notes").read_text() == "hello\n"
 
 
 def test_a_standby_ends_where_the_pipeline_is_wrong_and_with_its_parent() -> None:
