@@ -157,6 +157,12 @@ def boxed(
     return [top, *body, row(width, (corners[2] + h * inner + corners[3], edge))][:height]
 
 
+def empty(title: str, why: str, width: int, height: int, focused: bool = True) -> list[Strip]:
+    """Return a box that says why it has nothing to show."""
+    lines = [row(width - 2, (f" {line}", "dim")) for line in wrapped(why, max(width - 4, 1))]
+    return boxed(title, lines, width, height, focused, "esc back" * focused)
+
+
 def scrolled(title: str, lines: Sequence[Strip], width: int, height: int, scroll: int) -> list[Strip]:
     """Return lines in a box, from the line `scroll` on; it ends with the last one."""
     first = min(scroll, max(len(lines) - (height - 2), 0))

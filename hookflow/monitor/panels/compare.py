@@ -25,7 +25,7 @@ from hookflow.monitor.costs import cost
 from hookflow.monitor.durations import ITERATION
 from hookflow.monitor.health import Pace
 from hookflow.monitor.panels.graph import Column, Table, heights
-from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, beside, boxed, cells, row, scrolled
+from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, beside, boxed, cells, empty, row, scrolled
 from hookflow.monitor.view import Action, Page, Scene
 from hookflow.numbers import duration, factor, ms, number, signed
 from hookflow.text import GLYPHS, fit_name
@@ -53,8 +53,7 @@ def page(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return the page: beside each other where there is room, else one below the other and scrolled."""
     sides, names = scene.compared, names_of(scene.compared)
     if not names or scene.listing:
-        lines = [row(width - 2, f" {scene.listing or 'nothing has been recorded yet'}")]
-        return boxed("compare", lines, width, height, True)
+        return empty("compare", scene.listing or "nothing has been recorded yet", width, height)
     if scene.view.runs.graph:
         return loop(scene, width, height)
     name = names[scene.view.runs.metric % len(names)]

@@ -8,7 +8,7 @@ from textual.strip import Strip
 from hookflow.events.records import Checkpoint
 from hookflow.monitor.charts import Axis, Mark, marks_on, parts_of
 from hookflow.monitor.journal import GLYPHS, Entry, Moment
-from hookflow.monitor.style import Part, boxed, definition, row, scrolled, window
+from hookflow.monitor.style import Part, boxed, definition, empty, row, scrolled, window
 from hookflow.monitor.view import Action, Notice, Page, Prompt, Scene, charts
 from hookflow.numbers import clock, number, size, span
 from hookflow.text import fit, fit_name, wrapped
@@ -70,7 +70,7 @@ def _open(scene: Scene) -> None:
 def event(scene: Scene, width: int, height: int) -> list[Strip]:
     entry, inner = scene.entry, width - 2
     if entry is None:
-        return boxed("event", [row(inner, (" nothing has happened yet", "dim"))], width, height, True, "esc back")
+        return empty("event", "nothing has happened yet", width, height)
     began = scene.state.run["t"] if scene.state.run else entry.t
     when = f"{span(entry.t - began)} after this attempt began" if entry.t >= began else "in an earlier attempt"
     when = when if entry.it is None else f"iteration {entry.it}, {when}"

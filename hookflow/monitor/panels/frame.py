@@ -11,7 +11,7 @@ from hookflow.monitor.panels.runs import OF_A_RUN
 from hookflow.monitor.style import CONDITION_STYLES, Part, bar, boxed, cells, row, spread
 from hookflow.monitor.view import Scene, ways_back
 from hookflow.numbers import age, many, number, out_of, span
-from hookflow.text import fit, wrapped
+from hookflow.text import wrapped
 
 
 def title(scene: Scene, width: int) -> Strip:
@@ -54,7 +54,7 @@ def progress(scene: Scene, width: int) -> Strip:
     state, run, pace = scene.state, scene.state.run, scene.pace
     if not run:  # the last message, as of a download
         newest = scene.entry.text if scene.entry else "importing torch, building the model and the data"
-        return row(width, (f" {scene.health.condition}: ", "dim"), (fit(newest, max(width - 13, 1)), ""))
+        return row(width, (f" {scene.health.condition}: ", "dim"), newest)
     done = state.it / state.total_iters if state.total_iters else 0.0
     is_now = scene.health.condition in ("running", "paused")  # else the pace says nothing of now
     eta = (is_now and pace.left) or "–"

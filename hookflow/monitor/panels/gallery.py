@@ -9,7 +9,7 @@ from hookflow.events.records import Histogram
 from hookflow.monitor.charts import Pixels, half_blocks, ticks
 from hookflow.monitor.journal import GLYPHS, Shown, extent
 from hookflow.monitor.panels.events import STYLES as MARKED
-from hookflow.monitor.style import SPARKS, STYLES, Part, beside, boxed, filled, row, window
+from hookflow.monitor.style import SPARKS, STYLES, Part, beside, boxed, empty, filled, row, window
 from hookflow.monitor.view import Action, Notice, Page, Scene
 from hookflow.numbers import many
 from hookflow.text import ESCAPE, fit_name, printable, wrapped
@@ -26,8 +26,7 @@ def gallery(scene: Scene, width: int, height: int) -> list[Strip]:
     shown = scene.shown
     if shown is None:
         message = "nothing has been logged to look at: run.log_image, run.log_text and run.log_histogram do"
-        lines = [row(width - 2, f" {line}") for line in wrapped(message, width - 4)]
-        return boxed("images, texts, histograms", lines, width, height, True, "esc back")
+        return empty("images, texts, histograms", message, width, height)
     record = shown.record
     inner, room = _room(width), max(height - 4, 0)
     wide = inner + 2

@@ -21,7 +21,7 @@ from hookflow.monitor.charts import LABEL, Axis, Curve, chart
 from hookflow.monitor.costs import COSTS, Cost, cost
 from hookflow.monitor.durations import ITERATION, usual
 from hookflow.monitor.panels.hooks import mark
-from hookflow.monitor.style import CONDITION_STYLES, SPARKS, Part, beside, boxed, cells, row, window
+from hookflow.monitor.style import CONDITION_STYLES, SPARKS, Part, beside, boxed, cells, empty, row, window
 from hookflow.monitor.view import Action, Page, Prompt, Scene
 from hookflow.numbers import counted, duration, factor, many, out_of, percent, rough
 from hookflow.text import fit, fit_name
@@ -278,9 +278,9 @@ def why(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return in a box why the hook at the cursor fires where it does: a fact a row."""
     binding, inner = scene.picked, width - 2
     if binding is None:
-        return boxed("why", [row(inner, (" no hook is bound to this point", "dim"))], width, height)
+        return empty("why", "no hook is bound to this point", width, height, focused=False)
     facts = [*_reasons(scene, binding)]
-    body = [row(inner, (f" {name:<8}", "dim"), fit(text, max(inner - 10, 1))) for name, text in facts]
+    body = [row(inner, (f" {name:<8}", "dim"), text) for name, text in facts]
     more = f"enter: {len(facts) - height + 2} more" if len(facts) > height - 2 else "enter: its page"
     return boxed(f"why {binding.hook} @ {binding.point}", body, width, height, hint=more)
 
@@ -342,7 +342,7 @@ def over_time(scene: Scene, width: int, height: int) -> list[Strip]:
     points = [(it, mean, mean, mean) for it, mean in known]
     name = f"{binding.hook} over the run, ms" if binding else "over the run"
     if not points:
-        return boxed(name, [row(inner, (" it has not fired yet", "dim"))], width, height)
+        return empty(name, "it has not fired yet", width, height, focused=False)
     return boxed(name, chart([Curve("train", points)], Axis(0, state.it), inner, height - 2), width, height)
 
 

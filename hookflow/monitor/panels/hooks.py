@@ -16,7 +16,7 @@ from hookflow.monitor.costs import COSTS
 from hookflow.monitor.durations import WINDOW, Timing
 from hookflow.monitor.health import bottleneck, verdict
 from hookflow.monitor.panels.events import traceback
-from hookflow.monitor.style import SPARKS, Part, boxed, cells, definition, row, scrolled, spread, window
+from hookflow.monitor.style import SPARKS, Part, boxed, cells, definition, empty, row, scrolled, spread, window
 from hookflow.monitor.view import Page, Scene
 from hookflow.numbers import duration, frequency, many, ms, percent, plural, rough
 from hookflow.text import fit, fit_name
@@ -212,8 +212,7 @@ def hook_page(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return a hook at one point in full: its declaration, edges, durations and last error."""
     binding, inner = scene.picked, width - 2
     if binding is None:
-        lines = [row(inner, (" no hook is bound to this point", "dim"))]
-        return scrolled("hook", lines, width, height, scene.view.scroll)
+        return empty("hook", "no hook is bound to this point", width, height)
     unordered = row(inner, (f" {'edges':<10}", "dim"), "none: only phase and the file's order place it")
     lines = [row(inner)]
     if error := scene.state.errors.get((binding.hook, binding.point)):

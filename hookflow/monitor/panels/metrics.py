@@ -13,7 +13,7 @@ from hookflow.monitor.charts import LABEL, Axis, Curve, Mark, Scale, Unit, chart
 from hookflow.monitor.panels.rerun import as_typed
 from hookflow.monitor.series import Progress, Series
 from hookflow.monitor.state import RunState
-from hookflow.monitor.style import Part, beside, boxed, cells, row, spread, window
+from hookflow.monitor.style import Part, beside, boxed, cells, empty, row, spread, window
 from hookflow.monitor.view import Action, MetricChoices, Notice, Page, Prompt, Scene, base, charts, flip
 from hookflow.numbers import number, rough
 from hookflow.text import fit_name
@@ -223,8 +223,7 @@ def page(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return the tree, with the chart beside or below it where there is room for both."""
     board = Board(scene)
     if not board.known:
-        lines = [row(width - 2, (" no scalars yet: run.log(name, value) logs them", "dim"))]
-        return boxed("metrics", lines, width, height, True, "esc back")
+        return empty("metrics", "no scalars yet: run.log(name, value) logs them", width, height)
     if board.choices.large and board.rows:
         return _picture(board, board.picked, width, height)
     if width >= 110:

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from textual.strip import Strip
 
 from hookflow.monitor.health import guilty, inside_of
-from hookflow.monitor.style import boxed, row, scrolled
+from hookflow.monitor.style import boxed, empty, row, scrolled
 from hookflow.monitor.view import Action, Notice, Page, Scene
 from hookflow.numbers import clock
-from hookflow.text import fit
 
 BELOW = 6
 """Rows of the box that stands above the dashboard of a run that stalls."""
@@ -17,10 +16,8 @@ BELOW = 6
 def page(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return the page: the ranks that hold up the others come first."""
     inner, title = width - 2, "now"
-    if why := _refused(scene):
-        return boxed(title, [row(inner, (f" {why}", "dim"))], width, height, True, "esc back")
-    if not scene.stacks:
-        return boxed(title, [row(inner, (" looking …", "dim"))], width, height, True, "esc back")
+    if (why := _refused(scene)) or not scene.stacks:
+        return empty(title, why or "looking …", width, height)
     lines: list[Strip] = []
     first = guilty(scene.state, scene.plan, scene.inside)
     for rank in sorted(scene.stacks, key=lambda rank: (rank not in first, rank)):
@@ -44,9 +41,8 @@ def _place(scene: Scene, rank: int) -> str:
 
 
 def _frames(scene: Scene, rank: int, width: int) -> Iterator[Strip]:
-    frames = scene.stacks[rank] or ["its stack is not known: install py-spy"]
-    for frame in frames:
-        yield row(width, (f"   {fit(frame, width - 4)}", ""))
+    for frame in scene.stacks[rank] or ["its stack is not known: install py-spy"]:
+        yield row(width, f"   {frame}")
 
 
 def _refused(scene: Scene) -> str:

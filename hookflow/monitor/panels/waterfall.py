@@ -9,7 +9,7 @@ from textual.strip import Strip
 from hookflow.events.commands import TRACED
 from hookflow.monitor.costs import Spans, Traced
 from hookflow.monitor.panels.hooks import FILLS
-from hookflow.monitor.style import boxed, row
+from hookflow.monitor.style import boxed, empty, row
 from hookflow.monitor.view import Action, Notice, Page, Scene, send
 from hookflow.numbers import ms, out_of
 from hookflow.text import fit, fit_name
@@ -23,9 +23,11 @@ FIGURES = 15
 
 def waterfall(scene: Scene, width: int, height: int) -> list[Strip]:
     inner, room = width - 2, height - 3
-    if isinstance(scene.trace, str) or not scene.trace:
-        why = scene.trace or "no iteration is traced yet" + f": t traces the next {TRACED}" * scene.can_act
-        return boxed("trace", [row(inner), row(inner, (f" {why}", "dim"))], width, height, True, "esc back")
+    if not scene.trace:
+        why = "no iteration is traced yet" + f": t traces the next {TRACED}" * scene.can_act
+        return empty("trace", why, width, height)
+    if isinstance(scene.trace, str):
+        return empty("trace", scene.trace, width, height)
     at = min(scene.view.traced, len(scene.trace) - 1)
     traced = scene.trace[at]
     name = min(max((cell_len(_label(each)) for each in traced.rows), default=0), inner * 2 // 5)
