@@ -139,8 +139,9 @@ def table(
     while terminal and spare and len(columns([headings(keys), [widest[key] for key in keys]])[0]) > room:
         keys.remove(spare.pop())  # the keys in which the runs differ give way first, the last one before the others
     lined = columns([headings(keys), *zip(*map(cells.__getitem__, keys), strict=True)])
-    if terminal and keys[-1] in ("reason", "note"):  # a long text is cut, and nothing before it
-        lined = [fit(line, min(len(line), max(room, len(lined[0])))) for line in lined]
+    if terminal and (usual or keys[-1] in ("reason", "note")):  # of columns that are named, only a long text is cut
+        most = room if usual else max(room, len(lined[0]))
+        lined = [fit(line, min(len(line), most)) for line in lined]
     lines = iter(lined)
     yield next(lines)
     for value, part in parts:

@@ -76,7 +76,7 @@ def test_a_run_that_was_refused_at_the_start_is_listed_only_where_it_is_wanted(s
 
 def test_columns_give_way_on_a_narrow_terminal(several: list[RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Index(several[0].path.parents[1]).refresh()
-    for width, shown in ((200, True), (60, False)):
+    for width, shown in ((200, True), (60, False), (40, False)):
         with monkeypatch.context() as context:
             context.setenv("COLUMNS", str(width))
             context.setattr("hookflow.cli.runs.sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
