@@ -18,7 +18,7 @@ def final_state(run_dir: RunDir) -> dict[str, object]:
     return read(CheckpointStore(run_dir.checkpoints).names()["last"])
 
 
-def curve(run_dir: RunDir) -> dict[tuple[object, object, str], float]:
+def curve(run_dir: RunDir) -> dict[tuple[int, object, str], float]:
     """Return what was logged and measured, by place and name; what was logged again after a resume counts."""
     logged = {
         (record["it"], record.get("split"), name): value
@@ -29,9 +29,10 @@ def curve(run_dir: RunDir) -> dict[tuple[object, object, str], float]:
     return {key: value for key, value in logged.items() if key[2] not in MEASURED}
 
 
-def logged(run_dir: RunDir, name: str) -> dict[object, float]:
-    """Return what was logged by a name, by iteration."""
-    return {it: value for (it, split, of), value in curve(run_dir).items() if of == name and split is None}
+def logged(run_dir: RunDir, name: str) -> dict[int, float]:
+    """Return what was logged by a name, by iteration: numbers of offloaded hooks come among later ones."""
+    numbers = {it: value for (it, split, of), value in curve(run_dir).items() if of == name and split is None}
+    return dict(sorted(numbers.items()))
 
 
 def assert_same(one: object, other: object, at: str = "state") -> None:
