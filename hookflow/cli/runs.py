@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Format = Literal["table", "json", "csv"]
 
 COLUMNS = "What to show: keys of a run or of its pipeline. By default also the keys in which the runs differ."
-LESS = ("updated", "data", "reason", "iter", "note", "tags", "parent")
+LESS = ("data", "updated", "reason", "iter", "note", "tags", "parent")
 """Usual columns that give way on a narrow terminal, the last one first."""
 
 FILTER = """A condition: 'accuracy > 0.9 and model.args.width == 64', 'status == "failed"', '"good" in tags'."""
@@ -136,7 +136,7 @@ def table(
         cells[keys[0]] = [f"{indent}{text}" for indent, text in zip(indents, cells[keys[0]], strict=True)]
     terminal, room = sys.stdout.isatty(), shutil.get_terminal_size().columns
     widest = {key: max(texts, key=len, default="") for key, texts in cells.items()} if terminal else {}
-    while terminal and spare and len(columns([headings(keys), [widest[key] for key in keys]])[0]) > room:
+    while terminal and spare and max(map(len, columns([headings(keys), [widest[key] for key in keys]]))) > room:
         keys.remove(spare.pop())  # the keys in which the runs differ give way first, the last one before the others
     lined = columns([headings(keys), *zip(*map(cells.__getitem__, keys), strict=True)])
     if terminal and (usual or keys[-1] in ("reason", "note")):  # of columns that are named, only a long text is cut
