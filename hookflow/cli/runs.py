@@ -116,7 +116,7 @@ def _print_data(rows: "Sequence[Row]", keys: list[str], format_: Format) -> None
 def table(
     parts: "Sequence[tuple[Any, Sequence[Row]]]", keys: list[str], group: str | None, tree: bool = False
 ) -> Iterator[str]:
-    """Yield the lines of a table, with a heading for each group, and what else the runs differ in.
+    """Yield the lines of a table, with a heading for each group, and the keys that have no column.
 
     With `tree` the forks of a run are below it, and indented.
     """
@@ -149,7 +149,8 @@ def table(
             yield f"\n{group} = {'none' if value is None else value}: {', '.join(_means(part))}"
         yield from (next(lines) for _ in part)
     if more := [key for key in dict.fromkeys([*usual, *differ]) if key not in keys]:
-        yield f"they differ in {counted(len(more), 'more key')}: --columns {','.join(more[:8])}{',…' * (len(more) > 8)}"
+        about = "they differ in " * (not {*more} - {*differ})
+        yield f"{about}{counted(len(more), 'more key')}: --columns {','.join(more[:8])}{',…' * (len(more) > 8)}"
 
 
 def _means(rows: "Sequence[Row]") -> Iterator[str]:

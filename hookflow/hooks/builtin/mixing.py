@@ -114,8 +114,8 @@ class Resize(Hook):
         if not isinstance(images, torch.Tensor) or images.ndim not in MODES:
             first = batch if images is None else images
             shape = f" of shape {(*images.shape,)}" if isinstance(images, torch.Tensor) else ""
-            given = f"this batch begins with a {type(first).__name__}{shape}"
-            message = f'hook "{self.name}" resizes (images, …) of shape (examples, channels, …), and {given}'
+            wanted = f'hook "{self.name}" resizes (images, …) of shape (examples, channels, …)'
+            message = f"{wanted}, and this batch begins with a {type(first).__name__}{shape}"
             raise UserError(Problem(message, hint="resize in the dataset, which knows the epoch by set_epoch"))
         scale = value_at(run.iter, self.places, self.shape)
         sizes = [max(round(side * scale / self.multiple), 1) * self.multiple for side in images.shape[2:]]

@@ -156,9 +156,9 @@ class Worker:
                 if self._given_up or self.hook.when_full == "drop":
                     return False
                 self._jobs.popleft()
-            if ends := bool(self.failures) and self.hook.on_error != "ignore":  # once they are reported
-                self.dropped += 1
-        return not ends
+            has_failed = bool(self.failures) and self.hook.on_error != "ignore"  # which ends the run, or the hook
+            self.dropped += has_failed
+        return not has_failed
 
     def put(self, job: Job) -> None:
         if self._thread is None:
