@@ -99,10 +99,10 @@ def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch:
     run_dir, agent = launch(*ENDLESS)
     wait_for(lambda: bool(records_of(run_dir, "epoch")))
     ranks = psutil.Process(run_dir.describe()["pid"]).children()
+    child_exit = ChildExit(run_dir, lambda: agent)  # before the end that it looks for
     agent.kill()
     with pytest.raises(UserError, match="is already running"):
         claim(run_dir)
-    child_exit = ChildExit(run_dir, lambda: agent)
     assert follow(run_dir, io.StringIO(), child_exit=child_exit) == 143, "what is shown waits for the ranks' own end"
     psutil.wait_procs(ranks, timeout=LIMIT)
     (end,) = records_of(run_dir, "end")
