@@ -1,16 +1,18 @@
-"""What a GPU makes of the settings: the same training in each precision, compiled, fed in several ways, side by side.
+"""Training on a GPU: each precision, compiled, fed in several ways, beside loops written by hand.
 
     python benchmarks/gpu.py              # on CUDA; exits with 2 where there is none
     python benchmarks/gpu.py cpu          # the same at a tiny size, to see that it works; its figures mean nothing
 
-Trains a small convolutional net on images of noise by the runner, once for each line of the table, in turns, and by a
-loop written by hand. Prints the median of the iterations a second, how much that is of the first line, how often the
-training thread waited for the device in a steady iteration, and the most memory that tensors took on the device, as a
-table in Markdown. Compare the ratios. A second table has what the training waits for while a large state is copied.
+Trains a small convolutional net on images of noise, in turns, by the runner and by a plain loop. Prints three tables in
+Markdown. The first has the iterations a second of each training, the lowest and the highest of its rounds, the ratio to
+the first line, the waits of the training thread for the device in a steady iteration, and the most memory of tensors on
+the device. The second has the calls of CUDA and of PyTorch's operators in an iteration. The third has the time that the
+training waits while a large state is copied. Compare the ratios.
 """
 
 from __future__ import annotations
 
+import gc
 import math
 import statistics
 import sys
@@ -18,16 +20,18 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import TensorDataset
+from torch.profiler import profile
+from torch.utils.data import DataLoader, TensorDataset
 
 from hookflow.errors import Where
 from hookflow.events.log import Tail
@@ -38,7 +42,6 @@ from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.manager import HostCopy
 from hookflow.runner.checkpoint.shards import leaves
-from hookflow.runner.data import loader
 from hookflow.runner.dispatch.beside import ModelCopies
 from hookflow.runner.distributed.parallel import DDP
 from hookflow.runner.process.launch import prepare
@@ -83,7 +86,7 @@ MIB = 1 << 20
 
 
 class Size(NamedTuple):
-    """How large all of it is, and how often it is done."""
+    """The size of the training, and its number of rounds."""
 
     iterations: int
     batch_size: int
@@ -92,25 +95,36 @@ class Size(NamedTuple):
     rounds: int
 
 
-# Epochs have 32 iterations on CUDA: what is counted there, from 260 to 288, is the inside of one.
-SIZES = {"cuda": Size(288, 512, 16384, [64, 256, 256], 2), "cpu": Size(12, 8, 64, [8, 8], 1)}
+# An epoch has 32 iterations on CUDA: the last 20, which are profiled, lie inside one.
+SIZES = {"cuda": Size(416, 512, 16384, [64, 256, 256], 2), "cpu": Size(24, 8, 128, [8, 8], 1)}
 
 FETCHED = ("data.train.loader.on_device=false", "data.train.loader.workers=4")
-BY_HAND = "by hand, bf16, on the device"
-VARIANTS: dict[str, tuple[str, ...]] = {
+
+
+class ByHand(NamedTuple):
+    """A training by a plain loop."""
+
+    precision: str = "bf16"
+    compiled: bool = False
+    workers: int = 0
+    """Processes that fetch; without any the images are on the device."""
+
+
+VARIANTS: dict[str, tuple[str, ...] | ByHand] = {
     "bf16, on the device": (),
-    BY_HAND: (),
-    "fp32": ('run.precision="fp32"',),
-    "tf32": ('run.precision="tf32"',),
-    "fp16": ('run.precision="fp16"',),
-    'bf16, on_nan = "skip"': ('run.on_nan="skip"',),
+    "by hand": ByHand(),
     'bf16, on_nan = "ignore"': ('run.on_nan="ignore"',),
-    "tf32, compiled": ('run.precision="tf32"', "run.compile=true"),
+    'bf16, on_nan = "skip"': ('run.on_nan="skip"',),
     "bf16, compiled": ("run.compile=true",),
+    "bf16, compiled, by hand": ByHand(compiled=True),
+    "bf16, fetched by 4 workers": FETCHED,
+    "bf16, fetched by 4 workers, by hand": ByHand(workers=4),
+    "fp16": ('run.precision="fp16"',),
+    "tf32": ('run.precision="tf32"',),
+    "fp32": ('run.precision="fp32"',),
+    "fp32, by hand": ByHand("fp32"),
     "bf16, deterministic": ("run.deterministic=true",),
     "bf16, cudnn_benchmark": ("run.cudnn_benchmark=true",),
-    "bf16, fetched by 4 workers": FETCHED,
-    "the same without prefetch": FETCHED,
     "bf16, all-reduced by one rank": ('hooks.one={use="./gpu.py:OneRank"}',),
 }
 
@@ -122,50 +136,79 @@ def noise(examples: int) -> TensorDataset:
     return TensorDataset(images, torch.randint(10, (examples,), generator=generator))
 
 
-class Clock:
-    """Logs the iterations a second of the second half of a run, and the waits for CUDA in each of its last tenth."""
+CALLS = {
+    "operators of PyTorch": ("aten::",),
+    "kernels launched": ("cudaLaunchKernel", "cuLaunchKernel"),
+    "copies and fills": ("cudaMemcpyAsync", "cudaMemsetAsync"),
+    "events recorded": ("cudaEventRecord",),
+    "events queried": ("cudaEventQuery",),
+    "waits": ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy\0"),
+    "memory taken": ("cudaMalloc", "cudaHostAlloc"),
+}
+"""Beginnings of the names of calls in a profile."""
 
-    def __init__(self) -> None:
-        self.began = 0.0
-        self.counting = ExitStack()
-        self.waits: list[str] = []
+
+class Measure:
+    """The figures of a training, given to `log` by name: `iterated` is called after each iteration.
+
+    The rate is that of the second half but its last tenth, where waits and memory, and then the calls, are counted.
+    """
+
+    def __init__(self, device: torch.device, iterations: int, log: Callable[[str, float], None]) -> None:
+        self._device, self._iterations, self._log = device, iterations, log
+        self._half, self._rest = iterations // 2, max(iterations // 20, 1)
+        self._last = ExitStack()
+        self._began = 0.0
+
+    def iterated(self, it: int) -> None:
+        if it == self._half:
+            _wait(self._device)
+            self._began = time.perf_counter()
+        if it == self._iterations - 2 * self._rest:
+            _wait(self._device)
+            self._log("rate", (it - self._half) / (time.perf_counter() - self._began))
+            self._waits = self._last.enter_context(noted_waits())
+        if it == self._iterations - self._rest:
+            self._last.close()
+            self._log("waits", len(self._waits) / self._rest)
+            self._profile = self._last.enter_context(profile())
+        if it == self._iterations:
+            self._last.close()
+            names = Counter(event.name + "\0" for event in self._profile.events() or ())
+            for group, beginnings in CALLS.items():
+                self._log(group, sum(names[name] for name in names if name.startswith(beginnings)) / self._rest)
+
+
+class Clock:
+    """Logs the figures of the training that it is a hook of."""
+
+    def before_train(self, run: Any) -> None:
+        self.measure = Measure(run.device, run.max_iters, run.log)
 
     def after_train_iter(self, run: Any) -> None:
-        half, rest = run.max_iters // 2, run.max_iters // 10
-        if run.iter == half:
-            _wait(run.device)
-            self.began = time.perf_counter()
-        if run.iter == run.max_iters - rest:
-            _wait(run.device)
-            run.log("rate", (run.iter - half) / (time.perf_counter() - self.began))
-            if run.device.type == "cuda":
-                self.waits = self.counting.enter_context(noted_waits())
-                torch.cuda.reset_peak_memory_stats()
-        if run.iter == run.max_iters:
-            self.counting.close()
-            if run.device.type == "cuda":
-                run.log("waits", len(self.waits) / rest)
-                run.log("peak", torch.cuda.max_memory_allocated() / MIB)
+        self.measure.iterated(run.iter)
 
 
 @contextmanager
 def noted_waits() -> Iterator[list[str]]:
     """Yield a list of what PyTorch says of each wait of this thread for CUDA, which grows meanwhile."""
-    found: list[str] = []
+    waits: list[str] = []
     trainer = threading.current_thread()
 
     def note(message: Any, *about: Any, **more: Any) -> None:
         if "synchronizing CUDA operation" in str(message) and threading.current_thread() is trainer:
-            found.append(str(message))
+            waits.append(str(message))
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = note
-        torch.cuda.set_sync_debug_mode("warn")
+        if torch.cuda.is_available():
+            torch.cuda.set_sync_debug_mode("warn")
         try:
-            yield found
+            yield waits
         finally:
-            torch.cuda.set_sync_debug_mode("default")
+            if torch.cuda.is_available():
+                torch.cuda.set_sync_debug_mode("default")
 
 
 class OneRank:
@@ -173,7 +216,8 @@ class OneRank:
 
     def before_train(self, run: Any) -> None:
         backend = "nccl" if run.device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
         DDP(DistributedSection()).parallelize(run.model, [run.model], run.device, lambda key: Where("gpu.py"))
 
     def after_run(self) -> None:
@@ -185,15 +229,25 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-class Result(NamedTuple):
-    """Iterations a second; and of CUDA the waits in each, and the MiB of tensors at the most."""
-
-    rate: float
-    waits: float | None = None
-    peak: float | None = None
+Figures = dict[str, float]
+"""Those of `Measure` by name, and "peak": the MiB of tensors on the device at the most."""
 
 
-def by_runner(device: str, size: Size, overrides: Iterable[str], folder: Path) -> Result:
+def measured(variant: tuple[str, ...] | ByHand, device: torch.device, size: Size, folder: Path) -> Figures:
+    """Train once, from a clean memory of the device."""
+    gc.collect()  # a run is a circle of objects
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    figures = (
+        by_hand(variant, device, size) if isinstance(variant, ByHand) else by_runner(variant, device, size, folder)
+    )
+    if device.type == "cuda":
+        figures["peak"] = torch.cuda.max_memory_allocated() / MIB
+    return figures
+
+
+def by_runner(overrides: Sequence[str], device: torch.device, size: Size, folder: Path) -> Figures:
     """Train by hookflow."""
     source = Path(__file__)
     text = PIPELINE.format(device=device, **size._asdict())
@@ -201,39 +255,56 @@ def by_runner(device: str, size: Size, overrides: Iterable[str], folder: Path) -
     run_dir = RunDir.create(folder, "gpu")
     prepare(loaded, compile_pipeline(loaded, source.parent), run_dir, source.parent)
     if train(run_dir):
-        return Result(math.nan)  # why is printed
-    records = Tail(run_dir.events).read_all()
-    logged = {name: each[-1] for record in records if record["k"] == "scalars" for name, _, each in series(record)}
-    return Result(logged["rate"], logged.get("waits"), logged.get("peak"))
+        return {"rate": math.nan}  # why is printed
+    records: list[Any] = Tail(run_dir.events).read_all()
+    return {name: each[-1] for record in records if record["k"] == "scalars" for name, _, each in series(record)}
 
 
-def by_hand(kind: str, size: Size) -> Result:
+def by_hand(variant: ByHand, device: torch.device, size: Size) -> Figures:
     """Do the same training as a loop of plain PyTorch."""
-    device = torch.device(kind)
-    images, target = (tensor.to(device) for tensor in noise(size.examples).tensors)
-    images = images.to(memory_format=torch.channels_last)
-    model = AirNet(size.widths).to(device=device, memory_format=torch.channels_last)
+    figures: Figures = {}
+    measure = Measure(device, size.iterations, figures.__setitem__)
+    model: nn.Module = AirNet(size.widths)
+    model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     weights = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(weights, lr=0.01, momentum=0.9, fused=True)
-    began = 0.0
+    if variant.compiled:
+        model.compile()
+    batches = fed(variant, device, size)
     for it in range(size.iterations):
-        if it == size.iterations // 2:
-            _wait(device)
-            began = time.perf_counter()
-            if kind == "cuda":
-                torch.cuda.reset_peak_memory_stats()
-        if it % (size.examples // size.batch_size) == 0:
-            order = torch.randperm(size.examples).to(device)
-        rows = order[it * size.batch_size % size.examples :][: size.batch_size]
+        images, target = next(batches)
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(device.type, torch.bfloat16):
-            logits = model(images[rows])
-        functional.cross_entropy(logits.float(), target[rows]).backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        with torch.autocast(device.type, torch.bfloat16, enabled=variant.precision == "bf16"):
+            logits = model(images)
+        functional.cross_entropy(logits.float(), target).backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
-    _wait(device)
-    rate = (size.iterations - size.iterations // 2) / (time.perf_counter() - began)
-    return Result(rate, peak=torch.cuda.max_memory_allocated() / MIB if kind == "cuda" else None)
+        measure.iterated(it + 1)
+    return figures
+
+
+def fed(variant: ByHand, device: torch.device, size: Size) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield shuffled batches without end: rows of a dataset on the device, or those of PyTorch's loader."""
+    dataset = noise(size.examples)
+    if variant.workers:
+        loaded = DataLoader(
+            dataset,
+            size.batch_size,
+            shuffle=True,
+            drop_last=True,
+            num_workers=variant.workers,
+            persistent_workers=True,
+            pin_memory=device.type == "cuda",
+        )
+        while True:
+            for images, target in loaded:
+                there = images.to(device, non_blocking=True, memory_format=torch.channels_last)
+                yield there, target.to(device, non_blocking=True)
+    images, target = (tensor.to(device) for tensor in dataset.tensors)
+    images = images.to(memory_format=torch.channels_last)
+    while True:
+        for rows in torch.split(torch.randperm(size.examples).to(device), size.batch_size):
+            yield images[rows], target[rows]
 
 
 def copies(device: torch.device, width: int) -> Iterator[tuple[str, float, float]]:
@@ -275,46 +346,43 @@ def _ms(call: Callable[[], object], device: torch.device) -> float:
     return statistics.median(times[1:])
 
 
-@contextmanager
-def prefetching(wanted: bool) -> Iterator[None]:
-    """Let batches be copied to the device one ahead, as ever, or each only when it is asked for."""
-    prefetch: Callable[..., Iterator[Any]] = loader.prefetch
-    if not wanted:
-        loader.prefetch = lambda batches, context: map(context.to_device, batches)
-    try:
-        yield
-    finally:
-        loader.prefetch = prefetch
-
-
 def main() -> None:
-    device = sys.argv[1] if len(sys.argv) > 1 else "cuda"
-    if device == "cuda" and not torch.cuda.is_available():
+    device = torch.device(sys.argv[1] if len(sys.argv) > 1 else "cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
         print("there is no CUDA here: nothing can be measured (`cpu` shows that it works)", file=sys.stderr)
         sys.exit(2)
-    size = SIZES[device]
-    results: dict[str, list[Result]] = {name: [] for name in VARIANTS}
+    size = SIZES[device.type]
+    results: dict[str, list[Figures]] = {name: [] for name in VARIANTS}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(size.rounds):
-            for name, overrides in VARIANTS.items():
-                if name == BY_HAND:
-                    results[name].append(by_hand(device, size))
-                    continue
-                with prefetching("without prefetch" not in name):
-                    results[name].append(by_runner(device, size, overrides, Path(folder)))
-    here = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    print(f"{here}, torch {torch.__version__}; batches of {size.batch_size}, medians of {size.rounds} rounds\n")
-    print("| training | iterations/s | of the first | waits in an iteration | MiB at the most |")
-    print("| --- | ---: | ---: | ---: | ---: |")
-    rates = {name: statistics.median(result.rate for result in each) for name, each in results.items()}
-    first = next(iter(rates.values()))
-    for name, rate in rates.items():
-        last = results[name][-1]
-        waits, peak = ("" if value is None else f"{value:g}" for value in (last.waits, last.peak and round(last.peak)))
-        print(f"| {name} | {rate:.1f} | {rate / first:.2f} | {waits} | {peak} |")
+            for name, variant in VARIANTS.items():
+                results[name].append(measured(variant, device, size, Path(folder)))
+    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    print(f"{where}, torch {torch.__version__}; batches of {size.batch_size}, medians of {size.rounds} rounds\n")
+    print_rates(results)
+    print_calls({name: results[name][-1] for name in ("bf16, on the device", 'bf16, on_nan = "ignore"', "by hand")})
     print("\n| copied | GB | ms | GB/s |\n| --- | ---: | ---: | ---: |")
-    for name, ms, gigabytes in copies(torch.device(device), 2048 if device == "cuda" else 256):
+    for name, ms, gigabytes in copies(device, 2048 if device.type == "cuda" else 256):
         print(f"| {name} | {gigabytes:.2f} | {ms:.1f} | {gigabytes / ms * 1e3:.1f} |")
+
+
+def print_rates(results: Mapping[str, Sequence[Figures]]) -> None:
+    print("| training | iterations/s | its rounds | of the first | waits in an iteration | MiB at the most |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    first = 0.0
+    for name, each in results.items():
+        rates, last = [figures["rate"] for figures in each], each[-1]
+        rate = statistics.median(rates)
+        first = first or rate
+        spread = f"{min(rates):.0f} to {max(rates):.0f}"
+        print(f"| {name} | {rate:.1f} | {spread} | {rate / first:.2f} | ", end="")
+        print(f"{last.get('waits', math.nan):g} | {last.get('peak', math.nan):.0f} |")
+
+
+def print_calls(columns: Mapping[str, Figures]) -> None:
+    print(f"\n| calls in an iteration | {' | '.join(columns)} |\n| --- |{' ---: |' * len(columns)}")
+    for group in CALLS:
+        print(f"| {group} | {' | '.join(f'{figures.get(group, math.nan):.1f}' for figures in columns.values())} |")
 
 
 if __name__ == "__main__":
