@@ -93,7 +93,8 @@ def test_a_hook_removed_from_a_compiled_network_is_called_no_more(trained: Train
 
 def test_no_compiler_is_a_mistake_before_the_training(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
-    assert re.search(r"run.compile needs a C\+\+ compiler.*\n.*install g\+\+", reason(trained(COMPILE, code=2)))
+    run_dir = trained(COMPILE, 'run.device="cpu"', code=2)
+    assert re.search(r"run.compile needs a C\+\+ compiler.*\n.*install g\+\+", reason(run_dir))
     monkeypatch.setattr(build, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"p\.toml:3:1.*Triton"):
         build.check_compiler(torch.device("cuda"), Where("p.toml", 3, 1))
