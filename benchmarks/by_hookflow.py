@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,11 @@ import torch
 from by_hand import EXAMPLES, RATE, Feed
 from torch.nn import functional
 
-from hookflow.events.rundir import RunDir
 from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.process.launch import prepare
-from hookflow.runner.process.main import train as carry_out
-from hookflow.writers import Writer
+from hookflow.runner.process import main
+from hookflow.runner.process.launch import new_run
 
 HERE = Path(__file__).resolve()
 
@@ -52,14 +50,8 @@ args = { keep = 2 }
 [hooks.throughput]
 use = "throughput"
 """
-LOG = """
-[hooks.log]
-use = "log"
-"""
 HOOKS = {
     "none": "",
-    "log": LOG,
-    "log, slow writer": LOG + '[writers.slow]\nuse = "by_hookflow:Slow"\n',
     "ten": "".join(f'[hooks.n{k}]\nuse = "by_hookflow:After"\n' for k in range(10)),
     "every": "".join(f'[hooks.n{k}]\nuse = "by_hookflow:Every"\n' for k in range(10)),
     "usual": USUAL,
@@ -94,17 +86,6 @@ class After:
     def after_train_iter(self, run: Any, outputs: Any) -> None: ...
 
 
-class Slow(Writer):
-    """A writer that takes ten seconds for whatever it is given."""
-
-    def _sleep(self, *given: object) -> None:
-        time.sleep(10)
-
-    write_scalar = write_image = write_figure = write_text = write_histogram = write_config = _sleep
-
-    def close(self) -> None: ...
-
-
 def _nothing(self: object, run: Any) -> None: ...
 
 
@@ -112,12 +93,17 @@ Every = type("Every", (), {point.name: _nothing for point in POINTS if point.kin
 """A hook that does nothing at every point of the loop."""
 
 
-def train(batches: Feed, hooks: str, folder: Path, epochs: int = 1) -> None:
-    """Train so many epochs of the feed in this process; raises SystemExit when that fails."""
+def train(batches: Feed, hooks: str, epochs: int = 1) -> None:
+    """Train for so many epochs of the feed, with the tables of hooks."""
     global feed
     feed = batches
-    loaded = parse(PIPELINE.replace("EPOCHS", str(epochs)) + HOOKS[hooks], HERE)
-    run_dir = RunDir.create(folder, "overhead")
-    prepare(loaded, compile_pipeline(loaded), run_dir, HERE.parent)
-    if carry_out(run_dir):
-        raise SystemExit(f"the run failed:\n{run_dir.events.read_text()[-2000:]}")
+    carry_out(PIPELINE.replace("EPOCHS", str(epochs)) + hooks)
+
+
+def carry_out(pipeline: str) -> None:
+    """Run a pipeline in this process, as `hookflow run` does in one of its own. Raises SystemExit when that fails."""
+    loaded = parse(pipeline, HERE)
+    with tempfile.TemporaryDirectory() as folder:
+        run = new_run(loaded, compile_pipeline(loaded), Path(folder))
+        if main.train(run):
+            raise SystemExit(f"the run failed:\n{run.events.read_text()[-2000:]}")

@@ -19,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,10 @@ from torch import nn
 from hookflow.runner.checkpoint.manager import HostCopy, Saving, begin
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 
+HERE = Path(__file__).resolve()
 ROUNDS = 7
 WIDTH, LAYERS = 1024, 10
+FACTS = {"it": 1, "ep": 0}
 
 PIPELINE = f"""
 [run]
@@ -38,18 +41,18 @@ name = "resumes"
 default_hooks = false
 max_iters = 1000
 [model]
-use = "{Path(__file__).resolve()}:net"
+use = "{HERE}:net"
 [optimizer]
 use = "torch.optim:AdamW"
 [task]
 use = "hookflow.zoo.tasks:Regression"
 [data.train]
-use = "{Path(__file__).resolve()}:Noise"
+use = "{HERE}:batches"
 [hooks.checkpoint]
 use = "checkpoint"
 points = ["after_train_iter"]
 [hooks.first]
-use = "{Path(__file__).resolve()}:FirstIteration"
+use = "{HERE}:FirstIteration"
 args = {{ file = "MARK" }}
 """
 
@@ -58,20 +61,8 @@ def net() -> nn.Module:
     return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
 
 
-class Noise:
-    """One batch of noise, again and again."""
-
-    def __init__(self) -> None:
-        size = {"examples": 8000, "batches": 1000, "batch_size": 8}
-        self.info = {"name": "noise", **size, "synthetic": True, "note": "noise"}
-
-    def __len__(self) -> int:
-        return 1000
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        batch = torch.zeros(8, WIDTH), torch.zeros(8, WIDTH)
-        for _ in range(start, 1000):
-            yield batch
+def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(torch.zeros(8, WIDTH), torch.zeros(8, WIDTH))]
 
 
 class FirstIteration:
@@ -95,10 +86,10 @@ def state() -> dict[str, Any]:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "position": {"iter": 1}}
 
 
-def timed(work: Callable[[], Any]) -> float:
+def timed(call: Callable[..., object], *arguments: Any) -> float:
     """Return how many milliseconds a call takes."""
     began = time.perf_counter()
-    work()
+    call(*arguments)
     return (time.perf_counter() - began) * 1e3
 
 
@@ -108,42 +99,40 @@ def saves(folder: Path) -> dict[str, list[float]]:
     tensors = [*whole["model"].values()]
     tensors += [tensor for entry in whole["optimizer"]["state"].values() for tensor in entry.values()]
     memory = [tensor.clone() for tensor in tensors]
-    store, copy, saving = CheckpointStore(folder / "checkpoints"), HostCopy(reuse=True), None
-    spent: dict[str, list[float]] = {
-        name: [] for name in ("torch.save", "copy alone", "waited for", "memory", "first beside", "beside", "read back")
-    }
-
-    def beside(copy: HostCopy) -> None:
-        nonlocal saving
-        copied = copy.of(whole)
-        saving = Saving(copied, ["last"], {"it": 1, "ep": 0}, 0.0)
-        begin(saving, lambda: store.save(copied, ["last"], {"it": 1, "ep": 0}), lambda: None)
-
+    store, copy = CheckpointStore(folder / "checkpoints"), HostCopy(reuse=True)
+    spent: dict[str, list[float]] = defaultdict(list)
     copy.of(whole)
     for _ in range(ROUNDS):
-        spent["torch.save"].append(timed(lambda: torch.save(whole, folder / "plain.pt")))
-        spent["copy alone"].append(
-            timed(lambda: [to.copy_(tensor) for to, tensor in zip(memory, tensors, strict=True)])
-        )
-        spent["waited for"].append(timed(lambda: store.save(whole, ["last"], {"it": 1, "ep": 0})))
+        spent["torch.save"].append(timed(torch.save, whole, folder / "plain.pt"))
+        spent["copy alone"].append(timed(torch._foreach_copy_, memory, tensors))
+        spent["waited for"].append(timed(store.save, whole, ["last"], FACTS))
         fresh = HostCopy(reuse=False)
-        spent["memory"].append(timed(lambda by=fresh: by.prepare(tensors)))
-        for name, by in ("first beside", fresh), ("beside", copy):
-            spent[name].append(timed(lambda by=by: beside(by)))
-            path, saving = saving.result().path, None  # type: ignore[attr-defined]  # frees what is not used again
-        spent["read back"].append(timed(lambda path=path: read(path)))
+        spent["memory"].append(timed(fresh.prepare, tensors))
+        for name, by in ("beside: first", fresh), ("beside", copy):
+            ms, saved = beside(store, by, whole)
+            spent[name].append(ms)
+        spent["read back"].append(timed(read, saved))
         store.prune(keep=1)
     return spent
+
+
+def beside(store: CheckpointStore, copy: HostCopy, whole: dict[str, Any]) -> tuple[float, Path]:
+    """Save by another thread; return the milliseconds that this one takes for it, and the checkpoint."""
+    began = time.perf_counter()
+    copied = copy.of(whole)
+    saving = Saving(copied, ["last"], FACTS, 0.0)
+    begin(saving, lambda: store.save(copied, ["last"], FACTS), lambda: None)
+    return (time.perf_counter() - began) * 1e3, saving.outcome.result().path
 
 
 def starts(folder: Path) -> dict[str, list[float]]:
     """Return the milliseconds until the first iteration is done; of a Python that imports torch, until it ends."""
     pipeline, mark = folder / "resumes.toml", folder / "mark"
     pipeline.write_text(PIPELINE.replace("MARK", str(mark)))
-    spent: dict[str, list[float]] = {"import torch": [], "fresh": [], "resumed": []}
+    spent: dict[str, list[float]] = defaultdict(list)
     commands = {"fresh": ["run", str(pipeline)], "resumed": ["run", "--resume"]}
     for _ in range(ROUNDS):
-        spent["import torch"].append(timed(lambda: subprocess.run([sys.executable, "-c", "import torch"], check=True)))
+        spent["import torch"].append(timed(subprocess.check_call, [sys.executable, "-c", "import torch"]))
         for name, words in commands.items():
             began = time.time()
             command = [sys.executable, "-m", "hookflow", *words]

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
+from by_hookflow import carry_out
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -159,55 +158,34 @@ max_epochs = 1
 threads = 1
 device = "cpu"
 precision = "fp32"
+inference_mode = true
 [model]
 use = "data:Net"
-args = {{ features = {features} }}
+args = {{ features = {setting.features} }}
 [task]
 use = "data:Task"
 [optimizer]
 use = "torch.optim:SGD"
 args = {{ lr = {rate} }}
 [data.train]
-use = "data:{train}"
-args = {{ length = {length}, features = {features}, wait = {wait} }}
-loader = {{ batch_size = {batch}, workers = {workers} }}
+use = "data:{setting.data.__name__}"
+args = {{ length = {examples}, features = {setting.features}, wait = {setting.wait} }}
+loader = {{ batch_size = {batch}, workers = {setting.workers} }}
 """
 VALIDATION = """
 [data.val]
-use = "data:{data}"
-args = {{ length = {length}, features = {features} }}
+use = "data:{setting.data.__name__}"
+args = {{ length = {setting.length}, features = {setting.features} }}
 loader = {{ batch_size = {batch} }}
 """
 
 
 def by_hookflow(setting: Setting) -> float:
     """Do the same by the runner, from a pipeline file; return the microseconds of a batch."""
-    from hookflow.events.rundir import RunDir
-    from hookflow.hooks.compile import compile_pipeline
-    from hookflow.pipeline.load import parse
-    from hookflow.runner.process.launch import prepare
-    from hookflow.runner.process.main import train
-
     setting.begin()
-    values = {
-        "rate": RATE,
-        "batch": BATCH,
-        "features": setting.features,
-        "workers": setting.workers,
-        "wait": setting.wait,
-    }
-    names = {"train": setting.data.__name__, "data": setting.data.__name__}
-    length = BATCH if setting.validation else setting.length
-    text = PIPELINE.format(**values, **names, length=length)
-    if setting.validation:
-        text = text.replace('precision = "fp32"', 'precision = "fp32"\ninference_mode = true')
-        text += VALIDATION.format(**values, **names, length=setting.length)
-    loaded = parse(text, Path(__file__).resolve())
-    with tempfile.TemporaryDirectory() as folder:
-        run_dir = RunDir.create(Path(folder), "data")
-        prepare(loaded, compile_pipeline(loaded), run_dir, Path(__file__).resolve().parent)
-        if train(run_dir):
-            raise SystemExit(f"the run failed:\n{run_dir.events.read_text()[-2000:]}")
+    examples = BATCH if setting.validation else setting.length
+    text = PIPELINE + VALIDATION if setting.validation else PIPELINE
+    carry_out(text.format(setting=setting, examples=examples, batch=BATCH, rate=RATE))
     return setting.microseconds()
 
 

@@ -47,7 +47,7 @@ def main() -> None:
             )
 
 
-def _work(hooks: int) -> float:
+def _work(hooks: float) -> float:
     return hooks * math.log(hooks)
 
 

@@ -109,19 +109,18 @@ class Elsewhere:
         self.work = work
 
     def before_train(self, run: Any) -> None:
-        commands = ([sys.executable, HERE, "--elsewhere", self.work, str(ms)] for ms in MILLISECONDS)
-        self.others = [subprocess.Popen(command, stdin=subprocess.PIPE) for command in commands]
+        command = [sys.executable, str(HERE), "--elsewhere", self.work]
+        self.others = [subprocess.Popen([*command, str(ms)], stdin=subprocess.PIPE, bufsize=0) for ms in MILLISECONDS]
 
     def after_train_iter(self, run: Any) -> None:
-        for each in self.others:
-            each.stdin.write(b".")
-            each.stdin.flush()
+        for other in self.others:
+            assert other.stdin is not None
+            other.stdin.write(b".")
 
     def after_train(self, run: Any) -> None:
-        for each in self.others:
-            each.kill()
-            each.wait()
-            each.stdin.close()
+        for other in self.others:
+            other.kill()
+            other.communicate()
 
 
 def compute_elsewhere(work: str, ms: int) -> None:

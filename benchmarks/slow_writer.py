@@ -1,4 +1,4 @@
-"""Whether a writer that sleeps ten seconds in each call slows the training: the tiny one, logging each iteration.
+"""What a writer that sleeps ten seconds for each number costs a training: the tiny one, logging each iteration.
 
     python benchmarks/slow_writer.py [ROUNDS]
 
@@ -10,22 +10,34 @@ from __future__ import annotations
 
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import by_hand
 import by_hookflow
 import torch
 
 ITERATIONS = 20_000
+LOG = """
+[hooks.log]
+use = "log"
+"""
+SLOW = """
+[writers.slow]
+use = "slow_writer:Slow"
+"""
+
+
+class Slow:
+    """A writer that takes ten seconds for each number."""
+
+    def write_scalar(self, name: str, value: float) -> None:
+        time.sleep(10)
 
 
 def per_second(hooks: str) -> float:
     """Return the iterations a second of a run, by its median chunk."""
     feed = by_hand.Feed(by_hand.WARM_UP + ITERATIONS, clock=time.perf_counter_ns)
-    with tempfile.TemporaryDirectory() as folder:
-        by_hookflow.train(feed, hooks, Path(folder))
+    by_hookflow.train(feed, hooks)
     return 1e6 / feed.microseconds(feed.epochs[0][by_hand.WARM_UP // by_hand.CHUNK :])
 
 
@@ -33,7 +45,7 @@ def main() -> None:
     torch.set_num_threads(1)
     ratios = []
     for round_ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 3):
-        before, slow, after = (per_second(hooks) for hooks in ("log", "log, slow writer", "log"))
+        before, slow, after = (per_second(hooks) for hooks in (LOG, LOG + SLOW, LOG))
         ratios.append(2 * slow / (before + after))
         print(
             f"round {round_ + 1}: {before:.0f} it/s, {slow:.0f} with the writer, {after:.0f} without again", flush=True

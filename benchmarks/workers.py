@@ -41,7 +41,7 @@ def cost(kind: str, method: Any) -> tuple[float, float, float]:
     """Return the seconds to the first batch, those of 200 more, and the MiB that the processes beside this one take."""
     section = LoaderSection(batch_size=64, workers=2, multiprocessing_context=method)
     context = DataContext(0, torch.device("cpu"), channels_last=False, say=print)
-    parts = LoaderParts(section, context, lambda key: Where(f"loader.{key}"), shuffle=True)
+    parts = LoaderParts(section, context, lambda key: Where(f"loader.{key}"), "train", shuffle=True)
     data, before = Images(kind), {child.pid for child in psutil.Process().children()}
     began = time.perf_counter()
     loader = Loader(data, parts)

@@ -31,7 +31,7 @@ TAKE_OUT = {"numpy", "tolist", "__array__", "__reduce_ex__", "storage", "untyped
 """Methods that give the contents away without an operator."""
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Operators(TorchDispatchMode):
     """Notes the memory that operators read and write, by its address."""
 
     def __init__(self, note: Callable[[Verb, int], None]) -> None:

@@ -82,7 +82,7 @@ def in_precision(
 
     def computed(run: Any, batch: Any) -> Any:
         if marks:
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+            torch.compiler.cudagraph_mark_step_begin()
         if whole:
             batch = tree_map_only(torch.Tensor, in_whole, batch)
         with cast:

@@ -181,7 +181,7 @@ class SAM(Hook):
         try:
             for optimizer in run.optimizers.values():
                 optimizer.zero_grad()
-            run.loss(batch).backward()  # type: ignore[no-untyped-call]
+            run.loss(batch).backward()
         finally:
             for each, momentum in zip(norms, momenta, strict=True):
                 each.momentum = momentum

@@ -479,7 +479,7 @@ class BatchSizeFinder(Hook):
         with torch.random.fork_rng([run.device] if run.device.type == "cuda" else []):
             try:
                 for _ in range(self.steps):
-                    run.loss(make()).backward()  # type: ignore[no-untyped-call]
+                    run.loss(make()).backward()
                     for optimizer in run.optimizers.values():
                         optimizer.step()
                         optimizer.zero_grad()

@@ -313,7 +313,7 @@ def with_sync_batch_norm(model: nn.Module, device: torch.device, where: Where) -
     """
     if device.type == "cpu":
         raise UserError(Problem("SyncBatchNorm requires a GPU", where, "leave out distributed.sync_batch_norm"))
-    return nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-any-return, no-untyped-call]
+    return nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-any-return]
 
 
 def choose_strategy(

@@ -103,7 +103,7 @@ def host_memory(like: torch.Tensor) -> torch.Tensor:
     """
     memory = torch.empty_like(like, device="cpu", pin_memory=like.is_cuda and like.nbytes < LARGE)
     if like.is_cuda and like.nbytes >= LARGE:
-        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        cudart = torch.cuda.cudart()
         if int(cudart.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)):  # it is locked another way, then
             return torch.empty_like(like, device="cpu", pin_memory=True)
         weakref.finalize(memory, cudart.cudaHostUnregister, memory.data_ptr())

@@ -101,7 +101,7 @@ def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
     if context.device.type != "cuda":
         yield from map(context.to_device, batches)
         return
-    side = torch.cuda.Stream(context.device)  # type: ignore[no-untyped-call]
+    side = torch.cuda.Stream(context.device)
     for batch in batches:
         with torch.cuda.stream(side):
             moved, copied = context.to_device(batch), side.record_event()

@@ -334,7 +334,7 @@ class GivenBatches:
         """Return the indices of this rank's examples in each batch of the epoch, from batch `start` on."""
         mine = [shares[self.rank] for shares in self._shares(epoch)]
         flat = torch.tensor([*chain(*mine)], dtype=torch.int64, device=device)
-        return iter(flat.split([*map(len, mine)])[start:])  # type: ignore[no-untyped-call]
+        return iter(flat.split([*map(len, mine)])[start:])
 
     def global_batch_sizes(self, epoch: int) -> list[int]:
         """Return how many examples all ranks together have in each batch of the epoch."""

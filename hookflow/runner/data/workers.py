@@ -261,7 +261,7 @@ class _Probe(pickle.Pickler):
 
     def too_big(self, workers: int) -> str:
         """Return why so many workers cannot have what was pickled; empty where they can."""
-        unshared = (tensor for tensor in self._tensors if not tensor.is_shared())  # type: ignore[no-untyped-call]
+        unshared = (tensor for tensor in self._tensors if not tensor.is_shared())
         shared = sum(tensor.nbytes for tensor in unshared)
         if SHM.exists() and shared > (free := shutil.disk_usage(SHM).free):
             return f"its tensors ({_gib(shared)}) do not fit into {SHM} ({_gib(free)} free)"
@@ -274,7 +274,7 @@ class _Probe(pickle.Pickler):
         """Move the tensors to shared memory now, which PyTorch does in the first epoch: they seem to change there."""
         for tensor in self._tensors:
             if tensor.device.type == "cpu" and tensor.layout is torch.strided:
-                tensor.share_memory_()  # type: ignore[no-untyped-call]
+                tensor.share_memory_()
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, Tensor):

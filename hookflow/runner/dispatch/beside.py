@@ -253,7 +253,7 @@ class Worker:
 
     def _call(self, job: Job) -> None:
         if job.copied is not None:
-            self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self._stream = self._stream or torch.cuda.Stream()
             self._stream.wait_event(job.copied)
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
             if job.shared and self.models and self.twin:

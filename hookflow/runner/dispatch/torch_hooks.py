@@ -42,7 +42,7 @@ HOOKS = {
 
 def hidden(fire: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that the compiler leaves out, with all that it calls."""
-    called: Callable[..., Any] = torch.compiler.disable(fire)  # type: ignore[no-untyped-call]
+    called: Callable[..., Any] = torch.compiler.disable(fire)
     return called
 
 
@@ -334,13 +334,13 @@ def _on_parameters(firing: Firing, parts: Parts, dispatcher: Dispatcher, state: 
         trains = parameter.requires_grad
         parameter.requires_grad_(True)  # or PyTorch refuses
         if firing.binding.point == "parameter_grad":
-            yield parameter.register_hook(call)  # type: ignore[no-untyped-call]
+            yield parameter.register_hook(call)
         else:
 
             def accumulated(parameter: Tensor, call: Callable[..., Any] = call) -> None:
                 call(parameter)
 
-            yield parameter.register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
+            yield parameter.register_post_accumulate_grad_hook(accumulated)
         parameter.requires_grad_(trains)
 
 

@@ -70,7 +70,7 @@ def _replace(tensor: Tensor, other: Tensor) -> None:
     attributes = dict(vars(tensor))
     if isinstance(tensor, nn.Parameter):
         other = nn.Parameter(other, tensor.requires_grad)
-    swap_tensors(tensor, other)  # type: ignore[no-untyped-call]
+    swap_tensors(tensor, other)
     tensor.__dict__.update(attributes)
 
 

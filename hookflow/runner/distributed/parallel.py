@@ -41,10 +41,10 @@ def broadcast(tensors: Iterable[Tensor]) -> None:
 def average(tensors: list[Tensor]) -> None:
     """Replace the contents of these tensors by their mean over the ranks, by one call for each type of number."""
     for group in by_dtype(tensors):
-        flat = _flatten_dense_tensors(group)  # type: ignore[no-untyped-call]
+        flat = _flatten_dense_tensors(group)
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
-        pieces = _unflatten_dense_tensors(flat, group)  # type: ignore[no-untyped-call]
+        pieces = _unflatten_dense_tensors(flat, group)
         torch._foreach_copy_(group, pieces)
 
 
@@ -187,14 +187,14 @@ class DDP(Parallel):
                 wrapper.require_backward_grad_sync = self._syncs
                 if model in self._comm_hooks:
                     wrapper.register_comm_hook(None, self._comm_hooks[model])
-            return wrapper.forward(*args, **kwargs)  # type: ignore[no-untyped-call]
+            return wrapper.forward(*args, **kwargs)
 
         def reduced(model: nn.Module, protocol: Any) -> Any:
             parts: Any = kind.__reduce_ex__(model, protocol)
             make, args, *state = parts
             return make, tuple(kind if each is type(model) else each for each in args), *state
 
-        routed = torch.compiler.disable(forward, recursive=False)  # type: ignore[no-untyped-call]
+        routed = torch.compiler.disable(forward, recursive=False)
         members = {"forward": routed, "__reduce_ex__": reduced, "__module__": kind.__module__}
         return type(kind.__name__, (kind,), members)
 

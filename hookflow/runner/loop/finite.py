@@ -39,7 +39,7 @@ class AsyncScalarCopy(Generic[Mark]):
         """Yield what has arrived since the last time; with `wait` all that was sent."""
         while self._under_way:
             copy, copied, mark = self._under_way[0]
-            if copied is not None and not copied.query():  # type: ignore[no-untyped-call]
+            if copied is not None and not copied.query():
                 if not wait:
                     return
                 copied.synchronize()

@@ -369,7 +369,7 @@ def _of_another_pass(parts: Parts, state: RunState, run: Run, step: Step, batch:
                 hooks.callback(module.register_forward_hook(partial(look, broken, shown)).remove)
             loss = step(silent, batch)["loss"]
             for name, parameter in trained.items():
-                hooks.callback(parameter.register_hook(partial(look, bad, name)).remove)  # type: ignore[no-untyped-call]
+                hooks.callback(parameter.register_hook(partial(look, bad, name)).remove)
             torch.autograd.grad(loss, [*trained.values()], allow_unused=True)
     finally:
         state.stage = "train"
