@@ -181,7 +181,7 @@ def train_here() -> Iterator[Callable[..., int]]:
 def strikes(tmp_path: Path, number: int, *places: tuple[str, int], times: int = 1) -> list[str]:
     """Return overrides for hooks that send their own process a signal at these points and iterations, once each."""
     return [
-        f'hooks.strike{k}={{use="./watchers.py:Interrupts", points=["{point}"], '
+        f'hooks.strike{k}={{use="tests.watchers:Interrupts", points=["{point}"], '
         f'args={{mark="{tmp_path / f"mark{k}"}", at={at}, number={number}, times={times}}}}}'
         for k, (point, at) in enumerate(places)
     ]
@@ -192,9 +192,9 @@ def resumes_alike(new_run: NewRun, train_here: Train, tmp_path: Path) -> NewRun:
     """Assert that a run which SIGTERM ends at a point, and which is resumed, ends as the same run does in one go."""
     from tests.runner.same import assert_same_end
 
-    def check(*overrides: str, point: str, at: int, swap: tuple[str, str] | None = None) -> RunDir:
+    def check(*overrides: str, point: str, at: int, **options: Any) -> RunDir:
         alone, cut = (
-            new_run(*overrides, *strikes(tmp_path, signal.SIGTERM, (point, iteration)), swap=swap)
+            new_run(*overrides, *strikes(tmp_path, signal.SIGTERM, (point, iteration)), **options)
             for iteration in (10**6, at)
         )
         assert train_here(alone) == 0, reason(alone)

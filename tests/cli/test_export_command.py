@@ -22,6 +22,7 @@ from tests.cli.conftest import called, invoke
 from tests.conftest import records
 from tests.golden_files import check_golden
 from tests.monitor.fake_run import BEGAN, PIPELINE, append, end, gone, make, make_ranks, make_several, record
+from tests.writers.test_built_in import accumulated
 
 VOID = ("meta", "input", "br")
 HOSTILE = "</script><b onclick='x'>&\u202eevil\x1b[31m"
@@ -255,12 +256,6 @@ def test_the_file_chooses_the_format(tmp_path: Path, monkeypatch: pytest.MonkeyP
         invoke("export", "cifar", "--format", "tensorboard", "--out", "tb")
 
 
-def accumulated(folder: str) -> Any:
-    from tensorboard.backend.event_processing import event_accumulator as events
-
-    return events.EventAccumulator(folder, dict.fromkeys(events.DEFAULT_SIZE_GUIDANCE, 0)).Reload()
-
-
 def test_tensorboard_has_what_the_run_has_logged(tmp_path: Path) -> None:
     import numpy as np
 
@@ -274,7 +269,7 @@ def test_tensorboard_has_what_the_run_has_logged(tmp_path: Path) -> None:
     log(run, 784, kind="histogram", name="weights", hook="task", edges=[0.0, 1.0, 2.0], counts=[3, 4])
     left_out = "2 images left out: no such file in the run directory\n"
     assert called("export", "cifar", "--format", "tensorboard", "--out", "tb") == (0, left_out)
-    result = accumulated("tb")
+    result = accumulated(Path("tb"))
     tags = result.Tags()
     rows = {(event.step, tag): event.value for tag in tags["scalars"] for event in result.Scalars(tag)}
     assert rows == {(row.iter, row.name): pytest.approx(row.value, 1e-6) for row in scalars(run)}

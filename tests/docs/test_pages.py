@@ -4,7 +4,6 @@ import importlib
 import os
 import re
 import runpy
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,6 @@ from torch import nn
 
 import hookflow
 from hookflow.errors import UserError
-from hookflow.events.rundir import RunDir
 from hookflow.graph.points import POINTS
 from hookflow.hooks.checkpoint_files import read_weights
 from hookflow.hooks.compile import compile_pipeline
@@ -34,7 +32,6 @@ from hookflow.zoo import tasks
 from tests.conftest import TESTS, TOY, NewRun, Train, Trained, hookflow_here, reason, records, run_here
 from tests.conftest import hookflow as command
 from tests.end_to_end.test_run import only_run
-from tests.runner.same import assert_same_end
 
 DOCS = TESTS.parent / "docs"
 
@@ -348,39 +345,20 @@ def written(name: str, folder: Path) -> None:
         (folder / file).write_text(text)
 
 
-class Strike:
-    """Sends SIGTERM to the training in one of its iterations."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-
-    def after_train_iter(self, run: Any) -> None:
-        if run.iter == self.at:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
 SHORT = ("data.train.args.episodes=6", "data.train.loader.batch_size=3", "data.val.args.episodes=1")
 BUFFER = ("data.train.args={warm_up=20, batches=6, size=40}", "task.args={explore=8}", "data.val.args.episodes=1")
 
 
 @pytest.mark.parametrize(("name", "less", "at"), [("reinforce", SHORT, 3), ("dqn", BUFFER, 9)])
 def test_an_agent_is_trained_evaluated_and_resumed_in_the_same_episode(
-    name: str, less: tuple[str, ...], at: int, tmp_path: Path, new_run: NewRun, train_here: Train
+    name: str, less: tuple[str, ...], at: int, tmp_path: Path, resumes_alike: NewRun
 ) -> None:
     pytest.importorskip("gymnasium", reason="needs gymnasium")
     written("rl.md", tmp_path)
-
-    def begun(iteration: int) -> RunDir:
-        strike = f'hooks.strike={{use="tests.docs.test_pages:Strike", args={{at={iteration}}}}}'
-        return new_run("run.max_epochs=2", *less, strike, pipeline=tmp_path / f"{name}.toml")
-
-    alone, cut = begun(10**6), begun(at)
-    assert train_here(alone) == 0, reason(alone)
-    assert records(alone, "metrics")[-1]["v"].keys() == {"length"}  # type: ignore[attr-defined]
-    assert (alone.checkpoints / "best").exists()
-    assert train_here(cut) == 143, reason(cut)
-    assert train_here(cut, resume=True) == 0, reason(cut)
-    assert_same_end(alone, cut)
+    pipeline = tmp_path / f"{name}.toml"
+    run = resumes_alike("run.max_epochs=2", *less, point="after_train_iter", at=at, pipeline=pipeline)
+    assert records(run, "metrics")[-1]["v"].keys() == {"length"}  # type: ignore[attr-defined]
+    assert (run.checkpoints / "best").exists()
 
 
 @pytest.mark.long
@@ -398,33 +376,25 @@ def test_a_model_of_transformers_is_trained_and_predicts_with_ids(tmp_path: Path
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*:FutureWarning")  # peft asks transformers in its former words
 def test_adapters_alone_are_saved_resumed_loaded_and_exported(
-    tmp_path: Path, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, resumes_alike: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("peft", reason="needs peft and transformers")
     written("transformers.md", tmp_path)
-
-    def begun(iteration: int) -> RunDir:
-        strike = f'hooks.strike={{use="tests.docs.test_pages:Strike", args={{at={iteration}}}}}'
-        export = 'hooks.export={use="export", args={formats=["safetensors"]}}'
-        return new_run("run.threads=1", "run.max_epochs=2", strike, export, pipeline=tmp_path / "lora.toml")
-
-    alone, cut = begun(10**6), begun(11)
-    assert train_here(alone) == 0, reason(alone)
-    assert train_here(cut) == 143, reason(cut)
-    assert train_here(cut, resume=True) == 0, reason(cut)
-    assert_same_end(alone, cut)
-    saved = read_weights(alone.checkpoints / "last", "model")
+    export = 'hooks.export={use="export", args={formats=["safetensors"]}}'
+    pipeline = tmp_path / "lora.toml"
+    run = resumes_alike("run.max_epochs=2", export, point="after_train_iter", at=11, pipeline=pipeline)
+    saved = read_weights(run.checkpoints / "last", "model")
     assert saved and all("lora_" in name or "classifier" in name for name in saved)
     assert all(saved[name].any() for name in saved if "lora_B" in name), "they are zero at first"
     monkeypatch.syspath_prepend(tmp_path)
     adapted = importlib.import_module("lora").adapted
-    last = hookflow.load_run(alone.path).checkpoint("last")
+    last = hookflow.load_run(run.path).checkpoint("last")
     with pytest.raises(hookflow.UserError, match="this model has others"):
         last.load_into(adapted())
     seed_everything(0)
     model = last.load_into(adapted())
     assert all(saved[name].equal(value) for name, value in model.state_dict().items() if name in saved)
-    (exported,) = (alone.path / "export").glob("*.safetensors")
+    (exported,) = (run.path / "export").glob("*.safetensors")
     assert load_file(exported).keys() == saved.keys()
 
 

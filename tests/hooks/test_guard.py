@@ -20,10 +20,9 @@ from hookflow.hooks.builtin.schedules import LRFinder, largest, steepest, swept,
 from hookflow.hooks.builtin.stops import EarlyStop, SpikeGuard, is_spike
 from hookflow.runner.checkpoint.store import read
 from hookflow.zoo.tasks import Classification
-from tests.conftest import NewRun, Train, Trained, messages, reason, records
+from tests.conftest import NewRun, Train, Trained, messages, reason, records, strikes
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, assert_same_end, final_state
-from tests.runner.test_resume import strikes as interrupts
 from tests.toy import Counts
 
 
@@ -52,8 +51,8 @@ class TestTimeLimit:
         steers = 'use="./steerers.py:Steers", args={call="stop", point="after_train_iter", at=8}'
         once = f'hooks.once={{{steers}, points=["after_train_iter"], writes=["control"]}}'
         common = (limit if stops == "the time limit" else once, "run.val_every=4")
-        swap, strikes = ("max_epochs = 3", "max_iters = 15"), interrupts(tmp_path, SIGTERM, ("before_val_iter", 8))
-        alone, broken = new_run(*common, swap=swap), new_run(*common, *strikes, swap=swap)
+        swap, struck = ("max_epochs = 3", "max_iters = 15"), strikes(tmp_path, SIGTERM, ("before_val_iter", 8))
+        alone, broken = new_run(*common, swap=swap), new_run(*common, *struck, swap=swap)
         assert train_here(alone) == 0
         calls = itertools.count()  # of the clock: when the hook is made, after 4 iterations, a validation, and 4 more
         clock = SimpleNamespace(monotonic=lambda: 3600.0 if next(calls) == 9 else 0.0)

@@ -22,41 +22,54 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture
-def here(tmp_path: Path, trained: Trained) -> Any:
+def pl() -> Any:
+    """The module `pl_training`, which takes long to import; no call has been seen."""
+    from tests.hooks import pl_training
+
+    pl_training.SEEN.clear()
+    return pl_training
+
+
+@pytest.fixture
+def here(pl: Any, tmp_path: Path, trained: Trained) -> Any:
     """Train the pipeline of `pl_training` with hooks; return the run."""
-    from tests.hooks.pl_training import PIPELINE
 
     def train(*hooks: str, epochs: int = 2, code: int = 0) -> RunDir:
         file = tmp_path / "pl.toml"
-        file.write_text(PIPELINE.replace("EPOCHS", str(epochs)))
+        file.write_text(pl.PIPELINE.replace("EPOCHS", str(epochs)))
         return trained(*hooks, pipeline=file, code=code)
 
     return train
 
 
-def test_a_callback_sees_the_same_calls_and_counters(here: Any, tmp_path: Path) -> None:
-    from tests.hooks.pl_training import SEEN, Recorder, train_theirs
+@pytest.fixture
+def theirs(pl: Any, tmp_path: Path) -> Any:
+    """Train the same by Lightning's Trainer; return the weights, and the calls that a `Recorder` has seen."""
 
-    SEEN.clear()
-    train_theirs(tmp_path / "theirs", 2, Recorder(), predict=True)
-    expected = [*SEEN]
-    SEEN.clear()
+    def train(*args: Any, **options: Any) -> tuple[dict[str, torch.Tensor], list[Any]]:
+        weights = pl.train_theirs(tmp_path / "theirs", *args, **options)
+        calls = [*pl.SEEN]
+        pl.SEEN.clear()
+        return weights, calls
+
+    return train
+
+
+def assert_weights(run_dir: RunDir, weights: dict[str, torch.Tensor]) -> None:
+    state: Any = final_state(run_dir)
+    assert all(torch.equal(state["model"][name], value) for name, value in weights.items())
+
+
+def test_a_callback_sees_the_same_calls_and_counters(pl: Any, here: Any, theirs: Any) -> None:
+    _, expected = theirs(2, pl.Recorder(), predict=True)
     run_dir = here('hooks.recorder={use="tests.hooks.pl_training:Recorder"}', 'hooks.checkpoint={use="checkpoint"}')
     with_checkpoint(Trainer.predict, run_dir, run_dir.checkpoints / "last", "test", (), print, single=True)
-    assert expected == SEEN
+    assert expected == pl.SEEN
 
 
-def test_each_optimizer_that_steps_is_handed_over_as_in_lightning(here: Any, tmp_path: Path) -> None:
-    from tests.hooks.pl_training import SEEN, ManualModule, Recorder, train_theirs
-
-    def calls() -> list[Any]:
-        """Lightning's `global_step` counts the steps of every optimizer, and ours the iterations."""
-        return [(name, epoch, *rest) for name, epoch, _, *rest in SEEN]
-
-    SEEN.clear()
-    train_theirs(tmp_path / "theirs", 1, Recorder(), module=ManualModule())
-    expected = calls()
-    SEEN.clear()
+def test_each_optimizer_that_steps_is_handed_over_as_in_lightning(pl: Any, here: Any, theirs: Any) -> None:
+    """But for Lightning's `global_step`, which counts the steps of every optimizer, where ours counts iterations."""
+    _, calls = theirs(1, pl.Recorder(), module=pl.ManualModule())
     here(
         'hooks.recorder={use="tests.hooks.pl_training:Recorder"}',
         'model={a={use="tests.hooks.pl_training:net"}, b={use="tests.hooks.pl_training:net"}}',
@@ -64,44 +77,34 @@ def test_each_optimizer_that_steps_is_handed_over_as_in_lightning(here: Any, tmp
         "task.use='tests.hooks.pl_training:Turns'",
         epochs=1,
     )
-    assert [call[-1] for call in expected if call[0] == "on_before_optimizer_step"] == [["Adam"], ["SGD"]] * 3
-    assert expected == calls()
+    assert [call[-1] for call in calls if call[0] == "on_before_optimizer_step"] == [["Adam"], ["SGD"]] * 3
+    assert [(*call[:2], *call[3:]) for call in calls] == [(*call[:2], *call[3:]) for call in pl.SEEN]
 
 
-def test_early_stopping_stops_where_lightning_s_trainer_stops(here: Any, tmp_path: Path) -> None:
-    from tests.hooks.pl_training import EarlyStopping, train_theirs
-
+def test_early_stopping_stops_where_lightning_s_trainer_stops(pl: Any, here: Any, theirs: Any) -> None:
     args = {"monitor": "val_loss", "patience": 1, "min_delta": 0.02}
     table = json.dumps(args).replace('": ', '"=')
-    theirs = EarlyStopping(**args)
-    train_theirs(tmp_path / "theirs", 9, theirs)
+    stopping = pl.EarlyStopping(**args)
+    theirs(9, stopping)
     run_dir = here(f"hooks.stops={{use='lightning:EarlyStopping', args={table}}}", epochs=9)
     assert "a callback of Lightning has set trainer.should_stop" in reason(run_dir)
-    assert records(run_dir, "end")[-1]["ep"] == theirs.stopped_epoch + 1 < 9
+    assert records(run_dir, "end")[-1]["ep"] == stopping.stopped_epoch + 1 < 9
 
 
-def test_the_average_is_lightning_s_to_the_bit(here: Any, tmp_path: Path) -> None:
-    from tests.hooks.pl_training import EMAWeightAveraging, train_theirs
-
-    theirs = train_theirs(tmp_path / "theirs", 2, EMAWeightAveraging(decay=0.5))
+def test_the_average_is_lightning_s_to_the_bit(pl: Any, here: Any, theirs: Any) -> None:
+    weights, _ = theirs(2, pl.EMAWeightAveraging(decay=0.5))
     saves = 'hooks.checkpoint={use="checkpoint"}'
     run_dir = here('hooks.average={use="lightning:EMAWeightAveraging", args={decay=0.5}}', saves)
-    state: Any = final_state(run_dir)
-    assert all(torch.equal(state["model"][name], value) for name, value in theirs.items())
+    assert_weights(run_dir, weights)
     measured = [each["v"]["loss"] for each in records(run_dir, "metrics")]  # type: ignore[index]
     plain = [each["v"]["loss"] for each in records(here(), "metrics")]  # type: ignore[index]
     assert measured[0] != plain[0], "validated with the average"
 
 
 @pytest.mark.parametrize("examples", [16, 20], ids=["whole groups", "an incomplete group"])
-def test_gradients_accumulate_as_in_lightning_to_the_bit(here: Any, tmp_path: Path, examples: int) -> None:
-    from tests.hooks.pl_training import SEEN, GradientAccumulationScheduler, Recorder, train_theirs
-
-    SEEN.clear()
-    scheduler = GradientAccumulationScheduler(scheduling={1: 2, 3: 4})
-    theirs = train_theirs(tmp_path / "theirs", 5, scheduler, Recorder(), examples=examples)
-    expected = [*SEEN]
-    SEEN.clear()
+def test_gradients_accumulate_as_in_lightning_to_the_bit(pl: Any, here: Any, theirs: Any, examples: int) -> None:
+    scheduler = pl.GradientAccumulationScheduler(scheduling={1: 2, 3: 4})
+    weights, expected = theirs(5, scheduler, pl.Recorder(), examples=examples)
     run_dir = here(
         'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={1=2, 3=4}}}',
         'hooks.recorder={use="tests.hooks.pl_training:Recorder"}',
@@ -109,27 +112,24 @@ def test_gradients_accumulate_as_in_lightning_to_the_bit(here: Any, tmp_path: Pa
         f"data.train.args.examples={examples}",
         epochs=5,
     )
-    assert expected == SEEN
-    state: Any = final_state(run_dir)
-    assert all(torch.equal(state["model"][name], value) for name, value in theirs.items())
+    assert expected == pl.SEEN
+    assert_weights(run_dir, weights)
 
 
 @pytest.mark.parametrize("make", ["net", "norms"])
 @pytest.mark.parametrize("strategy", ["cos", "linear"])
-def test_stochastic_averages_are_lightning_s_to_the_bit(here: Any, tmp_path: Path, make: str, strategy: str) -> None:
-    from tests.hooks import pl_training
-    from tests.hooks.pl_training import StochasticWeightAveraging, train_theirs
-
+def test_stochastic_averages_are_lightning_s_to_the_bit(
+    pl: Any, here: Any, theirs: Any, make: str, strategy: str
+) -> None:
     args = {"swa_lrs": 0.05, "swa_epoch_start": 0.5, "annealing_epochs": 2, "annealing_strategy": strategy}
-    theirs = train_theirs(tmp_path / "theirs", 4, StochasticWeightAveraging(**args), make=getattr(pl_training, make))  # type: ignore[arg-type]
+    weights, _ = theirs(4, pl.StochasticWeightAveraging(**args), make=getattr(pl, make))
     run_dir = here(
         f"hooks.average={{use='lightning:StochasticWeightAveraging', args={json.dumps(args).replace(': ', '=')}}}",
         'hooks.checkpoint={use="checkpoint"}',
         f"model.use='tests.hooks.pl_training:{make}'",
         epochs=4,
     )
-    state: Any = final_state(run_dir)
-    assert all(torch.equal(state["model"][name], value) for name, value in theirs.items())
+    assert_weights(run_dir, weights)
 
 
 @pytest.mark.parametrize(("point", "at"), [("after_train_iter", 7), ("after_train_epoch", 8), ("after_val", 12)])
@@ -185,24 +185,20 @@ def test_they_log_into_the_run(here: Any) -> None:
     assert {each["name"] for kind in ("image", "histogram") for each in records(run_dir, kind)} == {"noise", "weights"}
 
 
-def test_they_write_checkpoints_that_lightning_reads(here: Any) -> None:
-    from tests.hooks.pl_training import Module
-
+def test_they_write_checkpoints_that_lightning_reads(pl: Any, here: Any) -> None:
     keeps = 'hooks.keeps={use="lightning:ModelCheckpoint", args={monitor="val_loss", save_top_k=1}}'
     run_dir = here(keeps)
     (file,) = run_dir.path.rglob("*.ckpt")
     saved = torch.load(file, weights_only=False)
     assert saved["global_step"] in (3, 6) and saved["callbacks"] and saved["optimizer_states"]
     assert file.name == f"epoch={saved['epoch']}-step={saved['global_step']}.ckpt"
-    module = Module()
+    module = pl.Module()
     module.net.load_state_dict(saved["state_dict"])
 
 
-def test_checkpoints_within_an_epoch_are_lightning_s(here: Any, tmp_path: Path) -> None:
-    from tests.hooks.pl_training import ModelCheckpoint, train_theirs
-
+def test_checkpoints_within_an_epoch_are_lightning_s(pl: Any, here: Any, theirs: Any, tmp_path: Path) -> None:
     args = {"monitor": "val_loss", "every_n_train_steps": 2, "save_top_k": -1}
-    train_theirs(tmp_path / "theirs", 3, ModelCheckpoint(tmp_path / "kept", **args))
+    theirs(3, pl.ModelCheckpoint(tmp_path / "kept", **args))
     table = json.dumps({**args, "dirpath": str(tmp_path / "ours")}).replace('": ', '"=')
     here(f"hooks.keeps={{use='lightning:ModelCheckpoint', args={table}}}", epochs=3)
     names = [sorted(file.name for file in (tmp_path / folder).iterdir()) for folder in ("kept", "ours")]
@@ -248,9 +244,7 @@ def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> 
     assert "Lightning's Trainer has no checkpoint_callback" in reason(asked)
 
 
-def test_what_hooks_of_other_frameworks_touch_is_declared_also_in_a_trial(tmp_path: Path) -> None:
-    from tests.hooks.pl_training import PIPELINE
-
+def test_what_hooks_of_other_frameworks_touch_is_declared_also_in_a_trial(pl: Any, tmp_path: Path) -> None:
     hooks = {
         "stops": {"use": "lightning:EarlyStopping", "args": {"monitor": "val_loss"}},
         "average": {"use": "lightning:StochasticWeightAveraging", "args": {"swa_lrs": 0.05}},
@@ -262,7 +256,7 @@ def test_what_hooks_of_other_frameworks_touch_is_declared_also_in_a_trial(tmp_pa
         "early": {"use": "mmengine:EarlyStoppingHook", "args": {"monitor": "loss"}},
         "info": {"use": "mmengine:RuntimeInfoHook"},
     }
-    tables: dict[str, Any] = tomli.loads(PIPELINE.replace("EPOCHS", "2")) | {"hooks": hooks}
+    tables: dict[str, Any] = tomli.loads(pl.PIPELINE.replace("EPOCHS", "2")) | {"hooks": hooks}
     plan = valid_plan(loaded := load(tables), tmp_path)
     result = observe(loaded, plan, tmp_path, lambda *texts: None)
     assert not [item for item in result.silent if item.why.startswith("raised")]

@@ -14,7 +14,7 @@ from hookflow.hooks import mmengine_runner
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.mmengine import adapted
 from hookflow.pipeline.load import parse
-from tests.conftest import TOY, Trained, messages, reason, records
+from tests.conftest import TOY, Trained, ended, messages, reason, records
 from tests.runner.same import assert_same, final_state, logged
 
 LENGTHS = {
@@ -51,56 +51,37 @@ def comparable(seen: list[Any]) -> list[Any]:
     return [call for k, call in enumerate(calls) if k > begins or call[0] != "before_train_epoch"]
 
 
-@pytest.fixture
-def mm(tmp_path: Path) -> Callable[[str], Path]:
-    """Write the pipeline of `mm_training`, of a length; return its file."""
-    from tests.hooks.mm_training import PIPELINE
-
-    def write(length: str) -> Path:
-        file = tmp_path / "mm.toml"
-        file.write_text(PIPELINE.replace("LENGTH", length))
-        return file
-
-    return write
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("length", LENGTHS)
-def test_a_hook_sees_the_same_calls_counters_and_modes(trained: Trained, mm: Any, tmp_path: Path, length: str) -> None:
-    from tests.hooks.mm_hooks import SEEN, Recorder
-    from tests.hooks.mm_training import train_theirs
-
-    ours, theirs = LENGTHS[length]
-    SEEN.clear()
-    train_theirs(tmp_path / "theirs", theirs, Recorder())
-    expected = [*SEEN]
-    SEEN.clear()
-    trained(pipeline=mm(ours))
-    assert comparable(SEEN) == comparable(expected)
-    saved = [call for call in SEEN if call[0] == "before_save_checkpoint"]
-    assert saved
-    assert all(call[-1] == [("has", True)] for call in saved)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("length", LENGTHS)
-def test_a_hook_of_a_resumed_run_sees_the_same(
-    trained: Trained, train_here: Any, mm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: str
+def test_a_hook_sees_the_same_calls_counters_and_modes_also_when_resumed(
+    trained: Trained, train_here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: str
 ) -> None:
     from tests.hooks.mm_hooks import SEEN, Recorder
-    from tests.hooks.mm_training import train_theirs
+    from tests.hooks.mm_training import PIPELINE, train_theirs
+
+    def seen(train: Callable[[], object]) -> list[Any]:
+        SEEN.clear()
+        train()
+        return [*SEEN]
 
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # MMEngine's own resume fails without it
-    (ours, theirs), (at, checkpoint) = LENGTHS[length], CUTS[length]
-    train_theirs(tmp_path / "theirs", theirs, Recorder())
-    SEEN.clear()
-    train_theirs(tmp_path / "theirs", theirs, Recorder(), resume=True, load_from=str(tmp_path / "theirs" / checkpoint))
-    expected = [*SEEN]
-    run_dir = trained(f'hooks.ends={{use="tests.hooks.mm_hooks:Ends", args={{at={at}}}}}', pipeline=mm(ours), code=143)
-    SEEN.clear()
-    assert train_here(run_dir, resume=True) == 0, reason(run_dir)
-    assert comparable(SEEN) == comparable(expected)
-    assert ("after_load_checkpoint", 0, 0) in [call[:3] for call in SEEN]
+    (length_of_ours, length_of_theirs), (at, checkpoint) = LENGTHS[length], CUTS[length]
+    pipeline, folder = tmp_path / "mm.toml", tmp_path / "theirs"
+    pipeline.write_text(PIPELINE.replace("LENGTH", length_of_ours))
+    theirs = seen(lambda: train_theirs(folder, length_of_theirs, Recorder()))
+    ours = seen(lambda: trained(pipeline=pipeline))
+    assert comparable(ours) == comparable(theirs)
+    saved = [call for call in ours if call[0] == "before_save_checkpoint"]
+    assert saved
+    assert all(call[-1] == [("has", True)] for call in saved)
+    resume = {"resume": True, "load_from": str(folder / checkpoint)}
+    theirs = seen(lambda: train_theirs(folder, length_of_theirs, Recorder(), **resume))
+    ends = f'hooks.ends={{use="tests.hooks.mm_hooks:Ends", args={{at={at}}}}}'
+    run_dir = trained(ends, pipeline=pipeline, code=143)
+    ours = seen(lambda: train_here(run_dir, resume=True))
+    assert ended(run_dir) == ("finished", 0)
+    assert comparable(ours) == comparable(theirs)
+    assert ("after_load_checkpoint", 0, 0) in [call[:3] for call in ours]
 
 
 ALL = [

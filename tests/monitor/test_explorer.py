@@ -32,7 +32,7 @@ from tests.golden_files import check_golden
 from tests.monitor.conftest import At
 from tests.monitor.fake_run import BEGAN, append, end
 from tests.monitor.test_keys import pressed, walk
-from tests.monitor.test_screens import SIZES, drawn
+from tests.monitor.test_screens import SIZES, draw_at_any_size, drawn
 
 LAYERS = 8
 
@@ -71,10 +71,7 @@ def test_the_page(scene: At, name: str, size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_no_terminal_is_too_small_for_the_page(scene: At, name: str) -> None:
-    at = explored(scene, **PAGES[name])
-    for width in (1, 2, 7, 12, 20, 33, 59, 76, 110, 300):
-        for height in (1, 2, 4, 6, 11, 18, 30, 90):
-            drawn(at, width, height)
+    draw_at_any_size(explored(scene, **PAGES[name]))
 
 
 def test_a_run_without_numbers_says_how_to_log_them(scene: At) -> None:
@@ -383,9 +380,7 @@ def gallery(scene: At, page: str) -> Scene:
 def test_the_gallery(scene: At, kind: str, width: int, height: int) -> None:
     seen = gallery(scene, kind)
     check_golden(f"monitor/gallery-{kind}-{width}x{height}.txt", drawn(seen, width, height))
-    for odd in (1, 2, 7, 20, 33, 75, 76, 300):
-        for tall in (1, height // 4, 2 * height):
-            drawn(seen, odd, tall)
+    draw_at_any_size(seen)
 
 
 def test_a_text_that_was_logged_cannot_move_the_cursor(scene: At) -> None:
@@ -448,6 +443,7 @@ def test_images_of_one_name_stand_beside_each_other(scene: At, size: tuple[int, 
     at.images = {number: Pixels(ring() // (1 + number % 3)) for number in range(20)}
     assert press("b", at) == ""
     check_golden(f"monitor/gallery-beside-{size[0]}x{size[1]}.txt", drawn(at, *size))
+    draw_at_any_size(at)
     tiles = {60: 2, 80: 2, 120: 3, 200: 7}
     its = [shown.record["it"] for shown in beside_each_other(at, size[0])]
     assert its == list(range(200, 1000, 100))[-tiles[size[0]] :]
@@ -457,8 +453,6 @@ def test_images_of_one_name_stand_beside_each_other(scene: At, size: tuple[int, 
     assert len(beside_each_other(at, size[0])) == 1
     press("down", at)
     assert press("b", at) == Notice("only images stand beside each other")
-    for width in (1, 2, 7, 30, 300):
-        drawn(at, width, 12)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.golden_files import check_golden
 from tests.monitor.conftest import At
 from tests.monitor.fake_run import BEGAN, TRACEBACK, Training, append, make
 from tests.monitor.test_keys import pressed, shown, until_shown, visit, walk
-from tests.monitor.test_screens import SIZES, drawn
+from tests.monitor.test_screens import SIZES, draw_at_any_size, drawn
 
 PRINTED = [
     *(f"step {number}: loss {2 / (number + 1):.4f}" for number in range(60)),
@@ -54,9 +54,7 @@ def test_the_page(scene: At, size: tuple[int, int]) -> None:
     at.view.output.search = "error"
     press("n", at)
     check_golden(f"monitor/output-{size[0]}x{size[1]}.txt", drawn(at, *size))
-    for width in (1, 2, 7, 20, 300):
-        for height in (1, 2, 4, 90):
-            drawn(at, width, height)
+    draw_at_any_size(at)
 
 
 def test_it_follows_the_newest_unless_it_is_scrolled(scene: At) -> None:
@@ -167,9 +165,7 @@ def test_the_strip_shows_the_whole_run_and_where_the_replay_is(scene: At, whole:
     assert strip.startswith(" 0:00:20 ├") and strip.endswith("┤ 0:00:32")
     assert strip.count("●") == 1 and strip.index("✗") < strip.index("●")
     assert size == (60, 15) or f"┏━ {'[2] hooks' if size == (80, 24) else '[g] graph'}" in text
-    for width in (1, 7, 20, 33, 300):
-        for height in (1, 2, 3, 30):
-            drawn(at, width, height)
+    draw_at_any_size(at)
     at.view.page = "runs"
     assert "┤ 0:00:32" not in drawn(at, *size), "the page is about other runs"
 

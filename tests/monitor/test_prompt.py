@@ -27,7 +27,7 @@ from tests.limits import LIMIT
 from tests.monitor.conftest import At
 from tests.monitor.fake_run import append, end
 from tests.monitor.test_keys import shown, until_shown, visit, walk
-from tests.monitor.test_screens import SIZES, drawn
+from tests.monitor.test_screens import SIZES, draw_at_any_size, drawn
 
 NAMES = ("stop", "step", "checkpoint")
 
@@ -91,9 +91,7 @@ def test_enter_submits_what_is_picked_and_no_terminal_is_too_small_for_the_line(
     assert line.submitted == ["step"]
     at = scene()
     Listener(at, text="日本語", complete=lambda *_: ["日本" * 40] * 40)
-    for width in (1, 2, 3, 7, 20, 59):
-        for height in (1, 2, 3, 11):
-            drawn(at, width, height)
+    draw_at_any_size(at)
 
 
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])

@@ -16,9 +16,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.pipeline import registry
 from hookflow.pipeline.load import missing_components, parse
 from hookflow.service.runs import scalars
-from tests.conftest import TESTS, TOY, NewRun, Trained
+from tests.conftest import TESTS, TOY, NewRun, Trained, strikes
 from tests.processes import Training
-from tests.runner.test_resume import strikes
 
 LOGS = 'hooks.logs={use="./loggers.py:Logs"}'
 EVERY_3 = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]'
@@ -30,15 +29,15 @@ def rows_of_csv(run: RunDir) -> list[Row]:
         return [(int(row["iteration"]), row["name"], float(row["value"])) for row in csv.DictReader(file)]
 
 
-def accumulated(run: RunDir) -> Any:
+def accumulated(folder: Path) -> Any:
+    """Return all that TensorBoard reads in a folder."""
     from tensorboard.backend.event_processing import event_accumulator as events
 
-    result = events.EventAccumulator(str(run.writers / "tensorboard"), dict.fromkeys(events.DEFAULT_SIZE_GUIDANCE, 0))
-    return result.Reload()
+    return events.EventAccumulator(str(folder), dict.fromkeys(events.DEFAULT_SIZE_GUIDANCE, 0)).Reload()
 
 
 def rows_of_tensorboard(run: RunDir) -> list[Row]:
-    result = accumulated(run)
+    result = accumulated(run.writers / "tensorboard")
     tags = result.Tags()["scalars"]
     return [(event.step, tag, event.value) for tag in tags for event in result.Scalars(tag)]
 
@@ -135,7 +134,7 @@ def test_no_step_is_doubled_after_a_kill(name: str, new_run: NewRun, tmp_path: P
 
 def test_tensorboard_has_images_texts_histograms_and_the_pipeline(new_run: NewRun) -> None:
     run = trained_with("tensorboard", new_run)
-    result = accumulated(run)
+    result = accumulated(run.writers / "tensorboard")
     image = result.Images("val/sample")[2]
     assert (image.step, image.width, image.height) == (3, 5, 4)
     assert image.encoded_image_string == (run.path / "images/val/sample/it00000003.png").read_bytes()

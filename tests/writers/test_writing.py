@@ -26,12 +26,11 @@ from hookflow.runner.logging.writers import (
     calls_of,
 )
 from hookflow.service.runs import scalars
-from tests.conftest import TESTS, TOY, NewRun, Trained, hookflow_here, messages, reason, records, wait_for
+from tests.conftest import TESTS, TOY, NewRun, Trained, hookflow_here, messages, reason, records, strikes, wait_for
 from tests.distributed.several import carry_out
 from tests.limits import LIMIT
 from tests.own_writers import Notes
 from tests.processes import Training
-from tests.runner.test_resume import strikes
 
 LOGS = 'hooks.logs={use="./loggers.py:Logs"}'
 SHORT = "run.max_epochs=1"
