@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,8 +28,7 @@ from hookflow.numbers import counted, size
 from hookflow.text import drop_unprinted, print_error
 
 if TYPE_CHECKING:
-    from torch import nn
-
+    from hookflow.events.records import Layer
     from hookflow.events.rundir import Parent, RunDir
     from hookflow.graph.plan import Plan
     from hookflow.pipeline.load import Loaded
@@ -314,7 +313,7 @@ def _dry_run(loaded: Loaded, plan: Plan) -> None:
     name = " + ".join(class_of(model) for model in parts.models.values())
     params = sum(parameter.numel() for parameter in parts.model.parameters())
     facts = [("model", f"{name}, {params:,} parameters, on {result.device} in {parts.precision}")]
-    facts += [("" if k else "layers", line) for k, line in enumerate(_layers(parts.model))]
+    facts += [("" if k else "layers", line) for k, line in enumerate(_layers(result.layers))]
     for split, data in ((split, source.info) for split, source in parts.data.items()):
         of = f" of {data['batch_size']:,}" if data["batch_size"] else ""
         batches = f"{counted(data['batches'], 'batch')}{of}"
@@ -340,12 +339,10 @@ def _dry_run(loaded: Loaded, plan: Plan) -> None:
 MOST_LAYERS = 40
 
 
-def _layers(model: nn.Module) -> list[str]:
+def _layers(every: Sequence[Layer]) -> list[str]:
     """Return a line for each of the first layers, and one for all of them."""
     from hookflow.monitor.summary import layer_rows
-    from hookflow.runner.builder.components import layers
 
-    every = list(layers(model))
     lines = columns([*layer_rows(every[:MOST_LAYERS])])
     if len(every) > MOST_LAYERS:
         rest = sum(layer["parameters"] for layer in every[MOST_LAYERS:])

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.events.log import event_log
-from hookflow.events.records import DataInfo, Level, Record
+from hookflow.events.records import DataInfo, Layer, Level, Record
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.observation import Seen
 from hookflow.graph.plan import Binding, Plan, Trigger
@@ -159,6 +159,7 @@ class DryRun:
     """The results of a dry run of these `parts`. `fired` and `silent` are its bindings."""
 
     parts: Parts
+    layers: Sequence[Layer]
     device: str
     fired: Sequence[Binding]
     silent: Sequence[Silent]
@@ -178,12 +179,13 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
         whole = build(loaded, plan, base, say)
         parts, device = shortened(whole, 1, "--dry-run"), describe(whole.device)
-        _, recorded = in_temporary_run(
+        trained, recorded = in_temporary_run(
             loaded, parts, plan, partial(Trainer.train_once, test=run.test, sanity=run.sanity), say
         )
     fired = fired_in(recorded)
     return DryRun(
         parts=whole,
+        layers=trained,
         device=device,
         fired=[binding for binding in plan.bindings if fired[binding.id]],
         silent=list(silent_in(parts, plan, recorded)),

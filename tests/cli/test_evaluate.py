@@ -237,6 +237,10 @@ def test_it_says_what_is_frozen_and_how_many_examples_a_step_takes(tmp_path: Pat
     assert "  layers     body.0  Linear       8×4, 8  40  160 B  32 frozen\n" in printed
     assert "             head    Linear       3×8, 3  27  108 B  frozen\n" in printed
     assert "             24 trainable parameters, 332 B of weights\n" in printed
+    frozen = "--set=hooks.freeze={use='freeze', args={params=['head.*']}}"
+    printed_of_hook = dry(frozen, cwd=tmp_path).stdout
+    assert "             head    Linear       3×8, 3  27  108 B  frozen\n" in printed_of_hook
+    assert "             56 trainable parameters, 332 B of weights\n" in printed_of_hook
     words = "examples of an optimizer step: 8 × accumulate 3 = 24; the last of an epoch has 16"
     assert f"  step       {words}\n" in printed
 

@@ -13,6 +13,7 @@ from hookflow.cli.resume import Changes
 from hookflow.cli.run import forked
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
+from hookflow.runner.checkpoint.manifest import EXCEPTION, list_checkpoints, read_manifest
 from hookflow.runner.checkpoint.store import read
 from tests.conftest import NewRun, Train, Trained, messages, reason, records, strikes
 from tests.processes import Training
@@ -238,6 +239,16 @@ def test_an_unsaved_fork_starts_at_its_parent(trained: Trained, fork: Fork, new_
     assert_same(final_state(killed)["model"], final_state(parent)["model"])
     shutil.rmtree(parent.path)
     assert Training(killed, resume=True).wait() == 0, "it has checkpoints of its own"
+
+
+def test_a_validation_that_raises_costs_no_epoch(trained: Trained, fork: Fork) -> None:
+    """A fork of what was saved apart does the validation again, and ends with the bits of a run that never raised."""
+    parent = trained('hooks.fails={use="./watchers.py:Fails", args={place="around_val second"}}', code=1)
+    (apart,) = list_checkpoints(parent.checkpoints, EXCEPTION)
+    assert f"hookflow fork {apart} trains on from it" in messages(parent, "warn")[-1]
+    child = fork(parent, apart.name, 'hooks.fails.args.place="nowhere"')
+    assert [record["it"] for record in records(child, "metrics")][0] == 5
+    assert_same(final_state(child)["model"], final_state(trained())["model"])
 
 
 def test_nothing_is_left_to_train(trained: Trained) -> None:

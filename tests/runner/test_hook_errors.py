@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hookflow.errors import UserError
+from hookflow.runner.checkpoint.manifest import list_checkpoints
 from tests.conftest import TRACER, NewRun, Train, Trained, ended, reason, records
 
 PLACES = [
@@ -165,7 +166,7 @@ def test_whatever_else_raises_is_recorded_and_printed_once(
     assert (error["hook"], error["action"]) == (hook, "raise")
     assert message in f"{error['type']}: {error['text']}"
     assert capfd.readouterr().err == error["traceback"]
-    assert not list(run_dir.checkpoints.glob("*"))
+    assert not list_checkpoints(run_dir.checkpoints)
 
 
 SHORT = ("run.max_epochs=1", "data.train.args={examples=8}")

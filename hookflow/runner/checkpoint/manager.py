@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import shortened
-from hookflow.events.rundir import RunDir, sync_run
+from hookflow.events.rundir import RunDir, short, sync_run
 from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.tensors import is_sharded, local
 from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
@@ -312,8 +312,11 @@ class CheckpointManager:
                 raise NotSavedError("that takes all ranks, and this one has raised")
             state = self._copied()
             facts = self._facts(state) | {"exception": shortened(masked(f"{type(error).__name__}: {error}"))}
-            path = self._store.save_apart(state, facts, EXCEPTION).path.relative_to(self._context.folder)
-            self._log.say(f"the state after {type(error).__name__} was raised is in {path}", "warn")
+            path = self._store.save_apart(state, facts, EXCEPTION).path
+            text = f"the state after {type(error).__name__} was raised is in {path.relative_to(self._context.folder)}"
+            if self.before_validation is not None:
+                text = f"the state before this validation is saved: hookflow fork {short(path)} trains on from it"
+            self._log.say(text, "warn")
 
     @contextmanager
     def _reporting_errors(self) -> Iterator[None]:

@@ -360,15 +360,15 @@ class Loop:
         return [name for name, schedule in self.schedules.items() if schedule.due(epoch_done=epoch_done)]
 
     def _validate(self, sets: Sequence[str]) -> None:
-        """Validate. When a signal cuts that short, the state from before is saved, and a resumed run validates first.
+        """Validate. When a signal or an error cuts that short, the state from before is saved, with the validation due.
 
         To keep that state costs nothing: its tensors are the run's own, and a validation leaves them as they were.
         """
         state = self.state
         state.validation_due = ()
-        before = self.checkpoints.snapshot.capture(validation_due=sets)
+        self.checkpoints.before_validation = self.checkpoints.snapshot.capture(validation_due=sets)
         state.validated |= dict.fromkeys(sets, state.iter)
-        if not self.evaluate("val", sets):
-            self.checkpoints.before_validation = before
+        if self.evaluate("val", sets):
+            self.checkpoints.before_validation = None
         for name in sets:
             self.schedules[name].restart()

@@ -13,6 +13,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tre
 
 from hookflow.errors import first_few
 from hookflow.events.now import Shared
+from hookflow.events.records import Layer
 from hookflow.events.rundir import RunDir, run_argument
 from hookflow.graph.plan import Plan
 from hookflow.hooks.builtin.checkpoint import Checkpoint
@@ -20,7 +21,7 @@ from hookflow.hooks.builtin.gradients import GradClip
 from hookflow.hooks.checkpoint_files import state_key
 from hookflow.hooks.tensors import is_oom, local
 from hookflow.pipeline.load import key_of
-from hookflow.runner.builder.components import Parts
+from hookflow.runner.builder.components import Parts, layers
 from hookflow.runner.checkpoint.initial_weights import load_changes
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Adapt, Snapshot, Unsaved, completed
@@ -139,16 +140,21 @@ class Trainer:
 
     def train_once(
         self, store: CheckpointStore, *, test: bool, sanity: bool = False, epochs: int = 1, iters: int = 1
-    ) -> None:
-        """Do everything of a run once: `epochs` of `iters` iterations, each validated, a checkpoint, and the test."""
+    ) -> list[Layer]:
+        """Do everything of a run once: `epochs` of `iters` iterations, each validated, a checkpoint, and the test.
+
+        Return the layers of the network as they were trained: what hooks freeze is frozen there.
+        """
         with self._running():
             self._offer_weights()
             self._make_loop(sanity).train_once(epochs, iters)
+            trained = [*layers(self._parts.model)]
             self._context.requests.save(["last"])
             self._checkpoints.save_the_rest()
             self._load(store.names()["last"])
             if test:
                 self._evaluate("test")
+        return trained
 
     @property
     def copies(self) -> Mapping[int, tuple[int, int]]:
@@ -234,6 +240,8 @@ class Trainer:
         if saves:
             self._checkpoints.report_if_possible()
         self._context.requests.take_saves()
+        if self._checkpoints.before_validation is not None:
+            self._checkpoints.request_last()
         self._engine.fire("on_exception", error)
         if saves and self._context.requests.saves:
             self._checkpoints.save_after_error(error)
