@@ -97,7 +97,7 @@ def test_checkpoints_begin_with_their_trigger_and_what_was_better_before_is_no_b
     ("hook", "message", "iteration"),
     [
         ('use="predict", args={outputs=["logit"]}', 'needs the output "logit" of the task, which gives l', 5),
-        ('use="export", args={weights="model_ena"}', 'has no weights "model_ena"\n    did you mean "model_ema"', 5),
+        ('use="export", args={weights="model_ena"}', 'no weights "model_ena"\n    did you mean "model_ema"?', 0),
         ('use="export", args={out_dir="FILE/mine"}', "cannot be made: Not a directory", 0),
         ('use="lr_finder", args={iters=40}', "sweeps over 40 iterations, and the run has only 5", 0),
         ('use="images"', "the batch has no tensor of images", 5),

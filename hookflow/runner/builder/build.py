@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -13,9 +13,10 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from hookflow.errors import Locate, Problem, UserError, Where, by_place
+from hookflow.errors import Locate, Problem, UserError, Where, by_place, nearest_or_all
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.hooks.arguments import OFFERED_TO_DATA, as_annotated, parameters_of
+from hookflow.hooks.checkpoint_files import state_key
 from hookflow.hooks.registry import find_hook
 from hookflow.pipeline.components import SPLITS
 from hookflow.pipeline.load import Loaded, key_of, share_parameters, trained_by
@@ -217,9 +218,23 @@ class _Builder:
         problems += wrong
         problems += wrong_parameters(plan, network, partial(self._place_in_hook, "parameters"))
         problems += unmatched_units(self.pipeline.distributed, network, self.places.of)
+        problems += self._wrong_exports(plan)
         if problems:
             raise UserError(sorted(problems, key=by_place))
         return groups, picked
+
+    def _wrong_exports(self, plan: Plan) -> Iterator[Problem]:
+        """Yield a problem for each export of weights that no checkpoint will have; a hook may add others unnamed."""
+        adding = plan.at("before_save_checkpoint")
+        named = {slot.removeprefix("checkpoint.") for binding in adding for slot in binding.writes}
+        if "checkpoint" in named or any("checkpoint" in binding.takes and not binding.writes for binding in adding):
+            return
+        there = {state_key("model", name) for name in self.pipeline.models} | named
+        for name in (hook.name for hook in plan.hooks if hook.use == "export"):
+            if (weights := dict(self.pipeline.hooks[name].args).get("weights", "model")) not in there:
+                message = f'hook "{name}" exports weights, and the checkpoints will have no weights "{weights}"'
+                hint = nearest_or_all(weights, sorted(there))
+                yield Problem(message, self.places.of(f"hooks.{name}.args.weights"), hint)
 
     def _place_in_hook(self, key: Literal["modules", "parameters"], binding: Binding, entry: str) -> Where:
         """Return where an entry of a key is written: beside its point, for the whole hook, or in the hook's class."""
