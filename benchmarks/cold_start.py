@@ -15,15 +15,15 @@ import time
 from pathlib import Path
 
 ROUNDS = 7
-PIPELINE = str(Path(__file__).parents[1] / "pipelines/cifar.toml")
+FILE = str(Path(__file__).parents[1] / "pipelines/cifar.toml")
 COMMANDS = (
     "--help",
-    "check PIPELINE",
-    "graph PIPELINE",
-    "why ema checkpoint PIPELINE",
-    "compare PIPELINE PIPELINE",
+    "check FILE",
+    "graph FILE",
+    "why ema checkpoint FILE",
+    "compare FILE FILE",
     "explain points",
-    "explain points PIPELINE",
+    "explain points FILE",
     "explain hooks",
     "explain ema",
     "explain schema",
@@ -40,13 +40,13 @@ def seconds(*arguments: str) -> float:
 
 def main() -> None:
     every = {"empty Python": ["-c", ""]}
-    every |= {command: ["-m", "hookflow", *command.replace("PIPELINE", PIPELINE).split()] for command in COMMANDS}
+    every |= {command: ["-m", "hookflow", *command.replace("FILE", FILE).split()] for command in COMMANDS}
     for arguments in every.values():
         seconds(*arguments)
     rounds = [{name: seconds(*arguments) for name, arguments in every.items()} for _ in range(ROUNDS)]
     median = {name: statistics.median(times[name] for times in rounds) for name in every}
-    for name, taken in median.items():
-        print(f"{name:<27} {taken:6.3f} s   {taken / median['empty Python']:5.1f} times an empty Python")
+    for name, middle in median.items():
+        print(f"{name:<27} {middle:6.3f} s   {middle / median['empty Python']:5.1f} times an empty Python")
 
 
 if __name__ == "__main__":

@@ -89,9 +89,10 @@ def measure(root: Path, *options: str, times: int = 5) -> tuple[float, float]:
     return min(seconds for seconds, _ in results), min(spent for _, spent in results)
 
 
-def main(count: int, folder: str | None) -> None:
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     with tempfile.TemporaryDirectory() as temporary:
-        root, chance = Path(folder or temporary) / "runs", random.Random(0)
+        root, chance = Path(*sys.argv[2:] or [temporary]) / "runs", random.Random(0)
         for number in range(0 if root.exists() else count):
             make(root, number, chance)
         queries = {
@@ -106,4 +107,4 @@ def main(count: int, folder: str | None) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000, sys.argv[2] if len(sys.argv) > 2 else None)
+    main()

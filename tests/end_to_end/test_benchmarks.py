@@ -1,6 +1,8 @@
 """`make bench` and `make bench-check`: that they measure, and what they make of what they have measured."""
 
 import json
+import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
+from tests.conftest import hookflow_here
 from tests.limits import LIMIT
 from tests.processes import Spawned
 
@@ -68,20 +71,57 @@ def test_ratios_of_another_machine_are_told(overhead: Any, capsys: pytest.Captur
     assert overhead.ratios.read(file)[1].keys() == {"another row"}
 
 
-def test_the_usual_set_is_measured_between_two_loops_by_hand() -> None:
-    source = "import cell, sys; sys.argv[1:] = ['hooks', 'usual', '1000']; cell.main()"
-    with Spawned([sys.executable, "-c", source], cwd=BENCHMARKS, stdout=subprocess.PIPE, text=True) as child:
+DATA = "import data; data.SETTINGS = {'val': data.Setting(batches=300, validation=True)}; sys.argv[1:] = ['data']"
+USUAL = {"usual set", "usual set, while nothing is saved"}
+SMALLEST = {
+    "cell": "sys.argv[1:] = ['start']",
+    "checkpoint": "script.ROUNDS, script.WIDTH = 1, 8",
+    "cold_start": "script.ROUNDS = 1",
+    "dashboard": "script.SETTLES, sys.argv[1:] = 0, ['--seconds', '0.1', '--megabytes', '0.1']",
+    "gpu": "sys.argv[1:] = ['cpu']",
+    "graph_scale": "script.SIZES = 10, 100",
+    "offload": "sys.argv[1:] = ['--pairs', '1', '--rounds', '1']",
+    "overhead": "sys.argv[1:] = ['--rows', 'none', '--rounds', '1', '--iterations', '1000']",
+    "ranks": "script.WORLDS, sys.argv[1:] = (1, 2), ['1']",
+    "rerun": "sys.argv[1:] = ['--reruns', '1', '--iters', '300']",
+    "runs": "sys.argv[1:] = ['5']",
+    "slow_writer": "script.ITERATIONS, sys.argv[1:] = 500, ['1']",
+    "workers": "script.SHAPE = 64 * 202, 1, 1, 1",
+}
+"""What makes each script small before its `main` is called."""
+
+
+@pytest.mark.parametrize(
+    ("source", "rows"), [("sys.argv[1:] = 'hooks', 'usual', '1000'", USUAL), (DATA, {"val"})], ids=["usual", "data"]
+)
+def test_a_row_is_measured_between_two_loops_by_hand(source: str, rows: set[str]) -> None:
+    command = [sys.executable, "-c", f"import cell, sys; {source}; cell.main()"]
+    with Spawned(command, cwd=BENCHMARKS, stdout=subprocess.PIPE, text=True) as child:
         printed, _ = child.communicate(timeout=LIMIT)
     assert child.returncode == 0, printed
-    rows = json.loads(printed)
-    assert rows.keys() == {"usual set", "usual set, while nothing is saved"}
-    assert all(row["by_hand"] > 0 and row["hookflow"] > 0 for row in rows.values())
+    measured = json.loads(printed)
+    assert measured.keys() == rows
+    assert all(row["by_hand"] > 0 and row["hookflow"] > 0 for row in measured.values())
 
 
-def test_every_set_of_hooks_that_is_measured_is_a_sound_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("script", sorted(BENCHMARKS.glob("*.py")), ids=lambda script: script.stem)
+def test_a_script_names_modules_hooks_and_commands_that_there_are(
+    script: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import by_hookflow
+    names = runpy.run_path(str(script))
+    assert script.stem in SMALLEST or not callable(names.get("main")), "SMALLEST has no line for it"
+    pipeline = re.sub(r"= [A-Z]+\b", "= 1", names.get("PIPELINE", ""))
+    if pipeline and "{{" not in pipeline:
+        for name, hooks in names.get("HOOKS", {"": ""}).items():
+            plan = compile_pipeline(parse(pipeline + hooks, script))
+            assert bool(plan.bindings) == (name != "none")
+    for command in names.get("COMMANDS", ()):
+        hookflow_here(*command.replace("FILE", names["FILE"]).split(), cwd=tmp_path, code=0)
 
-    for name, hooks in by_hookflow.HOOKS.items():
-        plan = compile_pipeline(parse(by_hookflow.PIPELINE.replace("EPOCHS", "1") + hooks, by_hookflow.HERE))
-        assert bool(plan.bindings) == (name != "none")
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SMALLEST)
+def test_a_script_measures_at_its_smallest(name: str) -> None:
+    source = f"import sys, {name} as script\n{SMALLEST[name]}\nsys.exit(script.main())"
+    subprocess.run([sys.executable, "-c", source], cwd=BENCHMARKS, check=True, timeout=LIMIT)
