@@ -26,7 +26,7 @@ def net() -> nn.Module:
 class Feed:
     """The batches of an epoch, from memory; looks at a clock before and after each chunk of them.
 
-    So the measuring costs the same few nanoseconds whoever drives the loop. The end of an epoch is in no chunk.
+    Measuring costs the same few nanoseconds in either loop. The end of an epoch is in no chunk.
     """
 
     def __init__(self, length: int, chunk: int = CHUNK, clock: Callable[[], int] = time.process_time_ns) -> None:

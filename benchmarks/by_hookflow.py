@@ -58,7 +58,7 @@ HOOKS = {
 }
 
 feed: Feed
-"""What the run that is being made trains on: set before, and read when it has ended."""
+"""The batches of the run in this process; `train` sets them."""
 
 
 class Data:

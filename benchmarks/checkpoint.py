@@ -1,15 +1,20 @@
-"""What a checkpoint costs: the training thread with and without another one that writes, and a whole resume.
+"""The cost of a checkpoint: how long the training waits for it, and how long a resume takes. Prints two tables.
 
     python benchmarks/checkpoint.py
 
-A net of ten million parameters with AdamW (so three times its size in tensors) on the CPU. The first table has how
-long the training stands still for a checkpoint that is written beside it (the first one of a run, into the memory that
-another thread has taken for it, and those that follow), how long that memory takes, and how long the same write takes
-when it is waited for, beside the plainest things there are in the same process: `torch.save` of the same state into a
-file, and a copy of its tensors into memory that is there.
-The second has how long commands take until the first iteration is done, from the first instruction of the process on:
-a fresh run, and one that is resumed from such a checkpoint, beside a Python that imports torch and nothing else. In
-turns, medians; compare the multiples between machines.
+A net of ten million parameters with AdamW (so three times its size in tensors) on the CPU. The figures are medians;
+compare the multiples between machines. The first table is of one state in one process:
+
+    torch.save      PyTorch's own, into a file
+    copy alone      a copy of its tensors into memory that is there
+    waited for      a checkpoint, if the training waited for its write
+    memory          taking memory for the first copy, which a run does in another thread
+    beside: first   the first checkpoint of a run, which another thread writes
+    beside          those that follow, which are copied into the same memory
+    read back       reading and checking it
+
+The second has the time from the start of a process to the end of its first iteration: of a fresh run, and of one that
+is resumed, beside a Python that imports torch and nothing else.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What three slow hooks cost a training: in the training thread, and offloaded. Prints a table in Markdown.
+"""The cost of three slow hooks: in the training thread, and offloaded. Prints a table in Markdown.
 
-    python benchmarks/offload.py              ARGS: --pairs 40 --rounds 2
+    python benchmarks/offload.py [--pairs 40] [--rounds 2]
 
 Steps of some 10 ms on one thread; every 10 iterations hooks take 20, 50 and 100 ms. They wait, as for a disk or a
 service; or they compute for a fifth of that, since three that compute all of it would need two processors of their own.
 In torch they leave Python to others meanwhile, as statistics of activations and image grids do; in Python they hold its
-lock, unless they have processes. What is left then is the machine's: the same computation in processes that get nothing
-of the training, and are as nice as those of hooks, is its floor.
+lock, unless they have processes. The floor is the same computation in processes that get nothing of the training, and
+are as nice as those of hooks.
 
 The hooks fire in every second block of 60 iterations of one training. A block with hooks is compared with the mean of
 the two beside it, so that a machine whose speed changes from minute to minute changes both. Of each block the first
@@ -27,7 +27,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 HERE = Path(__file__).resolve()
 MILLISECONDS = (20, 50, 100)
@@ -43,8 +42,6 @@ device = "cpu"
 precision = "fp32"
 [model]
 use = "{HERE}:net"
-[task]
-use = "{HERE}:step"
 [optimizer]
 use = "torch.optim:SGD"
 args = {{ lr = 0.01 }}
@@ -64,11 +61,6 @@ hooks.others.points = ["before_train", {{ at = "after_train_iter", {when} }}, "a
 
 def net() -> nn.Module:
     return nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
-
-
-def step(run: Any, batch: Any) -> dict[str, Any]:
-    inputs, target = batch
-    return {"loss": functional.cross_entropy(run.model(inputs), target)}
 
 
 def batches() -> list[Any]:

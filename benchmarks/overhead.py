@@ -1,4 +1,4 @@
-"""What hookflow adds to a training, beside the same loop written by hand: a table in Markdown, or what has moved.
+"""The time that hookflow adds to a loop written by hand: a table in Markdown, or what has moved.
 
     make bench                        measures and prints the table; ARGS=--write keeps its ratios in ratios.json
     make bench-check                  measures again, names what moved since by more than the noise; 1: it got worse
@@ -143,16 +143,16 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=3000, help="of a tiny training, a multiple of 500 from 1000")
     parser.add_argument("--write", action="store_true", help=f"keep the ratios in {ratios.FILE.name}")
     parser.add_argument("--check", action="store_true", help="compare with the ratios that are kept")
-    asked = parser.parse_args()
-    names = asked.rows.split(",")
+    options = parser.parse_args()
+    names = options.rows.split(",")
     if unknown := set(names) - CELLS.keys():
         parser.error(f"no rows {', '.join(sorted(unknown))}: there are {', '.join(CELLS)}")
-    if asked.iterations < 1000 or asked.iterations % 500:
+    if options.iterations < 1000 or options.iterations % 500:
         parser.error("--iterations must be a multiple of 500, and 1000 at least")
-    table, busy = measured(names, asked.rounds, asked.iterations)
+    table, busy = measured(names, options.rounds, options.iterations)
     show(table, busy)
-    code = check(table, busy) if asked.check else 0
-    if asked.write:
+    code = check(table, busy) if options.check else 0
+    if options.write:
         quiet = {name: Ratio.of(row) for name, row in table.items() if name not in busy}
         ratios.write(quiet, ratios.FILE)
         print(f"\n{len(quiet)} of {len(table)} rows written to {ratios.FILE}")

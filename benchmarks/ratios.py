@@ -13,7 +13,7 @@ from typing import Any
 
 FILE = Path(__file__).with_name("ratios.json")
 LEAST_NOISE = 0.01
-"""What two tables of one commit may differ by, however small the spread of each."""
+"""Two ratios that differ by less are the same, however small the spread of each."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def read(file: Path) -> tuple[dict[str, str], dict[str, Ratio]]:
 
 
 def write(rows: dict[str, Ratio], file: Path) -> None:
-    """Write the rows down. Those of before that have not been measured stay, if they are of the same machine."""
+    """Write the rows down. Rows that were not measured stay if they are of the same machine."""
     here = machine()
     before = read(file) if file.exists() else (here, {})
     kept = before[1] if before[0] == here else {}

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch.utils.data import IterableDataset, get_worker_info
 
 HERE = Path(__file__).resolve()
@@ -37,8 +36,6 @@ threads = 1
 device = "cpu"
 [model]
 use = "{HERE}:net"
-[task]
-use = "{HERE}:step"
 [optimizer]
 use = "torch.optim:AdamW"
 args = {{ lr = 0.001 }}
@@ -80,10 +77,6 @@ def net() -> torch.nn.Module:
     )  # fmt: skip
 
 
-def step(run: Any, batch: Any) -> dict[str, torch.Tensor]:
-    return {"loss": functional.cross_entropy(run.model(batch[0]), batch[1])}
-
-
 def spike(run: Any, batch: Any, at: int) -> None:
     """Let the loss of iteration `at` jump."""
     if run.iter == at - 1:
@@ -107,17 +100,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reruns", type=int, default=20)
     parser.add_argument("--iters", type=int, default=2000)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         chosen = random.Random(0)
-        jumps = chosen.randrange(2, asked.iters - 10)
-        (folder / "p.toml").write_text(PIPELINE.replace("ITERS", str(asked.iters)).replace("SPIKE", str(jumps)))
+        jumps = chosen.randrange(2, options.iters - 10)
+        (folder / "p.toml").write_text(PIPELINE.replace("ITERS", str(options.iters)).replace("SPIKE", str(jumps)))
         hookflow("run", "p.toml", "--ui", "none", cwd=folder)
         (events,) = folder.glob("runs/rerun/*/events.jsonl")
         recorded = statistics.median(milliseconds(events, 100))
         times, numbers = [], 0
-        ats = [jumps, *(chosen.randrange(2, asked.iters - 10) for _ in range(asked.reruns - 1))]
+        ats = [jumps, *(chosen.randrange(2, options.iters - 10) for _ in range(options.reruns - 1))]
         for at in ats:
             watched = ("--with", "grad_norm") if at == jumps else ()
             words = ("rerun", "rerun", "--at", str(at), "--for", "10", *watched)
@@ -130,7 +123,7 @@ def main() -> None:
                 first, then = (result["more"]["grad_norm/total"][str(at + k)] for k in (0, 1))
                 print(f"the spike, iteration {at}: its gradients have a norm of {first:.1f}, the next ones {then:.1f}")
             times += milliseconds(Path(result["rerun"]) / "events.jsonl", result["begin"] + 20)
-        print(f"{asked.reruns} reruns of random iterations: {numbers:,} numbers, every one as recorded, to the bit")
+        print(f"{options.reruns} reruns of random iterations: {numbers:,} numbers, every one as recorded, to the bit")
         again = statistics.median(times)
         print(f"an iteration took {recorded:.2f} ms as recorded and {again:.2f} ms again: {again / recorded:.2f}")
 

@@ -1,4 +1,4 @@
-"""What a writer that sleeps ten seconds for each number costs a training: the tiny one, logging each iteration.
+"""The speed of the tiny training with a writer that sleeps ten seconds for each number; it logs each iteration.
 
     python benchmarks/slow_writer.py [ROUNDS]
 
