@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +24,7 @@ import typer.main
 from hypothesis import HealthCheck, settings
 
 from hookflow import text
+from hookflow.errors import Problem, UserError
 from hookflow.events import run_lock
 from hookflow.events.log import Tail
 from hookflow.events.packing import unpack
@@ -39,7 +40,7 @@ from hookflow.runner.process import launch, main
 from hookflow.runner.process.launch import prepare
 from hookflow.runner.process.signals import handlers_put_back
 from tests.limits import LIMIT
-from tests.processes import Spawned
+from tests.processes import Spawned, Training
 from tests.processor import sitecustomize
 
 TESTS = Path(__file__).parent
@@ -149,16 +150,40 @@ def new_run(tmp_path: Path) -> NewRun:
 
     Nothing is trained yet.
     """
+    return partial(make_run, tmp_path)
 
-    def make(*overrides: str, swap: tuple[str, str] | None = None, pipeline: Path = TOY) -> RunDir:
-        text = pipeline.read_text()
-        threads = "run.threads=1"  # two runs in a row must not fight for the processor
-        loaded = parse(text.replace(*swap) if swap else text, pipeline, (threads, *overrides))
-        run_dir = RunDir.create(tmp_path / "runs", loaded.pipeline.run.name)
-        prepare(loaded, compile_pipeline(loaded), run_dir, pipeline.parent)
-        return run_dir
 
-    return make
+def make_run(folder: Path, *overrides: str, swap: tuple[str, str] | None = None, pipeline: Path = TOY) -> RunDir:
+    text = pipeline.read_text()
+    threads = "run.threads=1"  # two runs in a row must not fight for the processor
+    loaded = parse(text.replace(*swap) if swap else text, pipeline, (threads, *overrides))
+    run_dir = RunDir.create(folder / "runs", loaded.pipeline.run.name)
+    prepare(loaded, compile_pipeline(loaded), run_dir, pipeline.parent)
+    return run_dir
+
+
+def train_toy(folder: Path, *overrides: str) -> RunDir:
+    """Train the toy pipeline in this process, below a folder; the handlers of signals are put back."""
+    from hookflow.runner.process.main import train
+
+    run_dir = make_run(folder, *overrides)
+    with handlers_put_back():
+        assert train(run_dir) == 0
+    return run_dir
+
+
+@pytest.fixture(scope="session")
+def left_alone(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """A run of the toy pipeline that nothing disturbs: for tests that compare another with it."""
+    return train_toy(tmp_path_factory.mktemp("left-alone"))
+
+
+def refusal(*overrides: str) -> Problem:
+    """Return the one problem for which the toy pipeline with these overrides is refused before anything is built."""
+    with pytest.raises(UserError) as refused:
+        compile_pipeline(parse(TOY.read_text(), TOY, overrides))
+    (problem,) = refused.value.problems
+    return problem
 
 
 @pytest.fixture(autouse=True)
@@ -189,16 +214,18 @@ def strikes(tmp_path: Path, number: int, *places: tuple[str, int], times: int = 
 
 @pytest.fixture
 def resumes_alike(new_run: NewRun, train_here: Train, tmp_path: Path) -> NewRun:
-    """Assert that a run which SIGTERM ends at a point, and which is resumed, ends as the same run does in one go."""
+    """Assert that a run which a signal ends at a point, and which is resumed, ends as the same run does in one go."""
     from tests.runner.same import assert_same_end
 
-    def check(*overrides: str, point: str, at: int, **options: Any) -> RunDir:
+    def check(*overrides: str, point: str, at: int, number: int = signal.SIGTERM, **options: Any) -> RunDir:
         alone, cut = (
-            new_run(*overrides, *strikes(tmp_path, signal.SIGTERM, (point, iteration)), **options)
-            for iteration in (10**6, at)
+            new_run(*overrides, *strikes(tmp_path, number, (point, iteration)), **options) for iteration in (10**6, at)
         )
         assert train_here(alone) == 0, reason(alone)
-        assert train_here(cut) == 143, reason(cut)
+        if number == signal.SIGKILL:
+            assert Training(cut).wait() == -number
+        else:
+            assert train_here(cut) == (130 if number == signal.SIGINT else 143), reason(cut)
         assert train_here(cut, resume=True) == 0, reason(cut)
         assert_same_end(alone, cut)
         return cut

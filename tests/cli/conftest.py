@@ -9,11 +9,7 @@ from typer.testing import CliRunner
 from hookflow.cli.app import app
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import parse
-from hookflow.runner.process.launch import prepare
-from hookflow.runner.process.signals import handlers_put_back
-from tests.conftest import TESTS, TOY, circle, hookflow_here
+from tests.conftest import TESTS, circle, hookflow_here, train_toy
 
 SMALL = circle("default_hooks = false", "max_iters = 10").replace("hookflow.zoo.circle:Net", "torch.nn:Flatten")
 """A pipeline without hooks, which nothing trains."""
@@ -68,18 +64,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, an empty one."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def train_toy(folder: Path, *overrides: str) -> RunDir:
-    """Train the toy pipeline in this process, below a folder; the handlers of signals are put back."""
-    from hookflow.runner.process.main import train
-
-    loaded = parse(TOY.read_text(), TOY, ("run.threads=1", *overrides))
-    run = RunDir.create(folder / "runs", "toy")
-    prepare(loaded, compile_pipeline(loaded), run, TESTS)
-    with handlers_put_back():
-        assert train(run) == 0
-    return run
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,7 @@ def test_the_trace(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def doubled(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     """A run whose hooks look at outputs, and one of which doubles every batch; another is inside the network."""
-    from tests.cli.conftest import train_toy
+    from tests.conftest import train_toy
 
     keys = 'points=["forward"], modules=["head"], stages=["train", "val", "test"], enabled=false'
     halves = f'hooks.halves={{use="./module_watchers.py:halves", {keys}}}'

@@ -59,30 +59,30 @@ def test_every_command_is_answered_twice_in_a_row(trained: Trained, tmp_path: Pa
     assert all(ok or note for _, _, ok, note in given), "a refusal has its reason"
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("validat", 'there is no command "validat"; did you mean "validate"?'),
-        ("trace 0", "N must be an integer from 1 to 1000, not 0"),
-        ("trace 1 2", "usage: trace [N]"),
-        ("off", "usage: off HOOK"),
-        ("off emma", 'there is no hook "emma"; did you mean "ema"?'),
-        ("on ema", "ema is switched on already"),
-        ("set clip", "usage: set HOOK.ARGUMENT=VALUE"),
-        ("set clip.max_nrom=1", 'hook "clip" does not declare "max_nrom" settable; did you mean "max_norm"?'),
-        ("set throughput.window=1", 'hook "throughput" does not declare "window" settable; settable are none'),
-        ("set clip.max_norm=-1", 'hook "clip": "max_norm" must be above 0.0, not -1'),
-        ("set clip.max_norm=big", 'hook "clip": "max_norm" must be a number, not the string "big"'),
-        ("resume", "the run is not paused"),
-        ("step", "the run is not paused; a step is one iteration of a paused run"),
-        ("rewind", "there is no checkpoint yet"),
-    ],
-)
-def test_a_refused_command_says_why_and_changes_nothing(trained: Trained, tmp_path: Path, text: str, why: str) -> None:
-    run_dir = trained("run.max_epochs=1", commander(tmp_path / "mark", (2, text)))
-    ((it, command, ok, note),) = answers(run_dir)
-    assert (it, command, ok) == (2, text, False)
-    assert why in note
+REFUSED = {
+    "validat": 'there is no command "validat"; did you mean "validate"?',
+    "trace 0": "N must be an integer from 1 to 1000, not 0",
+    "trace 1 2": "usage: trace [N]",
+    "off": "usage: off HOOK",
+    "off emma": 'there is no hook "emma"; did you mean "ema"?',
+    "on ema": "ema is switched on already",
+    "set clip": "usage: set HOOK.ARGUMENT=VALUE",
+    "set clip.max_nrom=1": 'hook "clip" does not declare "max_nrom" settable; did you mean "max_norm"?',
+    "set throughput.window=1": 'hook "throughput" does not declare "window" settable; settable are none',
+    "set clip.max_norm=-1": 'hook "clip": "max_norm" must be above 0.0, not -1',
+    "set clip.max_norm=big": 'hook "clip": "max_norm" must be a number, not the string "big"',
+    "resume": "the run is not paused",
+    "step": "the run is not paused; a step is one iteration of a paused run",
+    "rewind": "there is no checkpoint yet",
+}
+
+
+def test_a_refused_command_says_why_and_changes_nothing(left_alone: RunDir, trained: Trained, tmp_path: Path) -> None:
+    run_dir = trained(commander(tmp_path / "mark", *((2, text) for text in REFUSED)))
+    given = answers(run_dir)
+    assert [answer[:3] for answer in given] == [(2, text, False) for text in REFUSED]
+    assert [why for (*_, note), why in zip(given, REFUSED.values(), strict=True) if why not in note] == []
+    assert curve(run_dir) == curve(left_alone)
 
 
 def test_a_hook_is_off_from_the_next_iteration_on_and_on_again(trained: Trained, tmp_path: Path) -> None:
@@ -217,15 +217,11 @@ def test_before_the_first_iteration(trained: Trained, tmp_path: Path, point: str
         ("before_save_checkpoint", 10, signal.SIGUSR1, 143),
     ],
 )
-def test_while_training(
-    trained: Trained, train_here: Train, tmp_path: Path, point: str, it: int, number: signal.Signals, code: int
-) -> None:
-    alone = trained()
-    broken = trained(*strikes(tmp_path, number, (point, it)), code=code)
-    assert ended(broken) == ("interrupted", code)
-    assert records(broken, "checkpoint")[-1]["it"] == records(broken, "end")[0]["it"], "what was done is kept"
-    assert train_here(broken, resume=True) == 0
-    assert_same_end(alone, broken)
+def test_while_training(resumes_alike: NewRun, point: str, it: int, number: signal.Signals, code: int) -> None:
+    broken = resumes_alike(point=point, at=it, number=number)
+    end, begun = records(broken, "end")[0], records(broken, "run")[1]
+    assert (end["status"], end["exit"]) == ("interrupted", code)
+    assert begun["it"] == end["it"], "what was done is kept"
 
 
 @pytest.mark.parametrize(
@@ -267,8 +263,9 @@ def test_a_test_is_cut_short_and_done_again(trained: Trained, train_here: Train,
 
 @pytest.mark.usefixtures("written_at_once")
 @pytest.mark.parametrize("point", ["before_train_iter", "after_val_iter", "before_save_checkpoint"])
-def test_a_second_signal_ends_it_at_once(trained: Trained, train_here: Train, tmp_path: Path, point: str) -> None:
-    alone = trained()
+def test_a_second_signal_ends_it_at_once(
+    left_alone: RunDir, trained: Trained, train_here: Train, tmp_path: Path, point: str
+) -> None:
     broken = trained(*strikes(tmp_path, signal.SIGINT, (point, 10), times=2), code=130)
     assert ended(broken) == ("interrupted", 130)
     assert "twice" in str(records(broken, "end")[0]["reason"])
@@ -276,7 +273,7 @@ def test_a_second_signal_ends_it_at_once(trained: Trained, train_here: Train, tm
     assert standing
     assert not [damage(path) for path in standing if damage(path)]
     assert train_here(broken, resume=True) == 0
-    assert_same_end(alone, broken)
+    assert_same_end(left_alone, broken)
 
 
 def test_a_second_signal_on_the_way_out_ends_that_too(trained: Trained, tmp_path: Path) -> None:

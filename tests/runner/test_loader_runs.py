@@ -43,19 +43,12 @@ DATA = {
     "a stream": over("Numbers"),
     "a stream by workers": over("Numbers", workers=2, batches=7),
     "a stream with a place": over("NumbersWithPlace"),
-    "a loader with a place": 'data.train={use="./loaders.py:stateful_loader"}',
 }
 
 
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
-def test_killed_and_resumed_it_ends_with_the_same_bits(
-    new_run: NewRun, trained: Trained, train_here: Train, tmp_path: Path, data: str
-) -> None:
-    alone = trained(data, EVERY_3)
-    killed = new_run(data, EVERY_3, *strikes(tmp_path, 9, ("after_backward", 8)))
-    assert Training(killed).wait() == -9
-    assert train_here(killed, resume=True) == 0
-    assert_same_end(alone, killed)
+def test_killed_and_resumed_it_ends_with_the_same_bits(resumes_alike: NewRun, data: str) -> None:
+    resumes_alike(data, EVERY_3, point="after_backward", at=8, number=signal.SIGKILL)
 
 
 def test_workers_change_no_bit_of_a_run(new_run: NewRun, train_here: Train) -> None:

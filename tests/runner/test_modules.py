@@ -10,13 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from hookflow.events.rundir import RunDir
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.trials.temporary_run import with_checkpoint
 from tests import pytorch_hooks
 from tests.conftest import TOY, NewRun, Train, Trained, messages, reason, records, strikes
-from tests.runner.same import assert_same_end
 from tests.toy import Net
 
 SWAP = ("max_epochs = 3", "max_iters = 1")
@@ -141,24 +139,11 @@ def test_the_order_is_the_same_whatever_has_been_idle(trained: Trained, own: boo
 
 
 @pytest.mark.parametrize("trigger", ['when="iter > 1"', "every=4, from=1"])
-def test_a_resumed_run_fires_as_another_does(new_run: NewRun, train_here: Train, tmp_path: Path, trigger: str) -> None:
+def test_a_resumed_run_fires_as_another_does(resumes_alike: NewRun, trigger: str) -> None:
     """Also between a validation and the next iteration, which one answer of a trigger holds for."""
-
-    def run(name: str) -> tuple[RunDir, Path]:
-        folder = tmp_path / name
-        folder.mkdir()
-        hook = notes(folder, modules='["head"]', stages='["train", "val"]').replace("modules", f"{trigger}, modules")
-        return new_run(hook, OFTEN, "run.val_every=2", *strikes(folder, 15, ("after_val", 2)), swap=ITERS), folder
-
-    (alone, at), (cut, other) = run("alone"), run("cut")
-    (at / "mark0").touch()
-    assert train_here(alone) == 0
-    assert train_here(cut) == 143
-    assert train_here(cut, resume=True) == 0
-    assert noted(at) == noted(other)
-    assert any("val" in line for line in noted(at))
-    assert any("train" in line for line in noted(at))
-    assert_same_end(alone, cut)
+    where = f'points=["forward"], modules=["head"], stages=["train", "val"], {trigger}'
+    halves = f'hooks.halves={{use="./module_watchers.py:halves", {where}}}'
+    resumes_alike(halves, OFTEN, "run.val_every=2", point="after_val", at=2, swap=ITERS)
 
 
 # Handles.

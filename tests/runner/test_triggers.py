@@ -17,7 +17,7 @@ from hookflow.hooks.base import Hook
 from hookflow.pipeline.values import Interval
 from hookflow.runner.dispatch.triggers import Trigger
 from hookflow.runner.process.state import all_iterations
-from tests.conftest import NewRun, Trained, messages, records
+from tests.conftest import Trained, messages, records
 from tests.runner.same import logged
 
 
@@ -339,14 +339,6 @@ def test_names_that_nobody_ever_logs_are_told_at_the_end(trained: Trained) -> No
     for k, (when, hint) in enumerate(UNHEARD.items()):
         start = f'hook "told{k}": nobody has ever logged the "{when.split()[0]}" of its condition "{when}"; {hint}'
         assert [line for line in lines if line.startswith(start)], (start, lines)
-
-
-def test_a_resumed_run_remembers_what_conditions_look_at(resumes_alike: NewRun) -> None:
-    """The condition is asked before the first iteration after the resume, of a loss from before it."""
-    asked = told("before_train_iter", "loss < 1 or grad_norm < 0.9", every=2)
-    everything = records(resumes_alike("run.max_epochs=4", asked, point="after_forward", at=11))
-    begins = [k for k, record in enumerate(everything) if record["k"] == "run"]
-    assert 12 in [record["it"] for record in everything[begins[1] :] if record.get("text") == "told"]
 
 
 class Sees(Hook):
