@@ -113,9 +113,9 @@ THREADS = ("hookflow-checkpoint", "hookflow-recorder")
 
 
 def test_the_training_waits_for_a_disk_that_hangs_and_goes_on_when_it_answers(
-    trained: Trained, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+    left_alone: RunDir, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone, run = trained(), new_run()
+    run = new_run()
     seen: list[str] = []
 
     def waits() -> bool:
@@ -132,17 +132,17 @@ def test_the_training_waits_for_a_disk_that_hangs_and_goes_on_when_it_answers(
     assert train_here(run) == 0
     assert seen == ["no progress for 60 s, waiting for the disk"], "five iterations on, before the next one is saved"
     assert [saved["it"] for saved in records(run, "checkpoint")] == [5, 10, 15]
-    assert_same_end(alone, run)
+    assert_same_end(left_alone, run)
 
 
 def test_two_signals_end_a_run_whose_disk_never_answers(
-    trained: Trained,
+    left_alone: RunDir,
     new_run: NewRun,
     train_here: Train,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    alone, run = trained(), new_run()
+    run = new_run()
     monkeypatch.setattr(recorder, "GRACE", 0.1)
     monkeypatch.setattr(manager, "GRACE", 0.1)
     answered, sent = threading.Event(), threading.Lock()
@@ -163,7 +163,7 @@ def test_two_signals_end_a_run_whose_disk_never_answers(
         for thread in [each for each in threading.enumerate() if each.name in THREADS]:
             thread.join(60)
     assert train_here(run, resume=True) == 0
-    assert_same_end(alone, run)
+    assert_same_end(left_alone, run)
 
 
 DATA = [f'data.{split}={{use="./loaders.py:Clouds", loader={{batch_size=8}}}}' for split in ("train", "val")]
@@ -207,15 +207,17 @@ def read_only(operation: str) -> None:
 
 
 @pytest.mark.usefixtures("written_at_once")
-def test_a_moved_directory_is_resumed_so(trained: Trained, new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    alone, run = trained(), new_run(RELOCATES % (tmp_path / "moved"))
+def test_a_moved_directory_is_resumed_so(
+    left_alone: RunDir, new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    run = new_run(RELOCATES % (tmp_path / "moved"))
     assert train_here(run) == 1
     assert not run.path.exists(), "nothing is made anew where it was"
     moved = RunDir(tmp_path / "moved")
     (end,) = records(moved, "end")
     assert "the run directory is gone: it was moved or deleted" in str(end["reason"])
     assert train_here(moved, resume=True) == 0
-    assert_same_end(alone, moved)
+    assert_same_end(left_alone, moved)
 
 
 @pytest.mark.usefixtures("written_at_once")

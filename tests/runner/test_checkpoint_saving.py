@@ -25,11 +25,23 @@ from hookflow.runner.checkpoint.manager import LARGE, HostCopy, host_memory
 from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, RUN, damage, list_checkpoints, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
 from tests.cli.conftest import refused
-from tests.conftest import TRACER, NewRun, Train, Trained, hookflow_here, messages, reason, records, run_here, wait_for
+from tests.conftest import (
+    TOY,
+    TRACER,
+    NewRun,
+    Train,
+    Trained,
+    hookflow_here,
+    messages,
+    reason,
+    records,
+    run_here,
+    wait_for,
+)
 from tests.distributed.actors import asked_to_stop
 from tests.hooks.stand_ins import OnCuda
 from tests.limits import LIMIT
-from tests.runner.same import assert_same, assert_same_end
+from tests.runner.same import assert_same, assert_same_end, final_state
 from tests.runner.test_checkpoint import save
 from tests.runner.test_resume import EVERY_3, strikes
 
@@ -89,9 +101,8 @@ def interrupt_twice(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def test_a_second_signal_calls_the_write_off(
-    trained: Trained, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+    left_alone: RunDir, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = trained()
     broken = new_run()
     at_manifest(monkeypatch, 2, interrupt_twice(monkeypatch))
     assert train_here(broken) == 143
@@ -100,7 +111,7 @@ def test_a_second_signal_calls_the_write_off(
     assert not list(broken.checkpoints.glob(".*"))
     monkeypatch.undo()
     assert train_here(broken, resume=True) == 0
-    assert_same_end(alone, broken)
+    assert_same_end(left_alone, broken)
 
 
 def test_what_a_second_signal_comes_too_late_for_is_recorded(
@@ -121,10 +132,9 @@ def test_what_a_second_signal_comes_too_late_for_is_recorded(
     assert [Path(str(record["path"])).name for record in records(run_dir, "checkpoint")] == there[::-1]
 
 
-def test_losing_the_terminal_harms_nothing(trained: Trained, tmp_path: Path) -> None:
-    alone = trained()
+def test_losing_the_terminal_harms_nothing(left_alone: RunDir, trained: Trained, tmp_path: Path) -> None:
     other = trained(*strikes(tmp_path, signal.SIGHUP, ("after_backward", 6), ("before_save_checkpoint", 10)))
-    assert_same_end(alone, other)
+    assert_same_end(left_alone, other)
 
 
 def test_what_stands_after_an_error_is_saved_apart(new_run: NewRun, train_here: Train) -> None:
@@ -208,7 +218,7 @@ def test_who_is_given_the_copy_may_keep_it_and_what_is_swapped_for_a_save_is_bac
     run_dir = trained(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', "hooks.checkpoint.args.keep=9")
     assert any("all are as they were written" in text for text in messages(run_dir))
     alone, swapped = trained(EVERY_3), trained(EVERY_3, 'hooks.swaps={use="./savers.py:Swaps"}')
-    states = [read(CheckpointStore(run.checkpoints).names()["last"]) for run in (alone, swapped)]
+    states: list[Any] = [final_state(run) for run in (alone, swapped)]
     assert states[0]["model"]["head.weight"].any()
     assert not states[1]["model"]["head.weight"].any()
     assert torch.equal(states[0]["model"]["head.bias"], states[1]["model"]["head.bias"]), "it was trained as ever"
@@ -216,10 +226,6 @@ def test_who_is_given_the_copy_may_keep_it_and_what_is_swapped_for_a_save_is_bac
 
 SHORT = "data.train.args={examples=24}"
 STOPS = 'hooks.stops={use="./steerers.py:Steers", args={call="stop", point="after_backward", at=3}, writes=["control"]}'
-
-
-def last(run_dir: RunDir) -> int:
-    return int(read_manifest(CheckpointStore(run_dir.checkpoints).names()["last"])["it"])
 
 
 @pytest.mark.parametrize(
@@ -239,7 +245,7 @@ def test_a_run_that_ends_in_order_has_its_last_iteration(
     trained: Trained, train_here: Train, length: str, overrides: list[str], its: int
 ) -> None:
     run_dir = trained(*overrides, swap=("max_epochs = 3", length))
-    assert records(run_dir, "end")[-1]["it"] == last(run_dir) == its
+    assert records(run_dir, "end")[-1]["it"] == final_state(run_dir)["position"]["iter"] == its  # type: ignore[index]
     assert all(record["names"].count("last") == 1 for record in records(run_dir, "checkpoint"))  # type: ignore[attr-defined]
     assert train_here(run_dir, resume=True) == 0
     assert f"resumed from it{its:08d}: iteration {its}" in " ".join(messages(run_dir))
@@ -319,8 +325,7 @@ def test_the_best_weights_are_restored_for_the_test_and_what_follows(trained: Tr
     assert_same(*(read(run_dir.checkpoints / "it00000015") for run_dir in (usual, restored)))
     best = restored.checkpoints / "best"
     assert f"the models have the weights of best ({best.readlink()})" in messages(restored)
-    done = hookflow_here("test", str(best), "--format", "json", cwd=restored.path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = hookflow_here("test", str(best), "--format", "json", cwd=restored.path, code=0)
     tested = records(restored, "metrics")[-1]
     assert tested["split"] == "test" and json.loads(done.stdout)["metrics"] == tested["v"], "with the average's, too"
     assert records(usual, "metrics")[-1]["v"] != tested["v"]
@@ -336,8 +341,7 @@ def in_folder(folder: Path, name: str = "checkpoint") -> str:
 
 def test_the_commands_find_them(trained: Trained, tmp_path: Path) -> None:
     run = trained(in_folder(tmp_path / "big"), "run.max_epochs=1")
-    listed = hookflow_here("checkpoints", str(run.path), "--verify", cwd=tmp_path)
-    assert listed.returncode == 0 and "best" in listed.stdout, listed.stdout
+    assert "best" in hookflow_here("checkpoints", str(run.path), "--verify", cwd=tmp_path, code=0).stdout
     for named in (f"{run.path}:best", str(run.checkpoints / "best"), str(run.checkpoints / "it00000005")):
         result, checkpoint = find_checkpoint(named, tmp_path / "runs")
         assert (result.path, checkpoint.resolve().name) == (run.path, "it00000005")
@@ -376,21 +380,14 @@ def test_an_empty_folder_and_a_link_to_one_give_way(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("new", "relative"), [("there/toy", True), ("there/other", False)])
 def test_a_run_that_was_moved_is_resumed_to_the_bit(
-    trained: Trained,
-    new_run: NewRun,
-    train_here: Train,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    new: str,
-    relative: bool,
+    left_alone: RunDir, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: str, relative: bool
 ) -> None:
     """With a relative `out_dir` the folder of the checkpoints moves along."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.chdir(home)
     big = Path("big") if relative else tmp_path / "big"
-    alone, broken = trained(), new_run(in_folder(big), *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)))
-    assert train_here(broken) == 143
+    broken = trained(in_folder(big), *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)), code=143)
     assert broken.checkpoints.resolve() == big.absolute() / "toy" / broken.id
     moved = RunDir(tmp_path / new / broken.id)
     moved.path.parent.mkdir(parents=True)
@@ -398,10 +395,9 @@ def test_a_run_that_was_moved_is_resumed_to_the_bit(
     if relative:
         home.rename(tmp_path / "home2")
         monkeypatch.chdir(tmp_path / "home2")
-    done = run_here("--resume", str(moved.path), cwd=Path.cwd())
-    assert done.returncode == 0, done.stderr
-    assert_same_end(alone, moved)
-    there = {path.name for path in alone.checkpoints.iterdir()} | {RUN}
+    run_here("--resume", str(moved.path), cwd=Path.cwd(), code=0)
+    assert_same_end(left_alone, moved)
+    there = {path.name for path in left_alone.checkpoints.iterdir()} | {RUN}
     assert {path.name for path in moved.checkpoints.iterdir()} == there
     assert not any(damage(path) for path in CheckpointStore(moved.checkpoints).all())
     assert {str(record["path"]) for record in records(moved, "checkpoint")} >= {"checkpoints/it00000015"}
@@ -412,17 +408,12 @@ def test_a_run_that_was_moved_is_resumed_to_the_bit(
 def test_a_copy_of_a_run_does_not_write_into_its_checkpoints(trained: Trained, tmp_path: Path) -> None:
     run = trained(in_folder(tmp_path / "big"), "run.max_epochs=1")
     copy = RunDir(shutil.copytree(run.path, tmp_path / "copies" / "toy" / run.id, symlinks=True))
-    done = run_here("--resume", str(copy.path), "--set", "run.max_epochs=2", cwd=tmp_path)
-    assert done.returncode == 2
+    done = run_here("--resume", str(copy.path), "--set", "run.max_epochs=2", cwd=tmp_path, code=2)
     assert f"has the checkpoints of runs/toy/{run.id}, of which this run is a copy" in done.stderr
     copy.checkpoints.unlink()
     shutil.copytree(run.checkpoints, copy.checkpoints, symlinks=True)
     sets = ("--set", "run.max_epochs=2", "--set", "hooks.checkpoint.args.out_dir=null", "--allow-changed-hooks")
-    done = run_here("--resume", str(copy.path), *sets, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-
-
-TOY = Path(__file__).parents[1] / "toy.toml"
+    run_here("--resume", str(copy.path), *sets, cwd=tmp_path, code=0)
 
 
 def copying(place: str, more: str = "") -> str:

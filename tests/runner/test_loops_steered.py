@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import pytest
 import torch
 
+from hookflow.events.rundir import RunDir
 from hookflow.graph.points import POINTS
 from hookflow.runner.loop import evaluation
 from tests.conftest import TESTS, TRACER, NewRun, Train, Trained, hookflow_here, messages, reason, records
@@ -199,7 +200,7 @@ def test_a_stop_waits_even_through_a_kill(resumes_alike: NewRun, least: str, unt
     assert f"the stop waits for {until}, as run.{least[:-2]} says: as told" in messages(run_dir)
 
 
-def modes(run_dir: Any) -> list[str]:
+def modes(run_dir: RunDir) -> list[str]:
     return [text for text in messages(run_dir) if "in evaluation" in text]
 
 
@@ -340,7 +341,9 @@ SETS = (
 MONITORS = ("hooks.early_stop.args.monitor='near/accuracy'", "hooks.checkpoint.args.monitor='far/accuracy'")
 
 
-def test_each_set_has_its_interval_and_metrics_as_pytorch_measures_them(trained: Trained, tmp_path: Path) -> None:
+def test_each_set_has_its_interval_and_metrics_as_pytorch_measures_them(
+    left_alone: RunDir, trained: Trained, tmp_path: Path
+) -> None:
     trace = tmp_path / "trace"
     run_dir = trained(*MONITORS, TRACER % trace, swap=(ONE, SETS))
     net = Net()
@@ -352,7 +355,7 @@ def test_each_set_has_its_interval_and_metrics_as_pytorch_measures_them(trained:
     )
     right = (net.eval()(inputs).argmax(dim=1) == targets).double().mean()
     last: Any = records(run_dir, "metrics")[-1]["v"]
-    alone = records(trained(), "metrics")[-1]["v"]
+    alone = records(left_alone, "metrics")[-1]["v"]
     assert {f"near/{name}": value for name, value in alone.items()}.items() <= last.items(), "as if it were alone"  # type: ignore[attr-defined]
     assert last["far/accuracy"] == float(right)
     metrics = [(record["it"], set(record["v"])) for record in records(run_dir, "metrics")]  # type: ignore[call-overload]

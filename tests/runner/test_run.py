@@ -7,17 +7,18 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from hookflow.events.rundir import RunDir
 from tests.conftest import NewRun, Train, Trained, firings, messages, reason, records
 from tests.runner.same import assert_same, curve, final_state, logged
 from tests.runner.test_optimizers import NET, OFF, Fixed
 from tests.toy import Points
 
 
-def test_a_hook_that_does_nothing_changes_no_bit(trained: Trained) -> None:
-    without, with_it = trained(), trained('hooks.nothing={use="./watchers.py:Nothing", phase="first"}')
-    assert curve(without) == curve(with_it)
-    assert len([at for at in curve(without) if at[1:] == (None, "loss")]) == 7
-    assert_same(final_state(without)["model"], final_state(with_it)["model"])
+def test_a_hook_that_does_nothing_changes_no_bit(left_alone: RunDir, trained: Trained) -> None:
+    with_it = trained('hooks.nothing={use="./watchers.py:Nothing", phase="first"}')
+    assert curve(left_alone) == curve(with_it)
+    assert len(logged(left_alone, "loss")) == 7
+    assert_same(final_state(left_alone)["model"], final_state(with_it)["model"])
 
 
 def test_what_is_said_is_signed(trained: Trained) -> None:

@@ -20,6 +20,7 @@ from hookflow.runner.dispatch.torch_hooks import register_hooks
 from hookflow.runner.process.state import RunState
 from tests.conftest import TOY, NewRun, Train, Trained, firings, reason, records, strikes
 from tests.runner.by_hand import CALLS, SHORT, SWAP, Ran, assert_same_weights, hook, ran, weights
+from tests.toy import Net
 
 __all__ = ["ran"]
 
@@ -313,23 +314,17 @@ def test_a_frozen_parameter_fires_once_it_trains_and_a_shared_one_by_the_name_th
     assert ran(model, says, hook("thaws", Thaws), *SHORT)[1] == [(1, "head.bias")]
     model = f'model.use="{__name__}:Tied"'
     says = hook("says", says_iter, "post_accumulate_grad", parameters=["second.weight"])
-    both = hook("both", says_iter, "parameter_grad", parameters=["*t.weight", "second.weight"])
+    both = hook("both", says_iter, "parameter_grad", parameters=["h*.weight", "second.weight"])
     _, seen = ran(model, says, both, *SHORT)
-    assert seen == [(it, name) for it in (0, 1) for name in ("first.weight", "second.weight")]
+    assert seen == [(it, name) for it in (0, 1) for name in ("head.weight", "second.weight")]
 
 
-class Tied(nn.Module):
-    """Has one parameter by two names."""
+class Tied(Net):
+    """Has the parameters of its head by two names."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.second = nn.Linear(4, 4)
-        self.second.weight = self.first.weight
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.head(self.second(self.first(inputs)))  # type: ignore[no-any-return]
+        self.second = self.head
 
 
 @pytest.mark.parametrize(
