@@ -1,8 +1,9 @@
-"""A hook that commands its own run as a user does: named by pipelines as "./commander.py:Commander"."""
+"""A hook that commands its own run as a user does, and one that counts what earlier attempts have left."""
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from hookflow.events.commands import send
 from hookflow.events.rundir import RunDir
@@ -38,3 +39,13 @@ class Commander:
 
 def log_iter(run: Any) -> None:
     run.log("tenth", run.iter)
+
+
+class Networks:
+    """Records how many networks of the run's attempts are alive when one begins."""
+
+    alive: ClassVar[WeakKeyDictionary[Any, Path]] = WeakKeyDictionary()
+
+    def before_run(self, run: Any) -> None:
+        self.alive[run.model] = run.dir
+        run.say(f"{[*self.alive.values()].count(run.dir)} alive")

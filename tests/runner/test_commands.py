@@ -129,7 +129,8 @@ def test_a_run_that_went_back_ends_like_another(new_run: NewRun, train_here: Tra
     script = (2, "set clip.max_norm=0.05"), (9, "set clip.max_norm=0.5"), (11, f"rewind {name}")
     for k in (1, 2):
         Path(f"{tmp_path / 'alone'}.{k}").touch()  # it never sends these
-    alone, back = (new_run(OFTEN, KEEP, commander(tmp_path / mark, *script)) for mark in ("alone", "back"))
+    counts = 'hooks.networks={use="tests.commander:Networks"}'
+    alone, back = (new_run(OFTEN, KEEP, counts, commander(tmp_path / mark, *script)) for mark in ("alone", "back"))
     assert train_here(alone) == 0, reason(alone)
     assert train_here(back) == 0, reason(back)
     assert [given[:3] for given in answers(back)] == [(it, text, True) for it, text in script]
@@ -137,6 +138,7 @@ def test_a_run_that_went_back_ends_like_another(new_run: NewRun, train_here: Tra
     assert begun[1] == (int(name[2:]), name)
     assert "clip.max_norm=0.05 stays set, as before this run was resumed" in messages(back, "warn")
     assert_same_end(alone, back)
+    assert [text for text in messages(back, "info") if "alive" in text] == ["1 alive"] * 2, "of the way that was left"
     kept = sorted(path.name for path in back.checkpoints.glob("it*"))
     assert kept == sorted(path.name for path in alone.checkpoints.glob("it*")), "of the way that was left nothing stays"
 

@@ -146,13 +146,15 @@ def train(
             make = partial(Attempt, run_dir, recorder, signals, ranks, allow_changed_hooks=allow_changed_hooks)
             back_to: Path | None = None
             while not signals.ignored:
+                if back_to:
+                    gc.unfreeze()
+                    gc.collect()  # a run is a circle of objects: its network would stay beside the new one
                 try:
                     stop = make(resume=resume, back_to=back_to).execute(collect)
                     signals.ignored = True
                 except Rewind as rewind:  # everything is built anew
                     resume, back_to, signals.state = True, rewind.path, RunState()
                     recorder.unwatch()
-                    gc.unfreeze()
     except BaseException as error:
         signals.ignored = True  # set here and not by a call: at a call another signal might raise
         raised = error
