@@ -152,6 +152,8 @@ class OnDevice(TypedDict):
     """How many iterations were sampled."""
     ns: int
     """Their nanoseconds on the device."""
+    launch_bound: int
+    """Those of them in which it had finished earlier work, and took as long as the host that launched the next."""
     phases: dict[str, int]
     """The same by phase."""
     hooks: dict[BindingId, list[int]]

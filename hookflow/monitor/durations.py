@@ -252,6 +252,11 @@ class DeviceTimes:
         """Return the mean ns of an iteration; None where none was sampled."""
         return _mean((record["iters"], record["ns"]) for _, record in self._frames)
 
+    def launch_bound(self) -> bool:
+        """Whether the device mostly waits for the host to launch its work."""
+        whole = sum(record["ns"] for _, record in self._frames)
+        return 2 * sum(record["launch_bound"] for _, record in self._frames) > whole
+
     def phase(self, name: str) -> float | None:
         """Return the mean ns of a phase in an iteration."""
         return _mean((record["iters"], record["phases"].get(name, 0)) for _, record in self._frames)

@@ -101,8 +101,9 @@ def bottleneck(state: RunState, pace: Pace) -> str:
         return ""
     if (straggler := state.ranks.straggler) and straggler.rank:
         return f"rank-{straggler.rank}-bound"
+    computes = "launch-bound" if state.first.device.launch_bound() else "compute-bound"
     compute = sum(pace.phases[phase] for phase in ("forward", "backward", "optimizer"))
-    shares = {"compute-bound": compute, "input-bound": pace.phases["data"], "hook-bound": pace.phases["hooks"]}
+    shares = {computes: compute, "input-bound": pace.phases["data"], "hook-bound": pace.phases["hooks"]}
     return max(shares, key=lambda word: shares[word])
 
 

@@ -13,9 +13,10 @@ from hookflow.graph.render.loop import rows
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.monitor.costs import cost, read_trace
 from hookflow.monitor.feed import Live
-from hookflow.monitor.health import Pace
+from hookflow.monitor.health import Pace, bottleneck
+from hookflow.monitor.state import RunState as Shown
 from hookflow.pipeline.load import parse
-from hookflow.runner.logging import budgets, recorder
+from hookflow.runner.logging import budgets, recorder, timing
 from hookflow.runner.logging.budgets import RAREST, WARM_UP, WINDOW, Budgets, Throttles
 from hookflow.runner.process.state import RunState
 from tests.conftest import TOY, NewRun, Train, Trained, messages, records, refusal, strikes
@@ -248,6 +249,60 @@ def test_sampled_iterations_are_some_and_none_without_events(trained: Trained, m
     assert all(fired <= each["iters"] for each in device for fired, _ in each["hooks"].values())
     monkeypatch.undo()
     assert not any("device" in frame for frame in records(trained(), "frame"))
+
+
+@pytest.mark.parametrize(
+    ("device", "synchronises", "word"),
+    [
+        (0.6, False, "launch-bound"),
+        (0.6, True, "launch-bound"),
+        (3.0, False, "compute-bound"),
+        (3.0, True, "compute-bound"),
+    ],
+)
+def test_a_device_that_waits_for_launches_is_told_from_one_that_computes(
+    monkeypatch: pytest.MonkeyPatch, device: float, synchronises: bool, word: str
+) -> None:
+    """The device takes so many times as long for each kernel as the host for its launch."""
+    host = busy = 0.0
+
+    class Event:
+        def record(self) -> None:
+            self.at = max(host, busy)
+
+        def query(self) -> bool:
+            return host >= self.at
+
+        def elapsed_time(self, end: "Event") -> float:
+            return (end.at - self.at) * 1e3
+
+    monkeypatch.setattr(timing, "perf_counter", lambda: host)
+    clock = timing.DeviceClock(Event)  # type: ignore[arg-type]
+    timeline = timing.DeviceTimeline(clock)
+    books = timing.Books(0, timeline, timing.DeviceBooks(clock))
+    timeline.restart()
+    for _ in range(200):
+        stamps = []
+        for launches in (5, 60, 80, 15):  # of the phases, 10 us each
+            for _ in range(launches):
+                host = max(host, busy - 1e-2) + 1e-5  # a full queue makes the host wait
+                busy = max(host, busy) + device * 1e-5
+            stamps.append(clock())
+            if synchronises:  # as a hook after each phase
+                host = max(host, busy)
+                clock()
+        timeline.iteration(*stamps, 8)
+        host += 1e-5
+    host = max(host, busy)
+    books.update()
+    state = Shown()
+    assert books.device is not None
+    record = books.device.take()
+    assert record is not None
+    state.first.device.add(1.0, record)
+    state.first.minute.add(1.0, books.phases, books.iterations.take() or [], 8, 0)
+    state.now = 1.0
+    assert bottleneck(state, Pace.of(state)) == word
 
 
 def test_a_trace_has_the_device_on_a_track_of_its_own(trained: Trained, tmp_path: Path) -> None:

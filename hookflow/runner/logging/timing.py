@@ -299,12 +299,17 @@ def _nanoseconds(seconds: Array) -> Array:
     return np.rint(seconds * 1e9).astype(np.int64)
 
 
-APART = 2e-4
-"""Seconds between two sampled iterations for each event of the first, which takes some microseconds to record."""
+APART = 2.5e-4
+"""Seconds between two sampled iterations for each event of the first; to record and ask it takes some microseconds."""
 
 
-Sample = list[tuple[float, "Event"]]
-"""The stamps of an iteration, in seconds of the host's clock, and the event that each recorded."""
+ALIKE = 0.25
+"""By how much of the host's time that of the device may differ in what is bound by launches."""
+
+
+Sample = list[tuple[float, "Event", bool]]
+"""The stamps of an iteration, in seconds of the host's clock; the event that each recorded; and whether the device had
+passed the event before by then."""
 
 
 class DeviceClock:
@@ -330,9 +335,10 @@ class DeviceClock:
         return now
 
     def _record(self, sample: Sample, now: float) -> None:
+        idle = bool(sample) and sample[-1][1].query()
         event = self.spare.popleft() if self.spare else self._make()
         event.record()
-        sample.append((now, event))
+        sample.append((now, event, idle))
 
     def turn(self) -> None:
         """Begin another iteration at the last stamp."""
@@ -348,7 +354,7 @@ class DeviceClock:
     def drop(self) -> None:
         """Forget the iteration that has begun: what comes is none."""
         if self.open is not None:
-            self.spare.extend(event for _, event in self.open)
+            self.spare.extend(event for _, event, _ in self.open)
             self.open = None
 
 
@@ -389,7 +395,7 @@ class DeviceBooks:
         self._reset()
 
     def _reset(self) -> None:
-        self._iters = self._ns = 0
+        self._iters = self._ns = self._launch_bound = 0
         self._phases: Counter[str] = Counter()
         self._hooks: dict[int, list[int]] = {}
 
@@ -414,12 +420,12 @@ class DeviceBooks:
             closed -= 1
             sample = sampled.popleft()
             stamps += self._book(sample)
-            self.clock.spare.extend(event for _, event in sample)
+            self.clock.spare.extend(event for _, event, _ in sample)
         return stamps
 
     def _book(self, sample: Sample) -> Iterator[Stamps]:
-        host = np.array([stamp for stamp, _ in sample])
-        gaps = [first.elapsed_time(then) * 1e-3 for (_, first), (_, then) in pairwise(sample)]
+        host = np.array([stamp for stamp, _, _ in sample])
+        gaps = np.array([first.elapsed_time(then) * 1e-3 for (_, first, _), (_, then, _) in pairwise(sample)])
         device = np.cumsum([0.0, *gaps])
 
         def lasted(begin: Array, end: Array) -> Array:
@@ -442,6 +448,9 @@ class DeviceBooks:
         )
         self._iters += 1
         self._ns += round(float(device[-1]) * 1e9)
+        # the device had nothing left to do but what was being launched, and took as long for it as the host
+        alike = np.abs(gaps - np.diff(host)) <= ALIKE * np.diff(host)
+        self._launch_bound += round(float(gaps[alike & [idle for _, _, idle in sample[1:]]].sum()) * 1e9)
         self._phases.update({phase: max(round(s * 1e9), 0) for phase, s in zip(PHASES, sums.tolist(), strict=False)})
         took = lasted(fired[:, 1], fired[:, 1] + fired[:, 2]) * 1e9
         for binding, ns in zip(fired[:, 0].astype(int).tolist(), took.round().astype(int).tolist(), strict=True):
@@ -455,7 +464,8 @@ class DeviceBooks:
         if not self._iters:
             return None
         hooks = {str(binding): entry for binding, entry in self._hooks.items()}
-        result = OnDevice(iters=self._iters, ns=self._ns, phases=dict(self._phases), hooks=hooks)
+        phases = dict(self._phases)
+        result = OnDevice(iters=self._iters, ns=self._ns, launch_bound=self._launch_bound, phases=phases, hooks=hooks)
         self._reset()
         return result
 
