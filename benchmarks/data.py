@@ -1,7 +1,7 @@
 """A training whose data sets are fetched an example at a time: by hand with PyTorch's `DataLoader`, and by hookflow.
 
-`python benchmarks/overhead.py --rows data` measures each of `SETTINGS`. The net has the clock, so that whoever drives
-the loop pays the same for the measuring.
+`python benchmarks/overhead.py --rows data` measures each of `SETTINGS`. The net looks at the clock, so that measuring
+costs both loops the same.
 """
 
 from __future__ import annotations

@@ -3,12 +3,11 @@
     make bench                        measures and prints the table; ARGS=--write keeps its ratios in ratios.json
     make bench-check                  measures again, names what moved since by more than the noise; 1: it got worse
 
-The training is so small that nothing hides what surrounds it (see `by_hand.py`). Each figure of hookflow is taken
-between two of the loop by hand in the same process, or, where a whole process is measured, between two such processes;
-each of these sandwiches in a fresh process, the rows in turns, on one thread and one processor where the system can
-pin it. Tiny trainings are measured in CPU time, which other work on the machine disturbs less; starts and ranks by the
-clock. Where the two by hand differ by more than a row bears, the machine was busy and the sandwich is made again. How
-to read the table: `docs/benchmarks/runner.md`.
+The training is so small that nothing hides what surrounds it (see `by_hand.py`). In a sandwich, hookflow is measured
+between two loops by hand. Each sandwich has a fresh process, on one thread and, where the system can pin it, one
+processor; a start takes three processes. The rows take turns. Tiny trainings are measured in CPU time, which other work
+disturbs less; starts and ranks by the clock. If the two by hand differ by more than a row bears, the machine was busy,
+and the sandwich is made again. `docs/benchmarks/runner.md` says how to read the table.
 """
 
 from __future__ import annotations

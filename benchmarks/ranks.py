@@ -4,8 +4,8 @@
 
 Two sizes of work, with the data on the device, by gloo on the CPU, one thread a rank: a net so small that an iteration
 is nothing but what surrounds it, and one whose step takes about 5 ms. A batch has 64 examples, shared out among the
-ranks. By hand is `torchrun` with a plain loop around DistributedDataParallel. In turns; each figure is that of the
-fastest window of iterations in all rounds, and a window is longer than the time between two exchanges of the ranks.
+ranks. By hand is `torchrun` with a plain loop around DistributedDataParallel. The trainings take turns. Each figure is
+that of the fastest window of iterations; a window is longer than the time between two exchanges of the ranks.
 "to one" is the rate over that of one rank of the same kind, "to DDP" over that of as many ranks by hand: 1 is as fast.
 "cpu" is the processor time of an iteration on rank 0, all its threads together, in the median window: it tells more
 where other work keeps the cores busy. More ranks than cores cannot be faster.

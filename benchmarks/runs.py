@@ -67,7 +67,7 @@ def make(root: Path, number: int, chance: random.Random) -> None:
     (run / "run.json").write_text(json.dumps({"id": run.name, "name": run.parent.name, "created": began}))
     data = {"name": "circle", "examples": 512, "batches": 16, "batch_size": 32, "synthetic": False, "note": ""}
     length = {"max_epochs": 12, "max_iters": 0, "iters_per_epoch": 16, "modes": {"accuracy": "max"}}
-    records = [{"k": "run", "t": began, "it": 0, "ep": 0, "version": 1, "data": {"train": data}, **length}]
+    records = [{"k": "run", "t": began, "it": 0, "ep": 0, "version": 2, "data": {"train": data}, **length}]
     for epoch in range(1, 13):
         values = {"loss": chance.random(), "accuracy": chance.random()}
         stamp = {"t": began + epoch, "it": 16 * epoch, "ep": epoch}
