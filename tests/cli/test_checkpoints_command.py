@@ -1,6 +1,5 @@
 """`hookflow checkpoints`, `prune` and `fork`: what a run has stored, what of it is deleted, and what begins with it."""
 
-import csv
 import json
 import math
 import re
@@ -16,7 +15,7 @@ from hookflow.events.run_lock import release, try_lock
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.service.runs import ScalarRow, scalars
 from tests.cli.conftest import HEAD, invoke, refused
-from tests.conftest import NewRun, hookflow_here, records, run_here
+from tests.conftest import NewRun, hookflow_here, run_here
 from tests.monitor.fake_run import append, end, make_several
 from tests.runner.same import final_state
 
@@ -87,15 +86,6 @@ def test_of_a_stretch_that_was_trained_twice_the_later_attempt_counts(here: Path
     assert json.loads(exported[4])["value"] is None, "NaN is no JSON"
     with pytest.raises(UserError, match="cannot be written: Is a directory"):
         invoke("export", "--out", ".")
-
-
-def test_a_real_run_is_exported(run: RunDir) -> None:
-    assert invoke("export", "--out", "toy.csv") == ""
-    with Path("toy.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [int(row["iteration"]) for row in rows if row["name"] == "loss"] == [2, 4, 6, 8, 10]
-    accuracy = {(row["name"], float(row["value"])) for row in rows if row["name"].endswith("/accuracy")}
-    assert accuracy == {(f"{each['split']}/accuracy", each["v"]["accuracy"]) for each in records(run, "metrics")}  # type: ignore[index]
 
 
 SAVED = ("it00000010", "it00000020", "it00000030", "exception-it00000031")

@@ -25,6 +25,7 @@ from tests.runner.same import assert_same, curve, final_state
 SHORT = ("run.max_epochs=1", "data.train.args.examples=32")
 FSDP_STRATEGY = 'distributed.strategy="fsdp"'
 BUILT_IN = [
+    'hooks.log={use="log", args={window=3, mean="epoch"}}',
     'hooks.rates={use="lr_monitor", args={also=["momentum"]}}',
     'hooks.norms={use="grad_norm"}',
     'hooks.params={use="param_stats", args={histogram=true}, every=4}',
@@ -55,7 +56,7 @@ def test_built_in_hooks_record_as_in_one_process(train_both: TrainBoth, split_la
         for run in (alone, together)
     )
     assert two == pytest.approx(one, rel=1e-4, abs=1e-5)
-    assert {name.split("/")[0] for _, _, name in one} >= {"lr", "momentum", "grad_norm", "param"}
+    assert {name.split("/")[0] for _, _, name in one} >= {"lr", "momentum", "grad_norm", "param", "loss_epoch"}
     for kind in ("text", "histogram"):
         result = [
             [(r["it"], r["name"], r.get("text")) for r in records(run, kind) if r["name"] != "environment"]

@@ -76,10 +76,8 @@ def test_every_step_for_beginners_prints_what_the_page_says(tmp_path: Path, monk
                 file.write(f"{shown}\n")
         elif not name.startswith(TERMINAL):
             commands += 1
-            if name.startswith("run "):
-                done = command(*name.split(), "--ui", "plain", cwd=tmp_path, code=0)
-            else:
-                done = hookflow_here(*name.split(), cwd=tmp_path, code=0)
+            here = ("--ui=plain", "--in-process") if name.startswith("run ") else ()
+            done = hookflow_here(*name.split(), *here, cwd=tmp_path, code=0)
             expected = [line.strip() for line in shown.splitlines() if line.strip()]
             assert [line.strip() for line in done.stdout.splitlines() if line.strip()] == expected or not expected, name
     assert commands == 10

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from hookflow.errors import UserError
-from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.hooks.builtin import log, metrics, statistics
@@ -28,8 +27,7 @@ from hookflow.runner.loop import run as run_module
 from hookflow.runner.loop.evaluation import Evaluation, Means
 from hookflow.runner.loop.loop import SafePoint
 from tests import own_tasks
-from tests.conftest import TESTS, NewRun, Train, Trained, records
-from tests.distributed.several import carry_out
+from tests.conftest import NewRun, Train, Trained, records
 from tests.hooks.stand_ins import NOW, StandIn
 from tests.toy import Tied
 
@@ -311,7 +309,6 @@ def test_they_are_recorded(new_run: NewRun, train_here: Train, tmp_path: Path, m
 
 
 KEEPS = 'hooks.keeps={use="tests.hooks.test_record:Keeps"}'
-CLOUDS = TESTS / "distributed" / "clouds.toml"
 EPOCHS = "run.max_epochs=3"
 
 
@@ -326,9 +323,8 @@ def log_with(args: str, more: str = "") -> str:
     return f"hooks.log={{use='log', args={{{args}}}{more}}}"
 
 
-def kept(run_dir: RunDir, rank: int = 0) -> dict[int, tuple[int, float, int]]:
-    log = Tail(run_dir.events_of(rank)).read_all()
-    told = [json.loads(record["text"]) for record in log if record["k"] == "message" and record["source"] == "keeps"]
+def kept(run_dir: RunDir) -> dict[int, tuple[int, float, int]]:
+    told = [json.loads(str(each["text"])) for each in records(run_dir, "message") if each["source"] == "keeps"]
     return {it: (epoch, loss, size) for it, epoch, loss, size in told}
 
 
@@ -344,19 +340,6 @@ def window(losses: dict[int, tuple[int, float, int]], it: int, length: int) -> f
     return mean([losses[k] for k in range(max(it - length, 0) + 1, it + 1)])
 
 
-def assert_are_means(
-    run_dir: RunDir, losses: dict[int, tuple[int, float, int]], length: int, rel: float = 1e-12
-) -> None:
-    """Compare the logged means over windows and epochs with plain means of the losses."""
-    assert logged(run_dir, "loss") and len(logged(run_dir, "loss_epoch")) == len(
-        {epoch for epoch, *_ in losses.values()}
-    )
-    for it, value in logged(run_dir, "loss").items():
-        assert value == pytest.approx(window(losses, it, length), rel=rel)
-    for epoch, value in enumerate(logged(run_dir, "loss_epoch").values()):
-        assert value == pytest.approx(mean([loss for loss in losses.values() if loss[0] == epoch]), rel=rel)
-
-
 @pytest.mark.parametrize(
     "batches",
     ["data.train.args={examples=47, batch_size=5, whole=true}", "run.accumulate=3"],
@@ -367,7 +350,10 @@ def test_means_over_windows_and_epochs_are_plain_means_whenever_they_are_logged(
     losses = kept(run_dir)
     assert list(logged(run_dir, "loss")) == [it for it in losses if it % 3 == 0]
     assert len({size for *_, size in losses.values()}) > 1
-    assert_are_means(run_dir, losses, 4)
+    for it, value in logged(run_dir, "loss").items():
+        assert value == pytest.approx(window(losses, it, 4), rel=1e-12)
+    of_epochs = [mean([loss for loss in losses.values() if loss[0] == epoch]) for epoch in range(3)]
+    assert [*logged(run_dir, "loss_epoch").values()] == pytest.approx(of_epochs, rel=1e-12)
 
 
 def test_it_is_bound_to_the_end_of_an_epoch_only_where_it_logs_there(new_run: NewRun) -> None:
@@ -377,15 +363,6 @@ def test_it_is_bound_to_the_end_of_an_epoch_only_where_it_logs_there(new_run: Ne
 
     assert bound("") == bound("window=3") == ["after_train_iter"]
     assert bound('mean="epoch"') == ["after_train_iter", "after_train_epoch"]
-
-
-def test_ranks_log_the_means_over_all_their_examples(new_run: NewRun) -> None:
-    run_dir = new_run(KEEPS, log_with('window=3, mean="epoch"'), "hooks.ema.enabled=false", pipeline=CLOUDS)
-    assert carry_out(run_dir, 2) == [0, 0]
-    first, second = kept(run_dir), kept(run_dir, rank=1)
-    both = {it: (item[0], mean([item, second[it]]), item[2] + second[it][2]) for it, item in first.items()}
-    assert {item[2] != second[it][2] for it, item in first.items()} == {True, False}
-    assert_are_means(run_dir, both, 3, rel=1e-9)
 
 
 def alternates(run: Any, batch: Any) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from hookflow.cli.runs import runs
 from hookflow.events.log import encode
 from hookflow.events.packing import bin_of
 from hookflow.events.reading import read_record
@@ -22,7 +21,7 @@ from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import summary
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At, read
-from tests.monitor.fake_run import BEGAN, append, append_rank, end, gone, make_ranks, plan, record
+from tests.monitor.fake_run import BEGAN, append, append_rank, end, make_ranks, plan, record
 from tests.monitor.test_keys import pressed
 from tests.monitor.test_plain import in_turn, plain_lines
 from tests.monitor.test_screens import SIZES, draw_at_any_size, drawn
@@ -349,10 +348,3 @@ def test_an_error_of_another_rank_is_printed_though_rank_0_says_nothing_more(tmp
     text = plain_lines(run, code=1, child_exit=in_turn(None, lambda: append(run, [error], rank=1), 1))
     assert "error      rank 1: ends the run: ValueError: as told" in text
     assert "error      | back" in text
-
-
-def test_the_list_of_runs_counts_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = gone(make_ranks(tmp_path, 4, upto=60))
-    append(run, [{**ERROR, "t": BEGAN + 30, "text": "as told", "traceback": ""}], rank=2)
-    runs(dir=tmp_path)
-    assert "✗ failed (4 ranks)" in capsys.readouterr().out
