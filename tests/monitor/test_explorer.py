@@ -479,12 +479,7 @@ def test_a_line_each_where_there_is_no_screen(logging: RunDir) -> None:
     out = io.StringIO()
     plain.follow(logging, out)
     lines = [line[9:] for line in out.getvalue().splitlines() if line[9:].startswith(("image", "text", "hist"))]
-    assert lines == [
-        'image      epoch 2/8  iter 100/784  "rendered/ring" 24×16 → images/rendered/ring/it00000100.png',
-        'image      epoch 3/8  iter 200/784  "rendered/ring" 24×16 → images/rendered/ring/it00000200.png  later',
-        'text       epoch 3/8  iter 200/784  "sample": It was the best of times, it was the worst of times. indente…',
-        'histogram  epoch 3/8  iter 200/784  "head.weight": 9.6k values, -0.3100 … 0.4200',
-    ]
+    check_golden("monitor/plain-media.txt", "\n".join([*lines, ""]))
     page = hookflow_here("show", str(logging.path), cwd=logging.path).stdout
     assert "image, text, histogram  kind" in page
     assert "rendered/ring           image      200" in page
