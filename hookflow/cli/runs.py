@@ -62,7 +62,7 @@ def runs(
     gc.freeze()  # the exit would search them, too
     wanted = shown.split(",") if shown else []
     by_group = [group] if group else []
-    rows = select(every, filter_, sort, [*wanted, *by_group])
+    rows = select(every, filter_, sort, wanted, group)
     hidden = filter_ is None and format_ == "table"
     rows = [row for row in rows if not (hidden and row.values["status"] == "refused")]
     parts = groups(rows, group) if group else [(None, rows)]

@@ -64,7 +64,9 @@ def parse_filter(text: str, rows: Sequence[Row], place: str = "--filter") -> Cal
     return lambda row: condition(lambda name: CONSTANTS[name] if name in CONSTANTS else row.get(name))
 
 
-def select(rows: list[Row], condition: str | None, sort: str | None, keys: Sequence[str] = ()) -> list[Row]:
+def select(
+    rows: list[Row], condition: str | None, sort: str | None, keys: Sequence[str] = (), group: str | None = None
+) -> list[Row]:
     """Return the runs that a condition holds for, sorted by a key.
 
     Raises UserError where the condition cannot be understood, or no run has a key that is named here or in `keys`.
@@ -73,6 +75,7 @@ def select(rows: list[Row], condition: str | None, sort: str | None, keys: Seque
         return rows
     check_keys(keys, rows, "--columns")
     check_keys([sort.removeprefix("-")] if sort is not None else [], rows, "--sort")
+    check_keys([group] if group else [], rows, "--group")
     if condition is not None:
         rows = [*filter(parse_filter(condition, rows), rows)]
     return rows if sort is None else in_order_of(rows, sort)
