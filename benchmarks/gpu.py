@@ -276,7 +276,7 @@ def by_hand(variant: ByHand, device: torch.device, size: Size) -> Figures:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device.type, torch.bfloat16, enabled=variant.precision == "bf16"):
             logits = model(images)
-        functional.cross_entropy(logits.float(), target).backward()  # type: ignore[no-untyped-call]
+        functional.cross_entropy(logits.float(), target).backward()
         nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
         measure.iterated(it + 1)

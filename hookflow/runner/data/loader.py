@@ -16,8 +16,11 @@ from hookflow.runner.data.loader_parts import BatchSampler, GivenBatches, Loader
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
 from hookflow.runner.random_state import ForkedGenerators, RNGStream, batch_seeds, derive_seed, seed_generators, seeded
 
-Key = tuple[Sequence[int], Tensor]
-"""Key of a batch: the seeds of the generators, none where it draws nothing; and the indices of its examples."""
+Key = tuple[Sequence[int], list[int]]
+"""Key of a batch: the seeds of the generators, none where it draws nothing; and the indices of its examples.
+
+A worker gets it by a queue, where a tensor would open shared memory.
+"""
 
 
 class _ByIndex(Sized):
@@ -99,7 +102,8 @@ class _Keys:
             seeds = batch_seeds(
                 self._context.seed, RNGStream.EXAMPLES, self.epoch, self._context.rank, start=self.start
             )
-        return zip(seeds, self.sampler.batches(self.epoch, self.start), strict=False)
+        batches = self.sampler.batches(self.epoch, self.start)
+        return zip(seeds, (indices.tolist() for indices in batches), strict=False)
 
 
 class _FetchBatch(Shipped, Dataset[Any]):
@@ -116,8 +120,8 @@ class _FetchBatch(Shipped, Dataset[Any]):
             seed_generators(*seeds)
         return self._fetch(indices)
 
-    def _fetch(self, indices: Tensor) -> Any:
-        return collated(self.data, indices.tolist(), self._collate, self._split)
+    def _fetch(self, indices: list[int]) -> Any:
+        return collated(self.data, indices, self._collate, self._split)
 
     def here(self, keys: Iterable[Key]) -> Iterator[Any]:
         """Fetch batches in the process that trains. Its random numbers are the same as if workers fetched them.
