@@ -126,6 +126,14 @@ def sets(run: Any) -> None:
     run.metrics["calls"] = 1
 
 
+class Looks:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def after_train_epoch(self, run: Any) -> None:
+        run.log("looked", run.scalar(self.name))
+
+
 class Reads:
     def __init__(self, monitors: Any) -> None:
         self.modes = monitors

@@ -25,8 +25,8 @@ from hookflow.hooks.uses import (
     Source,
     collectives,
     in_words,
+    refused_calls,
     source_of,
-    undeclared_calls,
     undeclared_slots,
     uses,
     with_scalars,
@@ -88,7 +88,7 @@ def compile_pipeline(
                     problems += table.problems
                     methods = dict.fromkeys(bound.method for bound in node.bound)
                     sources[name] = {method: source_of(table.hook, method) for method in methods}
-                    warnings += undeclared_calls(sources[name], node)
+                    warnings += refused_calls(sources[name], node)
                     nodes[name], tables[name] = node, table
             except UserError as error:
                 problems += error.problems

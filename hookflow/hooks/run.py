@@ -247,8 +247,8 @@ class Run(Protocol):
     def scalar(self, name: str) -> float:
         """Return the latest number that was logged by a name, or that is an output of the training by that name.
 
-        The hook lists the name in its attribute `looks_up`, a tuple. It waits for a number on the device. Raises
-        UserError with the nearest name where none was logged.
+        The hook declares that it reads the slot `scalars.NAME`. It waits for a number on the device. Raises UserError
+        with the nearest name where none was logged.
         """
 
     def metric(self, name: str) -> float:

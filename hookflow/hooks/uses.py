@@ -21,7 +21,7 @@ from hookflow.errors import Problem, Where, misspelt
 from hookflow.graph.plan import Binding, Node, Nodes, Plan
 from hookflow.graph.slots import root, wider
 from hookflow.graph.why import Decided
-from hookflow.pipeline.condition import METRICS, parse_condition
+from hookflow.pipeline.condition import METRICS, SCALARS, parse_condition
 from hookflow.pipeline.use import parse_file
 
 FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -265,30 +265,47 @@ def _trees(file: str) -> Mapping[tuple[str, int], list[FunctionTree]]:
     return result
 
 
-SLOT = {
-    "replace_batch": "batch",
-    "add_param_group": "optimizer",
-    **dict.fromkeys(("skip_batch", "skip_step", "accumulate"), "control"),
+WITH_A_BATCH = ("before_train_iter", "before_val_iter", "before_test_iter", "before_predict_iter")
+BEFORE_THE_GRADIENTS = ("after_forward", "before_backward")
+BEFORE_THE_STEP = (*BEFORE_THE_GRADIENTS, "after_backward", "before_optimizer_step")
+BETWEEN_STEPS = (
+    "before_run",
+    "before_train",
+    "before_train_epoch",
+    "before_train_iter",
+    "after_train_iter",
+    "after_train_epoch",
+)
+CALLS = {
+    "replace_batch": ("batch", WITH_A_BATCH),
+    "add_param_group": ("optimizer", BETWEEN_STEPS),
+    "skip_batch": ("control", WITH_A_BATCH),
+    "skip_step": ("control", BEFORE_THE_STEP),
+    "accumulate": ("control", BEFORE_THE_GRADIENTS),
 }
-"""The slot that a hook must declare to write, by the call on the run.
+"""The slot that a hook must declare to write, and the points where it may, by the call on the run.
 
 `stop`, `stop_epoch`, `save_checkpoint` and `validate` take effect after all hooks of their point, so no order decides
 about them.
 """
 
 
-def undeclared_calls(sources: Mapping[str, Source | None], node: Node) -> Iterator[Problem]:
-    """Yield a warning for each call on the run in the source of a hook that does not declare the call's slot."""
+def refused_calls(sources: Mapping[str, Source | None], node: Node) -> Iterator[Problem]:
+    """Yield a warning for each call on the run in a hook's source at a wrong point, or without its declared slot."""
     calls: dict[Use, Binding] = {}
     for bound in node.bound:
-        for use in uses(sources[bound.method], SLOT) if "run" in bound.takes else ():
-            if use.call and SLOT[use.name] not in bound.writes:
+        for use in uses(sources[bound.method], CALLS) if "run" in bound.takes else ():
+            slot, points = CALLS[use.name]
+            if use.call and (slot not in bound.writes or bound.point not in points):
                 calls.setdefault(use, bound)
     for use, bound in calls.items():
-        slot, name = SLOT[use.name], node.hook.name
+        (slot, points), name = CALLS[use.name], node.hook.name
         message = f'hook "{name}" calls run.{use.name} at {bound.point} ({in_words(use.where)})'
-        error = f'without declaring that it writes "{slot}", which would end the run with an error'
-        yield Problem(f"{message} {error}", node.where, how_to_declare(slot, name, bound.writes))
+        error = f'without declaring that it writes "{slot}"'
+        hint = how_to_declare(slot, name, bound.writes)
+        if bound.point not in points:
+            error, hint = "where that is not allowed", f"it may be called at {', '.join(points)}"
+        yield Problem(f"{message} {error}, which would end the run with an error", node.where, hint)
 
 
 def how_to_declare(slot: str, hook: str, writes: Iterable[str]) -> str:
@@ -297,7 +314,6 @@ def how_to_declare(slot: str, hook: str, writes: Iterable[str]) -> str:
     return f"declare it: writes = [{slots}] in [hooks.{hook}], or in its class"
 
 
-SCALARS = "scalars."
 LOSS = "loss"
 """The number that every iteration gives, unless its task steps itself."""
 

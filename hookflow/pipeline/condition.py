@@ -36,6 +36,8 @@ FACTS = ("epoch", "iter", "max_epochs", "max_iters", "rank")
 
 METRICS = "metrics."
 """The prefix of a metric, as opposed to a scalar of that name."""
+SCALARS = "scalars."
+"""The prefix of the slot that is a scalar."""
 
 Look = Callable[[str], Any]
 """Returns the number that a name has at this moment, or where strings are taken its value; None when it has none."""

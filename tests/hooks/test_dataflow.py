@@ -194,10 +194,10 @@ STOP = "run.skip_step()"
 
 
 def test_a_call_is_reported_with_its_place_and_what_to_declare(tmp_path: Path) -> None:
-    code = "class It:\n    writes = ('metrics',)\n    def after_val(self, run):\n        if run.epoch > 3:\n"
+    code = "class It:\n    writes = ('metrics',)\n    def after_forward(self, run):\n        if run.epoch > 3:\n"
     (problem,) = compile_pipeline(pipeline_with(tmp_path, f"{code}            run.skip_step()\n")).warnings
     assert problem.message == (
-        'hook "it" calls run.skip_step at after_val (h0.py:5) without declaring that it writes "control", '
+        'hook "it" calls run.skip_step at after_forward (h0.py:5) without declaring that it writes "control", '
         "which would end the run with an error"
     )
     assert problem.hint == 'declare it: writes = ["control", "metrics"] in [hooks.it], or in its class'
@@ -205,27 +205,36 @@ def test_a_call_is_reported_with_its_place_and_what_to_declare(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("call", "slot"),
-    [("accumulate(1.0, step=True)", "control"), ("skip_batch()", "control"), ("replace_batch(1)", "batch")],
+    ("call", "slot", "point"),
+    [
+        ("accumulate(1.0, step=True)", "control", "before_backward"),
+        ("skip_batch()", "control", "before_train_iter"),
+        ("replace_batch(1)", "batch", "before_val_iter"),
+    ],
 )
-def test_each_call_has_its_slot(tmp_path: Path, call: str, slot: str) -> None:
-    (message,) = warnings(tmp_path, f"def It(run): run.{call}\n", POINT)
-    assert message.startswith(f'hook "it" calls run.{call.partition("(")[0]} at after_val (FILE:1) without declaring')
+def test_each_call_has_its_slot_and_its_points(tmp_path: Path, call: str, slot: str, point: str) -> None:
+    code = f"def It(run): run.{call}\n"
+    (message,) = warnings(tmp_path, code, f'points = ["{point}"]')
+    assert message.startswith(f'hook "it" calls run.{call.partition("(")[0]} at {point} (FILE:1) without declaring')
     assert f'it writes "{slot}"' in message
+    assert not warnings(tmp_path, code, f'points = ["{point}"]\nwrites = ["{slot}"]')
+    (message,) = warnings(tmp_path, code, f'{POINT}\nwrites = ["{slot}"]')
+    assert "at after_val (FILE:1) where that is not allowed" in message
 
 
 def test_each_call_is_reported_once_unless_class_file_or_method_declares_it(tmp_path: Path) -> None:
-    code = f"class It:\n    def after_val(self, run):\n        {STOP}\n        {STOP}\n    after_run = after_val\n"
+    twice = f"        {STOP}\n        {STOP}\n"
+    code = f"class It:\n    def after_forward(self, run):\n{twice}    after_backward = after_forward\n"
     assert len(warnings(tmp_path, code)) == 2
     for table in ('writes = ["control"]', 'writes = ["control", "model"]'):
-        assert not of_method(tmp_path, STOP, table=table)
-        assert of_method(tmp_path, STOP, table=table.replace("control", "batch")) == ["4"]
-    code = f"class It:\n    writes = ('control',)\n    def after_val(self, run): {STOP}\n"
+        assert not warnings(tmp_path, code, table)
+        assert len(warnings(tmp_path, code, table.replace("control", "batch"))) == 2
+    code = f"class It:\n    writes = ('control',)\n    def after_forward(self, run): {STOP}\n"
     assert not warnings(tmp_path, code)
     assert warnings(tmp_path, code, "writes = []"), "the file says otherwise"
-    by_method = code.replace("('control',)", "{'after_val': ('control',)}") + f"    def after_run(self, run): {STOP}\n"
-    (message,) = warnings(tmp_path, by_method)
-    assert "at after_run (FILE:4)" in message
+    by_method = code.replace("('control',)", "{'after_forward': ('control',)}")
+    (message,) = warnings(tmp_path, f"{by_method}    def after_backward(self, run): {STOP}\n")
+    assert "at after_backward (FILE:4)" in message
 
 
 BASE = f"class Base:\n    def after_val(self, run):\n        {STOP}\n    def end(self, run):\n        {STOP}\n"

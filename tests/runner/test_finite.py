@@ -260,6 +260,7 @@ PLATEAU = 'hooks.plateau={use="scheduler", args={chain=[{use="ReduceLROnPlateau"
         ("checkpoint", ['hooks.checkpoint.args.monitor={accuracy1="max"}']),
         ("plateau", [PLATEAU, "hooks.schedule.enabled=false"]),
         ("log", ['hooks.log.when="metrics.accuracy1 > 1"']),
+        ("reads", ['hooks.reads={use="tests.sanity:Reads", args={monitors=0}, reads=["metrics.accuracy1"]}']),
         ("checkpoint", ['hooks.early_stop.args.monitor="mae"', 'hooks.checkpoint.args.monitor="accuracy1"']),
     ],
 )

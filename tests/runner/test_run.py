@@ -213,6 +213,18 @@ def test_best_and_early_stop_may_go_by_the_training(trained: Trained) -> None:
     assert saved[-1] == best
 
 
+LOOKS = 'hooks.looks={use="tests.sanity:Looks", args=["%s"]%s}'
+
+
+def test_a_hook_looks_up_the_numbers_that_it_declares_to_read(trained: Trained) -> None:
+    run_dir = trained(LOOKS % ("loss", ', reads=["scalars.loss"]'), "hooks.log.points=['after_train_iter']")
+    losses = logged(run_dir, "loss")
+    assert logged(run_dir, "looked") == {it: losses[it] for it in (5, 10, 15)}
+    printed = reason(trained(LOOKS % ("loss", ""), code=2))
+    assert 'no hook declares that it reads the number "loss"' in printed
+    assert 'declare it: reads = ["scalars.loss"]' in printed
+
+
 def test_a_number_that_nobody_logs_is_a_mistake(trained: Trained) -> None:
     monitor = "hooks.early_stop.args={monitor='los_epoch', mode='min', stage='train'}"
     printed = reason(trained(monitor, BY_TRAINING[2], code=2))

@@ -86,7 +86,10 @@ class Checkpoint(Hook):
     settable = ("keep",)
     points = ("after_train_epoch", "after_val")
     phase = "last"
-    reads: ClassVar[Slots] = {"after_val": ("metrics.{monitor?}",), "after_train_epoch": ("scalars.{logged?}",)}
+    reads: ClassVar[Slots] = {
+        "after_val": ("metrics.{monitor?}",),
+        **dict.fromkeys(("after_train_iter", "after_train_epoch"), ("scalars.{logged?}",)),
+    }
     writes: ClassVar[Slots] = {"after_train_iter": ("checkpoint",)}
 
     monitor: Annotated[
@@ -129,7 +132,6 @@ class Checkpoint(Hook):
         self.modes = _modes(self.monitor, self.mode)
         self.best: dict[str, list[tuple[float, int]]] = {metric: [] for metric in self.modes}
         """For each metric the best values with the iterations that had them, the best first."""
-        self.looks_up = tuple(self.modes) if self.stage == "train" else ()
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:

@@ -48,7 +48,6 @@ class EarlyStop(Hook):
     def __post_init__(self) -> None:
         self.modes = {self.monitor: mode_of(self.monitor, self.mode)}
         self.sign = 1 if self.modes[self.monitor] == "max" else -1
-        self.looks_up = (self.monitor,) if self.stage == "train" else ()
         self.best: float | None = None
         self.waited = 0
 
@@ -95,7 +94,8 @@ class EarlyStop(Hook):
         if self.waited < self.patience:
             return ""
         best = "NaN" if self.best is None else number(self.best)
-        return f"has not improved on {best} for {counted(self.waited, 'epoch' if self.looks_up else 'validation')}"
+        unit = "epoch" if self.stage == "train" else "validation"
+        return f"has not improved on {best} for {counted(self.waited, unit)}"
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "waited": self.waited}

@@ -3,7 +3,7 @@
 A multiple at which the condition does not hold is spent: the next chance is the next multiple.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from math import inf
 from typing import Any
@@ -17,7 +17,7 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.schedule import Counter, Measure, Schedule, Totals
 from hookflow.hooks.tensors import sum_dtype
-from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
+from hookflow.pipeline.condition import FACTS, METRICS, SCALARS, parse_condition
 from hookflow.runner.dispatch.dispatcher import Gate
 from hookflow.runner.distributed.parallel import Strategy
 from hookflow.runner.loop.task import as_number, scalar
@@ -165,13 +165,13 @@ class Scalars:
     strategy: Strategy
     device: torch.device
     rank: int
-    monitored: Iterable[str] = ()
-    """The names that hooks look up."""
 
     def __post_init__(self) -> None:
         whens = (binding.trigger.when for binding in self.plan.bindings)
         conditions = (parse_condition(when) for when in whens if when)
-        self.watched = frozenset((*self.monitored, *(name for condition in conditions for name in condition.names)))
+        slots = (slot for binding in self.plan.bindings for slot in binding.reads if slot.startswith(SCALARS))
+        declared = (slot.removeprefix(SCALARS) for slot in slots)
+        self.watched = frozenset((*declared, *(name for condition in conditions for name in condition.names)))
         self._latest: dict[str, float | Tensor] = {}
         self._others: set[str] = set()
         self._unseen: dict[tuple[str, str], str] = {}
@@ -183,9 +183,12 @@ class Scalars:
             self._others.add(name)
 
     def latest(self, name: str) -> float:
-        """Return the latest number of a name. Raises UserError with the nearest name where none was logged."""
+        """Return the latest number of a name. Raises UserError where none was logged, or no hook declares the name."""
+        if name not in self.watched:
+            hint = f'declare it: reads = ["{SCALARS}{name}"] in the table of the hook that calls run.scalar, or in its class'
+            raise UserError(Problem(f'no hook declares that it reads the number "{name}"', hint=hint))
         if name not in self._latest:
-            hint = nearest_or_all(name, sorted({*self._latest, *self._others}), none="nothing has been logged yet")
+            hint = nearest_or_all(name, sorted({*self._latest, *self._others}), none="none yet")
             raise UserError(Problem(f'no number "{name}" has been logged', hint=hint))
         return _number(self._latest[name], name)
 

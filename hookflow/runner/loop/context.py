@@ -12,6 +12,7 @@ from hookflow.errors import UserError, Where
 from hookflow.events.now import Shared
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.hooks.arguments import as_annotated, first_names, parameters_of, wrong_arguments
+from hookflow.hooks.uses import WITH_A_BATCH
 from hookflow.pipeline.layers import read_value
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.batches import BatchSizes
@@ -24,7 +25,7 @@ from hookflow.runner.logging.budgets import Throttles
 from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.timing import Books, DeviceBooks, DeviceClock, DeviceTimeline, Timeline
-from hookflow.runner.loop.requests import SKIPPED, WITH_A_BATCH, Requests
+from hookflow.runner.loop.requests import SKIPPED, Requests
 from hookflow.runner.precision import in_precision
 from hookflow.runner.process.state import RunState
 
@@ -112,9 +113,7 @@ class Context:
         state.seconds = consensus.seconds
         clock = _device_clock(parts.device)
         self.timeline = DeviceTimeline(clock) if clock else Timeline()
-        looked_up = [getattr(hook, "looks_up", ()) for hook in parts.hooks.values()]
-        monitored = [name for names in looked_up if isinstance(names, tuple) for name in names]
-        self.scalars = Scalars(plan, state, parts.strategy, parts.device, ranks.rank, monitored)
+        self.scalars = Scalars(plan, state, parts.strategy, parts.device, ranks.rank)
         self.throttles = Throttles(plan, state, log.put)
         self.triggers = make_triggers(plan, state, self.scalars.condition, self.throttles.every)
         books = Books(len(plan.bindings), self.timeline, DeviceBooks(clock) if clock else None)

@@ -6,10 +6,11 @@ from typing import Any
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.tensors import WeightedSum
+from hookflow.hooks.uses import BEFORE_THE_STEP
 from hookflow.numbers import counted
 from hookflow.runner.logging.timing import DATA, FORWARD
 from hookflow.runner.loop.context import Context
-from hookflow.runner.loop.requests import BEFORE_THE_STEP, SKIPPED
+from hookflow.runner.loop.requests import SKIPPED
 from hookflow.runner.loop.task import check_outputs, single_numbers, steps_itself
 from hookflow.runner.loop.update import Update, clears_gradients
 from hookflow.runner.process.state import RunState

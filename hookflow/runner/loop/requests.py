@@ -7,24 +7,13 @@ from typing import Any
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Binding, Plan
-from hookflow.hooks.uses import SLOT, how_to_declare
+from hookflow.hooks.uses import BEFORE_THE_GRADIENTS, CALLS, WITH_A_BATCH, how_to_declare
 from hookflow.runner.data.batches import BatchSizes, sets_of
 from hookflow.runner.process.state import RunState
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 SKIPPED: Any = object()
 """Marks a skipped batch: None is one, too, of a task that makes its own."""
-WITH_A_BATCH = ("before_train_iter", "before_val_iter", "before_test_iter", "before_predict_iter")
-BEFORE_THE_GRADIENTS = ("after_forward", "before_backward")
-BEFORE_THE_STEP = ("after_forward", "before_backward", "after_backward", "before_optimizer_step")
-BETWEEN_STEPS = (
-    "before_run",
-    "before_train",
-    "before_train_epoch",
-    "before_train_iter",
-    "after_train_iter",
-    "after_train_epoch",
-)
 TOO_LATE_TO_STOP = ("on_exception", "after_run")
 
 
@@ -119,20 +108,20 @@ class Requests:
         self.epoch_end_reason = None
 
     def skip_step(self) -> None:
-        self.check("skip_step", BEFORE_THE_STEP)
+        self.check("skip_step")
         self.skips_step = True
 
     def accumulate(self, batches: int, *, step: bool, by_examples: bool = True) -> None:
         """Take the batch into a group of so many: its loss counts by its examples there, or as much as any other."""
-        self.check("accumulate", BEFORE_THE_GRADIENTS)
+        self.check("accumulate")
         self.accumulates, self.by_examples, self.keeps_gradients = batches, by_examples, not step
 
     def skip_batch(self) -> None:
-        self.check("skip_batch", WITH_A_BATCH)
+        self.check("skip_batch")
         self.skips_batch = True
 
     def replace_batch(self, batch: Any) -> None:
-        self.check("replace_batch", WITH_A_BATCH)
+        self.check("replace_batch")
         state = self.state
         self.offered[1] = batch
         state.batch_size = self.sizes[state.split].replaced(batch, state.batch_size)
@@ -162,9 +151,10 @@ class Requests:
         self.skips_step, self.saves, self.keep = state["skips_step"], dict(state["saves"]), state["keep"]
         self.state.attention = True
 
-    def check(self, call: str, points: Collection[str]) -> None:
+    def check(self, call: str, points: Collection[str] = ()) -> None:
         """Raise UserError where the call is not allowed, or its hook has not declared the slot that it writes."""
         here = self.current()
+        slot, points = CALLS.get(call, ("", points))
         if here is None:
             if points in (WITH_A_BATCH, BEFORE_THE_GRADIENTS):
                 raise _refused(f"run.{call} is for hooks: a task need not ask to change its batch or its loss")
@@ -173,7 +163,7 @@ class Requests:
             raise _refused(f"run.{call} is not allowed at {here.point}", f"it may be called {where}")
         elif self.plan.points[here.point].kind == "module" and self.state.stage != "train" and call != "stop":
             raise _refused(f"run.{call} is not allowed at {here.point} in {self.state.stage}")
-        elif (slot := SLOT.get(call)) and slot not in here.writes:
+        elif slot and slot not in here.writes:
             message = f'hook "{here.hook}" calls run.{call} at {here.point} without declaring that it writes "{slot}"'
             raise _refused(message, how_to_declare(slot, here.hook, here.writes))
 

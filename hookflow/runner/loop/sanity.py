@@ -184,7 +184,9 @@ def _read(parts: Parts, plan: Plan) -> Iterator[tuple[PlannedHook, str, str]]:
         bound = [binding for binding in plan.bindings if binding.hook == hook.name]
         if any(binding.point in ("after_val", "after_val_epoch") for binding in bound):
             args = hook.args if isinstance(hook.args, Mapping) else {}
-            for name in _names(getattr(parts.hooks[hook.name], "modes", ())):
+            after = (slot for binding in bound if binding.point == "after_val" for slot in binding.reads)
+            declared = (slot.removeprefix(METRICS) for slot in after if slot.startswith(METRICS))
+            for name in dict.fromkeys((*_names(getattr(parts.hooks[hook.name], "modes", ())), *declared)):
                 keys = (key for key, v in args.items() if v == name or (isinstance(v, dict) and name in v))
                 argument = next((f"args.{key}" for key in keys), "use")
                 yield hook, name, f"hooks.{hook.name}.{argument}"

@@ -10,11 +10,11 @@ from torch.optim import Optimizer
 from hookflow.errors import Problem, UserError, first_few
 from hookflow.graph.slots import root
 from hookflow.hooks.tensors import is_sharded
+from hookflow.hooks.uses import BEFORE_THE_STEP
 from hookflow.runner.builder.selectors import Trained
 from hookflow.runner.logging.timing import BACKWARD, OPTIMIZER
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.finite import Losses, StepGuard
-from hookflow.runner.loop.requests import BEFORE_THE_STEP, BETWEEN_STEPS
 from hookflow.runner.loop.task import steps_itself
 from hookflow.runner.precision import records_graphs
 from hookflow.runner.process.state import RunState
@@ -236,7 +236,7 @@ class Update:
             self.guard.report(wait=True)
 
     def add_param_group(self, parameters: Iterable[nn.Parameter], optimizer: str, settings: Mapping[str, Any]) -> None:
-        self._requests.check("add_param_group", BETWEEN_STEPS)
+        self._requests.check("add_param_group")
         added = [*parameters]
         self._strategy.add_parameters(added)
         self._trained.add(added, optimizer, settings)
