@@ -185,7 +185,7 @@ class Scalars:
     def latest(self, name: str) -> float:
         """Return the latest number of a name. Raises UserError where none was logged, or no hook declares the name."""
         if name not in self.watched:
-            hint = f'declare it: reads = ["{SCALARS}{name}"] in the table of the hook that calls run.scalar, or in its class'
+            hint = f'declare it: reads = ["{SCALARS}{name}"] in the table of the hook, or in its class'
             raise UserError(Problem(f'no hook declares that it reads the number "{name}"', hint=hint))
         if name not in self._latest:
             hint = nearest_or_all(name, sorted({*self._latest, *self._others}), none="none yet")
