@@ -246,11 +246,10 @@ def test_a_job_of_slurm_resumes_what_it_has_begun(mine: Path) -> None:
 
     first = submitted()
     assert first[:3] == ["hookflow", "run", "pipelines/cifar.toml"]
-    done = command("run", "mine.toml", *first[3:], cwd=mine.parent, code=0)
+    run_here("mine.toml", *first[3:], cwd=mine.parent, code=0)
     again = submitted()
     assert [word for word in again if word not in first] == ["--resume"]
-    done = command("run", "mine.toml", *again[3:], cwd=mine.parent)
-    assert "nothing is left to do" in done.stderr
+    assert "nothing is left to do" in run_here("mine.toml", *again[3:], cwd=mine.parent).stderr
     subprocess.run(["bash", "-n"], input=several, text=True, check=True, env=os.environ)
 
 

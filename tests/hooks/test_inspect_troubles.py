@@ -285,15 +285,14 @@ CASES = {
 
 
 @pytest.fixture
-def frameworks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand-ins for packages that are not installed, found from the current folder."""
-    for module, text in {"lightning.pytorch": LIGHTNING}.items():
-        package = tmp_path.joinpath("packages", *module.split("."))
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text(text)
-        (package.parent / "__init__.py").touch()
-        for name in (module, module.partition(".")[0]):
-            monkeypatch.delitem(sys.modules, name, raising=False)
+def lightning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for a package that is not installed, found from the current folder."""
+    package = tmp_path / "packages" / "lightning"
+    (package / "pytorch").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "pytorch" / "__init__.py").write_text(LIGHTNING)
+    for name in ("lightning.pytorch", "lightning"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(tmp_path / "packages")
     monkeypatch.setattr(use, "_imported", {})  # a hook's process would import these files again, and cannot
     monkeypatch.chdir(tmp_path)
@@ -306,7 +305,7 @@ def problems(*, imports: bool) -> list[Problem]:
     return refused.value.problems
 
 
-@pytest.mark.usefixtures("frameworks")
+@pytest.mark.usefixtures("lightning")
 @pytest.mark.parametrize("case", CASES)
 def test_a_ported_hook_is_refused_in_one_sentence_wherever_it_is_looked_at(case: str) -> None:
     source, said, hints = CASES[case]

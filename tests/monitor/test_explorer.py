@@ -31,7 +31,7 @@ from tests.conftest import hookflow_here
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At
 from tests.monitor.fake_run import BEGAN, append, end
-from tests.monitor.test_keys import pressed, walk
+from tests.monitor.test_keys import pressed, walk, write
 from tests.monitor.test_screens import SIZES, draw_at_any_size, drawn
 
 LAYERS = 8
@@ -151,8 +151,7 @@ def test_the_tree_opens_groups_and_filters_names(scene: At) -> None:
     pressed(at, "home")
     assert at.view.metrics.name == "loss"
     press("slash", at)
-    for key in "layers.[2-4]":
-        press(key, at, key)
+    write(at, "layers.[2-4]")
     shown = drawn(at, 120, 40)
     assert "3 of 14  / layers.[2-4]" not in shown, "a glob is of the whole name"
     assert 'no metric matches "layers.[2-4]"' in shown

@@ -92,6 +92,12 @@ def test_panels_are_hidden_and_resized(scene: At) -> None:
     assert press("z", at) == "" and press("plus", at) == Notice("there is no lower panel to resize here")
 
 
+def write(scene: Scene, text: str) -> None:
+    """Type a text into the line that is open."""
+    for character in text:
+        press(character, scene, character)
+
+
 WALKS = {
     "tab, z, 0": [
         ("tab", "┏━ [5] events", ""),

@@ -16,7 +16,7 @@ from hookflow.monitor.view import Line, Notice, Scene
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At
 from tests.monitor.fake_run import BEGAN, TRACEBACK, Training, append, make
-from tests.monitor.test_keys import pressed, shown, until_shown, visit, walk
+from tests.monitor.test_keys import pressed, shown, until_shown, visit, walk, write
 from tests.monitor.test_screens import SIZES, draw_at_any_size, drawn
 
 PRINTED = [
@@ -74,8 +74,7 @@ def test_a_text_is_searched_and_capitals_matter_only_if_there_are_some(scene: At
     at = printed(scene)
     assert press("n", at) == Notice("/ searches for a text")
     press("slash", at)
-    for key in "step 7":
-        press(key, at, key)
+    write(at, "step 7")
     assert "/ step 7: 1" in drawn(at, 80, 24), "while it is typed"
     assert press("enter", at) == ""
     assert "/ step 7: 1 of 1" in drawn(at, 80, 24)

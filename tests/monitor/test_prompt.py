@@ -26,7 +26,7 @@ from tests.golden_files import check_golden
 from tests.limits import LIMIT
 from tests.monitor.conftest import At
 from tests.monitor.fake_run import append, end
-from tests.monitor.test_keys import shown, until_shown, visit, walk
+from tests.monitor.test_keys import shown, until_shown, visit, walk, write
 from tests.monitor.test_screens import SIZES, draw_at_any_size, drawn
 
 NAMES = ("stop", "step", "checkpoint")
@@ -151,8 +151,7 @@ def test_keys_and_pastes_reach_the_line_in_the_app(going: RunDir) -> None:
 def typed(at: Scene, text: str, *keys: str) -> str | Notice:
     """Type a text into the palette, and press keys; return the answer to the last of them."""
     press(":", at)
-    for character in text:
-        press(character, at, character)
+    write(at, text)
     return [press(key, at) for key in keys][-1] if keys else ""
 
 
@@ -280,8 +279,7 @@ def test_search_goes_to_rows_that_are_not_on_the_screen(scene: At, name: str) ->
     press(key, at)
     assert press("/", at) == "search"
     pointer.search(at, 80)
-    for character in text:
-        press(character, at, character)
+    write(at, text)
     assert press("enter", at) == ""
     assert text in str(read(at))
     assert press("n", at) == "find next" and not isinstance(pointer.find(1, at, 80), Notice)
@@ -369,7 +367,6 @@ def test_the_terminal_announces_an_end_that_comes_while_the_run_is_watched(
         assert len(sent) == count and all("]9;hookflow cifar" in text and "finished" in text for text in sent)
 
     visit(going, what, preferences=Preferences(Settings(notify=notify)))
-    walk(going, ("", "FINISHED"))
 
 
 def test_the_end_of_a_run_that_was_over_is_not_announced(whole: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

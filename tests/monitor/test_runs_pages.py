@@ -26,6 +26,7 @@ from tests.golden_files import check_golden
 from tests.limits import LIMIT
 from tests.monitor.conftest import At
 from tests.monitor.fake_run import BEGAN, Training, append, end, make_several
+from tests.monitor.test_keys import write
 from tests.monitor.test_screens import draw_at_any_size, drawn
 
 SIZES = ((120, 40), (80, 24), (60, 15), (200, 60))
@@ -110,18 +111,15 @@ def test_keys_move_pick_and_sort(shown: Scene) -> None:
 
 def test_a_filter_is_a_word_or_a_condition(shown: Scene) -> None:
     press("slash", shown)
-    for character in "too bad":
-        press(character, shown, character)
+    write(shown, "too bad")
     assert ids(shown) == ["0003"]
     press("ctrl+u", shown)
-    for character in "optimizer.args.lr >= 0.05":
-        press(character, shown, character)
+    write(shown, "optimizer.args.lr >= 0.05")
     assert ids(shown) == ["0001", "0000"]
     press("enter", shown)
     assert shown.view.prompt is None
     press("slash", shown)
-    for character in " and width > 1":
-        press(character, shown, character)
+    write(shown, " and width > 1")
     assert 'no run has the key "width"' in drawn(shown, 120, 40)
     assert len(ids(shown)) == 4
     press("escape", shown)
