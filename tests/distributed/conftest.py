@@ -1,5 +1,6 @@
 """Runs of `clouds.toml`, which several ranks train."""
 
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -67,6 +68,12 @@ def train_both(new_clouds: NewClouds, train_here: Train) -> TrainBoth:
         return alone, together
 
     return train
+
+
+def strikes(mark: Path, at: int, number: int = signal.SIGTERM, name: str = "strikes") -> str:
+    """Return an override for a hook that sends the process of rank 1 a signal in a backward pass, once."""
+    args = f'rank=1, at={at}, number={int(number)}, mark="{mark}"'
+    return f'hooks.{name}={{use="./actors.py:strikes", points=["after_backward"], args={{{args}}}}}'
 
 
 def assert_alike(one: RunDir, other: RunDir, *weights: str) -> None:

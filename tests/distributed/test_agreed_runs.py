@@ -1,7 +1,6 @@
 """What happens on one rank happens on all: stops, commands, and runs of which a rank is killed."""
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import reason, records, wait_for
-from tests.distributed.conftest import NewClouds
+from tests.distributed.conftest import NewClouds, strikes
 from tests.distributed.several import Ranks, carry_out, messages_of, printed, records_of
 from tests.killers import when_killed
 from tests.limits import LIMIT
@@ -76,11 +75,8 @@ def test_what_one_rank_does_undeclared_is_heard_later(ranks_trained: NewClouds) 
 def test_a_run_that_one_rank_breaks_off_is_resumed_and_ends_like_one_that_was_not(
     new_clouds: NewClouds, ranks_trained: NewClouds, tmp_path: Path
 ) -> None:
-    args = f'rank=1, at=2, number={int(signal.SIGTERM)}, mark="%s"'
-    strikes = f'hooks.strikes={{use="./actors.py:strikes", points=["after_backward"], args={{{args}}}}}'
-    (tmp_path / "was").touch()
-    alone = ranks_trained(REMEMBERS, OFTEN, strikes % (tmp_path / "was"))
-    broken = new_clouds(REMEMBERS, OFTEN, strikes % (tmp_path / "mark"))
+    alone = ranks_trained(REMEMBERS, OFTEN, strikes(tmp_path / "mark", 10**6))
+    broken = new_clouds(REMEMBERS, OFTEN, strikes(tmp_path / "mark", 2))
     assert carry_out(broken, 2) == [143, 143]
     assert ended(broken) == (4, "interrupted")
     assert CheckpointStore(broken.checkpoints).names()["last"].name == "it00000004"
@@ -208,12 +204,9 @@ def answered(run_dir: RunDir, rank: int) -> list[tuple[int, str, bool]]:
 
 
 def test_all_ranks_execute_a_command_and_a_resume_follows(new_clouds: NewClouds, tmp_path: Path) -> None:
-    args = f'rank=1, at=8, number={int(signal.SIGTERM)}, mark="%s"'
-    strikes = f'hooks.strikes={{use="./actors.py:strikes", points=["after_backward"], args={{{args}}}}}'
-    (tmp_path / "was").touch()
     alone, broken = (
-        new_clouds(EVERY_FOURTH, commander(tmp_path / name, *SCRIPT), strikes % (tmp_path / mark))
-        for name, mark in (("alone", "was"), ("broken", "mark"))
+        new_clouds(EVERY_FOURTH, commander(tmp_path / name, *SCRIPT), strikes(tmp_path / "mark", at))
+        for name, at in (("alone", 10**6), ("broken", 8))
     )
     assert carry_out(alone, 2) == [0, 0], printed(alone, 0)
     expected = [(it, text, "none" not in text) for it, text in SCRIPT]

@@ -9,15 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from hookflow.runner.distributed import consensus
-from hookflow.runner.distributed.consensus import (
-    END_EPOCH,
-    OBEY,
-    SAVE,
-    STOP,
-    TELL,
-    OverRanks,
-    iterations_between,
-)
+from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL, OverRanks, iterations_between
 from hookflow.runner.distributed.rendezvous import Ranks
 from tests.limits import LIMIT
 from tests.processes import context

@@ -22,18 +22,13 @@ from hookflow.runner.distributed.failures import ChildExit
 from hookflow.runner.distributed.rendezvous import Ranks
 from hookflow.runner.process.launch import claim, start
 from tests.conftest import hookflow, hookflow_here, reason, wait_for
-from tests.distributed.conftest import CLOUDS, NewClouds
+from tests.distributed.conftest import CLOUDS, NewClouds, strikes
 from tests.distributed.several import messages_of, records_of
 from tests.limits import LIMIT
 from tests.processes import Spawned
 
 ENDLESS = ("run.max_epochs=500", 'hooks.slow={use="../watchers.py:slow", points=["after_train_iter"]}')
 Launch = Callable[..., tuple[RunDir, subprocess.Popen[bytes]]]
-
-
-def dies(name: str, mark: Path, at: int) -> str:
-    args = f'rank=1, at={at}, number=9, mark="{mark}"'
-    return f'hooks.{name}={{use="./actors.py:strikes", points=["after_backward"], args={{{args}}}}}'
 
 
 @pytest.fixture
@@ -55,9 +50,9 @@ def launch(new_clouds: NewClouds) -> Iterator[Launch]:
 
 
 def test_a_killed_rank_restarts_the_run_and_ends_it_with_a_clear_word(tmp_path: Path) -> None:
-    sets = [f"--set={dies(name, tmp_path / name, at)}" for name, at in (("once", 8), ("again", 11))]
-    done = hookflow("run", str(CLOUDS), "--nproc=2", "--max-restarts=1", *sets, cwd=tmp_path)
-    assert done.returncode == 137, done.stdout + done.stderr
+    kill = signal.SIGKILL
+    sets = [f"--set={strikes(tmp_path / name, at, kill, name)}" for name, at in (("once", 8), ("again", 11))]
+    done = hookflow("run", str(CLOUDS), "--nproc=2", "--max-restarts=1", *sets, cwd=tmp_path, code=137)
     (run_dir,) = (RunDir(path.parent) for path in tmp_path.glob("runs/*/*/run.json"))
     killed = f"rank 1 was {run_dir.ended_by(-signal.SIGKILL)}; the others were ended"
     assert f"{killed}: restart 1 of 1, from the last checkpoint" in done.stdout
@@ -130,7 +125,7 @@ def test_the_ranks_of_two_machines_share_a_run_and_go_on_in_it_when_they_are_sta
     endpoint = f"--rdzv-endpoint=127.0.0.1:{store.port}"
     meeting = ("--rdzv-backend=c10d", endpoint, "--rdzv-conf=is_host=0", "--rdzv-id=two")
     machines = ("--nnodes=2", "--nproc-per-node=1", "--local-addr=localhost", "--max-restarts=1", *meeting)
-    options = ("--ui=json", f"--set={dies('once', tmp_path / 'once', 8)}")
+    options = ("--ui=json", f"--set={strikes(tmp_path / 'once', 8, signal.SIGKILL)}")
     command = [sys.executable, "-m", "torch.distributed.run", *machines, "-m", "hookflow", "run", str(CLOUDS), *options]
     streams: Any = {"env": QUIET, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with begin(command, cwd=tmp_path, **streams) as one, Spawned(command, cwd=tmp_path, **streams) as other:
@@ -156,8 +151,7 @@ def test_a_mistake_is_told_by_one_rank(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank in (0, 1):
         monkeypatch.setenv("RANK", str(rank))
-        done = hookflow_here("run", str(CLOUDS), "--detach", "--in-process", cwd=tmp_path)
-        assert done.returncode == 2
+        done = hookflow_here("run", str(CLOUDS), "--detach", "--in-process", cwd=tmp_path, code=2)
         for option in ("--detach", "--in-process"):
             expected = f"{option}: cannot be given here: torchrun has started this process"
             assert done.stderr.count(expected) == (rank == 0)

@@ -180,13 +180,12 @@ def test_shards_are_resumed_to_the_bit_and_read_without_ranks(new_clouds: NewClo
     assert damage(folder) == "__1_0.distcp is not what was written"
 
 
-def test_a_rank_fails_while_it_writes_shards(new_clouds: NewClouds, ranks_trained: NewClouds, tmp_path: Path) -> None:
-    """No half of a checkpoint is left, and the run is resumed from the one before."""
+def test_a_rank_fails_while_it_writes_shards(new_clouds: NewClouds, tmp_path: Path) -> None:
+    """No half of a checkpoint is left, and the run is resumed from the one before, whatever it was that failed."""
     often = 'hooks.checkpoint.points=[{at="after_train_iter", every=2}]'
     args = 'args={at=4, number=%d, mark="%s"}'
     fails = f'hooks.fails={{use="./actors.py:fails_to_write", points=["before_save_checkpoint"], {args}}}'
-    (tmp_path / "was").touch()
-    alone = ranks_trained(FSDP, often, fails % (0, tmp_path / "was"))
+    states = []
     for number, codes in ((signal.SIGKILL, [1, -9]), (0, [1, 1])):  # it is killed, or its disk is full
         broken = new_clouds(FSDP, often, fails % (number, tmp_path / f"mark{number}"))
         assert carry_out(broken, 2) == codes, printed(broken, 0)
@@ -194,7 +193,8 @@ def test_a_rank_fails_while_it_writes_shards(new_clouds: NewClouds, ranks_traine
         assert carry_out(broken, 2, resume=True) == [0, 0], printed(broken, 0)
         assert records(broken, "run")[1]["resumed_from"] == "it00000002"
         assert not [*broken.checkpoints.glob(".it*")]
-        assert_same(final_state(broken)["model"], final_state(alone)["model"])
+        states.append(final_state(broken)["model"])
+    assert_same(*states)
 
 
 def test_shards_that_are_not_finite_are_no_checkpoint_to_resume_from(ranks_trained: NewClouds) -> None:
@@ -270,12 +270,10 @@ def test_a_task_that_steps_itself_trains_alike(ranks_trained: NewClouds, train_b
             "distributed.parallelize: Parallelize plan key 'upp' could not be resolved",
         ),
         ([FSDP, 'distributed.units=["bodi"]'], 'no module of the network matches "bodi"'),
-        ([FSDP, 'distributed.units=["type:Blok"]'], 'no module of the network is a "Blok"'),
         (
             [FSDP, 'model.use="./clouds.py:Across"'],
             'cannot shard "body.0.weight": it uses the channels_last memory format',
         ),
-        (["data.val.loader.batch_size=1"], "batches of 1 cannot be sharded across 2 ranks"),
         (['data.train={use="../loaders.py:a_list"}'], "which is not sharded across 2 ranks"),
         (['data.train={use="./clouds.py:uneven"}'], "different numbers of batches in an epoch: 3, 4"),
         (

@@ -348,6 +348,5 @@ def test_a_stream_goes_on_where_the_shorter_epoch_ended(trained: Trained, tmp_pa
 def test_it_is_said_by_check_and_by_every_face_of_a_run(tmp_path: Path) -> None:
     checked = hookflow_here("check", str(TOY), "--set", "run.limit_train=2", cwd=tmp_path)
     assert "run.limit_train = 2" in checked.stdout
-    done = hookflow("run", str(TOY), "--overfit", "1", "--ui", "plain", cwd=tmp_path)
-    assert done.returncode == 0
+    done = hookflow("run", str(TOY), "--overfit", "1", "--ui", "plain", cwd=tmp_path, code=0)
     assert "LIMITED data (train 1 of 5 batches, val 1 of 5 batches)" in done.stdout

@@ -27,7 +27,7 @@ from hookflow.pipeline.load import parse
 from hookflow.runner.process.launch import prepare
 
 PACKAGE = str(Path(hookflow.__file__).parent)
-WARM_UP, COUNTED, BARE = 20, 101, 12
+WARM_UP, COUNTED, BARE = 20, 41, 12
 
 PIPELINE = """
 run = { name = "calls", default_hooks = false, max_epochs = 1, threads = 1, device = "cpu", precision = "fp32" }

@@ -2,7 +2,6 @@
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
@@ -278,19 +277,6 @@ def test_it_does_what_the_readable_one_does(said: list[dict[str, Any]]) -> None:
     assert readable.pop("generated") == 0
     assert fast.pop("generated") == len({hook["point"] for hook in said}), "all of these points are plain"
     assert fast == readable
-
-
-def test_its_time_is_booked_to_its_binding_and_to_the_hooks() -> None:
-    timeline = Timeline()
-    books, rows = Books(2, timeline), Rows(3)
-    books.points.append(((0, 1), rows))
-    timeline.restart()
-    began, ended = perf_counter(), perf_counter()
-    rows.put(began, ended, ended)  # the second one was not due
-    timeline.mark(ITERATION)
-    books.update()
-    assert [cell.n for cell in books.cells] == [1, 0]
-    assert books.phases["hooks"] == pytest.approx(books.cells[0].total, abs=2)
 
 
 def test_rows_are_read_whole_and_in_order_and_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:

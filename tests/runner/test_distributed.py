@@ -20,11 +20,7 @@ from hookflow.runner.builder.build import choose_strategy, with_sync_batch_norm
 from hookflow.runner.data.loader_parts import BatchSharding
 from hookflow.runner.distributed.consensus import Consensus
 from hookflow.runner.distributed.fsdp import ranks_of_data, repeated_block, split_layers, units_of, unmatched_units
-from hookflow.runner.distributed.parallel import (
-    OWN,
-    full_state,
-    local_state,
-)
+from hookflow.runner.distributed.parallel import OWN, full_state, local_state
 from hookflow.runner.distributed.rendezvous import Ranks, backend_of, device_of
 from tests.conftest import TOY
 

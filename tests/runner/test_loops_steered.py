@@ -393,13 +393,11 @@ def test_sets_are_tested_and_evaluated_by_name(trained: Trained, tmp_path: Path)
     run_dir = trained("run.test=true", swap=(ONE_TEST, sets))
     tested: Any = [record["v"] for record in records(run_dir, "metrics") if record["split"] == "test"]
     assert [*tested[0]] == ["a/loss", "a/accuracy", "b/loss", "b/accuracy"]
-    found = hookflow_here("test", str(run_dir.path), "--format", "json", cwd=tmp_path)
-    assert found.returncode == 0, found.stderr
+    found = hookflow_here("test", str(run_dir.path), "--format", "json", cwd=tmp_path, code=0)
     assert '"a/accuracy"' in found.stdout
     assert '"test.b"' in found.stdout
     assert not messages(run_dir, "error")
-    refused = hookflow_here("predict", str(run_dir.path), "--split", "test", cwd=tmp_path)
-    assert refused.returncode == 2
+    refused = hookflow_here("predict", str(run_dir.path), "--split", "test", cwd=tmp_path, code=2)
     assert "[data.test] has several sets" in refused.stderr
     assert "Choose by --split" in refused.stderr
 

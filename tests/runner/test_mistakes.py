@@ -39,8 +39,7 @@ def test_plain_lines_tell_the_mistake_and_nothing_else(mistaken: Path, tmp_path:
         "what is wrong, and the line"
     )
     assert len(all_runs(tmp_path / "runs")) == 1, "the run directory stays"
-    again = hookflow("run", "--resume", "--ui=plain", cwd=tmp_path)
-    assert again.returncode == 2
+    again = hookflow("run", "--resume", "--ui=plain", cwd=tmp_path, code=2)
     assert "learning rate" not in again.stdout
     assert again.stderr == done.stderr
 
@@ -72,8 +71,7 @@ def test_the_mistakes_of_all_sections_are_told_at_once(tmp_path: Path) -> None:
 
 def test_a_run_that_had_begun_is_summed_up(tmp_path: Path) -> None:
     monitor = "--set=hooks.early_stop.args={monitor='acuracy', mode='max'}"
-    done = hookflow("run", str(TOY), "--ui=plain", monitor, "--set=run.threads=1", cwd=tmp_path)
-    assert done.returncode == 2
+    done = hookflow("run", str(TOY), "--ui=plain", monitor, "--set=run.threads=1", cwd=tmp_path, code=2)
     assert " end        refused after " in done.stdout
     assert "look again" in done.stdout
     assert done.stderr.count('did you mean "accuracy"?') == 1
@@ -90,8 +88,7 @@ def test_a_run_that_is_to_say_nothing_does_not_fail_in_silence(tmp_path: Path) -
 
 
 def test_a_failing_hook_is_shown_whole(tmp_path: Path) -> None:
-    done = hookflow("run", str(TOY), "--ui=plain", *BAD, cwd=tmp_path)
-    assert done.returncode == 1
+    done = hookflow("run", str(TOY), "--ui=plain", *BAD, cwd=tmp_path, code=1)
     where = 'hook "bad" at after_backward, iteration 4, ends the run: RuntimeError: as told'
     for said in ("Traceback", "raise RuntimeError(self.message)", where):
         assert said in done.stdout, said
@@ -133,7 +130,8 @@ def test_a_file_named_like_a_module_of_the_standard_library_is_not_taken_for_it(
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     (tmp_path / "toy.toml").write_text((TOY.parents[1] / "pipelines" / "hello.toml").read_text())
     command = [sys.executable, "-P", "-m", "hookflow", "run", "toy.toml", "--ui", "plain"]  # as the installed command
-    command += ["--set", f'hooks.draws={{use="{TOY.parent}/offloaded.py:Draws", offload="process"}}']
+    draws = f'hooks.draws={{use="{TOY.parent}/offloaded.py:Draws", offload="process"}}'
+    command += ["--set=run.max_epochs=1", f"--set={draws}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the wrong json" not in done.stdout + done.stderr

@@ -142,8 +142,7 @@ def test_no_text_that_quotes_a_secret_is_recorded_or_shown(
     ],
 )
 def test_no_problem_of_a_pipeline_quotes_a_secret(tmp_path: Path, override: str, reported: str) -> None:
-    done = hookflow_here("check", str(TOY), "--set", override, cwd=tmp_path)
-    assert done.returncode == 2
+    done = hookflow_here("check", str(TOY), "--set", override, cwd=tmp_path, code=2)
     assert reported in done.stdout + done.stderr
     assert TOKEN not in done.stdout + done.stderr
     as_json = hookflow_here("check", str(TOY), "--set", override, "-f", "json", cwd=tmp_path)
@@ -164,8 +163,7 @@ def test_without_the_variable_a_run_is_not_resumed(
     run_dir = with_secrets()
     monkeypatch.delenv("HOOKFLOW_TOKEN")
     for arguments in ((str(run_dir.path),), (str(run_dir.path), "--set", "run.max_epochs=2")):
-        ended = hookflow_here("run", "--resume", *arguments, cwd=tmp_path)
-        assert ended.returncode == 2, ended.stderr
+        ended = hookflow_here("run", "--resume", *arguments, cwd=tmp_path, code=2)
         assert 'the environment variable "HOOKFLOW_TOKEN" is not set' in ended.stderr
     assert not run_dir.events.exists(), "nothing was begun"
     assert train_here(run_dir, resume=True) == 2

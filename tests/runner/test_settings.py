@@ -4,7 +4,6 @@ import os
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
@@ -16,8 +15,7 @@ from hookflow.runner.builder.build import build
 from hookflow.runner.precision import CUBLAS, choose_precision
 from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, records
 from tests.runner.same import assert_same, final_state, logged
-from tests.runner.test_optimizers import NET, OFF, Fixed
-from tests.toy import Points
+from tests.runner.test_optimizers import NET, OFF, by_hand, sgd
 
 SEES = ('hooks.sees={use="./upsets.py:Settings"}', "run.max_epochs=1")
 
@@ -178,16 +176,8 @@ TYPES = {"bf16-true": torch.bfloat16, "fp64": torch.float64}
 def test_weights_and_batches_have_the_type_and_are_resumed(trained: Trained, name: str, resumes_alike: NewRun) -> None:
     off = ("hooks.clip.enabled=false", *OFF)
     run_dir = trained(NET, f"run.precision='{name}'", "run.max_epochs=2", *off)
-    net, data = Fixed().to(TYPES[name]), Points(0, torch.device("cpu"))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    for epoch in range(2):
-        for inputs, target in data.epoch(epoch):
-            optimizer.zero_grad()
-            logits = net(inputs.to(TYPES[name]))
-            cross_entropy(logits.float() if name == "bf16-true" else logits, target).backward()
-            optimizer.step()
     state = final_state(run_dir)
-    assert_same(state["model"], net.state_dict())
+    assert_same(state["model"], by_hand(sgd, dtype=TYPES[name]).state_dict())
     buffers = [item["momentum_buffer"] for item in state["optimizer"]["state"].values()]  # type: ignore[index]
     assert {buffer.dtype for buffer in buffers} == {TYPES[name]}
     resumes_alike(f"run.precision='{name}'", point="after_train_iter", at=7)
