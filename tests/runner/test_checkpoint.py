@@ -22,7 +22,16 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.runner.checkpoint import store as checkpoint
-from hookflow.runner.checkpoint.manifest import MANIFEST, TRAINING, VERSION, damage, newest_good, read_manifest, seal
+from hookflow.runner.checkpoint.manifest import (
+    MANIFEST,
+    TRAINING,
+    VERSION,
+    can_go_by,
+    damage,
+    newest_good,
+    read_manifest,
+    seal,
+)
 from hookflow.runner.checkpoint.store import AbandonedError, CheckpointStore, read
 from tests.conftest import Train, Trained, messages, records
 from tests.garbling import garbled, other_value, seeds
@@ -174,13 +183,12 @@ def test_a_hook_may_ask_for_a_checkpoint_anywhere(trained: Trained) -> None:
     assert not [path for path in CheckpointStore(run_dir.checkpoints).all() if damage(path)]
 
 
-@pytest.mark.parametrize("name", ["a/b", "../b", "", ".b", "b\n", "b" * 241, "it00000001"])
-def test_a_name_that_no_checkpoint_can_go_by_is_refused(trained: Trained, name: str) -> None:
-    args = f'{{point="before_train", by={json.dumps(name)}}}'
-    run_dir = trained(f'hooks.asks={{use="./watchers.py:Asks", args={args}}}', code=2)
+def test_a_name_that_no_checkpoint_can_go_by_is_refused(trained: Trained) -> None:
+    assert not any(map(can_go_by, ("a/b", "../b", "", ".b", "b\n", "b" * 241, "it00000001")))
+    run_dir = trained('hooks.asks={use="./watchers.py:Asks", args={point="before_train", by="a/b"}}', code=2)
     (error,) = records(run_dir, "error")
     assert (error["hook"], error["point"]) == ("asks", "before_train")
-    assert f"no checkpoint can go by the name {json.dumps(name)}" in str(error["text"])
+    assert 'no checkpoint can go by the name "a/b"' in str(error["text"])
     assert not run_dir.checkpoints.exists()
 
 
