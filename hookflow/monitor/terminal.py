@@ -135,7 +135,8 @@ class Terminal(App[Outcome]):
     def save_image(self, folder: Path) -> None:
         with self.telling("cannot save an image"):
             name = time.strftime("screen-%Y%m%d-%H%M%S.svg")
-            self.save_screenshot(name, str(folder))
+            image = self.export_screenshot().replace("<svg ", '<svg xml:space="preserve" ', 1)
+            (folder / name).write_text(image, "utf-8")  # without that, librsvg drops the spaces at the ends of a text
             self.say(f"saved {short(folder / name)}")
 
     def write(self, sequence: str) -> None:

@@ -583,6 +583,7 @@ def test_P_saves_a_picture_and_a_run_that_may_not_be_written_says_so(going: RunD
     (image,) = going.path.glob("screen-*.svg")
     picture = image.read_text("utf-8").replace("&#160;", " ")
     assert "after_train_iter" in picture and "hookflow cifar" in picture and "MonitorApp" not in picture
+    assert picture.startswith('<svg xml:space="preserve" ')
 
 
 def test_replay_plays_pauses_steps_and_jumps(whole: RunDir) -> None:
