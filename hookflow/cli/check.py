@@ -81,7 +81,7 @@ def check(
 
             seen = Report.of(loaded, plan)
             plan = with_observed(plan, seen.observed.seen)  # each pair is judged by what its hooks were seen to touch
-        findings = Findings.of(loaded, plan)
+        findings = Findings.of(loaded, plan, imports=not no_import)
         if commute:
             from hookflow.trials.commute import commute as fire_both_ways
 

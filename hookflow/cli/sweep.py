@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from hookflow.cli import options
 from hookflow.cli.output import echo, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import counted, plural
+from hookflow.text import fit
 
 if TYPE_CHECKING:
     from hookflow.service.sweeps import Sweep
@@ -45,9 +47,11 @@ def sweep(
         raise UserError(Problem(message, Where("--trial"), f"the sweep has {counted(chosen.count, 'trial')}, from 0"))
     if slurm is not None:
         write_file(slurm, _script(chosen, jobs))
+        chosen.begin()
         slurm.chmod(0o755)
         echo(f"{chosen.id}: {counted(chosen.count, 'trial')}; start them with: sbatch {slurm}")
         return
+    chosen.begin()
     raise typer.Exit(_execute(chosen, jobs or chosen.section.jobs, trial))
 
 
@@ -96,7 +100,7 @@ def _say(line: str) -> None:
 
 
 def _table(chosen: Sweep) -> Iterator[str]:
-    """Yield the runs of a sweep as `hookflow runs` lists them, the best first."""
+    """Yield the runs of a sweep as `hookflow runs` lists them, the best first; a terminal cuts them."""
     from hookflow.cli.runs import table
     from hookflow.monitor.index import Index
     from hookflow.monitor.selection import in_order_of
@@ -109,7 +113,10 @@ def _table(chosen: Sweep) -> Iterator[str]:
     rows = in_order_of(rows, f"-{key}" if chosen.mode == "max" else key)
     more = ["data"] * any(row.values["data"] == "SYNTHETIC" for row in rows)
     more += ["reason"] * any(row.values["status"] in ("failed", "refused", "lost") for row in rows)
-    yield from table([(None, rows)], ["id", "note", "status", *chosen.section.searched, key, "duration", *more], None)
+    keys = ["id", "note", key, *chosen.section.searched, "status", "duration", *more]
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in table([(None, rows)], keys, None):
+        yield fit(line, min(len(line), room or len(line)))
 
 
 def _script(chosen: Sweep, jobs: int | None) -> str:

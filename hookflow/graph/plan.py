@@ -403,9 +403,10 @@ def difference(old: tuple[Tables, Plan], new: tuple[Tables, Plan]) -> Difference
 
 
 def _keys(pipeline: Tables, plan: Plan, hooks: set[str]) -> dict[str, Any]:
-    """Return every key that is set, dotted; of hooks, those of `hooks` alone."""
+    """Return every key of a training that is set, dotted; of hooks, those of `hooks` alone."""
     tree = dict(pipeline) if isinstance(pipeline, Mapping) else pipeline.model_dump(by_alias=True)
     tree["hooks"] = {name: hook for name, hook in tree.get("hooks", {}).items() if name in hooks}
+    tree.pop("sweep", None)
     return {**dict(flat(tree)), "--shuffle": plan.shuffle}
 
 

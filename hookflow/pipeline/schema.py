@@ -5,6 +5,7 @@ Keys are checked strictly: an unknown one is a mistake, and `"3"` is not `3`. Th
 directory; `"./file.py:Name"` in `use` and `modules`, and files of `weights`, to the folder of the file that names them.
 """
 
+from math import prod
 from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
@@ -278,6 +279,11 @@ class SweepSection(Section):
     def searched(self) -> Searched:
         """The values of each key."""
         return self.random or self.optuna or dict(self.grid)
+
+    @property
+    def count(self) -> int:
+        """How many trials there are."""
+        return self.trials or prod(map(len, self.grid.values()))
 
     @property
     def kind(self) -> str:

@@ -137,8 +137,12 @@ class Findings:
     commuted: Commuted | None = None
 
     @classmethod
-    def of(cls, loaded: Loaded, plan: Plan) -> Findings:
-        """Look for everything; `plan` is a `valid_plan`."""
+    def of(cls, loaded: Loaded, plan: Plan, *, imports: bool = True) -> Findings:
+        """Look for everything; `plan` is a `valid_plan`. Raises UserError where a trial of its sweep has none."""
+        if loaded.pipeline.sweep is not None:
+            from hookflow.service.sweeps import Sweep
+
+            Sweep(Path(), loaded).check(imports=imports)
         forecasts = forecast(plan, Length.of(loaded.pipeline))
         return cls(loaded, plan, list(islice(ambiguities(plan), COUNTED)), forecasts)
 
@@ -266,6 +270,9 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     if off := [name for name, hook in pipeline.hooks.items() if not hook.enabled]:
         hooks.append(f"switched off: {', '.join(off)}")
     yield "hooks", "; ".join(hooks)
+    if pipeline.sweep is not None:
+        searched = ", ".join(pipeline.sweep.searched)
+        yield "sweep", f"{counted(pipeline.sweep.count, 'trial')} of {searched}, by {pipeline.sweep.metric}"
     reasons = Counter(link.reason for point in plan.bound_points for link in neighbours(plan, point.name))
     if reasons:
         yield "order", _order(reasons, plan.shuffle)

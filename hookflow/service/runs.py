@@ -63,8 +63,8 @@ def _raise_unknown(
     """Raise UserError for an unknown run, and for a missing file of that name; and what may be meant."""
     names = [name for run in runs for name in (run.id, run.path.parent.name, run.id.rsplit("-", 1)[-1])]
     message = "; ".join([f'no run "{wanted}" in {root}' if runs else f"there are no runs in {root}", *unreadable])
-    if wanted and wanted.startswith("sweep-") and any(root.glob(f"*/{wanted}/sweep.json")):
-        hint = f"it is a sweep: hookflow runs --filter '\"{wanted}\" in tags' lists its runs"
+    if (name := Path(wanted or "").name).startswith("sweep-") and any(root.glob(f"*/{name}/sweep.json")):
+        hint = f"it is a sweep: hookflow runs --filter '\"{name}\" in tags' lists its runs"
     else:
         hint = nearest(wanted or "", names)
     if wanted and or_file:

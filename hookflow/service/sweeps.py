@@ -167,8 +167,12 @@ class Sweep:
             raise UserError(Problem(message, hint='[sweep] with metric = "accuracy", and [sweep.grid]'))
         self.path, self.loaded = path, loaded
         self.section: SweepSection = loaded.pipeline.sweep
-        self.mode: Mode = mode_of(self.section.metric, self.section.mode)
-        self.count = self.section.trials or math.prod(map(len, self.section.grid.values()))
+        try:
+            self.mode: Mode = mode_of(self.section.metric, self.section.mode)
+        except UserError as error:
+            place = loaded.places.of("sweep.metric")
+            raise UserError(replace(problem, where=place) for problem in error.problems) from None
+        self.count = self.section.count
 
     @property
     def id(self) -> str:
@@ -181,16 +185,25 @@ class Sweep:
 
     @classmethod
     def create(cls, file: Path, overrides: Sequence[str]) -> Sweep:
-        """Check the sweep of a pipeline file, and make its folder. Raises UserError with all that is wrong."""
+        """Return the sweep of a pipeline file, checked. Raises UserError with all that is wrong."""
         loaded = read_pipeline(file, overrides)
         name = f"{PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         sweep = cls(Path(loaded.pipeline.run.dir).absolute() / loaded.pipeline.run.name / name, loaded)
-        sweep._check()
-        (sweep.path / "trials").mkdir(parents=True, mode=0o700)
-        write_whole(sweep.path / "pipeline.toml", dump(loaded.public))
-        facts = {"file": str(file.absolute()), "overrides": list(overrides), "created": time.time()}
-        write_whole(sweep.path / "sweep.json", json.dumps(facts, indent=1))
+        sweep.check()
         return sweep
+
+    def begin(self) -> None:
+        """Make its folder, unless it has one. Raises UserError."""
+        if self.path.exists():
+            return
+        facts = {"file": str(self.loaded.source.absolute()), "overrides": [*self.loaded.overrides]}
+        try:
+            (self.path / "trials").mkdir(parents=True, mode=0o700)
+            write_whole(self.path / "pipeline.toml", dump(self.loaded.public))
+            write_whole(self.path / "sweep.json", json.dumps(facts | {"created": time.time()}, indent=1))
+        except OSError as error:
+            message = f"no sweep can be made in {self.folder}: {error.strerror}"
+            raise UserError(Problem(message, self.loaded.places.of("run.dir"))) from None
 
     @classmethod
     def open(cls, path: Path) -> Sweep:
@@ -212,7 +225,7 @@ class Sweep:
     @classmethod
     def newest(cls, file: Path, overrides: Sequence[str]) -> Sweep:
         """Return the newest sweep of a pipeline file. Raises UserError where there is none."""
-        run = read_pipeline(file, overrides).pipeline.run
+        run = cls(Path(), read_pipeline(file, overrides)).loaded.pipeline.run
         folder = Path(run.dir).absolute() / run.name
         newest = max(folder.glob(f"{PREFIX}*/sweep.json"), default=None)
         if newest is None:
@@ -242,7 +255,7 @@ class Sweep:
     def _file(self, number: int) -> Path:
         return self.path / "trials" / f"{number:04}.json"
 
-    def _check(self) -> None:
+    def check(self, *, imports: bool = True) -> None:
         """Raise UserError with each key and value that no trial could have."""
         problems: list[Problem] = []
         if self.section.optuna:
@@ -256,16 +269,16 @@ class Sweep:
                 continue
             for value in ends_of(values):
                 try:
-                    valid_plan(self.load(first | {key: value}))
+                    valid_plan(self.load(first | {key: value}, imports=imports), imports=imports)
                 except UserError as error:
                     problems += [problem for problem in error.problems if problem not in problems]
         if problems:
             raise UserError(problems)
 
-    def load(self, values: dict[str, Any]) -> Loaded:
+    def load(self, values: dict[str, Any], *, imports: bool = True) -> Loaded:
         """Return the pipeline with the values of a trial. Raises UserError."""
         changes = [Override(f"{key}={as_toml(value)}", self._place(key)) for key, value in values.items()]
-        return read_pipeline(self.loaded.source, [*self.loaded.overrides, *changes])
+        return read_pipeline(self.loaded.source, [*self.loaded.overrides, *changes], imports=imports)
 
     def _place(self, key: str) -> Where:
         return self.loaded.places.of(("sweep", self.section.kind, key))
@@ -337,6 +350,8 @@ class Executor:
     def __init__(self, sweep: Sweep, jobs: int, say: Callable[[str], object]) -> None:
         self._sweep, self._jobs, self._say = sweep, jobs, say
         self._gpus = gpus() if jobs > 1 else []
+        self._doubts = False
+        """Whether the metric has been doubted, which the first validation did not give."""
         self.asked: list[int] = []
         """The signals that this process has received: no trial begins any more, and those that train get them."""
 
@@ -407,6 +422,9 @@ class Executor:
             self._record(job, seen)
             return True
         points = self._points(seen)
+        if seen.state.metrics.by_name and not points and not self._doubts:
+            self._doubts = True
+            self._say(f"warning: {self._lacks(seen)}")
         if len(points) > len(job.trial.points):
             job.trial = self._sweep.keep(replace(job.trial, points=points, value=self._sweep.best(points)))
             if not job.hopeless and self._sweep.is_hopeless(job.trial):
@@ -424,9 +442,14 @@ class Executor:
     def _points(self, seen: Overview) -> list[float]:
         return [value for _, value in seen.state.metrics.by_name.get(self._sweep.section.metric, ())]
 
+    def _lacks(self, seen: Overview) -> str:
+        metric, known = self._sweep.section.metric, seen.state.metrics.by_name
+        near = nearest(metric, known) or f"it has {', '.join(known) or 'none'}"
+        return f'no validation has given the metric "{metric}"; {near}'
+
     def _record(self, job: Job, seen: Overview) -> None:
         """Write down how a trial has ended."""
-        points, metric = self._points(seen), self._sweep.section.metric
+        points = self._points(seen)
         value = self._sweep.best(points)
         trial = replace(job.trial, points=points, value=value)
         state: State = "failed"
@@ -437,14 +460,12 @@ class Executor:
         elif seen.health.condition in ("stopped", "interrupted"):
             state = "interrupted"
         if state == "finished" and value is None:
-            known = seen.state.metrics.by_name
-            near = nearest(metric, known) or f"it has {', '.join(known) or 'none'}"
-            self._fail(trial, f'no validation has given the metric "{metric}"; {near}')
+            self._fail(trial, self._lacks(seen))
         elif state == "failed":
             self._fail(trial, seen.reason or failure_report(job.run))
         else:
             self._sweep.keep(replace(trial, state=state, reason=""))
-            result = "" if value is None else f"  {metric} {number(value)}"
+            result = "" if value is None else f"  {self._sweep.section.metric} {number(value)}"
             self._say(f"trial {trial.number}  {state}{result}  {trial.text}")
 
     def _fail(self, trial: Trial, reason: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from hookflow.pipeline.schema import SweepRange, SweepSection
 from hookflow.service.sweeps import Sweep, Trial, gpus, is_hopeless, suggest
-from tests.cli.conftest import called, invoke, refused
+from tests.cli.conftest import invoke, refused
 from tests.conftest import TOY, hookflow, hookflow_begun, wait_for
 
 HOOK = """\
@@ -81,7 +81,7 @@ def test_a_trial_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypa
     assert 'trial 1  failed  hooks.upset.args.fail=true\n    hook "upset" at' in done.stderr
     assert "ValueError: as it was meant to" in done.stderr
     assert re.search(r"trial 0  finished  accuracy 0\.\d+  hooks\.upset\.args\.fail=false", done.stdout)
-    assert re.search(r"trial 0 +✓ finished +false +0\.\d+ .*\n.*trial 1 +✗ failed +true", done.stdout), done.stdout
+    assert re.search(r"trial 0 +0\.\d+ +false +✓ finished.*\n.*trial 1 +- +true +✗ failed", done.stdout), done.stdout
     assert f"failed: trial 1; anew with: hookflow sweep runs/toy/{sweep.name}" in done.stdout
     assert {(folder / f"seen-{fail}").read_text() for fail in (False, True)} == {"3", "5"}
     first = run_dirs(folder)
@@ -93,6 +93,7 @@ def test_a_trial_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypa
     (folder / "mended").touch()
     again = hookflow("sweep", "p.toml", "--resume", cwd=folder, code=0)
     assert states(sweep) == ["finished", "finished"]
+    assert "sweep" not in (folder / "runs/toy" / min(first) / "pipeline.toml").read_text()
     assert "trial 0  " not in again.stdout.partition("\n\n")[0]
     assert len(run_dirs(folder) - first) == 1
     (folder / "p.toml").write_text((folder / "p.toml").read_text().replace("max_epochs = 3", "max_epochs = 4"))
@@ -129,7 +130,13 @@ def test_an_array_of_slurm_has_a_task_for_each_trial(folder: Path) -> None:
     subprocess.run(["bash", "-n", "array.sh"], check=True)
     hookflow("sweep", str(sweep), "--trial", "0", cwd=folder, code=0)
     assert states(sweep) == ["finished"]
+    assert f"it is a sweep: hookflow runs --filter '\"{sweep.name}\" in tags'" in refused("show", sweep)
     assert "there is no trial 2" in refused("sweep", sweep, "--trial", "2")
+    assert "there is no trial 2" in refused("sweep", file, "--trial", "2")
+    assert "cannot be written" in refused("sweep", file, "--slurm", "missing/array.sh")
+    assert sweeps(folder) == [sweep]
+    refusal = refused("sweep", file, "--set", "run.dir=array.sh")
+    assert "--set run.dir=array.sh: no sweep can be made in array.sh: Not a directory" in refusal
 
 
 def test_what_no_trial_could_have_is_refused_before_the_first(folder: Path) -> None:
@@ -145,11 +152,27 @@ def test_what_no_trial_could_have_is_refused_before_the_first(folder: Path) -> N
     assert "leave trials out" in wrong('trials = 3\n[sweep.grid]\n"run.seed" = [1]\n')
     assert "one of the tables grid, random and optuna" in wrong("")
     assert "is not below high" in wrong('trials = 3\n[sweep.random]\n"run.seed" = { low = 3, high = 1 }\n')
+    wrong_key = written(folder, '[sweep.grid]\n"run.max_epoch" = [1]\n')
+    for command in (("sweep",), ("check",), ("check", "--no-import")):
+        assert 'p.toml:10:1: [run] has no key "max_epoch"' in refused(*command, wrong_key)
     (folder / "p.toml").write_text(PIPELINE.replace('"accuracy"', '"quality"') + GRID)
-    assert 'write mode = "min" or mode = "max"' in refused("sweep", folder / "p.toml")
-    assert "has no table [sweep]" in refused("sweep", TOY)
+    text = refused("sweep", folder / "p.toml")
+    assert 'p.toml:8:1: "quality" does not say' in text and 'write mode = "min" or mode = "max"' in text
+    assert "has no table [sweep]" in refused("sweep", TOY) and "has no table" in refused("sweep", TOY, "--resume")
     assert "there is no sweep in" in refused("sweep", written(folder, GRID), "--resume")
-    assert called("check", "p.toml")[0] == 0
+    assert "  sweep      2 trials of hooks.upset.args.fail, by accuracy" in invoke("check", "p.toml")
+
+
+def test_a_metric_that_no_validation_gives_is_named_while_the_trial_trains(folder: Path) -> None:
+    written(folder, '[sweep.grid]\n"hooks.upset.args.waits" = [true]\n')
+    file = folder / "p.toml"
+    file.write_text(file.read_text().replace('"accuracy"', '"acc"'))
+    with hookflow_begun("sweep", "p.toml", cwd=folder) as begun:
+        lines = iter(begun.stdout.readline, "")
+        assert 'warning: no validation has given the metric "acc"; it has' in next(x for x in lines if "acc" in x)
+        begun.send_signal(signal.SIGINT)
+        begun.communicate()
+    assert begun.returncode == 130
 
 
 def section(kind: str, **values: Any) -> SweepSection:
@@ -208,6 +231,7 @@ def test_a_pruned_trial_is_stopped(folder: Path) -> None:
         text.replace("max_epochs = 3", "max_epochs = 5000")
     )  # more than it trains until it reads the command
     sweep = Sweep.create(file, ())
+    sweep.begin()
     for number in range(6):
         sweep.keep(Trial(number, {"optimizer.args.lr": 0.1}, "finished", "", 2.0, "", [2.0] * 99))
     with hookflow_begun("sweep", str(sweep.path), cwd=folder) as begun:

@@ -287,8 +287,8 @@ def _day(t: float, now: float) -> str:
 
 
 def _remark(each: Row) -> str:
-    """Return the tags and the note of a run, or why it ended."""
-    words = [*(f"#{tag}" for tag in each.values["tags"]), *filter(None, [each.values["note"]])]
+    """Return the note and the tags of a run, or why it ended."""
+    words = [*filter(None, [each.values["note"]]), *(f"#{tag}" for tag in each.values["tags"])]
     return " ".join(words) or each.values["reason"]
 
 

@@ -61,7 +61,7 @@ RULES = (
     Rule("run.on_nan, run.max_skipped_steps, run.detect_anomaly, hooks.*.on_error", May.YES, "what follows an error"),
     Rule("run.inference_mode", May.YES, "the machinery of evaluations"),
     Rule("writers.**", May.YES, "where else the results are written"),
-    Rule("notify.**, sweep.**", May.YES, "who is notified, and what a sweep tries"),
+    Rule("notify.**", May.YES, "who is notified"),
     Rule("run.dir", May.YES, "where runs are looked for; this one stays in its directory"),
     Rule("run.default_hooks, hooks.*.default, --shuffle", May.YES, "the hooks and their order are compared themselves"),
     Rule(

@@ -48,7 +48,7 @@ def new_run(
     """
     section = loaded.pipeline.run
     folder = Path(section.dir) if runs is None else runs
-    dump(loaded.public, Where(str(loaded.source)))  # what cannot be recorded is refused before there is a directory
+    _written(loaded)  # what cannot be recorded is refused before there is a directory
     try:
         run_dir = RunDir.create(folder, section.name)
         prepare(loaded, plan, run_dir, base or loaded.source.parent, parent)
@@ -91,8 +91,13 @@ def withdraw(run_dir: RunDir) -> None:
     shutil.rmtree(run_dir.proposed.path, ignore_errors=True)
 
 
+def _written(loaded: Loaded) -> str:
+    """Return the pipeline as a run records it: without `[sweep]`, which no run is trained by. Raises UserError."""
+    return dump(loaded.public.model_copy(update={"sweep": None}), Where(str(loaded.source)))
+
+
 def _record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: Any) -> None:
-    written, pipeline = json.dumps(plan.to_json(), indent=1), dump(loaded.public, Where(str(loaded.source)))
+    written, pipeline = json.dumps(plan.to_json(), indent=1), _written(loaded)
     write_whole(run_dir.plan, written)
     write_whole(run_dir.pipeline, pipeline)
     source = {"source": str(loaded.source), "overrides": list(loaded.overrides), "in_python": loaded.in_python}
