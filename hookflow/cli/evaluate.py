@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import options
-from hookflow.cli.output import columns, echo, echo_json, exits_after_traceback, warn_of
+from hookflow.cli.output import check_writable, columns, echo, echo_json, exits_after_traceback, warn_of
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.numbers import counted, number
 
@@ -156,13 +156,13 @@ def predict(
         *others, last = WRITERS
         hint = f"use {', '.join(others)} or {last}"
         raise UserError(Problem(f'unknown format "{out.suffix}"', Where("--out"), hint))
+    check_writable(out)
     from hookflow.runner.loop.trainer import Trainer
     from hookflow.trials.temporary_run import with_checkpoint
 
     run_dir, path = find_checkpoint(checkpoint, dir)
     with exits_after_traceback(), redirect_stdout(sys.stderr):
         evaluated = with_checkpoint(Trainer.predict, run_dir, path, split, set_ or (), warn_of, single=True)
-    out.parent.mkdir(parents=True, exist_ok=True)
     WRITERS[out.suffix](out, evaluated.result)
     shapes = {name: list(rows.shape) for name, rows in evaluated.result.items()}
     written = ", ".join(f"{name} {' × '.join(map(str, shape))}" for name, shape in shapes.items())

@@ -89,6 +89,15 @@ def write_file(path: Path, text: str) -> None:
         raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(path)))) from None
 
 
+def check_writable(path: Path) -> None:
+    """Make the folder of a file that is written in the end. Raises UserError where the file cannot be."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    there = path if path.exists() else path.parent
+    if path.is_dir() or not path.parent.is_dir() or not os.access(there, os.W_OK):
+        raise UserError(Problem("cannot be written", Where(str(path))))
+
+
 def columns(rows: Sequence[Sequence[str]], indent: str = "", width: int | None = None) -> list[str]:
     """Return a table's lines: each cell below the one above it; the last column is wrapped to fit `width`, if given."""
     if not rows:

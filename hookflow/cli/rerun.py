@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import options
-from hookflow.cli.output import columns, echo, echo_json
+from hookflow.cli.output import check_writable, columns, echo, echo_json
 from hookflow.cli.resume import Changes, as_recorded
 from hookflow.errors import Problem, UserError, Where, first_few
 from hookflow.numbers import counted, number, one_line
@@ -92,7 +92,7 @@ def rerun(
             echo(f"  it has ended early: the run has done {counted(done, 'iteration')}")
         if trace:
             echo(f"the trace, for ui.perfetto.dev: hookflow export {again.path} --format perfetto --out trace.json")
-        echo(f"the rerun is in {again.path}: hookflow show {again.path}")
+        echo(f"the rerun: hookflow show {again.path}")
     raise typer.Exit(int(bool(result.unlike) or falls_short))
 
 
@@ -116,6 +116,7 @@ def _tools(at: int, iters: int, batch: Path | None, *, trace: bool, debug: bool,
     from hookflow.service.rerun import Debugger, SaveBatch, Tracer, override
 
     if batch is not None:
+        check_writable(batch)
         yield override(SaveBatch, at=at, file=str(batch.absolute()))
     if debug:
         if world > 1 or not sys.stdin.isatty():

@@ -302,7 +302,8 @@ def locate(use: str, base: Path, where: Where | None, registered: Mapping[str, s
     file = base / module
     if module.endswith(".py") and not os.path.isfile(file):  # noqa: PTH113  # for a Path, some names raise
         hint = nearest(file.name, [other.name for other in file.parent.glob("*.py")])
-        raise UserError(Problem(f'there is no file "{module}" ({file.absolute()})', where, hint))
+        there = f" ({file.absolute()})" * (module != str(file))
+        raise UserError(Problem(f'there is no file "{module}"{there}', where, hint))
     return module, name
 
 

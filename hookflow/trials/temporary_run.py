@@ -294,7 +294,7 @@ def with_checkpoint(
     sets = sets_of(name, sources)
     if not sets or (single and len(sets) > 1):
         message = f"[data.{name}] has several sets" if sets else f"the pipeline has no [data.{name}]"
-        hint = nearest_or_all(name, sets or sources) + single * " Choose by --split"
+        hint = "--split: " * single + nearest_or_all(name, sets or sources)
         raise UserError(Problem(message, Where(str(recorded)), hint))
     base = run_dir.base()
     plan = compile_pipeline(loaded, base)

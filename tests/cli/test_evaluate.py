@@ -61,9 +61,15 @@ def test_in_words(run: RunDir) -> None:
     assert file == "  rows.npz: logits 16 × 3, predicted 16"
 
 
-def test_what_is_not_there_is_named_and_a_hook_that_raises_ends_it(run: RunDir) -> None:
+def test_what_is_not_there_is_named_and_a_hook_that_raises_ends_it(run: RunDir, tmp_path: Path) -> None:
     assert 'has no checkpoint "lst"\n    did you mean "last"?' in refused("val", f"{run.id}:lst")
     assert 'no run "toyy"' in refused("val", "toyy")
+    out = tmp_path / "a.npz"
+    out.mkdir()
+    assert refused("predict", run.path, "--out", out) == f"{out}: cannot be written"
+    assert '\n    --split: did you mean "test"?' in refused("predict", run.path, "--split", "tset")
+    other = refused("val", run.path, "--set", "model.args.width=3")
+    assert "the model and the optimizer must be those of the checkpoint" in other and "a run continues" not in other
     bad = 'hooks.bad={use="./watchers.py:Fails", args={place="after_test_iter"}}'
     invoke("test", run.path, "--set", bad, code=1)
 

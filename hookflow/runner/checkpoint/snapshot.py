@@ -26,7 +26,7 @@ from hookflow.runner.random_state import random_state, set_random_state
 from hookflow.runner.run_tensors import OPAQUE, mark
 from hookflow.user_code import only_showable
 
-OTHER = "a run continues with the model and the optimizer that it began with; start a new one for others"
+OTHER = "the model and the optimizer must be those of the checkpoint; start a new run for others"
 
 Adapt = Callable[[dict[str, Any]], dict[str, Any]]
 """Returns what a fork takes over of a saved state."""
