@@ -327,9 +327,9 @@ def test_commands_are_sent_and_shown_until_they_are_answered(going: RunDir) -> N
         await pilot.press("c")
         assert "◉ checkpoint requested" in shown(app)
         (request,) = (json.loads(line) for line in going.commands.read_text().splitlines())
-        answer = {"id": request["id"], "cmd": "checkpoint", "sent": request["t"], "ok": True, "note": ""}
+        answer = {"id": request["id"], "cmd": "checkpoint", "sent": request["t"], "ok": True, "note": "as it was"}
         append(going, [record("ack", time.time(), 600, 6, **answer)])
-        await until_shown(app, pilot, "◉ checkpoint done at iteration 600")
+        await until_shown(app, pilot, "◉ checkpoint done at iteration 600: as it was")
         assert app.state.pending == []
 
     visit(going, what)

@@ -13,6 +13,9 @@ from hookflow.monitor.view import Scene, ways_back
 from hookflow.numbers import age, many, number, out_of, span
 from hookflow.text import wrapped
 
+LEAST = 8
+"""Cells for bars of progress below which there are none: they would show nothing."""
+
 
 def title(scene: Scene, width: int) -> Strip:
     """Return the first row; what matters least goes first when there is no room."""
@@ -79,6 +82,7 @@ def progress(scene: Scene, width: int) -> Strip:
     if len(f" {whole}  100%  {batch} ") + cells(*right) > width:
         batch, known = "", False
     room = max(width - len(f" {whole}  100%  {batch}   ") - cells(*right), 0)
+    room *= room >= LEAST
     first = min(room * 3 // 5 if known else room, 40)
     left: list[Part] = [f" {whole} ", *bar(first, done), (f" {100 * done:3.0f}%", "strong"), f"  {batch} "]
     left += bar(min(room - first, 30), state.batch / state.batches) if known else []
@@ -127,9 +131,9 @@ def _message(scene: Scene) -> Part | None:
         return (f"◉ {request.text} requested {age(scene.clock - request.at)} ago …", "command")
     for request in reversed(scene.state.requests.values()):
         if (answer := request.answer) and scene.clock - answer["t"] < RECENT:
-            if answer["ok"]:
-                return (f"◉ {request.text} done at iteration {answer['it']}", "good")
-            return (f"◉ {request.text} refused at iteration {answer['it']}: {answer['note']}", "warn")
+            outcome, style = ("done", "good") if answer["ok"] else ("refused", "warn")
+            note = f": {answer['note']}" if answer["note"] else ""
+            return (f"◉ {request.text} {outcome} at iteration {answer['it']}{note}", style)
     if health.condition == "stalled" and not scene.readonly:
         return (f"{health.glyph} no progress: s stops it", "alarm")
     return None
