@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any, Literal, NamedTuple, get_args
 
 from hookflow.events.records import Media
-from hookflow.numbers import many, number
+from hookflow.numbers import counted, many, number
 from hookflow.text import ESCAPE
 
 Kind = Literal["info", "warn", "error", "checkpoint", "command", "metrics", "image", "text", "histogram"]
@@ -176,7 +176,7 @@ def extent(record: Media) -> str:
         case "image":
             return f"{record['width']}×{record['height']}"
         case "text":
-            return f"{len(record['text'])} characters"
+            return counted(len(record["text"]), "character")
     return f"{many(sum(record['counts']))} values"
 
 

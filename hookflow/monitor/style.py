@@ -143,12 +143,17 @@ def beside(*columns: Sequence[Strip]) -> list[Strip]:
 def boxed(
     title: str, lines: Sequence[Strip], width: int, height: int, focused: bool = False, hint: str = ""
 ) -> list[Strip]:
-    """Return the lines in a box of the given outer size; a heavy one when it is focused."""
+    """Return the lines in a box of the given outer size; a heavy one when it is focused.
+
+    Parts of the hint, apart by two spaces, are left out from the last one on until it fits.
+    """
     edge = "focus" if focused else "border"
     h, v, corners = ("━", "┃", "┏┓┗┛") if focused else ("─", "│", "╭╮╰╯")
     inner = width - 2
     title = fit(title, min(cell_len(title), max(inner - 4, 0)))
-    hint = f" {hint} " if hint and cell_len(hint) + cell_len(title) + 9 <= inner else ""
+    while hint and cell_len(hint) + cell_len(title) + 9 > inner:
+        hint = hint.rpartition("  ")[0].rstrip()
+    hint = f" {hint} " * bool(hint)
     line = h * max(inner - cell_len(title) - cell_len(hint) - 4, 0)
     heading: list[Part] = [(f"{corners[0]}{h} ", edge), (title, "strong" if focused else "title"), (f" {line}", edge)]
     top = row(width, *heading, (hint, "dim"), (f"{h}{corners[1]}", edge))
