@@ -99,7 +99,7 @@ class Page:
             "world": state.ranks.world,
             "iteration": state.it,
             "iterations": state.total_iters,
-            "epoch": state.ep,
+            "epoch": state.epoch,
             "max_epochs": state.run.get("max_epochs"),
             "best": best,
             "synthetic": [*state.synthetic],
@@ -157,8 +157,8 @@ class Page:
                 yield "", line
         if state.end and state.ranks.first_failure is None:  # a mistake of the user's, with its place and a hint
             yield from (("", line) for line in state.end["reason"].splitlines()[1:])
-        epochs = f"epoch {state.ep:,} of {state.run['max_epochs']:,}, " if state.run.get("max_epochs") else ""
-        yield "done", f"{epochs}iteration {state.it:,} of {state.total_iters:,}"
+        epochs = f"epoch {state.epoch:,} of {state.run['max_epochs']:,}, " if state.run.get("max_epochs") else ""
+        yield "reached", f"{epochs}iteration {state.it:,} of {state.total_iters:,}"
         if splits := state.synthetic:
             yield "", f"SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set"
         if newest := next(filter(_usable, self.saved), None):

@@ -129,6 +129,16 @@ def test_a_filter_is_a_word_or_a_condition(shown: Scene) -> None:
     assert press("space", shown) == press("enter", shown) == ""
 
 
+def test_refused_runs_are_counted_and_listed_only_where_they_are_wanted(shown: Scene) -> None:
+    newest = shown.rows[0]
+    refused = replace(newest, path="cifar/refused", values={**newest.values, "id": "x-0009", "status": "refused"})
+    at = replace(shown, rows=[refused, *shown.rows])
+    assert ids(at) == ["0003", "0002", "0001", "0000"]
+    assert "1 refused" in drawn(at, 120, 40)
+    at.view.runs.wanted = "refused"
+    assert ids(at) == ["0009"]
+
+
 def test_two_at_least_are_compared(shown: Scene) -> None:
     shown.view.runs.at = "cifar/20260921-141320-0000"
     assert press("c", shown) == Notice("space picks the runs to compare"), "the run at the cursor is the one watched"

@@ -119,6 +119,8 @@ def _listing(rows: Sequence[Row], wanted: str, order: str) -> Listing:
             rows = [*filter(parse_filter(text, rows, "filter"), rows)]
         except UserError as error:
             wrong = error.problems[0].message
+    else:
+        rows = [row for row in rows if row.values["status"] != "refused"]
     rows = select([*rows], None, f"-best.{metric}" if order == "-best" and metric else order.replace("-best", "id"))
     return Listing(rows, metric, differing(rows), wrong)
 
@@ -296,7 +298,7 @@ def head(scene: Scene, width: int) -> list[Strip]:
     """Return the first rows of the page: where the runs are, and how they are."""
     counts = Counter(each.values["status"] for each in scene.rows)
     live = sum(counts.pop(name, 0) for name in ALIVE if name != "stalled")
-    known = [(name, counts.pop(name)) for name in ("stalled", "failed", "lost") if name in counts]
+    known = [(name, counts.pop(name)) for name in ("stalled", "failed", "lost", "refused") if name in counts]
     parts: list[Part] = [" ", ("hookflow", "title"), "  runs in ", (str(scene.path.parent.parent), "strong"), "   "]
     parts += [(f"{live} live", "good" if live else "dim")]
     parts += [part for name, count in known for part in ("  ", (f"{count} {name}", CONDITION_STYLES.get(name, "warn")))]
