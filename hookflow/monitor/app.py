@@ -89,6 +89,9 @@ LINES = 10_000
 LONG = 1 << 23
 """Bytes of the logs that are still to be read, from which on the last minutes are shown first."""
 
+OF_A_TRAINING = ("quit", "stop", "rewind")
+"""The questions that have no answer any more once the training has ended."""
+
 RATE, RATE_OVER_SSH, RATE_CALM = 4.0, 2.0, 0.5
 """Looks at the log per second: usually, and once nothing has changed for CALM seconds."""
 
@@ -217,6 +220,8 @@ class MonitorApp(Terminal):
             self._announce(health)
         if (facts := self._facts(health)) != self._known:
             self._known, self._changed = facts, time.monotonic()
+        if health.over and self._view.asking in OF_A_TRAINING:
+            self._view.asking = ""
         if self._sensor and time.monotonic() - self._sensed >= (SENSE_CALM if self._calm else SENSE):
             self._sense(self._sensor)
         page = PAGES.get(self._view.page)

@@ -220,8 +220,15 @@ def _request(name: str, scene: Scene) -> str | Notice:
     return action
 
 
+def _turned(scene: Scene, on: str, off: str, *args: str, is_on: bool) -> str:
+    """Return which of two commands undoes the latest of them; the run may not have answered that yet."""
+    asked = (request.cmd for request in reversed(scene.state.pending) if (*request.args,) == args)
+    latest = next((command for command in asked if command in (on, off)), on if is_on else off)
+    return off if latest == on else on
+
+
 def _pause(scene: Scene) -> str | Notice:
-    return _request("resume" if scene.state.stage == "paused" else "pause", scene)
+    return _request(_turned(scene, "pause", "resume", is_on=scene.state.stage == "paused"), scene)
 
 
 def _rewind(scene: Scene) -> str | Notice:
@@ -234,7 +241,8 @@ def _switch(scene: Scene) -> str | Notice:
         return Notice("no hook is at the cursor here: g shows them")
     if scene.picked is None:
         return Notice("no hook is bound to this point")
-    return send(scene, "on" if scene.picked.hook in scene.state.disabled else "off", scene.picked.hook)
+    hook = scene.picked.hook
+    return send(scene, _turned(scene, "on", "off", hook, is_on=hook not in scene.state.disabled), hook)
 
 
 def _set(scene: Scene) -> str | Notice:

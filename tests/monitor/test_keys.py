@@ -398,6 +398,17 @@ def test_no_hook_is_switched_off_out_of_sight(scene: At, page: str, size: tuple[
     assert str(press("x", at)).startswith("send off ")
 
 
+def test_a_key_pressed_again_before_the_run_has_answered_asks_for_the_opposite(scene: At) -> None:
+    at = scene()
+    for key in ("x", "p"):
+        answers = []
+        for number in range(3):
+            answers.append(sent := str(press(key, at)))
+            _, command, *args = sent.split()
+            at.state.apply_command({"id": f"{key}{number}", "cmd": command, "args": args, "t": at.clock, "by": "me"})
+        assert answers[0] == answers[2] != answers[1], answers
+
+
 @pytest.mark.parametrize("why", ["readonly", "over", "replay"])
 def test_no_key_asks_anything_of_a_run_that_cannot_be_asked(scene: At, why: str) -> None:
     at = scene()
@@ -487,6 +498,18 @@ def test_leaving_asks_what_goes_on(going: RunDir, opener: str, answer: str, outc
     app = walk(going, (opener, question), ("escape", "[g] graph", question), (f"{opener} {answer}", ""))
     assert app.return_value is outcome
     assert commands(going) == sent
+
+
+@pytest.mark.parametrize("opener", ["q", "s"])
+def test_a_question_about_a_training_goes_when_that_has_ended(going: RunDir, opener: str) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press(opener)
+        assert "the training?" in shown(app) or "leave the dashboard?" in shown(app)
+        append(going, [end(t=time.time(), it=777, ep=7)])
+        await until_shown(app, pilot, "the run is over")
+        assert app._view.asking == "" and "the training?" not in shown(app)
+
+    visit(going, what)
 
 
 @pytest.mark.parametrize("newest", [False, True], ids=["from its beginning", "its newest first"])

@@ -18,6 +18,7 @@ from hookflow.monitor.costs import Cost, Spans, Traced, cost, written
 from hookflow.monitor.durations import Histories, History, usual
 from hookflow.monitor.health import Health, Pace
 from hookflow.monitor.layout import screen, visible
+from hookflow.monitor.panels.hooks import anatomy_lines
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import row
 from hookflow.monitor.view import Scene, View
@@ -503,3 +504,10 @@ def test_a_slot_is_written_by_who_fires_before_in_the_loop(scene: At, wrote: tup
     at.view.page, at.view.point, at.view.hook = "graph", "after_train_iter", 4
     line = next(line for line in drawn(at, 120, 60).splitlines() if "reads " in line)
     assert re.search(rf"reads   metrics{f'   written by {last}' if last else ''} +│", line)
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_an_early_end_leaves_the_legend_of_the_phases(scene: At, width: int) -> None:
+    early = Health("finished", "stopped early: accuracy has not improved on 0.9102 for 2 validations")
+    _, legend = anatomy_lines(replace(scene(), health=early), width)
+    assert re.search("█ (fwd|forward) .*stopped early: acc", legend.text)

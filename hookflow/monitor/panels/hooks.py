@@ -175,17 +175,20 @@ SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 
 
 def anatomy_lines(scene: Scene, width: int) -> list[Strip]:
-    """Return two rows: the bar, and its legend with the verdict; what is wrong takes the legend's place."""
+    """Return two rows: the bar, and its legend with the verdict, or with why the run ended.
+
+    What is wrong takes the legend's place.
+    """
     pace, health = scene.pace, scene.health
     bar = row(width, *(phase_bar([(FILLS[p], p, pace.phases[p] * width) for p in PHASES], width, pace.whole)))
-    if health.sentence:
-        text = fit(health.sentence, max(min(cell_len(health.sentence), width - 2), 0))
-        return [bar, row(width, (f" {text} ", "alarm" if health.bad else "strong"))]
+    alone = row(width, (f" {_cut(health.sentence, width - 2)} ", "alarm" if health.bad else "strong"))
+    if health.sentence and (health.bad or not pace.iters_per_s):
+        return [bar, alone]
     if not pace.iters_per_s:
         return [bar, row(width, (" no training iteration yet", "dim"))]
     wide = width >= 100
     message = f"{bottleneck(scene.state, pace)} {rough(1e3 / pace.iters_per_s)} ms/it"
-    message = verdict(scene.state, scene.plan, pace) if wide else message
+    message = health.sentence or (verdict(scene.state, scene.plan, pace) if wide else message)
     for phases, short in ((PHASES, not wide), (PHASES[:-1], not wide), (PHASES[:-1], True)):
         legend: list[Part] = []
         for phase in phases:
@@ -193,7 +196,18 @@ def anatomy_lines(scene: Scene, width: int) -> list[Strip]:
             legend += [(f" {FILLS[phase]} ", phase), (f"{word} ", "dim"), (f"{100 * pace.phases[phase]:2.0f}%", "")]
         if cells(*legend) + len(message) + 3 <= width:
             return [bar, spread(width, legend, [(f"{message} ", "strong")])]
+    if health.sentence:
+        room = width - cells(*legend) - 3
+        return [bar, spread(width, legend, [(f"{_cut(message, room)} ", "strong")]) if room >= READABLE else alone]
     return [bar, row(width, *legend)]
+
+
+READABLE = 20
+"""Cells that a sentence needs beside the legend."""
+
+
+def _cut(text: str, width: int) -> str:
+    return fit(text, max(min(cell_len(text), width), 0))
 
 
 def phase_bar(lengths: Sequence[tuple[str, str, float]], width: int, known: object = True) -> list[Part]:
