@@ -13,6 +13,15 @@ from hookflow.errors import Problem, UserError
 from hookflow.hooks.run import Run
 
 
+def _output(model: Callable[..., Any], inputs: Tensor) -> Tensor:
+    """Return the output of a model. Raises UserError where it is no tensor."""
+    output = model(inputs)
+    if not isinstance(output, Tensor):
+        message = f"the model {type(model).__name__} returns a {type(output).__name__}, and this task needs a tensor"
+        raise UserError(Problem(message, hint='write a task for it: [task] use = "./task.py:step"; see docs/tasks.md'))
+    return output
+
+
 def _precise(logits: Tensor) -> Tensor:
     """Return logits in float32, or in float64 where they are."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -32,7 +41,7 @@ class Classification:
     def step(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the `loss` (a scalar, float32), the `logits` (batch, classes) and the `target` (batch,)."""
         images, target = batch
-        return self._outputs(run.model(images), target)
+        return self._outputs(_output(run.model, images), target)
 
     def evaluate(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the same as `step`; the caller has switched the model to evaluation and gradients off."""
@@ -45,7 +54,7 @@ class Classification:
         return {"logits": logits, "predicted": logits.argmax(1)}
 
     def _logits(self, run: Run, images: Tensor) -> Tensor:
-        logits: Tensor = run.model(images)
+        logits = _output(run.model, images)
         if self.flip_at_test:
             kept = logits.clone()  # a network compiled to CUDA graphs writes its next output over this one
             logits = (kept + run.model(images.flip(3))) / 2
@@ -74,7 +83,7 @@ class Regression:
         Raises ValueError when their shapes differ: broadcast against each other they would be a loss of something.
         """
         inputs, target = batch
-        predicted: Tensor = run.model(inputs).float()
+        predicted = _output(run.model, inputs).float()
         if predicted.shape == (*target.shape, 1):
             predicted = predicted.squeeze(-1)
         if predicted.shape != target.shape:
@@ -109,7 +118,7 @@ class LanguageModelling:
     def step(self, run: Run, batch: Tensor | tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the `loss` (a scalar, float32: nats a token), the `logits` and the `target` (batch, length)."""
         tokens, target = (batch[:, :-1], batch[:, 1:]) if isinstance(batch, Tensor) else batch
-        logits: Tensor = run.model(tokens)
+        logits = _output(run.model, tokens)
         loss = functional.cross_entropy(_precise(logits).flatten(0, 1), target.flatten())
         return {"loss": loss, "logits": logits, "target": target}
 

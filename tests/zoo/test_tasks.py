@@ -86,6 +86,19 @@ def test_a_column_of_predictions_is_held_against_a_row_of_targets_and_another_sh
         Regression().step(trained(nn.Identity()), (torch.zeros(2, 3), torch.zeros(2)))
 
 
+@pytest.mark.parametrize(
+    "task", [Classification(), Classification(flip_at_test=True), Regression(), LanguageModelling()]
+)
+def test_a_model_that_returns_no_tensor_is_refused_by_its_name(task, batch):
+    class Pair(nn.Module):
+        def forward(self, inputs):
+            return inputs, 1
+
+    for step in (task.step, getattr(task, "evaluate", task.step)):
+        with pytest.raises(UserError, match="the model Pair returns a tuple, and this task needs a tensor"):
+            step(trained(Pair()), batch)
+
+
 class Bigram(nn.Module):
     """Is sure that each token is followed by the next higher one, of five."""
 
