@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hookflow.errors import UserError
 from hookflow.events import now
 from hookflow.events.log import Appender, Tail
 from hookflow.events.rundir import RunDir
@@ -184,6 +185,24 @@ def test_options_at_odds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     done = hookflow_here("run", "some.toml", *options, cwd=tmp_path, code=2)
     assert expected in done.stderr
+
+
+@pytest.mark.parametrize(("tasks", "several"), [(None, False), ("1", False), ("2", True)])
+def test_tasks_of_slurm_that_each_train_alone_are_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: str | None, several: bool
+) -> None:
+    if tasks:
+        monkeypatch.setenv("SLURM_STEP_NUM_TASKS", tasks)
+    done = hookflow_here("run", "some.toml", "--nproc=0", cwd=tmp_path)
+    assert ("Slurm has started 2 tasks, and each trains a run of its own" in done.stderr) == several
+
+
+def test_a_launcher_that_says_no_address_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(UserError, match="MASTER_ADDR expected, but not set"):
+        rendezvous.store(1)
 
 
 @pytest.fixture

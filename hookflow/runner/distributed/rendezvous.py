@@ -69,12 +69,16 @@ def restarts() -> tuple[int, int]:
 def store(seconds: float) -> Store:
     """Return the store at `MASTER_ADDR` and `MASTER_PORT`, whose waits last at most `seconds`.
 
-    Ranks of earlier starts may have left keys in it. Raises RuntimeError when it cannot be reached.
+    Ranks of earlier starts may have left keys in it. Raises RuntimeError when it cannot be reached, and UserError where
+    the environment does not say where it is.
     """
     from torch._C._distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous as of_torch
 
-    result, _, _ = next(of_torch("env://", timeout=timedelta(seconds=seconds)))
+    try:
+        result, _, _ = next(of_torch("env://", timeout=timedelta(seconds=seconds)))
+    except ValueError as error:
+        raise UserError(Problem(str(error), hint="torchrun sets it, and hookflow run --nproc needs none")) from None
     return PrefixStore("hookflow", result)
 
 
