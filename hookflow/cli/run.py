@@ -158,8 +158,8 @@ class Start:
         if self.by_torchrun:
             self._train_as_rank(find, resume, allow_changed_hooks)
         if (tasks := int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))) > 1:
-            several = f"Slurm has started {tasks} tasks, and each trains a run of its own"
-            warn_of(f"{several}; for one run: srun --ntasks=1 hookflow run … --nproc {tasks}, or torchrun", "warn")
+            alone = f"Slurm has started {tasks} tasks, and each trains a run of its own"
+            warn_of(f"{alone}; for one run: srun --ntasks=1 hookflow run … --nproc {tasks}, or torchrun", "warn")
         if self.in_process:
             several = {"--nproc": self.nproc, "--max-restarts": self.max_restarts}
             _refuse("--in-process is for a single process", several)
