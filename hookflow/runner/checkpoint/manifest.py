@@ -201,7 +201,7 @@ def newest_good(paths: Iterable[Path], check: Callable[[Path], str] = damage) ->
             return path, passed_over
         passed_over.append(f"checkpoint {path.name} cannot be used ({wrong}); taking the one before it")
     if passed_over:
-        hint = f"to start at the beginning, move {path.parent} away"
+        hint = f"once {path.parent} is moved away, a resume starts at the beginning"
         raise UserError([Problem(line.partition(";")[0], hint=hint) for line in passed_over])
     return None, passed_over
 
