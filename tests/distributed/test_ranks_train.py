@@ -270,10 +270,7 @@ def test_a_task_that_steps_itself_trains_alike(ranks_trained: NewClouds, train_b
             "distributed.parallelize: Parallelize plan key 'upp' could not be resolved",
         ),
         ([FSDP, 'distributed.units=["bodi"]'], 'no module of the network matches "bodi"'),
-        (
-            [FSDP, 'model.use="./clouds.py:Across"'],
-            'cannot shard "body.0.weight": it uses the channels_last memory format',
-        ),
+        ([FSDP, 'model.use="./clouds.py:Across"'], 'cannot shard "body.0.weight": it uses the channels_last memory'),
         (['data.train={use="../loaders.py:a_list"}'], "which is not sharded across 2 ranks"),
         (['data.train={use="./clouds.py:uneven"}'], "different numbers of batches in an epoch: 3, 4"),
         (

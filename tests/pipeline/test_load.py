@@ -413,10 +413,7 @@ def test_what_only_another_file_or_the_environment_can_say_is_let_pass(text: str
     ("text", "message"),
     [
         ("[hooks.ema]\nafer = []", "hooks.ema: Additional properties are not allowed ('afer' was unexpected)"),
-        (
-            '[hooks.ema]\nuse = "ema"\nargs = {decay = 2}',
-            "hooks.ema.args.decay: 2 is greater than or equal to the maximum",
-        ),
+        ('[hooks.ema]\nuse = "ema"\nargs = {decay = 2}', "hooks.ema.args.decay: 2 is greater than or equal to"),
         ('[hooks.ema]\nuse = "ema"\nargs = {dcay = 0.5}', "hooks.ema.args: Additional properties are not allowed"),
         ("[hooks.log]\npoints = [{every = 1}]", "hooks.log.points.0: 'at' is a required property"),
         ("[hooks.log]\npoints = [{at = 'x', until = true}]", "hooks.log.points.0.until: True is not of type"),

@@ -21,24 +21,10 @@ WINDOWS = (
     {"until": "2"},
 )
 POINTS = (
-    "before_run",
-    "before_train",
-    "before_train_epoch",
-    "before_train_iter",
-    "after_forward",
-    "before_optimizer_step",
-    "after_optimizer_step",
-    "after_train_iter",
-    "after_train_epoch",
-    "before_val",
-    "after_val_epoch",
-    "around_val",
-    "around_train_epoch",
-    "after_train",
-    "before_test",
-    "after_test_epoch",
-    "after_run",
-)
+    "before_run", "before_train", "before_train_epoch", "before_train_iter", "after_forward", "before_optimizer_step",
+    "after_optimizer_step", "after_train_iter", "after_train_epoch", "before_val", "after_val_epoch", "around_val",
+    "around_train_epoch", "after_train", "before_test", "after_test_epoch", "after_run",
+)  # fmt: skip
 
 
 def everything() -> list[str]:
@@ -76,7 +62,8 @@ def test_it_comes_as_foretold(trained: Trained, run: str, val_every: str, length
 
 
 OWN = Point("mine_of_val", 3, ("run",), "firing", "", "own", "after_train_iter")
-EPOCHS, ITERS = Length(3, None), Length(None, 5)
+EPOCHS, ITERS, HUNDRED = Length(3, None), Length(None, 5), Length(None, 100)
+THIRD = "every 33.3% of the run"
 SECOND = "every 2 iterations, first after iteration 2"
 IN_FIRST = "every 2 iterations, first in iteration 1"
 NO_VAL = Length(3, None, validates=False)
@@ -87,12 +74,7 @@ CUT = Length(None, 12, iters_per_epoch=5)
 @pytest.mark.parametrize(
     ("point", "trigger", "length", "message"),
     [
-        (
-            "after_train_iter",
-            Trigger(every="33.3%"),
-            Length(None, 100),
-            "every 33.3% of the run, first after iteration 34: 3 times",
-        ),
+        ("after_train_iter", Trigger(every="33.3%"), HUNDRED, f"{THIRD}, first after iteration 34: 3 times"),
         ("before_train_iter", Trigger(every="50%"), EPOCHS, "every 50% of the run"),
         ("before_train_iter", Trigger(every="50%"), ITERS, "every 50% of the run, first before iteration 1: 2 times"),
         ("after_train_iter", Trigger(every="5", when="loss > 1"), ITERS, "after iteration 5, where loss > 1"),

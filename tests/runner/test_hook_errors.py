@@ -11,23 +11,11 @@ from hookflow.errors import UserError
 from hookflow.runner.checkpoint.manifest import list_checkpoints
 from tests.conftest import TRACER, NewRun, Train, Trained, ended, reason, records
 
-PLACES = [
-    "before_run",
-    "before_train",
-    "before_train_epoch",
-    "after_forward",
-    "before_val",
-    "after_val_iter",
-    "after_val_epoch",
-    "before_save_checkpoint",
-    "after_copy_checkpoint",
-    "after_save_checkpoint",
-    "after_train",
-    "after_run",
-    "around_val first",
-    "around_val second",
-    "around_run second",
-]
+PLACES = (
+    "before_run", "before_train", "before_train_epoch", "after_forward", "before_val", "after_val_iter",
+    "after_val_epoch", "before_save_checkpoint", "after_copy_checkpoint", "after_save_checkpoint", "after_train",
+    "after_run", "around_val first", "around_val second", "around_run second",
+)  # fmt: skip
 
 
 def fails(place: str, on_error: str = "raise", kind: str = "RuntimeError", name: str = "bad") -> str:

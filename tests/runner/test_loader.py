@@ -33,6 +33,7 @@ from tests.runner.same import assert_same
 
 CPU = torch.device("cpu")
 HERE = Where("test")
+PADDED = {"use": "./loaders.py:padded"}
 BUCKETS = {"batch_size": None, "batch_sampler": "./loaders.py:Buckets"}
 
 
@@ -245,11 +246,7 @@ def test_a_sampler_says_the_order_is_told_seed_and_epoch_and_may_not_give_less_l
         ({"sampler": "./loaders.py:in_batches"}, "gave a list where an index is needed", "one index at a time"),
         ({"collate": "./loaders.py:WIDTH"}, 'collate must be a function or a class, and "./loaders.py:WIDTH"', ""),
         ({"collate": "./loaders.py:paded"}, 'there is no "paded" in ./loaders.py', 'did you mean "padded"?'),
-        (
-            {"collate": {"use": "./loaders.py:padded", "args": {"widht": 3}}},
-            'collate takes no argument "widht"',
-            'did you mean "width"?',
-        ),
+        ({"collate": PADDED | {"args": {"widht": 3}}}, 'collate takes no argument "widht"', 'did you mean "width"?'),
         ({"augment": "./loaders.py:mean"}, "augment is called with a batch and a generator, and", ""),
         ({"on_device": True, "collate": "./loaders.py:names"}, "on_device needs tensors with a row for each of", ""),
         ({"on_device": True, "collate": "./loaders.py:mean"}, "collate makes a tensor of shape (4,)", ""),

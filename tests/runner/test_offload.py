@@ -102,26 +102,15 @@ def test_who_comes_after_it_by_an_edge_waits_for_it(trained: Trained) -> None:
     assert logged(run_dir, "slow_is_at") == {it: float(it) for it in range(1, 16)}
 
 
+GATHERS = "it calls torch.distributed.all_gather_object"
 REFUSED = {
     "writes": ("clip", "hooks.clip.offload=true", "it writes grads at "),
     "saves": ("checkpoint", "hooks.checkpoint.offload=true", "it uses run."),
     "around": ("ema", "hooks.ema.offload=true", "it is half of an around at "),
     "sums over ranks": ("sums", SUMS % "offload=true", "it uses run.sum (tests/offloaded.py:"),
-    "talks to ranks": (
-        "t",
-        'hooks.t={use="./offloaded.py:Talks", offload=true}',
-        "it calls torch.distributed.all_reduce (",
-    ),
-    "gathers": (
-        "gathers",
-        'hooks.gathers={use="./offloaded.py:gathers", points=["after_train_iter"], offload=true}',
-        "it calls torch.distributed.all_gather_object (tests/offloaded.py:",
-    ),
-    "inside": (
-        "inside",
-        'hooks.inside={use="activation_stats", args={}, modules=["*"], offload=true}',
-        "called in the middle of PyTorch's own work",
-    ),
+    "talks": ("t", 'hooks.t={use="./offloaded.py:Talks", offload=true}', "it calls torch.distributed.all_reduce ("),
+    "gathers": ("sums", SUMS.replace("py:sums", "py:gathers") % "offload=true", f"{GATHERS} (tests/offloaded.py:"),
+    "inside": ("i", 'hooks.i={use="activation_stats", modules=["*"], offload=true}', "in the middle of PyTorch's own"),
     "read by a condition": (
         "watches",
         WATCHES % (0, "offload=true") + '\nhooks.other={use="./offloaded.py:Slow", when="weights > 1"}',
@@ -237,20 +226,16 @@ def test_a_hook_may_be_offloaded_at_one_of_its_points(trained: Trained) -> None:
     assert {*logged(here, "alone").values()} == {0.0}
 
 
+AUTO = 'offload = "auto"\n'
+READS_RATE = "it reads lr at before_optimizer_step"
+
+
 @pytest.mark.parametrize(
     ("keys", "line", "obstacle"),
     [
-        (
-            'points = ["after_backward", { at = "before_optimizer_step", offload = true }]',
-            3,
-            "it reads lr at before_opt",
-        ),
-        ("offload = true", 3, "it reads lr at before_optimizer_step"),
-        (
-            'offload = "auto"\npoints = ["after_backward",\n  { at = "after_run", offload = true }]',
-            5,
-            "at after_run, which comes",
-        ),
+        ('points = ["after_backward", { at = "before_optimizer_step", offload = true }]', 3, READS_RATE),
+        ("offload = true", 3, READS_RATE),
+        (AUTO + 'points = ["after_backward",\n  { at = "after_run", offload = true }]', 5, "at after_run, which comes"),
     ],
 )
 def test_the_point_that_is_in_the_way_is_named(tmp_path: Path, keys: str, line: int, obstacle: str) -> None:

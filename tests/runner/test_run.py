@@ -141,17 +141,14 @@ def test_triggers_hold_there_too(trained: Trained) -> None:
     assert messages(run_dir).count("grow: in") == messages(run_dir).count("grow: out") == 4
 
 
+NO_POINT = 'this pipeline has no point "%s" of its own\n    '
+
+
 @pytest.mark.parametrize(
     ("args", "reason"),
     [
-        (
-            {"point": '"after_densfy"'},
-            'this pipeline has no point "after_densfy" of its own\n    did you mean "after_densify"?',
-        ),
-        (
-            {"point": '"sometime"'},
-            'this pipeline has no point "sometime" of its own\n    declare it: [points.sometime]',
-        ),
+        ({"point": '"after_densfy"'}, NO_POINT % "after_densfy" + 'did you mean "after_densify"?'),
+        ({"point": '"sometime"'}, NO_POINT % "sometime" + "declare it: [points.sometime]"),
         ({"point": '"after_val"'}, "after_val cannot be fired by a hook: the run itself fires it"),
         ({"offered": "[]"}, "after_densify offers 1 beside the run: count; it has been fired with 0"),
         ({"offered": "[1, 2]"}, "after_densify offers 1 beside the run: count; it has been fired with 2"),
