@@ -14,7 +14,7 @@ import typer
 
 from hookflow.cli import options
 from hookflow.cli.output import echo, write_file
-from hookflow.errors import Problem, UserError, Where
+from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.numbers import counted, strict_json
 from hookflow.text import print_error
 
@@ -108,7 +108,7 @@ def export(
     run: options.RunArgument = None,
     format_: Annotated[
         Literal["csv", "jsonl", "html", "tensorboard", "perfetto"] | None,
-        typer.Option("--format", "-f", help="Default: what the file's name ends in, else csv.", show_default=False),
+        typer.Option("--format", "-f", help="Default: the ending of the file's name; csv without one.", show_default=False),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
@@ -133,7 +133,10 @@ def export(
     from hookflow.service.runs import find_run
 
     suffix = out.suffix.removeprefix(".") if out else ""
-    chosen = format_ or (suffix if suffix in FORMATS else "csv")
+    if suffix and not format_ and suffix not in FORMATS:
+        hint = nearest_or_all(suffix, FORMATS)
+        raise UserError(Problem(f'no format is called "{suffix}"', Where(f"--out {out}"), f"{hint}; or say --format"))
+    chosen = format_ or suffix or "csv"
     run_dir = find_run(run, dir)
     if chosen == "tensorboard":
         if out is None:

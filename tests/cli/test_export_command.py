@@ -246,9 +246,11 @@ def test_the_file_chooses_the_format(tmp_path: Path, monkeypatch: pytest.MonkeyP
     run = finished(tmp_path, upto=20)
     assert invoke("export", "cifar").startswith("iteration,epoch,time,name,value\n")
     assert invoke("export", "cifar", "--format", "html").startswith("<!DOCTYPE html>")
-    for out, begins in (("r.html", "<!DOCTYPE"), ("r.jsonl", '{"iteration"'), ("r.txt", "iteration,epoch")):
+    for out, begins in (("r.html", "<!DOCTYPE"), ("r.jsonl", '{"iteration"'), ("r", "iteration,epoch")):
         assert invoke("export", str(run.path), "--out", out) == ""
         assert Path(out).read_text().startswith(begins)
+    with pytest.raises(UserError, match=re.escape('no format is called "json"\n    did you mean "jsonl"?; or')):
+        invoke("export", "cifar", "--out", "r.json")
     with pytest.raises(UserError, match=re.escape("name it with --out")):
         invoke("export", "cifar", "--format", "tensorboard")
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
