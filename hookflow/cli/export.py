@@ -108,7 +108,7 @@ def export(
     run: options.RunArgument = None,
     format_: Annotated[
         Literal["csv", "jsonl", "html", "tensorboard", "perfetto"] | None,
-        typer.Option("--format", "-f", help="Default: the ending of the file's name; csv without one.", show_default=False),
+        typer.Option("--format", "-f", help="Default: the ending of FILE; csv without one.", show_default=False),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
