@@ -237,7 +237,7 @@ SETUPS: dict[str, tuple[str, list[str]]] = {
     "epochs": ("max_epochs = {epochs}", []),
     "iterations": ("max_iters = {iters}", ["run.val_every=7", CHAINED]),
     "accumulated": ("max_epochs = {epochs}", ["run.accumulate=2", "optimizer.args.lr=0.3", CHAINED]),
-    "by workers": ("max_iters = {iters}", ["run.val_every=7", "run.accumulate=2", CHAINED, over("Clouds", workers=2)]),
+    "by workers": ("max_iters = {iters}", ["run.val_every=7", "run.accumulate=2", over("Clouds", workers=2)]),
 }
 KINDS = {
     "a stream": [over("Numbers")],
@@ -248,7 +248,7 @@ KINDS = {
 }
 """What further kinds of data and task are killed in `make test-long`."""
 CASES = [
-    *((*SETUPS[setup], 1, 2) for setup in ("epochs", "by workers")),
+    *((*SETUPS[setup], 1, 2) for setup in SETUPS),
     *(pytest.param(*SETUPS[setup], seed, 20, marks=pytest.mark.long) for setup in SETUPS for seed in (2, 3)),
     *(pytest.param("max_epochs = {epochs}", KINDS[kind], 4, 20, marks=pytest.mark.long) for kind in KINDS),
 ]
