@@ -317,7 +317,7 @@ def _dry_run(loaded: Loaded, plan: Plan) -> None:
     params = sum(parameter.numel() for parameter in parts.model.parameters())
     facts = [("model", f"{name}, {params:,} parameters, on {result.device} in {parts.precision}")]
     facts += [("" if k else "layers", line) for k, line in enumerate(_layers(result.layers))]
-    for split, data in ((split, source.info) for split, source in parts.data.items()):
+    for split, data in result.data.items():
         of = f" of {data['batch_size']:,}" if data["batch_size"] else ""
         batches = f"{counted(data['batches'], 'batch')}{of}"
         facts.append((split, f"{'SYNTHETIC ' * data['synthetic']}{data['name']}, {batches}"))

@@ -159,6 +159,8 @@ class DryRun:
     """The results of a dry run of these `parts`. `fired` and `silent` are its bindings."""
 
     parts: Parts
+    data: Mapping[str, DataInfo]
+    """What the splits hold, of which the dry run takes less."""
     layers: Sequence[Layer]
     device: str
     fired: Sequence[Binding]
@@ -178,6 +180,7 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     plan = without_amounts(plan)
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
         whole = build(loaded, plan, base, say)
+        data = {split: source.info for split, source in whole.data.items()}
         parts, device = shortened(whole, 1, "--dry-run"), describe(whole.device)
         trained, recorded = in_temporary_run(
             loaded, parts, plan, partial(Trainer.train_once, test=run.test, sanity=run.sanity), say
@@ -185,6 +188,7 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     fired = fired_in(recorded)
     return DryRun(
         parts=whole,
+        data=data,
         layers=trained,
         device=device,
         fired=[binding for binding in plan.bindings if fired[binding.id]],

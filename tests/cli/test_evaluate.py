@@ -228,7 +228,9 @@ def test_it_says_what_the_run_would_train_and_keeps_nothing(tmp_path: Path) -> N
 
 def test_it_says_what_is_frozen_and_how_many_examples_a_step_takes(tmp_path: Path) -> None:
     net = f"--set=model.use='{__file__}:Frozen'"
-    printed = dry(net, "--set=run.accumulate=3", cwd=tmp_path).stdout
+    stream = '--set=data.val={use="./loaders.py:Numbers", args={examples=40}, loader={batch_size=8}}'
+    printed = dry(net, stream, "--set=run.accumulate=3", cwd=tmp_path).stdout
+    assert "Numbers, 5 batches of 8" in printed, "of the run, not of the dry run"
     assert "  layers     body.0  Linear       8×4, 8  40  160 B  32 frozen\n" in printed
     assert "             head    Linear       3×8, 3  27  108 B  frozen\n" in printed
     assert "             24 trainable parameters, 332 B of weights\n" in printed
