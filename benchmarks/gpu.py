@@ -3,10 +3,10 @@
     python benchmarks/gpu.py              # on CUDA; exits with 2 where there is none
     python benchmarks/gpu.py cpu          # the same at a tiny size, to see that it works; its figures mean nothing
 
-Trains a small convolutional net on images of noise, in turns, by the runner and by a plain loop. Prints three tables in
-Markdown. The first has the iterations a second of each training, the lowest and the highest of its rounds, the ratio to
-the first line, the waits of the training thread for the device in a steady iteration, and the most memory of tensors on
-the device. The second has the calls of CUDA and of PyTorch's operators in an iteration. The third has the time that the
+Trains a small convolutional net on images of noise by the runner and by a plain loop, alternating. Prints three tables
+in Markdown. The first has the iterations a second of each training with the lowest and the highest of its rounds, and
+the ratio to the first line. Its last columns are the waits of the training thread for the device in a steady iteration,
+and the most memory of tensors on the device. The second has the calls of CUDA and of PyTorch's operators in an iteration. The third has the time that the
 training waits while a large state is copied. Compare the ratios.
 """
 
@@ -230,7 +230,7 @@ def _wait(device: torch.device) -> None:
 
 
 Figures = dict[str, float]
-"""Those of `Measure` by name, and "peak": the MiB of tensors on the device at the most."""
+"""Figures of `Measure` by name, and "peak": the MiB of tensors on the device at the most."""
 
 
 def measured(variant: tuple[str, ...] | ByHand, device: torch.device, size: Size, folder: Path) -> Figures:
