@@ -142,9 +142,24 @@ def test_a_training_that_is_stopped_goes_on(new_run: NewRun, tmp_path: Path) -> 
     assert_each_once(run, "each", until=15)
 
 
+def struck(new_run: NewRun, tmp_path: Path, number: signal.Signals) -> RunDir:
+    """Return a run of which a data worker is sent a signal, once."""
+    args = f'data.train.args={{mark="{tmp_path / "mark"}", number={number.value}}}'
+    return new_run(EACH, over("Struck", workers=2), args)
+
+
+def test_a_data_worker_that_is_killed_ends_the_run_which_is_resumed(new_run: NewRun, tmp_path: Path) -> None:
+    alone, run = new_run(EACH, over("Clouds", workers=2)), struck(new_run, tmp_path, signal.SIGKILL)
+    assert Training(alone).wait() == 0
+    assert Training(run).wait() == 1
+    assert "was killed by SIGKILL (signal 9): probably this machine was out of memory" in str(records(run, "end"))
+    assert Training(run, resume=True).wait() == 0
+    assert_same_end(alone, run)
+    assert_each_once(run, "each", until=15)
+
+
 def test_a_data_worker_that_is_stopped_is_waited_for(new_run: NewRun, tmp_path: Path) -> None:
-    args = f'data.train.args={{mark="{tmp_path / "mark"}", number={signal.SIGSTOP.value}}}'
-    alone, run = new_run(EACH, over("Clouds", workers=2)), new_run(EACH, over("Struck", workers=2), args)
+    alone, run = new_run(EACH, over("Clouds", workers=2)), struck(new_run, tmp_path, signal.SIGSTOP)
     assert Training(alone).wait() == 0
     training = Training(run)
     wait_for((tmp_path / "mark").exists)

@@ -82,6 +82,18 @@ def test_a_torn_line_costs_no_later_one(run_dir: RunDir, recorder: Recorder, mon
     assert [record["k"] for record in read(run_dir)] == ["message", "metrics"]
 
 
+def test_a_disk_that_hangs_does_not_keep_the_process(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr(module, "GRACE", 0.1)
+    monkeypatch.setattr(os, "write", lambda file, data: answered.wait(60) and len(data))
+    recorder = Recorder(run_dir, lambda command: None)
+    recorder.put("end")
+    recorder.start()
+    recorder.close()
+    assert read(run_dir) == []
+    answered.set()
+
+
 def test_numbers_of_every_kind_are_brought_over_exactly(run_dir: RunDir, recorder: Recorder) -> None:
     values = {
         "float": 0.1,
