@@ -6,8 +6,8 @@
 Trains a small convolutional net on images of noise by the runner and by a plain loop, alternating. Prints three tables
 in Markdown. The first has the iterations a second of each training with the lowest and the highest of its rounds, and
 the ratio to the first line. Its last columns are the waits of the training thread for the device in a steady iteration,
-and the most memory of tensors on the device. The second has the calls of CUDA and of PyTorch's operators in an iteration. The third has the time that the
-training waits while a large state is copied. Compare the ratios.
+and the most memory of tensors on the device. The second has the calls of CUDA and of PyTorch's operators in an
+iteration. The third has the time that the training waits while a large state is copied. Compare the ratios.
 """
 
 from __future__ import annotations
