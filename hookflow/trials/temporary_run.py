@@ -298,7 +298,7 @@ def with_checkpoint(
     sets = sets_of(name, sources)
     if not sets or (single and len(sets) > 1):
         message = f"[data.{name}] has several sets" if sets else f"the pipeline has no [data.{name}]"
-        hint = "--split: " * single + nearest_or_all(name, sets or sources)
+        hint = f"choose by --split: {', '.join(sets)}" if sets else "--split: " * single + nearest_or_all(name, sources)
         raise UserError(Problem(message, Where(str(recorded)), hint))
     base = run_dir.base()
     plan = compile_pipeline(loaded, base)

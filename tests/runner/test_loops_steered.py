@@ -399,7 +399,7 @@ def test_sets_are_tested_and_evaluated_by_name(trained: Trained, tmp_path: Path)
     assert not messages(run_dir, "error")
     refused = hookflow_here("predict", str(run_dir.path), "--split", "test", cwd=tmp_path, code=2)
     assert "[data.test] has several sets" in refused.stderr
-    assert "Choose by --split" in refused.stderr
+    assert "choose by --split: test.a, test.b" in refused.stderr
 
 
 PAGE = (TESTS.parent / "docs" / "loops.md").read_text("utf-8")
