@@ -306,6 +306,10 @@ def tells(run: Any) -> None:
     run.say("told")
 
 
+def reads_accuracy(run: Any) -> float:
+    return run.metrics["acuracy"]  # type: ignore[no-any-return]
+
+
 def measures(metrics: dict[str, Any], value: Any) -> None:
     metrics["mine"] = value
 

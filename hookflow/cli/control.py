@@ -227,6 +227,8 @@ def watch(
 
     With `--web` it prints the address of a page. The token in the address lets one browser in, once; requests from
     other machines and other pages are refused.
+
+    Example: `hookflow watch cifar --replay`
     """
     from hookflow.events.rundir import short
     from hookflow.service.runs import find_run

@@ -201,7 +201,8 @@ class RunState:
         """How the last attempt has ended, if it has; "refused" for a user's mistake before the first iteration."""
         if self.end is None:
             return ""
-        return "refused" if self.end["exit"] == 2 and not self.it else self.end["status"]
+        first = self.attempts[0].begin if self.attempts else 0  # a fork begins with the iteration of its parent
+        return "refused" if self.end["exit"] == 2 and self.it <= first else self.end["status"]
 
     @property
     def total_iters(self) -> int:

@@ -100,6 +100,7 @@ def test_checkpoints_begin_with_their_trigger_and_what_was_better_before_is_no_b
         ('use="export", args={weights="model_ena"}', 'no weights "model_ena"\n    did you mean "model_ema"?', 0),
         ('use="export", args={out_dir="FILE/mine"}', "cannot be made: Not a directory", 0),
         ('use="lr_finder", args={iters=40}', "sweeps over 40 iterations, and the run has only 5", 0),
+        ('use="./watchers.py:reads_accuracy", points=["after_val"]', 'acuracy"\n    did you mean "accuracy"?', 5),
         ('use="images"', "the batch has no tensor of images", 5),
         ('use="param_stats", args={match=["heat.weight"]}', 'matches "heat.weight"\n    did you mean "head.weight"', 0),
         ('use="confusion_matrix", args={classes=["a", "b"]}', "names of 2 classes, and the task's logits have 3", 5),

@@ -16,6 +16,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import EXCEPTION, list_checkpoints
 from hookflow.runner.checkpoint.store import read
 from tests.conftest import NewRun, Train, Trained, messages, reason, records, strikes
+from tests.monitor.conftest import read as read_log
 from tests.processes import Training
 from tests.runner.same import assert_same, curve, final_state, logged
 
@@ -180,6 +181,11 @@ def test_a_model_of_other_parameters_is_the_users_mistake(trained: Trained, fork
     assert "does not fit this pipeline" in text
     assert '"body.0.weight" in the shape (8, 4), and the model in (16, 4)' in text
     assert not records(child, "frame") or not any(record["samples"] for record in records(child, "frame"))
+
+
+def test_a_fork_that_a_hook_refuses_before_its_first_iteration_is_refused(trained: Trained, fork: Fork) -> None:
+    child = fork(trained(*KEEPS), "it00000006", 'hooks.mine={use="lr_finder", args={iters=4000}}', code=2)
+    assert read_log(child).state.outcome == "refused"
 
 
 TALL = 'optimizer={use="tests.runner.test_fork:Tall", args={lr=0.01}}'

@@ -25,7 +25,7 @@ from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.requests import SKIPPED
 from hookflow.runner.loop.task import as_number, check_outputs, evaluation_of, scalar, single_numbers
 from hookflow.runner.process.signals import WorkerHangs
-from hookflow.runner.process.state import RunState
+from hookflow.runner.process.state import Metrics, RunState
 
 Sums = Mapping[str, tuple[float, int]]
 """By name: the sum, and the number of examples (or batches) that it is of."""
@@ -63,8 +63,8 @@ class Means:
         return means
 
 
-class Metrics(dict[str, Any]):
-    """The metrics of a pass, to which hooks add: what is no number raises at their line."""
+class MetricsOfPass(Metrics):
+    """The metrics to which hooks add: what is no number raises at their line."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         scalar(value, f'metrics["{name}"]')
@@ -123,7 +123,7 @@ class Evaluation:
                         break
                     every |= {in_set(name, metric): value for metric, value in metrics.items()}
                 else:
-                    state.metrics = MappingProxyType(every)
+                    state.metrics = MappingProxyType(Metrics(every))
                     fire(f"after_{split}", state.metrics)
                     self.context.log.put("metrics", split=split, v=every, seconds=time.perf_counter() - began)
         state.split, state.batch_idx, state.batches = "train", batch_idx, batches
@@ -138,7 +138,7 @@ class Evaluation:
             if means is None:
                 return None
             own = hasattr(task, "metrics")
-            metrics = Metrics({**means, **(task.metrics(means) if own else {})})
+            metrics = MetricsOfPass({**means, **(task.metrics(means) if own else {})})
             state.metrics, state.metrics_at = metrics, state.iter
             self.engine.fire(f"after_{split}_epoch", metrics)
             result = {name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()}

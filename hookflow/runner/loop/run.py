@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookflow.errors import Problem, UserError, nearest_or_all
+from hookflow.errors import Problem, UserError
 from hookflow.events.records import HOOKFLOW, Level
 from hookflow.hooks.run import Run as Promised
 from hookflow.runner.checkpoint.manifest import LONGEST_NAME, can_go_by
@@ -117,11 +117,7 @@ class Run(_Reports):
         return next(iter(self.optimizers.values()))
 
     def metric(self, name: str) -> float:
-        metrics = self._state.metrics
-        if name not in metrics:
-            hint = nearest_or_all(name, metrics, none="none yet")
-            raise UserError(Problem(f'there is no metric "{name}"', hint=hint))
-        return metrics[name]
+        return self._state.metrics[name]
 
     def scalar(self, name: str) -> float:
         return self._scalars.latest(name)

@@ -10,9 +10,22 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
+from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.records import Stage
 
-NONE: Mapping[str, float] = MappingProxyType({})
+
+class NoMetricError(UserError, KeyError):
+    """A metric that is not there, for hooks that expect a KeyError as of any dict."""
+
+
+class Metrics(dict[str, Any]):
+    """The metrics of a pass. A name that is not there raises with the nearest one, at the hook's line."""
+
+    def __missing__(self, name: str) -> Any:
+        raise NoMetricError(Problem(f'there is no metric "{name}"', hint=nearest_or_all(name, self, none="none yet")))
+
+
+NONE: Mapping[str, float] = MappingProxyType(Metrics())
 
 
 class RunState:
@@ -85,7 +98,7 @@ class RunState:
         self.iter, self.epoch, self.batch_idx = state["iter"], state["epoch"], state["batch_idx"]
         self.epoch_ends, self.validation_due = state["epoch_ends"], state["validation_due"]
         self.validated = dict(state["validated"])
-        self.metrics, self.metrics_at = dict(state["metrics"]), state["metrics_at"]
+        self.metrics, self.metrics_at = Metrics(state["metrics"]), state["metrics_at"]
         if not self.iters_per_epoch:
             self.set_length(self.max_epochs, self.iter_limit, state["iters_per_epoch"])
 
