@@ -71,11 +71,17 @@ def signed(difference: float, written: Callable[[float], str] = ms) -> str:
 
 
 def duration(ns: float) -> str:
-    """Return a duration in three digits with its unit, aligned in eight characters: " 36.8 ms", " 1.67 s "."""
-    units = {"µs": (1e3, 999.5), "ms": (1e6, 999.5), "s ": (1e9, 99_999.5), "h ": (3.6e12, math.inf)}
-    unit = next(name for name, (size, most) in units.items() if ns < most * size or name == "h ")
+    """Return a duration in three digits with its unit: "36.8 ms", "1.67 s"."""
+    units = {"µs": (1e3, 999.5), "ms": (1e6, 999.5), "s": (1e9, 99_999.5), "h": (3.6e12, math.inf)}
+    unit = next(name for name, (size, most) in units.items() if ns < most * size or name == "h")
     value = min(ns / units[unit][0], 99_999)
-    return f"{value:>5.{2 - bisect((9.995, 99.95), value)}f} {unit}"
+    return f"{value:.{2 - bisect((9.995, 99.95), value)}f} {unit}"
+
+
+def aligned(ns: float) -> str:
+    """Return a duration in eight characters, for columns: " 36.8 ms", " 1.67 s "."""
+    value, _, unit = duration(ns).partition(" ")
+    return f"{value:>5} {unit:<2}"
 
 
 def rough(value: float) -> str:

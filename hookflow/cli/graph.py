@@ -17,7 +17,7 @@ from hookflow.cli import options
 from hookflow.cli.output import as_json, echo, write_file
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.graph.plan import Edge, Plan
-from hookflow.numbers import counted, duration, percent
+from hookflow.numbers import aligned, counted, duration, percent
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -132,14 +132,14 @@ def _times(run: RunDir | None, plan: Plan, written: Callable[[Cost, bool], str])
 def _in_columns(cost: Cost, has_device: bool) -> str:
     """Return firings, median and share of the iterations, and before that the mean on the device, if runs have any."""
     share = "·" if cost.share is None else percent(cost.share)
-    device = f"{duration(cost.device) if cost.device else '':>8} " * has_device
-    return f"{cost.count:>9,} {duration(cost.ns or 0.0):>8} {device}{share:>5}"
+    device = f"{aligned(cost.device) if cost.device else '':>8} " * has_device
+    return f"{cost.count:>9,} {aligned(cost.ns or 0.0)} {device}{share:>5}"
 
 
 def _in_words(cost: Cost, has_device: bool) -> str:
-    device = f", {duration(cost.device).strip()} on the device" if has_device and cost.device else ""
+    device = f", {duration(cost.device)} on the device" if has_device and cost.device else ""
     share = "" if cost.share is None else f", {percent(cost.share)} % of iterations"
-    return f"{cost.count:,} × {duration(cost.ns or 0.0).strip()}{device}{share}"
+    return f"{cost.count:,} × {duration(cost.ns or 0.0)}{device}{share}"
 
 
 def _switched_off(run: RunDir) -> tuple[tuple[str, int], ...]:

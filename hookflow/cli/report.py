@@ -207,7 +207,7 @@ def _graph(page: Page) -> dict[str, Any]:
                 "cells": [
                     f"{costs.every} {replace(row.binding.trigger, every=None)}".strip() if row.binding else "",
                     f"{costs.count:,}" if costs.count else "",
-                    duration(costs.ns).strip() if costs.ns is not None else "",
+                    duration(costs.ns) if costs.ns is not None else "",
                     share,
                 ],
                 "past": [None if mean is None else round(mean / middle, 2) for mean in past],

@@ -314,20 +314,20 @@ class RunState:
             self._check_finite(record, key, new.value, new.it)
             texts[name] = f"{name} {number(new.value)}{' ★' if best else ''}"
         values = "  ".join(texts[name] for name in in_order(texts, self.monitored))
-        self._note(record, "metrics", record["split"], f"{values}  in {duration(record['seconds'] * 1e9).strip()}")
+        self._note(record, "metrics", record["split"], f"{values}  in {duration(record['seconds'] * 1e9)}")
 
     def _on_epoch(self, record: records.Epoch) -> None:
         self.moved = record["t"]
         self._between = True
         self._ends[record["ep"]] = record["it"]
         loss = f"  loss {number(self.scalars['loss'].last)}" if "loss" in self.scalars else ""
-        self._note(record, "info", "epoch", f"{record['ep']} done in {duration(record['seconds'] * 1e9).strip()}{loss}")
+        self._note(record, "info", "epoch", f"{record['ep']} done in {duration(record['seconds'] * 1e9)}{loss}")
 
     def _on_checkpoint(self, record: records.Checkpoint) -> None:
         self.moved = record["t"]
         self.checkpoints = [*self.checkpoints[-999:], record]
         kept_as = f" ({', '.join(record['names'])})" if record["names"] else ""
-        took = duration(record["ms"] * 1e6).strip()
+        took = duration(record["ms"] * 1e6)
         text = f"{record['path'].rsplit('/', 1)[-1]}{kept_as}  {size(record['bytes'])} in {took}"
         self._note(record, "checkpoint", "checkpoint", text, record["path"])
 

@@ -242,7 +242,8 @@ class Trials:
         except Exception as error:
             if not may_raise:
                 raise
-            raised = f"{type(error).__name__}: {error}"
+            message = error.problems[0].message if isinstance(error, UserError) else error
+            raised = f"{type(error).__name__}: {message}"
         self.seconds += time.perf_counter() - began
         fired = fired_in(recorded)
         bound = frozenset((binding.point, key(binding)) for binding in plan.bindings if fired[binding.id])

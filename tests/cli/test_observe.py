@@ -245,7 +245,7 @@ CASES = {
     "an order in which a hook raises": (
         ("Adds", "Needs"),
         1,
-        ["one and two at after_val_epoch: the other way round it raises KeyError: 'one'"],
+        ['one and two at after_val_epoch: the other way round it raises NoMetricError: there is no metric "one"'],
     ),
     "what is saved elsewhere": (
         ("Doubles", "Saves"),

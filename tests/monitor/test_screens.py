@@ -22,7 +22,7 @@ from hookflow.monitor.panels.hooks import anatomy_lines
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import row
 from hookflow.monitor.view import Scene, View
-from hookflow.numbers import counted, duration, number
+from hookflow.numbers import aligned, counted, number
 from hookflow.text import fit_name
 from tests.golden_files import check_golden
 from tests.monitor.conftest import At
@@ -356,11 +356,11 @@ def test_numbers_are_short_and_of_one_width() -> None:
     assert [number(value) for value in values] == written
     assert [counted(count, "edge") for count in (0, 1, 2, 1000)] == ["0 edges", "1 edge", "2 edges", "1,000 edges"]
     assert [counted(2, thing) for thing in ("batch", "epoch")] == ["2 batches", "2 epochs"]
-    assert [duration(ns) for ns in (0, 420, 36.84e6, 999.6e6, 279e6)] == [
+    assert [aligned(ns) for ns in (0, 420, 36.84e6, 999.6e6, 279e6)] == [
         " 0.00 µs", " 0.42 µs", " 36.8 ms", " 1.00 s ", "  279 ms",
     ]  # fmt: skip
-    assert {len(duration(10.0**exponent)) for exponent in range(-3, 300)} == {8}
-    assert math.isfinite(float(duration(1e300).split()[0]))
+    assert {len(aligned(10.0**exponent)) for exponent in range(-3, 300)} == {8}
+    assert math.isfinite(float(aligned(1e300).split()[0]))
 
 
 MAX = sys.float_info.max

@@ -27,7 +27,7 @@ from hookflow.monitor.health import Pace
 from hookflow.monitor.panels.graph import Column, Table, heights
 from hookflow.monitor.style import CONDITION_STYLES, SIDES, Part, beside, boxed, cells, empty, row, scrolled
 from hookflow.monitor.view import Action, Page, Scene
-from hookflow.numbers import duration, factor, ms, number, signed
+from hookflow.numbers import aligned, factor, ms, number, signed
 from hookflow.text import GLYPHS, fit_name
 
 CHART = 10
@@ -245,7 +245,7 @@ def _past(side: Side, each: Row, last: int, room: int) -> str:
 
 def _p50(side: Side, each: Row) -> Part:
     ns = _ns(side, each)
-    return duration(ns) if ns is not None else ("–" if each.binding else "", "faint")
+    return aligned(ns) if ns is not None else ("–" if each.binding else "", "faint")
 
 
 def _change(first: Side, last: Side, each: Row) -> Part:

@@ -23,7 +23,7 @@ from hookflow.monitor.durations import ITERATION, usual
 from hookflow.monitor.panels.hooks import mark
 from hookflow.monitor.style import CONDITION_STYLES, SPARKS, Part, beside, boxed, cells, empty, row, window
 from hookflow.monitor.view import Action, Page, Prompt, Scene
-from hookflow.numbers import counted, duration, factor, many, out_of, percent, rough
+from hookflow.numbers import aligned, counted, factor, many, out_of, percent, rough
 from hookflow.text import fit, fit_name
 
 
@@ -205,7 +205,7 @@ def _chosen(scene: Scene, room: int) -> tuple[list[Column], int]:
         return percent(used), "strong" if used >= COSTS and each.kind != "round" else style(each)
 
     def took(each: Row, ns: float | None) -> Part:
-        return (duration(ns), style(each)) if ns is not None else ""
+        return (aligned(ns), style(each)) if ns is not None else ""
 
     has_device = scene.state.first.device.iteration() is not None
     columns = [

@@ -18,7 +18,7 @@ from hookflow.monitor.health import bottleneck, verdict
 from hookflow.monitor.panels.events import traceback
 from hookflow.monitor.style import SPARKS, Part, boxed, cells, definition, empty, row, scrolled, spread, window
 from hookflow.monitor.view import Page, Scene
-from hookflow.numbers import duration, frequency, many, ms, percent, plural, rough
+from hookflow.numbers import aligned, duration, frequency, many, ms, percent, plural, rough
 from hookflow.text import fit, fit_name
 
 HEAT, THRESHOLDS = " ░▒▓█", (0.001, 0.01, 0.1)
@@ -244,13 +244,13 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
     used = f"{percent(scene.share(binding))} %" if inside else "none: it fires outside iterations"
     times = {"last 60 s": timing.firings(scene.since(binding)), "attempt": timing.firings()}
     figures = {
-        name: f"{each.count} {plural(each.count, 'firing')}   p50 {duration(each.percentile(0.5))}"
-        f"   p95 {duration(each.percentile(0.95))}   max {duration(each.longest)}"
+        name: f"{each.count} {plural(each.count, 'firing')}   p50 {aligned(each.percentile(0.5))}"
+        f"   p95 {aligned(each.percentile(0.95))}   max {aligned(each.longest)}"
         for name, each in times.items()
         if each.count
     }
     if slower := timing.slower:
-        figures["slower"] = f"{slower}: {duration(slower.ns).strip()} a firing, {duration(slower.usual).strip()} before"
+        figures["slower"] = f"{slower}: {duration(slower.ns)} a firing, {duration(slower.usual)} before"
     half = "" if binding.half == "whole" else f"  {binding.half}"
     moved = binding.half != "exit" and binding.phase != hook.phase  # the second half of an around mirrors it anyway
     facts = {
@@ -267,7 +267,7 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
         "on error": hook.on_error,
         **({"off": f"since iteration {off}"} if (off := scene.state.disabled.get(binding.hook)) is not None else {}),
         **(figures or {"attempt": "has not fired yet"}),
-        "share": f"{used}   last firing {duration(timing.last).strip()}",
+        "share": f"{used}   last firing {duration(timing.last)}",
         **({"beside": f"{beside}"} if (beside := scene.state.first.beside.get(binding.id)) else {}),
     }
     return [line for name, value in facts.items() for line in definition(width, f" {name}", value, 11)]
@@ -315,7 +315,7 @@ def _histogram(scene: Scene, binding: Binding, width: int) -> Iterator[Strip]:
             yield row(width, (f"{'⋮':>10}", "dim"))
         eighths = max(round(count / most * room * 8), 1)
         bar = fit("█" * (eighths // 8) + "▏▎▍▌▋▊▉"[eighths % 8 - 1 : eighths % 8], room)
-        yield row(width, (f" {duration(bounds(index)[0])}  ", "dim"), (bar, "train"), f"{count:>9}")
+        yield row(width, (f" {aligned(bounds(index)[0])}  ", "dim"), (bar, "train"), f"{count:>9}")
         before = index
 
 
