@@ -118,6 +118,12 @@ def fit(text: str, width: int, align: str = "<") -> str:
     return " " * (width - cells) + text if align == ">" else text + " " * (width - cells)
 
 
+def cut(text: str, width: int) -> str:
+    """Return one `printable` line of at most `width` cells, shortened with an ellipsis at need."""
+    text = printable(text)
+    return fit(text, max(min(cell_len(text), width), 0))
+
+
 def fit_name(text: str, width: int) -> str:
     """Return a name in exactly `width` cells, shortened before its last third at need: names differ there, too."""
     text = printable(text)

@@ -16,7 +16,7 @@ from hookflow.cli import options
 from hookflow.cli.output import columns, echo, echo_json
 from hookflow.errors import Problem, UserError, Where, first_few
 from hookflow.numbers import counted, number
-from hookflow.text import fit
+from hookflow.text import cut
 
 if TYPE_CHECKING:
     from hookflow.monitor.index import Row
@@ -141,7 +141,7 @@ def table(
     lined = columns([headings(keys), *zip(*map(cells.__getitem__, keys), strict=True)])
     if terminal and (usual or keys[-1] in ("reason", "note")):  # of columns that are named, only a long text is cut
         most = room if usual else max(room, len(lined[0]))
-        lined = [fit(line, min(len(line), most)) for line in lined]
+        lined = [cut(line, most) for line in lined]
     lines = iter(lined)
     yield next(lines)
     for value, part in parts:

@@ -16,7 +16,7 @@ from hookflow.cli import options
 from hookflow.cli.output import echo, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.numbers import counted, plural
-from hookflow.text import fit
+from hookflow.text import cut
 
 if TYPE_CHECKING:
     from hookflow.service.sweeps import Sweep
@@ -42,14 +42,14 @@ def sweep(
     Example: `hookflow sweep pipelines/cifar.toml --jobs 2`
     """
     chosen = _opened(target, tuple(set_ or ()), resume)
-    if trial is not None and trial >= chosen.count:
-        message = f"there is no trial {trial}"
-        raise UserError(Problem(message, Where("--trial"), f"the sweep has {counted(chosen.count, 'trial')}, from 0"))
+    trials = counted(chosen.section.count, "trial")
+    if trial is not None and trial >= chosen.section.count:
+        raise UserError(Problem(f"there is no trial {trial}", Where("--trial"), f"the sweep has {trials}, from 0"))
     if slurm is not None:
         write_file(slurm, _script(chosen, jobs))
         chosen.begin()
         slurm.chmod(0o755)
-        echo(f"{chosen.id}: {counted(chosen.count, 'trial')}; start them with: sbatch {slurm}")
+        echo(f"{chosen.id}: {trials}; start them with: sbatch {slurm}")
         return
     chosen.begin()
     raise typer.Exit(_execute(chosen, jobs or chosen.section.jobs, trial))
@@ -73,10 +73,10 @@ def _execute(chosen: Sweep, jobs: int, trial: int | None) -> int:
 
     locks = chosen.lock(shared=trial is not None)
     try:
-        echo(f"{chosen.id}: {counted(chosen.count, 'trial')}, {jobs} at a time")
+        echo(f"{chosen.id}: {counted(chosen.section.count, 'trial')}, {jobs} at a time")
         echo(f"  live: hookflow watch, or hookflow runs --filter '\"{chosen.id}\" in tags'")
         executor = Executor(chosen, jobs, _say)
-        executor.execute(range(chosen.count) if trial is None else [trial])
+        executor.execute(range(chosen.section.count) if trial is None else [trial])
     finally:
         release(locks)
     trials = chosen.trials() if trial is None else [chosen.trial(trial)]
@@ -116,7 +116,7 @@ def _table(chosen: Sweep) -> Iterator[str]:
     keys = ["id", "note", key, *chosen.section.searched, "status", "duration", *more]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for line in table([(None, rows)], keys, None):
-        yield fit(line, min(len(line), room or len(line)))
+        yield cut(line, room) if room else line
 
 
 def _script(chosen: Sweep, jobs: int | None) -> str:
@@ -126,7 +126,7 @@ def _script(chosen: Sweep, jobs: int | None) -> str:
     command = [sys.executable, "-P", "-m", "hookflow", "sweep", str(chosen.path)]
     return f"""#!/bin/bash
 #SBATCH --job-name={chosen.loaded.pipeline.run.name}
-#SBATCH --array=0-{chosen.count - 1}{at_once}
+#SBATCH --array=0-{chosen.section.count - 1}{at_once}
 #SBATCH --output={chosen.path}/slurm-%a.txt
 #SBATCH --requeue
 # Add what a trial needs: --gres=gpu:1, --cpus-per-task, --mem, --time, --partition.

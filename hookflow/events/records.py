@@ -153,7 +153,7 @@ class OnDevice(TypedDict):
     ns: int
     """Their nanoseconds on the device."""
     launch_bound: int
-    """Those of them in which it had finished earlier work, and took as long as the host that launched the next."""
+    """The part of them that it spent with no earlier work, as slow as the host that launched the next."""
     phases: dict[str, int]
     """The same by phase."""
     hooks: dict[BindingId, list[int]]

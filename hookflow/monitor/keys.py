@@ -222,8 +222,8 @@ def _request(name: str, scene: Scene) -> str | Notice:
 
 def _turned(scene: Scene, on: str, off: str, *args: str, is_on: bool) -> str:
     """Return which of two commands undoes the latest of them; the run may not have answered that yet."""
-    asked = (request.cmd for request in reversed(scene.state.pending) if (*request.args,) == args)
-    latest = next((command for command in asked if command in (on, off)), on if is_on else off)
+    sent = (request.cmd for request in reversed(scene.state.pending) if (*request.args,) == args)
+    latest = next((command for command in sent if command in (on, off)), on if is_on else off)
     return off if latest == on else on
 
 

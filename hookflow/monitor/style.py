@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from hookflow.text import fit, printable, wrapped
+from hookflow.text import cut, fit, printable, wrapped
 
 ThemeName = Literal["dark", "light", "colour-blind"]
 
@@ -150,7 +150,7 @@ def boxed(
     edge = "focus" if focused else "border"
     h, v, corners = ("━", "┃", "┏┓┗┛") if focused else ("─", "│", "╭╮╰╯")
     inner = width - 2
-    title = fit(title, min(cell_len(title), max(inner - 4, 0)))
+    title = cut(title, inner - 4)
     while hint and cell_len(hint) + cell_len(title) + 9 > inner:
         hint = hint.rpartition("  ")[0].rstrip()
     hint = f" {hint} " * bool(hint)

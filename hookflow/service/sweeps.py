@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tomli
 
-from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.events.commands import send
 from hookflow.events.run_lock import Locks, try_lock
 from hookflow.events.rundir import RunDir, short, write_whole
@@ -172,7 +172,6 @@ class Sweep:
         except UserError as error:
             place = loaded.places.of("sweep.metric")
             raise UserError(replace(problem, where=place) for problem in error.problems) from None
-        self.count = self.section.count
 
     @property
     def id(self) -> str:
@@ -240,7 +239,7 @@ class Sweep:
 
     def trials(self) -> list[Trial]:
         """Return every trial as its file has it."""
-        return [self.trial(number) for number in range(self.count)]
+        return [self.trial(number) for number in range(self.section.count)]
 
     def trial(self, number: int) -> Trial:
         with suppress(OSError, ValueError, TypeError):  # it has not begun
@@ -444,8 +443,7 @@ class Executor:
 
     def _lacks(self, seen: Overview) -> str:
         metric, known = self._sweep.section.metric, seen.state.metrics.by_name
-        near = nearest(metric, known) or f"it has {', '.join(known) or 'none'}"
-        return f'no validation has given the metric "{metric}"; {near}'
+        return f'no validation has given the metric "{metric}"; {nearest_or_all(metric, known, "it has")}'
 
     def _record(self, job: Job, seen: Overview) -> None:
         """Write down how a trial has ended."""

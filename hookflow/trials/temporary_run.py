@@ -160,7 +160,7 @@ class DryRun:
 
     parts: Parts
     data: Mapping[str, DataInfo]
-    """What the splits hold, of which the dry run takes less."""
+    """The data by split, as the whole run has them: the dry run takes less."""
     layers: Sequence[Layer]
     device: str
     fired: Sequence[Binding]

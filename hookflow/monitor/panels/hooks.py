@@ -19,7 +19,7 @@ from hookflow.monitor.panels.events import traceback
 from hookflow.monitor.style import SPARKS, Part, boxed, cells, definition, empty, row, scrolled, spread, window
 from hookflow.monitor.view import Page, Scene
 from hookflow.numbers import aligned, duration, frequency, many, ms, percent, plural, rough
-from hookflow.text import fit, fit_name
+from hookflow.text import cut, fit, fit_name
 
 HEAT, THRESHOLDS = " ░▒▓█", (0.001, 0.01, 0.1)
 """Shares of a stretch of time from which on the heat is one step hotter; any firing at all is the first step."""
@@ -177,11 +177,11 @@ SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 def anatomy_lines(scene: Scene, width: int) -> list[Strip]:
     """Return two rows: the bar, and its legend with the verdict, or with why the run ended.
 
-    What is wrong takes the legend's place.
+    The sentence of a run that is in trouble takes the legend's place.
     """
     pace, health = scene.pace, scene.health
     bar = row(width, *(phase_bar([(FILLS[p], p, pace.phases[p] * width) for p in PHASES], width, pace.whole)))
-    alone = row(width, (f" {_cut(health.sentence, width - 2)} ", "alarm" if health.bad else "strong"))
+    alone = row(width, (f" {cut(health.sentence, width - 2)} ", "alarm" if health.bad else "strong"))
     if health.sentence and (health.bad or not pace.iters_per_s):
         return [bar, alone]
     if not pace.iters_per_s:
@@ -198,16 +198,12 @@ def anatomy_lines(scene: Scene, width: int) -> list[Strip]:
             return [bar, spread(width, legend, [(f"{message} ", "strong")])]
     if health.sentence:
         room = width - cells(*legend) - 3
-        return [bar, spread(width, legend, [(f"{_cut(message, room)} ", "strong")]) if room >= READABLE else alone]
+        return [bar, spread(width, legend, [(f"{cut(message, room)} ", "strong")]) if room >= READABLE else alone]
     return [bar, row(width, *legend)]
 
 
 READABLE = 20
 """Cells that a sentence needs beside the legend."""
-
-
-def _cut(text: str, width: int) -> str:
-    return fit(text, max(min(cell_len(text), width), 0))
 
 
 def phase_bar(lengths: Sequence[tuple[str, str, float]], width: int, known: object = True) -> list[Part]:

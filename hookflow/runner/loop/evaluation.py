@@ -63,7 +63,7 @@ class Means:
         return means
 
 
-class MetricsOfPass(Metrics):
+class CheckedMetrics(Metrics):
     """The metrics to which hooks add: what is no number raises at their line."""
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -138,7 +138,7 @@ class Evaluation:
             if means is None:
                 return None
             own = hasattr(task, "metrics")
-            metrics = MetricsOfPass({**means, **(task.metrics(means) if own else {})})
+            metrics = CheckedMetrics({**means, **(task.metrics(means) if own else {})})
             state.metrics, state.metrics_at = metrics, state.iter
             self.engine.fire(f"after_{split}_epoch", metrics)
             result = {name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()}
