@@ -66,36 +66,39 @@ def _print(
 def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
     """Return a run and one of its checkpoints: the folder that is named, that of a RUN:NAME, or a run's newest good.
 
-    Raises UserError when there is no such checkpoint.
+    Raises UserError when there is no such checkpoint, or it lacks files.
     """
     from hookflow.events.rundir import RunDir
-    from hookflow.runner.checkpoint.manifest import RUN, WEIGHTS, links, list_checkpoints, newest_good
+    from hookflow.runner.checkpoint.manifest import RUN, damage, links, list_apart, list_checkpoints, newest_good
     from hookflow.service.runs import find_run, has_checkpoint
 
     if named and (Path(named) / "manifest.json").is_file():
-        folder = Path(named).resolve()
-        above = (folder.parent.parent, Path(named).absolute().parent.parent, (folder.parent / RUN).resolve())
+        chosen = Path(named).resolve()
+        above = (chosen.parent.parent, Path(named).absolute().parent.parent, (chosen.parent / RUN).resolve())
         run_dir = next((run for run in map(RunDir, above) if run.pipeline.is_file()), None)
         if run_dir is None:
             hint = "its run lies two folders above it"
             raise UserError(Problem(f"{named} is a checkpoint without its run", Where("CHECKPOINT"), hint))
-        return run_dir, folder
-    run, colon, name = (named or "").partition(":")
-    run_dir = find_run(run or None, root, having=has_checkpoint)
-    every = list_checkpoints(run_dir.checkpoints)
-    if colon:
-        by_name = {path.name: path for path in (*every, *list_checkpoints(run_dir.checkpoints, WEIGHTS))}
-        there = {**by_name, **links(run_dir.checkpoints)}
+    else:
+        run, colon, name = (named or "").partition(":")
+        run_dir = find_run(run or None, root, having=has_checkpoint)
+        every = list_checkpoints(run_dir.checkpoints)
+        if not colon:
+            newest, passed_over = newest_good(every)
+            for line in passed_over:
+                warn_of(line, "warn")
+            if newest is None:
+                raise UserError(Problem(f"the run {run_dir.id} has no checkpoint", Where("CHECKPOINT")))
+            return run_dir, newest
+        there = {path.name: path for path in (*every, *list_apart(run_dir.checkpoints))} | links(run_dir.checkpoints)
         if name not in there:
             hint = nearest_or_all(name, there)
             raise UserError(Problem(f'the run {run_dir.id} has no checkpoint "{name}"', Where("CHECKPOINT"), hint))
-        return run_dir, there[name]
-    newest, passed_over = newest_good(every)
-    for line in passed_over:
-        warn_of(line, "warn")
-    if newest is None:
-        raise UserError(Problem(f"the run {run_dir.id} has no checkpoint", Where("CHECKPOINT")))
-    return run_dir, newest
+        chosen = there[name]
+    if wrong := damage(chosen, thorough=False):
+        message = f"the checkpoint {chosen.name} of {run_dir.id} cannot be used: {wrong}"
+        raise UserError(Problem(message, Where("CHECKPOINT")))
+    return run_dir, chosen
 
 
 def val(

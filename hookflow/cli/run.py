@@ -252,14 +252,12 @@ def forked(named: str, file: Path | None, changes: Changes) -> RunDir:
     from hookflow.cli.evaluate import find_checkpoint
     from hookflow.events.rundir import Parent
     from hookflow.graph.plan import difference
-    from hookflow.runner.checkpoint.manifest import damage, read_manifest
+    from hookflow.runner.checkpoint.manifest import read_manifest
     from hookflow.runner.checkpoint.resume_rules import recorded
     from hookflow.runner.process.launch import new_run
     from hookflow.service.pipelines import Target, difference_lines, valid_plan
 
     run_dir, checkpoint = find_checkpoint(named, changes.dir or Path("runs"))
-    if wrong := damage(checkpoint, thorough=False):
-        raise UserError(Problem(f"the checkpoint {checkpoint.name} of {run_dir.id} cannot be used: {wrong}"))
     manifest = read_manifest(checkpoint)
     parent = Parent(run_dir.id, checkpoint.name, manifest["it"], str(checkpoint.absolute()))
     then = Target(str(parent), *recorded(checkpoint), run_dir.base())

@@ -63,6 +63,9 @@ def test_in_words(run: RunDir) -> None:
 
 def test_what_is_not_there_is_named_and_a_hook_that_raises_ends_it(run: RunDir, tmp_path: Path) -> None:
     assert 'has no checkpoint "lst"\n    did you mean "last"?' in refused("val", f"{run.id}:lst")
+    gone = (run.checkpoints / "it00000010").rename(tmp_path / "gone")
+    assert f"it00000010 of {run.id} cannot be used: manifest.json is missing" in refused("val", f"{run.id}:last")
+    gone.rename(run.checkpoints / "it00000010")
     assert 'no run "toyy"' in refused("val", "toyy")
     out = tmp_path / "a.npz"
     out.mkdir()

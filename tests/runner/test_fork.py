@@ -38,7 +38,7 @@ def fork(train_here: Train) -> Fork:
     """Train a fork of a run from one of its checkpoints, with overrides, and return it."""
 
     def train(parent: RunDir, name: str, *overrides: str, code: int = 0) -> RunDir:
-        run_dir = forked(str(parent.checkpoints / name), None, Changes(overrides))
+        run_dir = forked(f"{parent.path}:{name}", None, Changes(overrides))
         assert train_here(run_dir) == code, reason(run_dir)
         return run_dir
 
