@@ -170,8 +170,11 @@ class CheckpointManager:
     def __init__(
         self, context: Context, update: Update, snapshot: Snapshot, unsaved: Unsaved, store: CheckpointStore
     ) -> None:
-        self.before_validation: Mapping[str, Any] | None = None
-        """The state to save instead of the present one: a validation was aborted, and the resumed run does it again."""
+        self.to_repeat: Mapping[str, Any] | None = None
+        """The state to save instead of the present one, from before a validation or the hooks at the end of an epoch.
+
+        They are under way, or were cut short, and a run that goes on from it does them again.
+        """
         self.saved_at: int | None = None
         """The iteration of the newest checkpoint."""
         self.restored = ""
@@ -314,8 +317,8 @@ class CheckpointManager:
             facts = self._facts(state) | {"exception": shortened(masked(f"{type(error).__name__}: {error}"))}
             path = self._store.save_apart(state, facts, EXCEPTION).path
             text = f"the state after {type(error).__name__} was raised is in {path.relative_to(self._context.folder)}"
-            if self.before_validation is not None:
-                text = f"the state before this validation is saved: hookflow fork {short(path)} trains on from it"
+            if self.to_repeat is not None:
+                text = f"hookflow fork {short(path)} trains on from before {type(error).__name__} was raised"
             self._log.say(text, "warn")
 
     @contextmanager
@@ -345,7 +348,7 @@ class CheckpointManager:
 
     def _copied(self) -> dict[str, Any]:
         """Return the state of all ranks in the host's memory. Arounds of a save are left once it is there."""
-        state = dict(self.before_validation or self.snapshot.capture())
+        state = dict(self.to_repeat or self.snapshot.capture())
         self._engine.fire("before_save_checkpoint", state)
         if self._frozen is not None:
             state = self._frozen.without(state)
@@ -359,8 +362,8 @@ class CheckpointManager:
     def _facts(self, state: Mapping[str, Any]) -> dict[str, Any]:
         position = state["position"]
         return {
-            "it": self._state.iter,
-            "ep": self._state.epoch,
+            "it": position["iter"],
+            "ep": position["epoch"],
             "metrics": position["metrics"],
             "metrics_it": position["metrics_at"],
             "pipeline": self._context.plan.pipeline,

@@ -1,6 +1,6 @@
 """The snapshot: the complete state of a run, captured and restored to the bit.
 
-Every mutable state of the runner is either here or follows from what is: `tests/runner/test_snapshot.py` walks over
+Every mutable state of the runner is either here or follows from what is: `tests/runner/test_resume.py` walks over
 all of it.
 """
 

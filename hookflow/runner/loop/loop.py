@@ -281,14 +281,16 @@ class Loop:
         state.batches = state.batches_per_epoch
         if not state.epoch_is_over:
             self._iterations()
-        if not state.epoch_is_over or self.checkpoints.before_validation is not None:
+        if not state.epoch_is_over or self.checkpoints.to_repeat is not None:
             engine.cut(entered)
             return
+        self.checkpoints.to_repeat = self.checkpoints.snapshot.capture()
         state.epoch += 1
         state.batch_idx = 0
         state.epoch_ends = False
         self.context.log.put("epoch", seconds=time.perf_counter() - self.timeline.excluded_s - began)
         engine.fire("after_train_epoch")
+        self.checkpoints.to_repeat = None
         if due := self._due(epoch_done=True):
             self._validate(due)
         self._safe_point(wait=True)
@@ -366,9 +368,9 @@ class Loop:
         """
         state = self.state
         state.validation_due = ()
-        self.checkpoints.before_validation = self.checkpoints.snapshot.capture(validation_due=sets)
+        self.checkpoints.to_repeat = self.checkpoints.snapshot.capture(validation_due=sets)
         state.validated |= dict.fromkeys(sets, state.iter)
         if self.evaluate("val", sets):
-            self.checkpoints.before_validation = None
+            self.checkpoints.to_repeat = None
         for name in sets:
             self.schedules[name].restart()

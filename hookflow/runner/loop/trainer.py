@@ -240,7 +240,7 @@ class Trainer:
         if saves:
             self._checkpoints.report_if_possible()
         self._context.requests.take_saves()
-        if self._checkpoints.before_validation is not None:
+        if self._checkpoints.to_repeat is not None:
             self._checkpoints.request_last()
         self._engine.fire("on_exception", error)
         if saves and self._context.requests.saves:
