@@ -150,9 +150,10 @@ class Fails:
     """Raises at one place: a point, a half of an `around_X`, or a method of its state."""
 
     def __init__(self, place: str, kind: str = "RuntimeError") -> None:
-        self.place, self.kind = place, kind
+        self.place, self.kind, self.trained = place, kind, False
 
     def visit(self, place: str, run: Any = None) -> None:
+        self.trained |= place == "after_train_iter"
         if place == self.place:
             raise KINDS[self.kind]("as told")
 
@@ -166,7 +167,7 @@ class Fails:
         self.visit("around_run second")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kinds": frozenset() if self.place == "state_dict" else []}
+        return {"kinds": frozenset() if self.place == f"{'late ' * self.trained}state_dict" else []}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.visit("load_state_dict")

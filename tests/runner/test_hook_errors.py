@@ -124,7 +124,7 @@ CANNOT_BE_MADE = 'hooks.bad={use="./watchers.py:CannotBeMade", args={kind="%s"}}
             "bad",
             'metrics["mine"] needs a number',
         ),
-        (fails("state_dict"), "", "checkpoint['hooks']['bad']['kinds'] is a builtins.frozenset"),
+        (fails("late state_dict"), "", "checkpoint['hooks']['bad']['kinds'] is a builtins.frozenset"),
     ],
 )
 def test_whatever_else_raises_is_recorded_and_printed_once(
@@ -137,6 +137,12 @@ def test_whatever_else_raises_is_recorded_and_printed_once(
     assert capfd.readouterr().err == error["traceback"]
     assert not hook or 'raised by the hook "bad" at ' in str(error["traceback"])
     assert not list_checkpoints(run_dir.checkpoints)
+
+
+def test_a_state_that_no_checkpoint_can_hold_is_refused_before_the_first_iteration(trained: Trained) -> None:
+    run_dir = trained(fails("state_dict"), code=2)
+    assert "hooks.bad: state_dict()['kinds'] is a builtins.frozenset, which cannot be loaded again" in reason(run_dir)
+    assert records(run_dir, "end")[0]["it"] == 0
 
 
 SHORT = ("run.max_epochs=1", "data.train.args={examples=8}")

@@ -207,10 +207,12 @@ class CheckpointManager:
         writes = self._ranks.first or self._mesh is not None
         self._prepares = self._state.attention = writes and self._copy.reuse and self._keep is not None
 
-    def watch_unsaved(self) -> None:
-        """Look at what no checkpoint holds, as the training begins."""
+    def look(self) -> None:
+        """Look, as the training begins, at what no checkpoint holds. Raises UserError for a state that none can."""
         if self._unsaved:
             self._unsaved.look()
+        if self._keep is not None:
+            self.snapshot.check_states()
 
     @property
     def has_written(self) -> bool:

@@ -7,6 +7,7 @@ all of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from logging import Logger
 from typing import Any
 
@@ -18,6 +19,7 @@ from hookflow.hooks.base import Hook
 from hookflow.hooks.checkpoint_files import lacks_optimizers, mark_of, state_key, with_frozen
 from hookflow.hooks.tensors import local
 from hookflow.runner.builder.components import Parts
+from hookflow.runner.checkpoint.shards import mapped, unreadable
 from hookflow.runner.data.batches import split_of
 from hookflow.runner.distributed.parallel import load_model, load_optimizer, local_state
 from hookflow.runner.loop.context import Context
@@ -75,6 +77,18 @@ class Snapshot:
             "data": {split: source.state_dict() for split, source in self.data.items()},
             "random": random_state(self.parts.device),
         }
+
+    def check_states(self) -> None:
+        """Raise UserError for a state of a hook or the task that cannot be loaded again, tensors aside."""
+        self.context.engine.settle()
+        hooks = {f"hooks.{name}": hook for name, hook in self.parts.hooks.items()}
+        for key, owner in {"task": self.parts.task, **hooks}.items():
+            state: Any = None
+            with suppress(Exception):  # it has none, or none before the first iteration
+                state = mapped(owner.state_dict(), lambda leaf: None if isinstance(leaf, torch.Tensor) else leaf)
+            if wrong := unreadable(state):
+                hint = "a checkpoint holds tensors, numbers, strings, lists and dicts"
+                raise UserError(Problem(f"{key}: state_dict(){wrong}", self.parts.place(f"{key}.use"), hint))
 
     def _examples(self) -> dict[str, int]:
         """Return the examples of a batch on all ranks, by which a fork finds the place among other batches.

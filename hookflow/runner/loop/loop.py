@@ -263,7 +263,7 @@ class Loop:
     def _begin(self) -> None:
         self.state.stage = "train"
         self.engine.fire("before_train")
-        self.checkpoints.watch_unsaved()
+        self.checkpoints.look()
         self.update.check_parameters()
         if self.sanity and self.sets:
             with self.state.during("start"), self.timeline.excluded():  # hooks inside the network do not fire
