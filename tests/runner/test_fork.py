@@ -254,7 +254,7 @@ def test_a_hook_that_raises_after_the_iterations_costs_no_epoch(
     """A fork of what was saved apart does that again, and ends with the bits of a run that never raised."""
     parent = trained(f'hooks.fails={{use="./watchers.py:Fails", args={{place="{place}"}}}}', code=1)
     (apart,) = list_checkpoints(parent.checkpoints, EXCEPTION)
-    assert f"hookflow fork {apart} trains on from before" in messages(parent, "warn")[-1]
+    assert f"hookflow fork {apart} trains on from it" in messages(parent, "warn")[-1]
     child = fork(parent, apart.name, 'hooks.fails.args.place="nowhere"')
     assert records(child, "metrics")[0]["it"] == 5
     assert_same(final_state(child)["model"], final_state(left_alone)["model"])

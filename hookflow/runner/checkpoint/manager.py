@@ -320,7 +320,7 @@ class CheckpointManager:
             path = self._store.save_apart(state, facts, EXCEPTION).path
             text = f"the state after {type(error).__name__} was raised is in {path.relative_to(self._context.folder)}"
             if self.to_repeat is not None:
-                text = f"hookflow fork {short(path)} trains on from before {type(error).__name__} was raised"
+                text = f"the state before that error is saved: hookflow fork {short(path)} trains on from it"
             self._log.say(text, "warn")
 
     @contextmanager
