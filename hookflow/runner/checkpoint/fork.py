@@ -7,16 +7,12 @@ the saved state becomes one that `Snapshot.restore` takes. State that is left ou
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from copy import deepcopy
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import accumulate, islice
 from math import ceil
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError, first_few
@@ -238,10 +234,12 @@ class Fork:
         settings = [self._settings(origin[group["params"][0]], group, optimizer, name) for group in built]
         kept = saved["state"] if then.use == now.use else {}
         moved = {k: kept[numbers[p]] for k, p in enumerate(order) if numbers[p] in kept}
-        if changed := self._settings_changed[name]:
-            self._try_step(
-                optimizer, settings, moved, Problem("", place, f"keep {', '.join(sorted(changed))} as there")
-            )
+        needs = {
+            key for key in NEED_STATE & (self._settings_changed[name] or set()) for each in settings if each.get(key)
+        }
+        if moved and needs:
+            message = f"the optimizer's state in {self.parent} lacks what {', '.join(sorted(needs))} needs"
+            raise UserError(Problem(message, place, "keep the setting as it is there"))
         places = iter(range(len(order)))
         for setting, group in zip(settings, built, strict=True):
             setting["params"] = [*islice(places, len(group["params"]))]
@@ -250,31 +248,6 @@ class Fork:
             by_parameter = dict(zip(flat, gradients[name], strict=True))
             gradients = {**gradients, name: [by_parameter[parameter] for parameter in order]}
         return {entry: {**saved, "state": moved, "param_groups": settings}, "gradients": gradients}
-
-    def _try_step(
-        self, optimizer: Optimizer, settings: Sequence[State], moved: dict[int, State], problem: Problem
-    ) -> None:
-        """Step a copy of one parameter a group. Entries that the saved state lacks begin with zeros.
-
-        Raises UserError where an optimizer without a state begins it otherwise.
-        """
-        begin = 0
-        for group, setting in zip(optimizer.param_groups, settings, strict=True):
-            number = next((k for k in range(begin, begin + len(group["params"])) if k in moved), None)
-            if number is not None:
-                parameter = torch.zeros_like(group["params"][number - begin], requires_grad=True)
-                while lacking := _lacking(optimizer, setting, parameter, moved[number]):
-                    fresh = _state_after_a_step(optimizer, setting, parameter).get(lacking)
-                    if not isinstance(fresh, torch.Tensor) or fresh.shape != parameter.shape or fresh.any():
-                        message = (
-                            f"the optimizer's state in {self.parent} has no '{lacking}', which these settings need"
-                        )
-                        raise UserError(replace(problem, message=message))
-                    for k, each in enumerate(group["params"], begin):
-                        if k in moved:
-                            moved[k] = {**moved[k], lacking: torch.zeros_like(each)}
-                    self.say(f"{self.parent} has no {lacking} of the optimizer: it begins with zeros")
-            begin += len(group["params"])
 
     def _settings(self, saved: State, built: State, optimizer: Optimizer, name: str) -> State:
         """Return the settings of a group: as saved, but what the file has changed as it is `built`.
@@ -293,28 +266,8 @@ class Fork:
         return result
 
 
-def _lacking(optimizer: Optimizer, setting: State, parameter: torch.Tensor, state: State) -> str:
-    """Return the entry of its state that an optimizer of these settings misses in a step; empty if none."""
-    try:
-        _state_after_a_step(optimizer, setting, parameter, state)
-    except KeyError as error:
-        return str(error.args[0])
-    return ""
-
-
-def _state_after_a_step(
-    optimizer: Optimizer, setting: State, parameter: torch.Tensor, state: State | None = None
-) -> State:
-    """Step a copy of an optimizer that has one parameter alone, whose gradient is zero, and no hooks."""
-    trial: Any = object.__new__(type(optimizer))
-    trial.__dict__ |= optimizer.__dict__ | {"param_groups": [{**setting, "params": [parameter]}]}
-    trial.__dict__ |= {f"_optimizer_step_{when}_hooks": OrderedDict() for when in ("pre", "post")}
-    trial.state = defaultdict(dict, {parameter: deepcopy(state)} if state is not None else {})
-    parameter.grad = torch.zeros_like(parameter)
-    with suppress(TypeError, RuntimeError):  # one that needs a closure, say
-        trial.step()
-    return dict(trial.state[parameter])
-
+NEED_STATE = {"amsgrad", "centered"}
+"""Settings of PyTorch's optimizers that need more state than the optimizer has without them."""
 
 WEIGHTS_ALONE = 'to begin with some of its weights: hookflow run, with model.weights = { file = "…/checkpoints/last" }'
 
