@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from hookflow.cli.output import echo, echo_error
+from hookflow.cli.output import FULL, echo, echo_error
 from hookflow.errors import Problem, UserError, Where
 from hookflow.text import drop_unprinted, print_error, printable, substitute_on
 from hookflow.version import __version__
@@ -149,7 +149,7 @@ def main() -> None:
         if error.errno in REFUSED and error.filename is not None:
             echo_error(UserError(Problem(str(error.strerror), Where(os.path.relpath(os.fsdecode(error.filename))))))
             raise SystemExit(2) from None
-        if error.errno not in (errno.ENOSPC, errno.EPIPE):
+        if error.errno not in (*FULL, errno.EPIPE):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would fail once more, at the exit
         if error.errno == errno.EPIPE:  # the reader has gone, as after `| head`

@@ -90,7 +90,7 @@ def now(
     health = judge(run_dir, state, time.time())
     echo(f"{health.glyph} {health.condition} at iteration {state.it:,}, {state.stage}")
     for rank, (binding, seconds) in sorted(look_inside(run_dir, state).items()):
-        echo(f"rank {rank}: {inside_of(plan, binding, seconds)}")
+        echo(f"rank {rank} (pid {state.ranks.of[rank].run.get('pid', 0)}): {inside_of(plan, binding, seconds)}")
         frames = stacks(run_dir, state, [rank])[rank]
         echo("\n".join(f"  {frame}" for frame in frames) or "  its stack is not known: install py-spy")
 

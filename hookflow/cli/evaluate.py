@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import options
-from hookflow.cli.output import check_writable, columns, echo, echo_json, exits_after_traceback, warn_of
+from hookflow.cli.output import check_writable, columns, echo, echo_json, exits_after_traceback, opened, warn_of
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.numbers import counted, number
 
@@ -166,7 +166,8 @@ def predict(
     run_dir, path = find_checkpoint(checkpoint, dir)
     with exits_after_traceback(), redirect_stdout(sys.stderr):
         evaluated = with_checkpoint(Trainer.predict, run_dir, path, split, set_ or (), warn_of, single=True)
-    WRITERS[out.suffix](out, evaluated.result)
+    with opened(out) as file:
+        WRITERS[out.suffix](file, evaluated.result)
     shapes = {name: list(rows.shape) for name, rows in evaluated.result.items()}
     written = ", ".join(f"{name} {' × '.join(map(str, shape))}" for name, shape in shapes.items())
     more = {"file": str(out), "shapes": shapes} if format_ == "json" else [f"  {out}: {written}"]

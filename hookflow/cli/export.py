@@ -95,6 +95,8 @@ def _write_tensorboard(run: RunDir, folder: Path) -> None:
                 getattr(writer, call.method)(*call.args)
         writer.close()
     except OSError as error:
+        for begun in folder.glob("*tfevents*"):
+            begun.unlink()
         raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(folder)))) from None
     if left_out:
         print_error(f"{counted(left_out, 'image')} left out: no such file in the run directory")

@@ -1,5 +1,6 @@
 """Output of the command line, with control characters escaped."""
 
+import errno
 import os
 import re
 import sys
@@ -8,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import typer
 
@@ -18,6 +19,9 @@ from hookflow.text import print_error, printable
 
 STYLE = re.compile(r"(\x1b\[(?:0|1|2|36)m)")
 """The sequences with which a drawing of ours is coloured: bold, dim, cyan, and off."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of the system where a disk, a user's share of it or a file is full."""
 
 
 def echo(text: str, *, coloured: bool = False) -> None:
@@ -81,20 +85,31 @@ def exits_after_traceback() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write what was asked for into a file. Raises UserError when that cannot be."""
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write: it is there once all is written. Raises UserError when it cannot be written."""
+    from hookflow.events.rundir import whole
+
     try:
-        path.write_text(text, "utf-8")
+        if path.exists():
+            path.open("ab").close()  # what may not be written is not replaced either
+        with path.open("wb") if path.exists() and not path.is_file() else whole(path.resolve()) as file:
+            yield file
     except OSError as error:
         raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(path)))) from None
+
+
+def write_file(path: Path, text: str) -> None:
+    with opened(path) as file:
+        file.write(text.encode())
 
 
 def check_writable(path: Path) -> None:
     """Make the folder of a file that is written in the end. Raises UserError where the file cannot be."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-    there = path if path.exists() else path.parent
-    if path.is_dir() or not path.parent.is_dir() or not os.access(there, os.W_OK):
+    there = [each for each in (path, path.parent) if each.exists()]  # a file that is there is replaced
+    if path.is_dir() or not path.parent.is_dir() or not all(os.access(each, os.W_OK) for each in there):
         raise UserError(Problem("cannot be written", Where(str(path))))
 
 

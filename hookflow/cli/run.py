@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from hookflow.cli import options
-from hookflow.cli.output import columns, echo, exits_after_traceback, has_terminal, warn_of
+from hookflow.cli.output import FULL, columns, echo, exits_after_traceback, has_terminal, warn_of
 from hookflow.cli.resume import Changes, as_recorded, resumed
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.run_lock import exit_code
@@ -374,9 +374,9 @@ def _echo(run_dir: RunDir, child_exit: ChildExit, ui: options.UI, pressed: Sized
         interrupts = partial(len, pressed)
         return plain.follow(run_dir, sys.stdout, child_exit=child_exit, interrupts=interrupts, bars=bars)
     except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+        if error.errno not in (errno.EPIPE, *FULL):
             raise
-        if error.errno == errno.ENOSPC:  # else the reader has gone, as after `| head`
+        if error.errno in FULL:  # else the reader has gone, as after `| head`
             print_error(f"the lines of the run cannot be written: {error.strerror}; the training goes on")
         drop_unprinted()
         return child_exit.wait()

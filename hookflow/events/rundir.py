@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import readable
@@ -321,15 +321,24 @@ def run_argument(run: RunDir) -> str:
     return run.id if short(run.path.parent.parent) == Path("runs") else str(short(run.path))
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old one or the new one, never half of it."""
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[BinaryIO]:
+    """Open a file aside that replaces the one at `path` when it is closed: a reader sees the old one or the new one."""
     aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        aside.write_text(text, "utf-8")
+        with aside.open("wb") as file:
+            yield file
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copymode(path, aside)
         aside.replace(path)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+
+
+def write_whole(path: Path, text: str) -> None:
+    with whole(path) as file:
+        file.write(text.encode())
 
 
 def fsync(path: Path) -> None:

@@ -260,8 +260,8 @@ def test_where_nothing_but_ascii_is_taken_there_are_substitutes(variables: dict[
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has such a device")
-def test_a_full_disk_is_a_line_without_a_traceback() -> None:
-    command = [sys.executable, "-m", "hookflow", "graph", "p.toml"]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, "cannot be written: No space left on device\n")
+@pytest.mark.parametrize(("full", "why"), [("/dev/full", "No space left on device"), ("file", "File too large")])
+def test_a_full_disk_or_quota_is_a_line_without_a_traceback(full: str, why: str) -> None:
+    command = f"ulimit -f 0; exec {sys.executable} -m hookflow graph p.toml >{full}"
+    done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, f"cannot be written: {why}\n")

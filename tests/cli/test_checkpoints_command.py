@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import hookflow
-from hookflow.errors import UserError
 from hookflow.events.log import Appender
 from hookflow.events.run_lock import release, try_lock
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.service.runs import ScalarRow, scalars
 from tests.cli.conftest import HEAD, invoke, refused
 from tests.conftest import NewRun, hookflow_here, run_here
+from tests.faults.disk import Disk
 from tests.monitor.fake_run import append, end, make_several
 from tests.runner.same import final_state
 
@@ -53,7 +53,9 @@ def test_a_run_without_any_says_so(new_run: NewRun) -> None:
     assert invoke("checkpoints", "toy").startswith("no checkpoints in ")
 
 
-def test_of_a_stretch_that_was_trained_twice_the_later_attempt_counts(here: Path) -> None:
+def test_of_a_stretch_that_was_trained_twice_the_later_attempt_counts(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines: list[dict[str, Any]] = [
         {"k": "run", "it": 0, "resumed_from": None},
         {"k": "scalars", "it": 1, "v": {"loss": 3.0}},
@@ -84,8 +86,19 @@ def test_of_a_stretch_that_was_trained_twice_the_later_attempt_counts(here: Path
     exported = invoke("export", "logged", "--format", "jsonl").splitlines()
     assert json.loads(exported[0]) == {"iteration": 1, "epoch": 0, "time": 1.0, "name": "loss", "value": 3.0}
     assert json.loads(exported[4])["value"] is None, "NaN is no JSON"
-    with pytest.raises(UserError, match="cannot be written: Is a directory"):
-        invoke("export", "--out", ".")
+    assert "cannot be written: Is a directory" in refused("export", "--out", ".")
+    Path("old.csv").write_text("old")
+    for out, struck in ("old.csv", "^write"), ("new.csv", "^write"), ("board", "^write .*tfevents"):
+        with monkeypatch.context() as patch:
+            Disk(here, patch, struck)
+            why = refused("export", "--out", out, *("-f", "tensorboard") * (out == "board"))
+        assert why == f"{out}: cannot be written: No space left on device"
+    assert {path.name: path.read_text() for path in here.glob("*.*")} == {"old.csv": "old"}
+    assert not any(Path("board").iterdir())
+    Path("link.csv").symlink_to("old.csv")
+    Path("old.csv").chmod(0o640)
+    invoke("export", "--out", "link.csv")
+    assert Path("link.csv").is_symlink() and Path("old.csv").stat().st_mode & 0o777 == 0o640
 
 
 SAVED = ("it00000010", "it00000020", "it00000030", "exception-it00000031")

@@ -82,7 +82,7 @@ def test_now_shows_the_hook_that_never_returns_and_the_stack_of_its_thread(
     monkeypatch.setenv("PATH", str(tmp_path))  # there is no py-spy
     shown = CliRunner().invoke(app, ["now", "toy"]).stdout
     where, *frames = shown.splitlines()[1:]
-    assert where.startswith("rank 0: ") and where.endswith('inside "hangs" at after_train_iter')
+    assert where.startswith(f"rank 0 (pid {child.pid}): ") and where.endswith('inside "hangs" at after_train_iter')
     assert re.fullmatch(r"  after_train_iter \(.*actors\.py:\d+\)", frames[0]), shown
     assert "actors.py" in run_dir.output.read_text(), "what the process has written itself"
     spy = tmp_path / "py-spy"

@@ -15,6 +15,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.builtin.predict import WRITERS, Predictions
 from tests.cli.conftest import invoke, refused
 from tests.conftest import TOY, NewRun, hookflow, hookflow_here, records, wait_for
+from tests.faults.disk import Disk
 from tests.golden_files import check_golden
 from tests.runner.same import final_state
 from tests.toy import Net, Points
@@ -124,8 +125,15 @@ def expected(run: RunDir, factor: float) -> torch.Tensor:
         return net.eval()(factor * torch.cat([batch for batch, _ in points.epoch(0)]))  # type: ignore[no-any-return]
 
 
-def test_the_averaged_weights_predict_every_example_in_order(doubled: RunDir, tmp_path: Path) -> None:
+def test_the_averaged_weights_predict_every_example_in_order(
+    doubled: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logits = expected(doubled, 2)
+    for ending in WRITERS:
+        with monkeypatch.context() as patch, pytest.raises(UserError, match="cannot be written: No space left"):
+            Disk(tmp_path / "made", patch, "^write")
+            predicted(doubled, tmp_path / "made" / f"rows{ending}")
+    assert not any((tmp_path / "made").iterdir())
     for ending in WRITERS:
         shown = predicted(doubled, tmp_path / "made" / f"rows{ending}")
         assert shown["shapes"] == {"logits": [16, 3], "predicted": [16]}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.rundir import of_rank
+from hookflow.events.rundir import of_rank, whole
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.tensors import output
 from hookflow.numbers import strict_json
@@ -56,17 +56,16 @@ class Predictions:
         return {name: torch.cat(batches) for name, batches in self._batches.items()}
 
 
-def _npz(path: Path, rows: Mapping[str, Tensor]) -> None:
+def _npz(file: BinaryIO, rows: Mapping[str, Tensor]) -> None:
     import numpy as np
 
-    with path.open("wb") as file:
-        np.savez(file, **{name: _array(tensor) for name, tensor in rows.items()})
+    np.savez(file, **{name: _array(tensor) for name, tensor in rows.items()})
 
 
-def _jsonl(path: Path, rows: Mapping[str, Tensor]) -> None:
+def _jsonl(file: BinaryIO, rows: Mapping[str, Tensor]) -> None:
     columns = [_array(tensor).tolist() for tensor in rows.values()]
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(strict_json(dict(zip(rows, row, strict=True))) + "\n" for row in zip(*columns, strict=True))
+    for row in zip(*columns, strict=True):
+        file.write(f"{strict_json(dict(zip(rows, row, strict=True)))}\n".encode())
 
 
 def _array(tensor: Tensor) -> Any:
@@ -75,13 +74,13 @@ def _array(tensor: Tensor) -> Any:
     return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
-def _pt(path: Path, rows: Mapping[str, Tensor]) -> None:
+def _pt(file: BinaryIO, rows: Mapping[str, Tensor]) -> None:
     import torch
 
-    torch.save(dict(rows), path)
+    torch.save(dict(rows), file)
 
 
-WRITERS: dict[str, Callable[[Path, Mapping[str, Tensor]], None]] = {".npz": _npz, ".jsonl": _jsonl, ".pt": _pt}
+WRITERS: dict[str, Callable[[BinaryIO, Mapping[str, Tensor]], None]] = {".npz": _npz, ".jsonl": _jsonl, ".pt": _pt}
 """The functions that write predictions, by suffix."""
 
 
@@ -121,7 +120,8 @@ class Predict(Hook):
     def after_test_epoch(self, run: Any) -> None:  # `repeats` is not of the public protocol
         if not run.repeats:
             path = of_rank(run.dir / self.file, run.rank)
-            WRITERS[path.suffix](path, self.rows.all())
+            with whole(path) as file:
+                WRITERS[path.suffix](file, self.rows.all())
             run.say(f"predictions are in {path.name}")
         self.before_test_epoch()
 
