@@ -95,7 +95,8 @@ def compile_pipeline(
     problems += wrong_comm_hooks(nodes)
     problems += wrong_backward_twice(tables, loaded.pipeline.run)
     problems += rates_set_twice(nodes, {name: table.hook for name, table in tables.items()})
-    nodes, misspelt = with_scalars(nodes, sources)
+    nodes, without_number, misspelt = with_scalars(nodes, sources)
+    problems += without_number
     try:
         ordered = with_prepended_first(nodes, {name: table.prepended for name, table in tables.items()})
         ordered = with_priorities(ordered, {name: table.hook for name, table in tables.items()})

@@ -106,17 +106,20 @@ def keys_read(source: Source | None, argument: str) -> Iterator[tuple[str, Where
                 yield key, source.where(node)
 
 
-def keys_set(source: Source | None, argument: str) -> Iterator[str]:
+def keys_set(source: Source | None, argument: str) -> Iterator[tuple[str, Where]]:
     """Yield the keys that a method sets in an argument, or in what the run has by its name: `run.metrics["x"] = 1`."""
-    tree = _tree(source.function) if source else None
-    for node in _own_nodes(tree) if tree else ():
+    code = source.function.__code__ if source else None
+    if source is None or code is None or argument not in (*code.co_varnames, *_names(code)):
+        return  # most sources stay unread
+    tree, given = _tree(source.function), argument in inspect.getargs(code).args
+    for node in _own_nodes(tree) if tree and not _binds(tree, argument) else ():
         match node:
             case ast.Subscript(
-                value=ast.Name(id=name) | ast.Attribute(value=ast.Name(id="run"), attr=name),
+                value=(ast.Name(id=name) | ast.Attribute(value=ast.Name(id="run"), attr=name)) as owner,
                 slice=ast.Constant(value=str() as key),
                 ctx=ast.Store(),
-            ) if name == argument:
-                yield key
+            ) if name == argument and (given or isinstance(owner, ast.Attribute)):
+                yield key, source.where(node)
 
 
 DISTRIBUTED = "torch.distributed"
@@ -290,10 +293,21 @@ about them.
 """
 
 
+METRICS_MADE = ("after_val_epoch", "after_test_epoch")
+"""The points at which hooks may add metrics; from then on these are complete."""
+
+
 def refused_calls(sources: Mapping[str, Source | None], node: Node) -> Iterator[Problem]:
-    """Yield a warning for each call on the run in a hook's source at a wrong point, or without its declared slot."""
+    """Yield a warning for each call on the run in a hook's source at a wrong point, or without its declared slot.
+
+    So is a metric that is set where metrics are complete.
+    """
     calls: dict[Use, Binding] = {}
     for bound in node.bound:
+        for key, where in keys_set(sources[bound.method], "metrics") if bound.point not in METRICS_MADE else ():
+            message = f'hook "{node.hook.name}" sets metrics["{key}"] at {bound.point} ({in_words(where)})'
+            hint = f'a metric is set at {" and ".join(METRICS_MADE)}; run.log("{key}", …) logs a number at any point'
+            yield Problem(f"{message}, where no hook may: that would end the run with an error", node.where, hint)
         for use in uses(sources[bound.method], CALLS) if "run" in bound.takes else ():
             slot, points = CALLS[use.name]
             if use.call and (slot not in bound.writes or bound.point not in points):
@@ -323,14 +337,21 @@ Logged = Sequence[Sequence[str]]
 """The names that each call of `run.log` may give: several where an expression chooses."""
 
 
-def with_scalars(nodes: Mapping[str, Node], sources: Sources) -> tuple[dict[str, Node], list[Problem]]:
-    """Return the nodes with the numbers that they read and write, and warnings of names that are probably misspelt."""
+MEAN = 'mean = "epoch" in the args of a hook `log` logs it; another hook that does declares writes = ["scalars.%s"]'
+
+
+def with_scalars(nodes: Mapping[str, Node], sources: Sources) -> tuple[dict[str, Node], list[Problem], list[Problem]]:
+    """Return the nodes with the numbers that they read and write, what is wrong, and warnings of misspelt names."""
     every = [bound for node in nodes.values() for bound in node.bound]
     named = {when: parse_condition(when).names for bound in every if (when := bound.trigger.when)}
     logged = {name: {b.method: _logged(sources[name][b.method], b) for b in node.bound} for name, node in nodes.items()}
-    wanted = _logged_twice(nodes, logged).union(*named.values())
+    numbers = {
+        name: {slot.removeprefix(SCALARS) for b in node.bound for slot in b.reads if slot.startswith(SCALARS)}
+        for name, node in nodes.items()
+    }
+    wanted = _logged_twice(nodes, logged).union(*named.values(), *numbers.values())
     if not wanted:
-        return dict(nodes), []
+        return dict(nodes), [], []
     made = {slot for bound in every for slot in bound.writes}
     reads = {when: _read(names, made) for when, names in named.items()}
 
@@ -346,7 +367,14 @@ def with_scalars(nodes: Mapping[str, Node], sources: Sources) -> tuple[dict[str,
 
     result = {name: replace(node, bound=tuple(flowing(name, b) for b in node.bound)) for name, node in nodes.items()}
     logs = {log for methods in logged.values() for several in methods.values() for log in chain(*several)}
-    return result, list(_misspelt(nodes, named, logs, made))
+    wrong = [
+        Problem(f'hook "{name}" reads the number "{number}", which no hook logs', nodes[name].where, MEAN % number)
+        for name, read in numbers.items()
+        for number in sorted(read)
+        if number.endswith("_epoch") and not {number, f"{SCALARS}{number}"} & {*made}
+        if not any(_may_be(log, number) for log in logs)
+    ]
+    return result, wrong, list(_misspelt(nodes, named, logs, made))
 
 
 def _logged_twice(nodes: Mapping[str, Node], logged: Mapping[str, Mapping[str, Logged]]) -> frozenset[str]:

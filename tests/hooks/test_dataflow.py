@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.errors import Problem
+from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Plan
 from hookflow.graph.why import ambiguities
 from hookflow.hooks.compile import compile_pipeline
@@ -83,6 +83,15 @@ def test_a_metric_is_read_after_the_hook_that_makes_it(tmp_path: Path) -> None:
     text = f'{HEAD}{gate}[hooks.accuracy]\nuse = "accuracy"\n'
     plan = compile_pipeline(parse(text, tmp_path / "p.toml"))
     assert plan.order["after_val_epoch"] == ("accuracy", "gate")
+
+
+def test_a_number_of_an_epoch_is_read_after_the_hook_that_logs_it_and_refused_without(tmp_path: Path) -> None:
+    stop = '[hooks.stop]\nuse = "early_stop"\nargs = { monitor = "loss_epoch", stage = "train" }\n'
+    text = f'{HEAD}{stop}[hooks.log]\nuse = "log"\n'
+    plan = compile_pipeline(parse(f'{text}args = {{ mean = "epoch" }}\n', tmp_path / "p.toml"))
+    assert plan.order["after_train_epoch"][:2] == ("log", "stop")
+    with pytest.raises(UserError, match='hook "stop" reads the number "loss_epoch", which no hook logs'):
+        compile_pipeline(parse(text, tmp_path / "p.toml"))
 
 
 @pytest.mark.parametrize(
@@ -220,6 +229,13 @@ def test_each_call_has_its_slot_and_its_points(tmp_path: Path, call: str, slot: 
     assert not warnings(tmp_path, code, f'points = ["{point}"]\nwrites = ["{slot}"]')
     (message,) = warnings(tmp_path, code, f'{POINT}\nwrites = ["{slot}"]')
     assert "at after_val (FILE:1) where that is not allowed" in message
+
+
+@pytest.mark.parametrize("code", ['def It(run): run.metrics["x"] = 1\n', 'def It(metrics): metrics["x"] = 1\n'])
+def test_a_metric_that_is_set_where_they_are_complete_is_reported(tmp_path: Path, code: str) -> None:
+    (message,) = warnings(tmp_path, code, POINT)
+    assert message.startswith('hook "it" sets metrics["x"] at after_val (FILE:1), where no hook may')
+    assert not warnings(tmp_path, code, 'points = ["after_val_epoch"]')
 
 
 def test_each_call_is_reported_once_unless_class_file_or_method_declares_it(tmp_path: Path) -> None:

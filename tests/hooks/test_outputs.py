@@ -77,6 +77,7 @@ def test_the_average_of_the_best_is_exported_to_a_folder_of_ones_own(trained: Tr
         run_dir = trained(
             f'hooks.export={{use="export", args={args}}}',
             'hooks.second={use="export", args={checkpoint="best-2"}}',
+            'hooks.own={use="./watchers.py:Nothing"}',  # it might save one
         )
         assert any('no checkpoint "best-2"' in text for text in messages(run_dir)), "without it nothing is exported"
     (path,) = (tmp_path / "mine").iterdir()  # the same weights twice
@@ -98,6 +99,11 @@ def test_checkpoints_begin_with_their_trigger_and_what_was_better_before_is_no_b
     [
         ('use="predict", args={outputs=["logit"]}', 'needs the output "logit" of the task, which gives l', 5),
         ('use="export", args={weights="model_ena"}', 'no weights "model_ena"\n    did you mean "model_ema"?', 0),
+        (
+            'use="export", args={checkpoint="bst"}',
+            '"bst", which no hook saves\n    did you mean "best"?',
+            0,
+        ),
         ('use="export", args={out_dir="FILE/mine"}', "cannot be made: Not a directory", 0),
         ('use="lr_finder", args={iters=40}', "sweeps over 40 iterations, and the run has only 5", 0),
         ('use="./watchers.py:reads_accuracy", points=["after_val"]', 'acuracy"\n    did you mean "accuracy"?', 5),

@@ -257,7 +257,8 @@ class Export(Hook):
     - `torch_export`: the network in evaluation with the weights, by `torch.export`, for batches of any size. It is
       called with the first tensor of a training batch to see what it does.
 
-    Written after the last checkpoint is on the disk; a run that ends without that checkpoint exports nothing.
+    Written after the last checkpoint is on the disk; a run that ends without that checkpoint exports nothing. A
+    name that no hook saves is refused before the training, unless a hook of your own might.
     """
 
     phase = "last"
@@ -283,6 +284,8 @@ class Export(Hook):
         if "torch_export" in self.formats and any(map(is_sharded, run.model.parameters())):
             message = "torch_export cannot export a model that is sharded across the ranks"
             raise UserError(Problem(message, hint='export a state_dict, or use distributed.strategy = "ddp"'))
+        if "safetensors" in self.formats:
+            only_tensors(run.model.state_dict())
         make_out_dir(self._folder(run))
 
     def after_run(self, run: Run) -> None:
@@ -320,14 +323,20 @@ class Export(Hook):
         return run.dir / "export" if self.out_dir is None or run.is_temporary else Path(self.out_dir)
 
 
-def write_safetensors(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write weights as safetensors; those that are tied are written once for each name."""
+def only_tensors(weights: Mapping[str, Any]) -> None:
+    """Raise UserError for weights that safetensors cannot hold."""
     import torch
-    from safetensors.torch import save_file
 
     if other := next((name for name, value in weights.items() if not torch.is_tensor(value)), ""):
         message = f'safetensors cannot hold "{other}", a module\'s extra state of type {type(weights[other]).__name__}'
-        raise UserError(Problem(message, hint='use format = "state_dict"'))
+        raise UserError(Problem(message, hint='use formats = ["state_dict"]'))
+
+
+def write_safetensors(weights: Mapping[str, Tensor], path: Path) -> None:
+    """Write weights as safetensors; those that are tied are written once for each name."""
+    from safetensors.torch import save_file
+
+    only_tensors(weights)
     save_file({name: tensor.contiguous().clone() for name, tensor in weights.items()}, path)
 
 

@@ -16,8 +16,9 @@ from torch import nn
 from hookflow.errors import Locate, Problem, UserError, Where, by_place, nearest_or_all
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.hooks.arguments import OFFERED_TO_DATA, as_annotated, parameters_of
+from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.checkpoint_files import state_key
-from hookflow.hooks.registry import find_hook
+from hookflow.hooks.registry import BUILT_IN, find_hook
 from hookflow.pipeline.components import SPLITS
 from hookflow.pipeline.load import Loaded, key_of, share_parameters, trained_by
 from hookflow.pipeline.schema import DistributedSection
@@ -224,14 +225,26 @@ class _Builder:
         return groups, picked
 
     def _wrong_exports(self, plan: Plan) -> Iterator[Problem]:
-        """Yield a problem for each export of weights that no checkpoint will have; a hook may add others unnamed."""
+        """Yield a problem for each export of weights that no checkpoint has, or of a checkpoint that no hook saves.
+
+        A hook may add weights unnamed, and one that is not built in may save any checkpoint.
+        """
+        exports = {hook.name: dict(self.pipeline.hooks[hook.name].args) for hook in plan.hooks if hook.use == "export"}
+        if all(hook.use in BUILT_IN for hook in plan.hooks):
+            saving = (dict(self.pipeline.hooks[hook.name].args) for hook in plan.hooks if hook.use == "checkpoint")
+            saved = ["last", *(name for args in saving for name in Checkpoint(**args).best_names())]
+            for name, args in exports.items():
+                if (wanted := args.get("checkpoint", "last")) not in saved:
+                    message = f'hook "{name}" exports a checkpoint "{wanted}", which no hook saves'
+                    place = self.places.of(f"hooks.{name}.args.checkpoint")
+                    yield Problem(message, place, nearest_or_all(wanted, saved))
         adding = plan.at("before_save_checkpoint")
         named = {slot.removeprefix("checkpoint.") for binding in adding for slot in binding.writes}
         if "checkpoint" in named or any("checkpoint" in binding.takes and not binding.writes for binding in adding):
             return
         there = {state_key("model", name) for name in self.pipeline.models} | named
-        for name in (hook.name for hook in plan.hooks if hook.use == "export"):
-            if (weights := dict(self.pipeline.hooks[name].args).get("weights", "model")) not in there:
+        for name, args in exports.items():
+            if (weights := args.get("weights", "model")) not in there:
                 message = f'hook "{name}" exports weights, and the checkpoints will have no weights "{weights}"'
                 hint = nearest_or_all(weights, sorted(there))
                 yield Problem(message, self.places.of(f"hooks.{name}.args.weights"), hint)

@@ -158,7 +158,7 @@ def _check_names(context: Context, names: set[str]) -> None:
         if made is None and not named and "metrics" in (*binding.takes, *binding.writes):
             unnamed[binding.hook] = binding
         source = source_of(hook if inspect.isroutine(hook) else type(hook), binding.method)
-        metrics = {*_names(made), *named, *keys_set(source, "metrics")}
+        metrics = {*_names(made), *named, *dict(keys_set(source, "metrics"))}
         known.update(in_set(name, metric) for metric in metrics for name in sets_of("val", parts.data))
     for hook, name, key in _read(parts, plan):
         if name in known:
