@@ -4,11 +4,11 @@ import errno
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
 from textual.keys import Keys
 
 from hookflow.errors import Problem, UserError, nearest, nearest_or_all
@@ -19,9 +19,8 @@ from hookflow.monitor.view import Arrangement, KeyMap
 from hookflow.pipeline.components import Section
 from hookflow.pipeline.layers import read, tables
 from hookflow.pipeline.problems import key_of, wrong_value
-from hookflow.pipeline.source_map import SourceMap, dotted
+from hookflow.pipeline.source_map import Key, SourceMap, dotted
 
-MODIFIERS = ("ctrl", "alt", "shift")
 KEYS_ARE = 'a key is a character, or a name such as "f2", "shift+left" or "ctrl+b"'
 FIXED = "answer"
 """The action that is none: the keys that answer questions."""
@@ -99,60 +98,36 @@ def load() -> Preferences:
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
-        raise UserError(dict.fromkeys(_problem(each, places) for each in error.errors(include_url=False))) from None
+        first = {key_of(each)[:2]: each for each in reversed(error.errors(include_url=False))}
+        raise UserError(_problem(key, details, places) for key, details in first.items()) from None
     if wrong := [*_wrong_keys(settings.keymap, places)]:
         raise UserError(wrong)
     return Preferences(settings, path)
 
 
-def _problem(details: Any, places: SourceMap) -> Problem:
-    key = key_of(details)
+def _problem(key: Key, details: ErrorDetails, places: SourceMap) -> Problem:
     if details["type"] == "extra_forbidden":
-        hint = nearest_or_all(key[-1], Settings.model_fields)
-        return Problem(f'the file has no key "{key[-1]}"', places.of(key), hint)
-    if key[:1] == ("keys",) and len(key) > 1:
-        message = f"{dotted(key[:2])} must be a key or a list of keys, both as strings"
-        return Problem(message, places.of(key[:2]), 'for example "p" or ["p", "f2"]')
-    message, hint = wrong_value(details, dotted(key))
+        message, hint = f'the file has no key "{key[-1]}"', nearest_or_all(key[-1], Settings.model_fields)
+    else:
+        message, hint = wrong_value(details, dotted(key))
     return Problem(message, places.of(key), hint)
 
 
 def _wrong_keys(keymap: KeyMap, places: SourceMap) -> Iterator[Problem]:
     """Yield the actions and the keys that there are not, and the keys that two actions of a page are given."""
-    names = [name for name in EVERY if name != FIXED]
+    names, named = [name for name in EVERY if name != FIXED], [key.value for key in Keys if key.value.isidentifier()]
     for name, keys in keymap:
         where = places.of(("keys", name))
         if name not in names:
             yield Problem(f'there is no action "{name}"', where, nearest_or_all(name, names))
         for key in keys:
-            if not is_key(key):
-                yield Problem(f'there is no key "{key}"', where, nearest(key, _named_keys()) or KEYS_ARE)
-    for layer in _layers():
-        owners: dict[str, str] = {}
-        for name, keys in keymap:
-            for key in keys if name in layer else ():
-                if (other := owners.setdefault(key, name)) != name:
-                    message = f'the key "{key}" is given to {other} already'
-                    yield Problem(message, places.of(("keys", name)), f"in line {places.of(('keys', other)).line}")
-
-
-def _layers() -> Iterator[set[str]]:
-    """Yield the names of actions that may be called at the same time, and need keys of their own."""
-    yield {action.name for action in ACTIONS if action.only != "replay"}
-    yield {action.name for action in ACTIONS if action.only == "replay"}
-    yield from ({action.name for action in actions} for actions in OF_PAGES.values())
-
-
-@lru_cache
-def _named_keys() -> list[str]:
-    return [key.value for key in Keys if "<" not in key.value and "@" not in key.value]
-
-
-def is_key(key: str) -> bool:
-    """Say whether a key is a character, or one of the names that Textual has, with modifiers before it."""
-    if len(key) == 1:
-        return key.isprintable() and key != " "
-    *modifiers, name = key.split("+")
-    typed = len(name) == 1 and name.isprintable() and name == name.lower() and "shift" not in modifiers
-    right = set(modifiers) <= set(MODIFIERS) and len(set(modifiers)) == len(modifiers)
-    return right and (name in _named_keys() or (bool(modifiers) and typed))
+            bare = key.split("+")[-1] if len(key) > 1 else key  # without "ctrl+", say
+            if len(bare) != 1 and bare not in named:
+                yield Problem(f'there is no key "{key}"', where, nearest(key, named) or KEYS_ARE)
+    for actions in (ACTIONS, *OF_PAGES.values()):
+        in_replays = {action.name: action.only == "replay" for action in actions}
+        owners: dict[tuple[str, bool], str] = {}
+        for name, key in ((name, key) for name, keys in keymap if name in in_replays for key in keys):
+            if (other := owners.setdefault((key, in_replays[name]), name)) != name:
+                message = f'the key "{key}" is given to {other} already'
+                yield Problem(message, places.of(("keys", name)), f"in line {places.of(('keys', other)).line}")

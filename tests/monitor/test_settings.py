@@ -18,7 +18,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.keys import press
 from hookflow.monitor.layout import screen, visible
-from hookflow.monitor.settings import Preferences, is_key, load, path_of
+from hookflow.monitor.settings import Preferences, load, path_of
 from hookflow.monitor.style import STYLES, THEMES, ThemeName, use
 from hookflow.monitor.view import Notice
 from tests.conftest import hookflow_here
@@ -49,8 +49,8 @@ def test_a_file_may_be_missing_or_empty_or_give_a_key_to_actions_of_two_pages(fi
     assert load().path == file
     file.write_text('[keys]\nsmooth = "w"\nlevel = "w"\nfreeze = "w"\nplay = "w"\n')
     assert len(load().settings.keymap) == 4
-    assert all(map(is_key, ("a", "A", "ü", "[", "f12", "ctrl+b", "alt+x", "shift+left", "ctrl+shift+left", "space")))
-    assert not any(map(is_key, ("", " ", "ab", "ctrl+", "hyper+a", "shift+a", "ctrl+ctrl+a", "ctrl+A", "\x1b", "+a")))
+    file.write_text('keys.level = ["a", "A", "ü", "[", "+", "f12", "ctrl+b", "alt+x", "ctrl+shift+left", "space"]')
+    assert len(load().settings.keymap[0][1]) == 10
 
 
 def test_keys_of_the_user_come_before_those_of_the_table(scene: At, file: Path) -> None:
@@ -72,8 +72,9 @@ def test_keys_of_the_user_come_before_those_of_the_table(scene: At, file: Path) 
 MISTAKES = {
     'keys = { pauze = "p" }': (':1:10: there is no action "pauze"', 'did you mean "pause"?'),
     '[keys]\nzoom = "f99"': (':2:1: there is no key "f99"', 'did you mean "f9"?'),
+    'keys.zoom = "ctrl+"': (':1:6: there is no key "ctrl+"', ""),
     '[keys]\nzoom = "question mark"': (':2:1: there is no key "question mark"', "a key is a character"),
-    "[keys]\nzoom = 3": (":2:1: keys.zoom must be a key or a list of keys, both as strings", 'for example "p"'),
+    "[keys]\nzoom = 3": (":2:1: keys.zoom must be a string, not 3", ""),
     '[keys]\npause = "w"\nfreeze = "w"': (':3:1: the key "w" is given to pause already', "in line 2"),
     '[keyz]\nzoom = "z"': (':1:2: the file has no key "keyz"', 'did you mean "keys"?'),
     "[keys": (":1:6: this is not TOML", ""),
