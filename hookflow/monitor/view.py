@@ -166,7 +166,6 @@ class View:
     hook: int = 0
     event: int | None = None
     rank: int = 0
-    layer: int = 0
     metric: int = 0
     log: bool = False
     whole: bool = False

@@ -142,8 +142,7 @@ WALKS = {
         ("3", "┏━ [3] metrics", "[2] hooks"),
         ("1", "[2] hooks", ""),
         ("4", "┏━ [4] system", "[2] hooks"),
-        ("1 4", "▸ stem   Any    64×3×3×3       1,728   6.9 kB  frozen", ""),
-        ("down", "▸ head   Any    10×512         5,120  20.5 kB", "▸ stem"),
+        ("1 4", "stem   Any    64×3×3×3       1,728   6.9 kB  frozen", ""),
         ("1 tab tab", "┏━ [5] events", ""),
         ("tab", "┏━ [1] points", ""),
     ],
@@ -228,8 +227,6 @@ def test_a_key_without_an_action_says_so(scene: At) -> None:
         assert press(key, at) == Notice(f"{shown} does nothing here; ? lists the keys")
     at.view.focus = 3
     assert press("down", at) == Notice("there is nothing to move in here")
-    at.view.focus = 4
-    assert press("down", at) == Notice("the layers of the model are in the large panel")
 
 
 def test_e_finds_the_error_and_enter_shows_its_traceback(scene: At) -> None:

@@ -288,14 +288,9 @@ def test_the_page_of_a_checkpoint(scene: At, width: int, height: int) -> None:
     shown.kept = {"ep0004.pt": ["__0_0.distcp", "__1_0.distcp"]}
     shards = drawn(shown, 120, 40)
     assert "__0_0.distcp, __1_0.distcp" in shards and 'weights = "<path>"   under' in shards
-    assert "torch.load" not in shards
     shown.kept = {}
     gone = drawn(shown, 120, 40)
-    assert "not on the disk any more" in gone
-    assert "torch.load" not in gone
-    shown.kept = {"ep0002.pt": ["model.pt"]}
-    shown.view.event = next(entry.number for entry in shown.state.journal if entry.kind == "checkpoint")
-    assert "from the newest checkpoint, which this is not" in drawn(shown, 120, 40)
+    assert "not on the disk any more" in gone and "hookflow" not in gone.partition("metrics")[2]
 
 
 def test_the_metrics_of_a_checkpoint_are_those_of_the_validation_before_it(scene: At) -> None:

@@ -10,7 +10,7 @@ from hookflow.monitor.charts import Axis, Mark, marks_on, parts_of
 from hookflow.monitor.journal import GLYPHS, Entry, Moment
 from hookflow.monitor.style import Part, boxed, definition, empty, row, scrolled, window
 from hookflow.monitor.view import Action, Notice, Page, Prompt, Scene, charts
-from hookflow.numbers import clock, number, size, span
+from hookflow.numbers import clock, number, span
 from hookflow.text import fit, fit_name, wrapped
 
 STYLES = {"info": "dim", "warn": "warn", "error": "error", "command": "command", "image": "command", "text": "good"}
@@ -81,8 +81,8 @@ def event(scene: Scene, width: int, height: int) -> list[Strip]:
     if entry.kind == "metrics":
         rows += _compared(scene, entry, inner)
     elif saved is not None:
-        facts = _checkpoint(scene, saved)
-        rows += [line for name, value in facts for line in definition(inner, f" {name}", value, 12)]
+        for name, value in _checkpoint(scene, saved):
+            rows += definition(inner, f" {name}", value, 12)
     else:
         rows += traceback(entry.detail, inner)
     return scrolled(f"{entry.glyph} {entry.source}  {clock(entry.t)}", rows, width, height, scene.view.scroll)
@@ -110,33 +110,19 @@ def _compared(scene: Scene, entry: Entry, width: int) -> Iterator[Strip]:
             yield row(width, f" {fit(name, 16)}", (figures[0], "strong"), (figures[1], "dim"), text)
 
 
-def _checkpoint(scene: Scene, saved: Checkpoint) -> list[tuple[str, str]]:
-    folder, it = scene.path / saved["path"], saved["it"]
-    known, metrics_it = scene.state.metrics.newest_by(it)
+def _checkpoint(scene: Scene, saved: Checkpoint) -> Iterator[tuple[str, str]]:
+    folder, (known, it) = scene.path / saved["path"], scene.state.metrics.newest_by(saved["it"])
     metrics = "   ".join(f"{name} {number(value)}" for name, value in known.items())
-    metrics += f"   (of iteration {metrics_it})" * (metrics_it not in (0, it))
-    facts = [
-        ("names", f"{', '.join(saved['names']) or 'none'}   (when it was saved)"),
-        ("iteration", f"{it}   after {saved['ep']} epoch{'s' * (saved['ep'] != 1)}"),
-        ("metrics", metrics or "none yet"),
-        ("size", f"{size(saved['bytes'])}, written in {saved['ms']:.0f} ms"),
-        ("path", str(folder)),
-        ("", ""),
-    ]
-    weights = scene.kept.get(folder.name)
-    if not weights:
-        return [*facts, ("removed", "it is not on the disk any more: newer or better ones have replaced it")]
-    is_whole = weights[0].endswith(".pt")  # else there is a file for each rank
-    file = f"<path>/{weights[0]}" if is_whole else "<path>"
-    newest = "" if it == scene.state.checkpoints[-1]["it"] else "   (from the newest checkpoint, which this is not)"
-    return [
-        *facts,
-        ("weights", ", ".join(weights)),
-        *[("load them", f'torch.load("{file}", weights_only=True)')] * is_whole,
-        ("train on", f'weights = "{file}"   under [model] in another pipeline'),
-        ("resume", f"hookflow run --resume {scene.known_as}{newest}"),
-        ("validate", f"hookflow val {scene.known_as}:{folder.name}"),
-    ]
+    yield "metrics", f"{metrics}   (of iteration {it})" if known else "none yet"
+    yield "path", str(folder)
+    if weights := scene.kept.get(folder.name):
+        yield "weights", ", ".join(weights)
+        file = f"<path>/{weights[0]}" if weights[0].endswith(".pt") else "<path>"  # else there is a file for each rank
+        yield "train on", f'weights = "{file}"   under [model] in another pipeline'
+        yield "fork", f"hookflow fork {scene.known_as}:{folder.name}"
+        yield "validate", f"hookflow val {scene.known_as}:{folder.name}"
+    else:
+        yield "removed", "it is not on the disk any more: newer or better ones have replaced it"
 
 
 EVENTS = Page("events", events, move=_move, enter=_open)

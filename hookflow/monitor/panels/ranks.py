@@ -11,9 +11,9 @@ from textual.strip import Strip
 from hookflow.events.records import PHASES
 from hookflow.monitor.panels.hooks import FILLS, SHORT, phase_bar
 from hookflow.monitor.ranks import Rank, Ranks, can_compare
-from hookflow.monitor.style import Part, boxed, row, window
+from hookflow.monitor.style import Part, boxed, row, scrolled, window
 from hookflow.monitor.summary import layer_rows
-from hookflow.monitor.view import Notice, Page, Scene, flip
+from hookflow.monitor.view import Page, Scene, flip
 from hookflow.numbers import age, many, ms, percent, rough
 from hookflow.text import fit, wrapped_phrases
 
@@ -165,7 +165,7 @@ def system(scene: Scene, width: int, height: int) -> list[Strip]:
     inner = width - 2
     body = [*_machine(scene, inner), *_facts(scene, inner)]
     if scene.view.zoomed and scene.focus == 4:
-        body += _layers(scene, inner, height - 3 - len(body))
+        return scrolled("[4] system", [*body, *_layers(scene, inner)], width, height, scene.view.scroll)
     return boxed("[4] system", body, width, height, scene.focus == 4)
 
 
@@ -205,29 +205,15 @@ def _facts(scene: Scene, width: int) -> list[Strip]:
     return [row(width, (f" {fact}", "warn" if "SYNTHETIC" in fact else "dim")) for fact in rows]
 
 
-def _layers(scene: Scene, width: int, room: int) -> list[Strip]:
-    """Draw the layers of the model, of which the cursor's is among those shown."""
+def _layers(scene: Scene, width: int) -> list[Strip]:
     every = [*layer_rows(scene.state.run.get("layers", []))]
-    if not every or room < 4:
+    if not every:
         return []
-    picked = min(scene.view.layer, len(every) - 1)
-    head = ("layer", "class", "shapes", "parameters", "bytes", "")
-    shown = [head, *every[part := window(len(every), room - 2, picked)]]
-    *cells, last = zip(*shown, strict=True)
+    *cells, last = zip(("layer", "class", "shapes", "parameters", "bytes", ""), *every, strict=True)
     padded = [[fit(cell, max(map(cell_len, column))) for cell in column] for column in cells]
     padded[3:] = ([cell.strip().rjust(len(cell)) for cell in column] for column in padded[3:])
-    lines = ["  ".join(line) for line in zip(*padded, last, strict=True)]
-    rows = [row(width), row(width, (f"  {lines[0]}", "dim"))]
-    for k, line in enumerate(lines[1:], part.start):
-        rows.append(row(width, ("▸ " if k == picked else "  ", "focus"), line, picked=k == picked))
-    return rows
+    head, *lines = ["  ".join(line) for line in zip(*padded, last, strict=True)]
+    return [row(width), row(width, (f" {head}", "dim")), *(row(width, f" {line}") for line in lines)]
 
 
-def _move_layer(scene: Scene, step: int) -> Notice | None:
-    if not scene.view.zoomed:
-        return Notice("the layers of the model are in the large panel")
-    scene.view.layer = min(max(scene.view.layer + step, 0), max(len(scene.state.run.get("layers", [])) - 1, 0))
-    return None
-
-
-SYSTEM = Page("system", system, move=_move_layer, enter=partial(flip, "zoomed"))
+SYSTEM = Page("system", system, enter=partial(flip, "zoomed"))
