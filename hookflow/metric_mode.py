@@ -55,6 +55,7 @@ def mode_of(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:
     message = f'"{metric}" does not say whether less or more of it is better'
     hint = f'write mode = "min" or mode = "max"{beside}'
     of, slash, last = metric.rpartition("/")  # clean/accuracy is the accuracy of a set
-    near = nearest(last, [word for word in _MODES if misspelt(last, word, shortest=3)])
+    slips = [word for word in _MODES if misspelt(last, word, shortest=3) and max(len(last), len(word)) > 3]  # not gap
+    near = nearest(last, slips)
     near = near.replace('"', f'"{of}{slash}', 1)
     raise UserError(Problem(message, hint=f"{near} If not, {hint}" if near else hint))

@@ -9,7 +9,7 @@ LESS = """loss val/loss loss_cls Loss train.loss valloss mae RMSE val_mse error_
     cer loss@2 mean-error loss2"""
 MORE = """accuracy accuracy@5 val/acc acc1 accuracy/top1 F1 f1_score macro_precision recall@10 AUC mIoU iou mAP mAP50
     bbox_mAP bleu bleu-4 R2 psnr SSIM testaccuracy"""
-NOT_PLAIN = "score class mapping neg_mse loss_accuracy top1 lr errand real"
+NOT_PLAIN = "score class mapping neg_mse loss_accuracy top1 lr errand real gap"
 
 
 @pytest.mark.parametrize(("metrics", "mode"), [(LESS, "min"), (MORE, "max")])

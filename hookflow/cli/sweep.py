@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from hookflow.service.sweeps import Sweep
 
 SLURM = "Write a script for Slurm, a task for each trial, and start nothing."
-FILE = "A pipeline file with [sweep], or the folder of a sweep that has begun."
+FILE = "A pipeline file with [sweep]; or a sweep that has begun: its id in `runs`, or its folder."
 
 
 def sweep(
@@ -58,6 +59,8 @@ def sweep(
 def _opened(target: Path, overrides: tuple[str, ...], resume: bool) -> Sweep:
     from hookflow.service.sweeps import Sweep
 
+    if not target.exists():
+        target = next(Path("runs").glob(f"*/{escape(target.name)}"), target)
     if (target / "sweep.json").is_file():
         if overrides:
             raise UserError(Problem("a sweep that has begun keeps its keys", Where("--set")))

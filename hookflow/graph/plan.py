@@ -383,12 +383,12 @@ Tables: TypeAlias = "Pipeline | Mapping[str, Any]"
 """A pipeline, or the tables that a run has recorded it in."""
 
 
-def difference(old: tuple[Tables, Plan], new: tuple[Tables, Plan]) -> Difference:
-    """Compare two pipelines and what they were compiled to."""
+def difference(old: tuple[Tables, Plan], new: tuple[Tables, Plan], *, sweep: bool = False) -> Difference:
+    """Compare two pipelines and what they were compiled to; their [sweep], which no run records, only with `sweep`."""
     before, after = old[1], new[1]
     names = [[hook.name for hook in plan.hooks] for plan in (before, after)]
     common = set(names[0]) & set(names[1])
-    was, now = _keys(*old, common), _keys(*new, common)
+    was, now = _keys(*old, common, sweep), _keys(*new, common, sweep)
     changed = (key for key in dict.fromkeys((*was, *now)) if was.get(key) != now.get(key))
     return Difference(
         keys=tuple(Change(key, was.get(key), now.get(key)) for key in changed),
@@ -402,11 +402,12 @@ def difference(old: tuple[Tables, Plan], new: tuple[Tables, Plan]) -> Difference
     )
 
 
-def _keys(pipeline: Tables, plan: Plan, hooks: set[str]) -> dict[str, Any]:
-    """Return every key of a training that is set, dotted; of hooks, those of `hooks` alone."""
+def _keys(pipeline: Tables, plan: Plan, hooks: set[str], sweep: bool) -> dict[str, Any]:
+    """Return every key that is set, dotted; of hooks, those of `hooks` alone."""
     tree = dict(pipeline) if isinstance(pipeline, Mapping) else pipeline.model_dump(by_alias=True)
     tree["hooks"] = {name: hook for name, hook in tree.get("hooks", {}).items() if name in hooks}
-    tree.pop("sweep", None)
+    if not sweep:
+        tree.pop("sweep", None)
     return {**dict(flat(tree)), "--shuffle": plan.shuffle}
 
 

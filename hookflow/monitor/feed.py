@@ -227,7 +227,7 @@ class Live:
 
     def _read_plan(self, attempt: int) -> None:
         self.plan = read_plan(self._run, attempt)
-        if self.plan is UNREADABLE:
+        if self.plan is UNREADABLE and self._attempt:  # once, and not before the first record has a time
             self.state.warn("plan.json cannot be read: firings have no names")
 
 

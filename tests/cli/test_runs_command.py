@@ -361,6 +361,9 @@ def test_everything_that_differs_is_shown_and_nothing_twice_or_the_same() -> Non
     (difference,) = shown["differences"]
     names = [name for name, value in difference.items() if value]
     assert names == ["with", "hooks_removed"], "the order of the others is the same"
+    Path("swept.toml").write_text(f'{OLD}[sweep]\nmetric = "loss"\ngrid = {{ "run.seed" = [1, 2] }}\n')
+    assert "sweep.grid.run.seed  nothing → [1, 2]" in diff("old.toml", "swept.toml")
+    assert "amount to the same" in diff(recorded("old.toml").id, "swept.toml", exit_code=0), "no run records a sweep"
     assert "compares 2 to 8 pipelines or runs, and there are 1" in refused("compare", "old.toml")
     assert "and there are 9" in refused("compare", *["old.toml"] * 9)
 

@@ -113,7 +113,7 @@ def test_an_interrupted_sweep_goes_on(folder: Path) -> None:
     assert begun.returncode == 130, errors
     assert states(sweep) == ["interrupted"]
     assert "not done: 2 trials" in output
-    done = hookflow("sweep", f"runs/toy/{sweep.name}", cwd=folder, code=0)
+    done = hookflow("sweep", sweep.name, cwd=folder, code=0)
     assert states(sweep) == ["finished"] * 2
     assert f"trial 0  resumes {run}" in done.stdout
     assert len(run_dirs(folder)) == 2

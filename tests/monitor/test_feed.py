@@ -96,6 +96,9 @@ def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
     whole = sum(b'"frame"' in line for line in lines)
     assert live.state.frames == recording.state.frames == whole - (b'"frame"' in lines[10])
     assert drawn(live.state, recording) == drawn(recording.state, recording)
+    run.plan.write_text("{")
+    state = read(run).state
+    assert [entry.t for entry in state.journal if "plan.json cannot be read" in entry.text] == [state.run["t"]]
 
 
 SECONDS = 20
