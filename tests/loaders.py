@@ -51,6 +51,11 @@ def with_sampler() -> DataLoader[Any]:
     return DataLoader(data, batch_size=8, sampler=DistributedSampler(data, num_replicas=1, rank=0, seed=5))
 
 
+def mined() -> DataLoader[Any]:
+    data = Counted(24)
+    return DataLoader(data, batch_size=8, sampler=Rarest(data))
+
+
 def backwards(data: Any) -> range:
     return range(len(data) - 1, -1, -1)
 
@@ -149,6 +154,57 @@ class Clouds(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         example = self.drawn[index]
         return example["inputs"] + example["noise"].sum(), example["target"]
+
+
+class Counted(Clouds):
+    """Counts how often each example is fetched."""
+
+    def __init__(self, examples: int = 40) -> None:
+        super().__init__(examples)
+        self.fetched = torch.zeros(examples)
+
+    def __getitem__(self, index: int) -> Any:
+        self.fetched[index] += 1
+        return super().__getitem__(index)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"fetched": self.fetched}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.fetched.copy_(state["fetched"])
+
+
+class Forgets:
+    """Prefers examples that were fetched less often when the epoch began, and more so from epoch to epoch."""
+
+    size = 0
+
+    def __init__(self, data: Counted) -> None:
+        self.data, self.power, self.epoch = data, 1.0, -1
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        weights = 1 / (1 + self.data.fetched) ** self.power
+        self.power += 1
+        order = torch.multinomial(weights, len(self), replacement=True).tolist()
+        return iter([order[k : k + self.size] for k in range(0, len(self), self.size)] if self.size else order)
+
+
+class Rarest(Forgets):
+    def state_dict(self) -> dict[str, Any]:
+        return {"power": self.power}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.power = state["power"]
+
+
+class RarestBatches(Rarest):
+    size = 8
 
 
 class Cyclic:

@@ -161,7 +161,7 @@ class Unlabelled(Points):
 
 class Curriculum:
     def __init__(self) -> None:
-        self.harder = 0
+        self.harder, self.fetched = 0, torch.zeros(40)
 
     def __len__(self) -> int:
         return 40

@@ -39,6 +39,8 @@ DATA = {
     "by workers": over("Clouds", workers=2),
     "by a sampler": over("Clouds", sampler="./loaders.py:weighted"),
     "by a batch sampler": over("Clouds", batch_size=None, batch_sampler="./loaders.py:Buckets"),
+    "by a sampler with a state": over("Counted", sampler="./loaders.py:Rarest"),
+    "by a batch sampler with a state": over("Counted", batch_size=None, batch_sampler="./loaders.py:RarestBatches"),
     "on the device": over("Clouds", on_device=True, augment="./loaders.py:noisy"),
     "a stream": over("Numbers"),
     "a stream by workers": over("Numbers", workers=2, batches=7),

@@ -123,10 +123,11 @@ def test_a_tasks_own_state(new_run: NewRun, train_here: Train, tmp_path: Path, t
 
 
 def test_data_and_a_hook_that_change_and_save_nothing_are_named(trained: Trained) -> None:
-    data = 'data.train.use="./toy.py:Curriculum"', "data.train.loader={batch_size=8}"
-    run_dir = trained(*data, 'hooks.forgets={use="./watchers.py:Forgets"}', "run.max_epochs=1")
+    data = 'data.train={use="./toy.py:Curriculum", loader={batch_size=8, sampler="./loaders.py:Forgets"}}'
+    run_dir = trained(data, 'hooks.forgets={use="./watchers.py:Forgets"}', "run.max_epochs=1")
     lost = [text.partition(" while it trains")[0] for text in messages(run_dir) if "no checkpoint holds that" in text]
-    assert sorted(lost) == ["data.train (Curriculum) changes harder", 'the hook "forgets" changes seen, Forgets.total']
+    data = ["data.train (Curriculum) changes harder", "data.train (Forgets) changes power"]
+    assert sorted(lost) == [*data, 'the hook "forgets" changes seen, Forgets.total']
 
 
 def test_a_task_that_has_a_state_only_now_is_reported(trained: Trained, train_here: Train, tmp_path: Path) -> None:

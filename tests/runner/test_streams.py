@@ -222,7 +222,7 @@ def test_batches_may_be_dicts(trained: Trained) -> None:
     trained(train_on("of_dicts"), val, task, *off)
 
 
-@pytest.mark.parametrize("name", ["shuffled", "with_generator", "with_sampler"])
+@pytest.mark.parametrize("name", ["shuffled", "with_generator", "with_sampler", "mined"])
 @pytest.mark.parametrize(("point", "it"), [("after_train_epoch", 3), ("after_backward", 4)])
 def test_a_resumed_run_has_the_batches_of_one_left_alone(resumes_alike: NewRun, name: str, point: str, it: int) -> None:
     broken = resumes_alike(train_on(name), point=point, at=it)

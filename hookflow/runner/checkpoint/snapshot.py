@@ -20,7 +20,7 @@ from hookflow.hooks.checkpoint_files import lacks_optimizers, mark_of, state_key
 from hookflow.hooks.tensors import local
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.shards import mapped, unreadable
-from hookflow.runner.data.batches import split_of
+from hookflow.runner.data.batches import has_own_state, split_of
 from hookflow.runner.distributed.parallel import load_model, load_optimizer, local_state
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.update import Update
@@ -79,10 +79,11 @@ class Snapshot:
         }
 
     def check_states(self) -> None:
-        """Raise UserError for a state of a hook or the task that cannot be loaded again, tensors aside."""
+        """Raise UserError for a state of a hook, the data or the task that cannot be loaded again, tensors aside."""
         self.context.engine.settle()
         hooks = {f"hooks.{name}": hook for name, hook in self.parts.hooks.items()}
-        for key, owner in {"task": self.parts.task, **hooks}.items():
+        data = {f"data.{split}": getattr(source, "own_states", None) for split, source in self.data.items()}
+        for key, owner in {"task": self.parts.task, **hooks, **data}.items():
             state: Any = None
             with suppress(Exception):  # it has none, or none before the first iteration
                 state = mapped(owner.state_dict(), lambda leaf: None if isinstance(leaf, torch.Tensor) else leaf)
@@ -257,20 +258,22 @@ class Unsaved:
     """
 
     def __init__(self, parts: Parts, known: Iterable[Any]) -> None:
-        owners = {f"the task {type(parts.task).__name__}": parts.task} | {
-            f"data.{split} ({type(owner).__name__})": owner
+        data = [
+            (f"data.{split} ({type(part).__name__})", part)
             for split, source in parts.data.items()
-            if not hasattr(source, "state_dict")
-            if not type(owner := getattr(source, "dataset", source)).__module__.startswith("hookflow.")
-        }
-        self._owners = {name: owner for name, owner in owners.items() if not hasattr(owner, "state_dict")}
+            for part in (source.own_states.parts.values() if hasattr(source, "own_states") else [source])
+            if not type(part).__module__.startswith(("hookflow.", "torchdata."))
+        ]
+        self._owners = {name: part for name, part in data if not has_own_state(part)}
+        if not hasattr(parts.task, "state_dict"):
+            self._owners[f"the task {type(parts.task).__name__}"] = parts.task
         self._owners |= {
             f'the hook "{name}"': hook
             for name, hook in parts.hooks.items()
             if not type(hook).__module__.startswith("hookflow.")
             if getattr(type(hook), "state_dict", Hook.state_dict) is Hook.state_dict
         }
-        self._known = {id(thing) for thing in (*known, *self._owners.values())}
+        self._known = {id(thing) for thing in (*known, *self._owners.values(), *(part for _, part in data))}
         self._before: dict[str, dict[str, Hashable]] = {}
 
     def look(self) -> None:
@@ -292,6 +295,8 @@ class Unsaved:
         of_classes = ((f"{kind.__name__}.{name}", value) for kind in own for name, value in vars(kind).items())
         for name, value in (*getattr(owner, "__dict__", {}).items(), *of_classes):
             if hasattr(value, "__get__") or ".__" in name:  # a method, or what Python keeps in a class
+                continue
+            if "epoch" in name and hasattr(owner, "set_epoch"):  # it is set anew before each epoch
                 continue
             if id(value) not in self._known and not isinstance(value, (*OPAQUE, *NO_STATE)):
                 yield name, mark(value, self._known)

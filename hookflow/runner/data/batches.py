@@ -6,6 +6,8 @@ could be read off it: eight images of 3×H×W are not three examples.
 
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from operator import index as as_int
 from typing import Any, Literal
@@ -44,6 +46,52 @@ class DataContext:
             return batch
         layout = torch.channels_last if self.channels_last and batch.ndim == 4 else torch.preserve_format
         return batch.to(self.device, non_blocking=self.device.type == "cuda", memory_format=layout)
+
+
+class OwnStates:
+    """The states that the user's parts of a source keep: its dataset, samplers, `collate`, `augment`.
+
+    A resume in mid-epoch draws the order of the epoch again, with the states that the epoch began with.
+    """
+
+    def __init__(self, **parts: Any) -> None:
+        self.parts = {name: part for name, part in parts.items() if part is not None}
+        self._saved = {name: part for name, part in self.parts.items() if has_own_state(part)}
+        self._began: dict[str, Any] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._saved)
+
+    @contextmanager
+    def drawing(self, *, again: bool) -> Iterator[None]:
+        """Have the states that the epoch began with meanwhile, if its order is drawn `again`."""
+        now = self._now()
+        if again:
+            self._load(self._began)
+        else:
+            self._began = now
+        yield
+        if again:
+            self._load(now)
+
+    def _now(self) -> dict[str, Any]:
+        return {name: deepcopy(part.state_dict()) for name, part in self._saved.items()}
+
+    def _load(self, states: Mapping[str, Any]) -> None:
+        for name in states.keys() & self._saved:
+            self._saved[name].load_state_dict(deepcopy(states[name]))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"now": self._now(), "began": self._began}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._began = state["began"]
+        self._load(state["now"])
+
+
+def has_own_state(part: Any) -> bool:
+    """Say whether a part saves what it holds. A DistributedSampler of torchdata saves its place, which it need not."""
+    return all(hasattr(part, name) for name in ("state_dict", "load_state_dict")) and not hasattr(part, "num_replicas")
 
 
 class Sized:

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from hookflow.errors import Problem, UserError
-from hookflow.runner.data.batches import DataContext, Sized, map_parts, prefetch, tensors
+from hookflow.runner.data.batches import DataContext, OwnStates, Sized, map_parts, prefetch, tensors
 from hookflow.runner.data.loader_parts import BatchSampler, GivenBatches, LoaderParts
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
 from hookflow.runner.random_state import ForkedGenerators, RNGStream, batch_seeds, derive_seed, seed_generators, seeded
@@ -33,6 +33,12 @@ class _ByIndex(Sized):
         self.batch_size, self.global_batch_size = sampler.batch_size, sampler.global_batch_size
         if isinstance(sampler, GivenBatches):
             self.global_batch_sizes = sampler.global_batch_sizes
+        samplers = sampler.drawn.samplers if sampler.drawn else {}
+        self.own_states = own = OwnStates(dataset=data, collate=parts.collate, augment=parts.augment, **samplers)
+        if sampler.drawn:
+            sampler.drawn.own_states = own
+        if own:  # without one, a source has no state
+            self.state_dict, self.load_state_dict = own.state_dict, own.load_state_dict
 
     def indices(self, epoch: int) -> list[Tensor]:
         """Return the indices in the dataset of the examples of each batch on this rank: int64 (batch,)."""
@@ -69,7 +75,7 @@ class Loader(_ByIndex):
         self.info = self._sampler.describe(type(data).__name__, parts.worker_note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        self._sampler.begin(epoch)
+        self._sampler.begin(epoch, start)
         self._keys.epoch, self._keys.start = epoch, start
         if self.loader is None:
             batches = (self._fetches.here if self._draws else partial(map, self._fetches.__getitem__))(self._keys)
@@ -209,7 +215,7 @@ class OnDevice(_ByIndex):
         self.info = self._sampler.describe(type(data).__name__, note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        self._sampler.begin(epoch)
+        self._sampler.begin(epoch, start)
         shards = self._sampler.batches(epoch, start, self._parts.context.device)
         yield from self._parts.augmented((_rows(self._full, shard) for shard in shards), epoch, start)
 

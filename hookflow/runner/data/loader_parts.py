@@ -18,7 +18,7 @@ from hookflow.hooks.arguments import cannot_take, parameters_of, wrong_arguments
 from hookflow.pipeline.components import Component, LoaderSection
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.pipeline.use import refer
-from hookflow.runner.data.batches import DataContext
+from hookflow.runner.data.batches import DataContext, OwnStates
 from hookflow.runner.random_state import RNGStream, batch_seed, derive_seed, seeded
 
 CALLED_WITH = {
@@ -244,8 +244,10 @@ class BatchSampler(BatchSharding):
         generator = torch.Generator().manual_seed(derive_seed(self.seed, RNGStream.ORDER, epoch))
         return torch.randperm(self.examples, generator=generator)
 
-    def begin(self, epoch: int) -> None:
-        """Take on the sizes of an epoch's batches: here those of all epochs are alike."""
+    def begin(self, epoch: int, start: int) -> None:
+        """Take on that an epoch begins, or goes on at batch `start`."""
+        if self.drawn:
+            self.drawn.again = start > 0
 
     def batches(self, epoch: int, start: int = 0, device: torch.device | None = None) -> Iterator[Tensor]:
         """Return the indices of this rank's examples in each batch of the epoch, from batch `start` on."""
@@ -264,13 +266,16 @@ class Drawn:
         self.sampler = sampler
         self.key, self.where = key, where
         self._examples, self._seed = examples, seed
+        self.samplers = {key: sampler, "inner": getattr(sampler, "sampler", None)}
+        self.own_states, self.again = OwnStates(), False
 
     def epoch(self, epoch: int) -> list[Any]:
-        for owner in (self.sampler, getattr(self.sampler, "sampler", None)):
-            if set_epoch := getattr(owner, "set_epoch", None):
-                set_epoch(epoch)
-        with seeded(derive_seed(self._seed, RNGStream.ORDER, epoch)):
-            return [*self.sampler]
+        with self.own_states.drawing(again=self.again):
+            for owner in self.samplers.values():
+                if set_epoch := getattr(owner, "set_epoch", None):
+                    set_epoch(epoch)
+            with seeded(derive_seed(self._seed, RNGStream.ORDER, epoch)):
+                return [*self.sampler]
 
     def indices(self, epoch: int) -> list[int]:
         return [self.index(provided) for provided in self.epoch(epoch)]
@@ -318,8 +323,11 @@ class GivenBatches:
     def __len__(self) -> int:
         return self.available if self._taken is None else self._taken
 
-    def begin(self, epoch: int) -> None:
-        """Take on the sizes of an epoch's batches."""
+    def begin(self, epoch: int, start: int) -> None:
+        """Take on the sizes of an epoch's batches. A sampler with a state may draw others than before."""
+        self.drawn.again = start > 0
+        if self.drawn.own_states:
+            self._cached = -1, []
         self._sizes = [[len(share) for share in shares] for shares in self._shares(epoch)]
 
     def batch_size(self, index: int) -> int:

@@ -12,7 +12,7 @@ from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.values import limited_batches
-from hookflow.runner.data.batches import DataContext, OverLoader, Sized, Sizes, data_info, sets_of, split_of
+from hookflow.runner.data.batches import DataContext, OverLoader, OwnStates, Sized, Sizes, data_info, sets_of, split_of
 from hookflow.runner.data.loader import Loader, OnDevice
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.stream import Stateful, stream_source
@@ -151,6 +151,8 @@ class Batches(OverLoader):
         self._generator: torch.Generator | None = getattr(batches, "generator", None)
         self._began: dict[str, Any] | None = None
         data = getattr(batches, "dataset", batches)
+        parts = {name: getattr(batches, name, None) for name in ("sampler", "batch_sampler", "collate_fn", "generator")}
+        self.own_states = OwnStates(dataset=data, **parts)
         size = getattr(batches, "batch_size", None) or 0
         examples = len(data) if data is not batches and hasattr(data, "__len__") else len(batches) * size
         self.info = data_info(data, examples, len(batches), size)
@@ -165,15 +167,17 @@ class Batches(OverLoader):
     def _from(self, start: int) -> Iterator[Any]:
         if not start:
             self._began = self._random()
-            return iter(self.loader)
+            with self.own_states.drawing(again=False):
+                return iter(self.loader)
         text = f"{self.info['name']}: loading {start} batches again to find the place in the epoch"
         self._context.say(text, "warn")
         now = self._random()
         if self._began:
             self._set_random(self._began)
-        batches = iter(self.loader)
-        for _ in islice(batches, start):
-            pass
+        with self.own_states.drawing(again=True):
+            batches = iter(self.loader)
+            for _ in islice(batches, start):
+                pass
         self._set_random(now)
         return batches  # type: ignore[no-any-return]
 
@@ -187,11 +191,12 @@ class Batches(OverLoader):
             self._generator.set_state(state["own"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the random state at the beginning of the current epoch, and that of the loader's own generator."""
-        return {"began": self._began, "own": self._random()["own"]}
+        """Return the random state at the beginning of the current epoch, and the states of what the user has made."""
+        return {"began": self._began, "own": self._random()["own"], "parts": self.own_states.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._began = state["began"]
+        self.own_states.load_state_dict(state["parts"])
         if self._generator is not None and state["own"] is not None:
             self._generator.set_state(state["own"])
 
