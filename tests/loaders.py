@@ -203,6 +203,11 @@ class Rarest(Forgets):
         self.power = state["power"]
 
 
+class Unreadable(Rarest):
+    def state_dict(self) -> dict[str, Any]:
+        return {"kinds": frozenset("ab")}
+
+
 class RarestBatches(Rarest):
     size = 8
 

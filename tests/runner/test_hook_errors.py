@@ -139,9 +139,15 @@ def test_whatever_else_raises_is_recorded_and_printed_once(
     assert not list_checkpoints(run_dir.checkpoints)
 
 
-def test_a_state_that_no_checkpoint_can_hold_is_refused_before_the_first_iteration(trained: Trained) -> None:
-    run_dir = trained(fails("state_dict"), code=2)
-    assert "hooks.bad: state_dict()['kinds'] is a builtins.frozenset, which cannot be loaded again" in reason(run_dir)
+SAMPLED = 'data.train={use="./loaders.py:Counted", loader={batch_size=8, sampler="./loaders.py:Unreadable"}}'
+
+
+@pytest.mark.parametrize(("override", "key"), [(fails("state_dict"), "hooks.bad"), (SAMPLED, "data.train")])
+def test_a_state_that_no_checkpoint_can_hold_is_refused_before_the_first_iteration(
+    trained: Trained, override: str, key: str
+) -> None:
+    run_dir = trained(override, code=2)
+    assert f"{key}: state_dict()['kinds'] is a builtins.frozenset, which cannot be loaded again" in reason(run_dir)
     assert records(run_dir, "end")[0]["it"] == 0
 
 

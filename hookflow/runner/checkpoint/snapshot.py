@@ -20,7 +20,7 @@ from hookflow.hooks.checkpoint_files import lacks_optimizers, mark_of, state_key
 from hookflow.hooks.tensors import local
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.shards import mapped, unreadable
-from hookflow.runner.data.batches import has_own_state, split_of
+from hookflow.runner.data.batches import has_own_state, own_parts, split_of
 from hookflow.runner.distributed.parallel import load_model, load_optimizer, local_state
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.update import Update
@@ -81,9 +81,9 @@ class Snapshot:
     def check_states(self) -> None:
         """Raise UserError for a state of a hook, the data or the task that cannot be loaded again, tensors aside."""
         self.context.engine.settle()
-        hooks = {f"hooks.{name}": hook for name, hook in self.parts.hooks.items()}
-        data = {f"data.{split}": getattr(source, "own_states", None) for split, source in self.data.items()}
-        for key, owner in {"task": self.parts.task, **hooks, **data}.items():
+        hooks = [(f"hooks.{name}", hook) for name, hook in self.parts.hooks.items()]
+        data = [(f"data.{split}", part) for split, source in self.data.items() for part in own_parts(source)]
+        for key, owner in [("task", self.parts.task), *hooks, *data]:
             state: Any = None
             with suppress(Exception):  # it has none, or none before the first iteration
                 state = mapped(owner.state_dict(), lambda leaf: None if isinstance(leaf, torch.Tensor) else leaf)
@@ -261,7 +261,7 @@ class Unsaved:
         data = [
             (f"data.{split} ({type(part).__name__})", part)
             for split, source in parts.data.items()
-            for part in (source.own_states.parts.values() if hasattr(source, "own_states") else [source])
+            for part in own_parts(source)
             if not type(part).__module__.startswith(("hookflow.", "torchdata."))
         ]
         self._owners = {name: part for name, part in data if not has_own_state(part)}

@@ -94,6 +94,13 @@ def has_own_state(part: Any) -> bool:
     return all(hasattr(part, name) for name in ("state_dict", "load_state_dict")) and not hasattr(part, "num_replicas")
 
 
+def own_parts(source: Any) -> list[Any]:
+    """Return what of a source the user has made: the source itself, or the parts that its batches come from."""
+    if hasattr(source, "own_states"):
+        return [*source.own_states.parts.values()]
+    return [] if type(source).__module__.startswith("hookflow.") else [source]
+
+
 class Sized:
     """A source whose `info` says how many batches an epoch has."""
 
