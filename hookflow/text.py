@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Self, TextIO
 from urllib.parse import quote, quote_plus
@@ -224,67 +223,32 @@ SUBSTITUTES: Mapping[str, str] = {
 """Each of one cell, where the meaning does not need two."""
 
 BRAILLE = range(0x2800, 0x2900)
-ROWS = (0x09, 0x12, 0x24, 0xC0)
-LEFT = 0x47
-"""The dots of a braille character in each row, from the top, and in the left column."""
+UPPER, LOWER = 0x1B, 0xE4
+"""The dots of a braille character in its upper and in its lower half."""
 
 
 def substitute(character: str) -> str:
     """Return the ASCII substitute of a character; empty where there is none."""
-    if ord(character) in BRAILLE:
-        return _stroke(ord(character) - BRAILLE.start)
+    if (dots := ord(character)) in BRAILLE:
+        return " '.:"[bool(dots & UPPER) + 2 * bool(dots & LOWER)]
     return SUBSTITUTES.get(character, "")
 
 
-def _stroke(dots: int) -> str:
-    """Return the stroke that is most like the dots of a piece of a curve."""
-    rows = [y for y, row in enumerate(ROWS) if dots & row]
-    if len(rows) < 2:
-        return "'--_"[rows[0]] if rows else " "
-    left, right = ([y for y in rows if dots & ROWS[y] & side] for side in (LEFT, ~LEFT))
-    if not left or not right:
-        return ":" if len(rows) == 2 else "|"
-    slope = sum(left) / len(left) - sum(right) / len(right)
-    return "/" if slope > 0.5 else "\\" if slope < -0.5 else "|" if len(rows) > 2 else "="
-
-
-def _substituted(error: UnicodeError, *, keeps: bool) -> tuple[str | bytes, int]:
+def _substituted(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    result = b""
-    for character in error.object[error.start : error.end]:
-        known = substitute(character)
-        if not known and keeps and not 0xD800 <= ord(character) < 0xE000:
-            result += character.encode("utf-8")
-        else:
-            result += (known or "?" * cell_len(character) or "?").encode("ascii")
-    return result, error.end
+    part = error.object[error.start : error.end]
+    return "".join(substitute(character) or "?" * cell_len(character) or "?" for character in part), error.end
 
 
-ASCII, ASCII_AND_TEXTS = "hookflow.ascii", "hookflow.ascii-and-texts"
-"""Error handlers: a character that is not in the table is "?", or goes as UTF-8, as it is of the user's own texts."""
+ASCII = "hookflow.ascii"
+"""The error handler: a character that is not in the table is "?"."""
 
-codecs.register_error(ASCII, partial(_substituted, keeps=False))
-codecs.register_error(ASCII_AND_TEXTS, partial(_substituted, keeps=True))
-
-
-def is_plain(environ: Mapping[str, str]) -> bool:
-    """Whether the locale is C or POSIX, which Python takes for UTF-8: it sets LC_CTYPE to C.UTF-8 then.
-
-    A variable of Python that names an encoding counts more.
-    """
-    if environ.get("PYTHONIOENCODING") or environ.get("PYTHONUTF8") == "1":
-        return False
-    named = environ.get("LC_ALL") or environ.get("LC_CTYPE", "")
-    if not environ.get("LC_ALL") and named in ("", "C.UTF-8", "C.utf8", "UTF-8"):
-        named = environ.get("LANG", "")
-    return named in ("C", "POSIX")
+codecs.register_error(ASCII, _substituted)
 
 
 def substitute_on(*streams: TextIO | None) -> None:
-    """Let streams print ASCII in the place of what they cannot encode, or what a plain locale has no sign for."""
-    plain = is_plain(os.environ)
+    """Let streams print ASCII in the place of what they cannot encode."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
-            errors = ASCII_AND_TEXTS if plain else ASCII
-            stream.reconfigure(encoding="ascii" if plain else None, errors=errors)
+            stream.reconfigure(errors=ASCII)
