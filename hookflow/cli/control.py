@@ -30,7 +30,7 @@ ENDING = 60.0
 
 def ctl(
     run: options.RunName,
-    command: Annotated[str | None, options.argument("COMMAND", "The command.", options.commands)] = None,
+    command: Annotated[str | None, options.argument("COMMAND", "The command.")] = None,
     args: Annotated[list[str] | None, options.argument("ARGS", "What it takes.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before rewind and stop.")] = False,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name

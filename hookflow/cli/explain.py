@@ -29,7 +29,7 @@ WHAT = "A key, a hook, a point, `points`, `hooks`, or `schema`. Left out: the ta
 
 
 def explain(
-    what: Annotated[str, options.argument("WHAT", WHAT, options.explained)] = "",
+    what: Annotated[str, options.argument("WHAT", WHAT)] = "",
     pipeline: options.PipelineArgument = None,
     no_import: options.NoImport = False,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name

@@ -53,14 +53,6 @@ def runs(ctx: typer.Context) -> Iterator[Offer]:
 
 
 @_offering
-def commands(ctx: typer.Context) -> Iterator[Offer]:
-    """Offer the commands that a run takes."""
-    from hookflow.events.commands import COMMANDS
-
-    yield from ((command.name, command.about) for command in COMMANDS.values())
-
-
-@_offering
 def files_and_runs(ctx: typer.Context) -> Iterator[Offer]:
     """Offer pipeline files and runs; where none of them fits, the shell goes on with files."""
     yield from ((str(path), "") for folder in (Path(), Path("pipelines")) for path in sorted(folder.glob("*.toml")))
@@ -73,26 +65,6 @@ def keys(ctx: typer.Context) -> Iterator[Offer]:
     from hookflow.pipeline.source_map import flat
 
     yield from ((f"{key}=", f"now {value!r}") for key, value in flat(_pipeline(ctx)))
-
-
-@_offering
-def explained(ctx: typer.Context) -> Iterator[Offer]:
-    """Offer what `hookflow explain` explains: keys, hooks and lists."""
-    from hookflow.hooks.registry import HOOKS
-    from hookflow.pipeline.json_schema import all_keys
-
-    yield from [("points", "where hooks can fire"), ("hooks", "the available hooks"), ("schema", "for editors")]
-    yield from ((name, "") for name in (*HOOKS.names(), *all_keys()))
-
-
-@_offering
-def keys_of_runs(ctx: typer.Context) -> Iterator[Offer]:
-    """Offer the keys that runs are listed by."""
-    from hookflow.monitor.index import FACTS, Index
-    from hookflow.monitor.selection import known_keys
-
-    rows = Index(Path(ctx.params.get("dir") or "runs")).refresh()
-    yield from ((key, FACTS.get(key, "")) for key in known_keys(rows))
 
 
 def _runs(root: Path) -> Iterator[Offer]:

@@ -31,13 +31,11 @@ FILTER = """A condition: 'accuracy > 0.9 and model.args.width == 64', 'status ==
 
 
 def _key(name: str, sentence: str) -> Any:
-    return typer.Option(name, metavar="KEY", help=sentence, autocompletion=options.keys_of_runs)
+    return typer.Option(name, metavar="KEY", help=sentence)
 
 
 def runs(
-    shown: Annotated[
-        str | None, typer.Option("--columns", metavar="KEY,…", help=COLUMNS, autocompletion=options.keys_of_runs)
-    ] = None,
+    shown: Annotated[str | None, typer.Option("--columns", metavar="KEY,…", help=COLUMNS)] = None,
     filter_: Annotated[str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER)] = None,
     sort: Annotated[str | None, _key("--sort", "Sort by a key; -KEY: the largest first.")] = None,
     group: Annotated[str | None, _key("--group", "Group by a key, with the mean of each metric.")] = None,

@@ -212,12 +212,10 @@ OFFERED = {
     "hookflow graph --hook only": [],
     "hookflow check other/q.toml --without o": ["only_here"],
     "hookflow run other/q.toml --set hooks.": ["hooks.only_here.use="],
-    "hookflow explain grad": ["grad_clip", "grad_norm"],
     "hookflow watch 2026": ["20260102-000000-bbbb", "20260101-000000-aaaa"],
     "hookflow watch --dir runs ci": ["cifar"],
     "hookflow stop ci": ["cifar"],
     "hookflow show 20260102": ["20260102-000000-bbbb"],
-    "hookflow explain run.prec": ["run.precision"],
     "hookflow compare p": ["p.toml"],
     "hookflow compare p.toml ci": ["cifar"],
 }
