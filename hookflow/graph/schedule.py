@@ -10,15 +10,16 @@ the count includes what has just been done.
   and this would be one more.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, inf, nextafter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hookflow.graph.plan import Binding, Plan, Trigger
 from hookflow.graph.points import POINTS, Kind, Point
-from hookflow.pipeline.values import SECONDS, Amount, Interval, parse_amount
+from hookflow.pipeline.values import Amount, Interval, parse_amount
 
 if TYPE_CHECKING:
     from hookflow.pipeline.schema import Pipeline
@@ -183,7 +184,7 @@ class Length:
 class Forecast:
     """The forecast of a binding, if the run reaches its end.
 
-    `first` is the place of its first firing in words ("after iteration 50"; "never"), `times` how often it fires
+    `first` is the place of its first firing in words ("at iteration 50"; "never"), `times` how often it fires
     (None: that depends on what only the run will know), `text` both, and how often between, in one line.
     """
 
@@ -213,99 +214,21 @@ def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
 
 def _evaluated(binding: Binding, length: Length) -> Forecast:
     """Return the forecast of a binding inside the network that fires in no training: their batches are unknown."""
-    stages = {"val": ("in validation", length.validates), "test": ("in the test", length.tests)}
-    first = " and ".join(words for words, comes in map(stages.__getitem__, binding.stages) if comes)
-    if not first or window_is_empty(binding.trigger, POINTS[binding.point]):
-        return Forecast("never", 0, "never")
+    comes = {"val": length.validates, "test": length.tests}
+    first = f"in {' and '.join(stage for stage in binding.stages if comes[stage])}"
+    if not any(comes[stage] for stage in binding.stages) or window_is_empty(binding.trigger, POINTS[binding.point]):
+        return NEVER
     return Forecast(first, None, _conditional(f"{first}, at each module", binding.trigger))
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """The values of a counter at the visits of a point: at visit k (from 0) `start` + k `step`, and at most `end`."""
+NEVER = Forecast("never", 0, "never")
+ENDLESS = 10**12
+"""Visits of a point to which the run comes it is not known how often."""
 
-    start: int
-    step: int = 1
-    end: int | None = None
-
-    def at(self, visit: int) -> int:
-        count = self.start + visit * self.step
-        return count if self.end is None else min(count, self.end)
-
-    def reach(self, count: float) -> float:
-        """Return the first visit at which the counter shows so much; infinity when it never does."""
-        if self.end is not None and self.end < count:
-            return inf
-        return max(-((self.start - count) // self.step), 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Visits:
-    """How often the run comes to a point (None: unknown), and the counters that are known there."""
-
-    count: int | None
-    counts: Mapping[Counter, _Counts] = field(default_factory=dict)
-
-    def reach(self, bound: Bound) -> float:
-        return self.counts[bound.counter].reach(bound.at)
-
-
-def _visits(point: Point, length: Length) -> _Visits:
-    totals = length.totals
-    first = int(not point.ahead)
-    if length.is_open:
-        return _Visits(int("test" not in point.name or length.tests) if point.name in _ONCE else None)
-    if point.unit == "it":
-        return _Visits(totals.iters, {"it": _Counts(first)})
-    if point.unit == "ep":
-        return _epochs(point, totals)
-    unit: Counter
-    unit, end = ("ep", totals.epochs or 0) if totals.iters is None else ("it", totals.iters)
-    counts: dict[Counter, _Counts] = {"firing": _Counts(first)}
-    if point.name in _ONCE:
-        counts[unit] = _Counts(0 if point.name in ("before_run", "before_train") else end)
-        return _Visits(int("test" not in point.name or length.tests), counts)
-    if point.name in _VALIDATIONS and length.validates:
-        every, counted = length.val_every
-        if counted == "ep" and unit == "it":
-            every, counted = every * (totals.iters_per_epoch or 0), "it"
-        if not every or counted != unit or every.denominator != 1:
-            return _Visits(None)
-        step = int(every)
-        counts[unit] = _Counts(0 if length.at_start else min(step, end), step, end)
-        return _Visits(ceil(end / step) + length.at_start, counts)
-    absent = ("val" in point.name and not length.validates) or ("test" in point.name and not length.tests)
-    return _Visits(0 if absent and point.kind != "own" else None)
-
-
-def _epochs(point: Point, totals: Totals) -> _Visits:
-    """Return the visits of a point of every epoch. One that `max_iters` cuts is begun, and not done."""
-    first = int(not point.ahead)
-    counts: dict[Counter, _Counts] = {"ep": _Counts(first)}
-    per = totals.iters_per_epoch
-    if per is None or totals.iters is None:
-        return _Visits(totals.epochs, counts)
-    counts["it"] = _Counts(first * per, per)
-    return _Visits(ceil(totals.iters / per) if point.ahead else totals.iters // per, counts)
-
-
-_ONCE = {
-    "before_run": "at the start of the run",
-    "before_train": "before the training",
-    "after_train": "after the training",
-    "before_test": "before the test",
-    "before_test_epoch": "in the test",
-    "after_test_epoch": "in the test",
-    "after_test": "after the test",
-    "after_run": "at the end of the run",
-}
-_VALIDATIONS = {
-    "before_val": "before validation",
-    "before_val_epoch": "in validation",
-    "after_val_epoch": "in validation",
-    "after_val": "after validation",
-}
-_AT_EACH: dict[Kind, str] = {
+_TESTS = ("before_test", "before_test_epoch", "after_test_epoch", "after_test")
+_ONCE = ("before_run", "before_train", "after_train", *_TESTS, "after_run")
+_VALIDATIONS = ("before_val", "before_val_epoch", "after_val_epoch", "after_val")
+_PARTS: dict[Kind, str] = {
     "module": "module",
     "global": "module",
     "parameter": "parameter",
@@ -315,50 +238,69 @@ _AT_EACH: dict[Kind, str] = {
 """The visits of a point within an iteration."""
 
 
+def _visits(point: Point, length: Length) -> dict[Counter, Sequence[int]]:
+    """Return what the counters that are known show at each visit of a point; none where nothing is known."""
+    totals, first = length.totals, int(not point.ahead)
+    absent = ("val" in point.name and not length.validates) or ("test" in point.name and not length.tests)
+    if absent and point.kind != "own":
+        return {"firing": ()}
+    if length.is_open:
+        return {}
+    if point.unit == "it":
+        return {"it": range(first, first + (totals.iters or ENDLESS))}
+    per = totals.iters_per_epoch
+    if point.unit == "ep":
+        if per is None or totals.iters is None:
+            return {"ep": range(first, first + (totals.epochs or ENDLESS))}
+        count = ceil(totals.iters / per) if point.ahead else totals.iters // per  # one that is cut is begun, not done
+        return {"ep": range(first, first + count), "it": range(first * per, (first + count) * per, per)}
+    unit: Counter
+    unit, end = ("ep", totals.epochs or 0) if totals.iters is None else ("it", totals.iters)
+    if point.name in _ONCE:
+        return {"firing": (first,), unit: (0 if point.name in ("before_run", "before_train") else end,)}
+    every, counted = length.val_every
+    if counted == "ep" and unit == "it":
+        every, counted = every * (per or 0), "it"
+    if point.name not in _VALIDATIONS or not every or counted != unit or every.denominator != 1:
+        return {}
+    counts = [*[0] * length.at_start, *range(int(every), end, int(every)), end]
+    return {"firing": range(first, first + len(counts)), unit: counts}
+
+
 def _forecast(trigger: Trigger, point: Point, requested: Point, length: Length) -> Forecast:
     visits = _visits(requested, length)
-    if visits.count == 0 or window_is_empty(trigger, requested):
-        return Forecast("never", 0, "never")
+    if not all(visits.values()) or window_is_empty(trigger, requested):
+        return NEVER
+    noun = "validation" if point.name in _VALIDATIONS else {"it": "iteration", "ep": "epoch"}.get(point.unit, "firing")
+    amount = (trigger.every or "1").strip()
+    text = f"every {noun}" if amount == "1" else f"every {amount} {noun}s" if amount.isdigit() else f"every {amount}"
     schedule = Schedule.of(trigger, requested, length.totals)
-    every = schedule.every
-    cadence = f"every {_amount(trigger.every, requested)}" if trigger.every else _part(point)
-    used = {side.counter for side in (every, schedule.opens, schedule.closes) if side}
-    if not visits.counts or not used <= visits.counts.keys():
-        window = f" from {trigger.since}" * bool(trigger.since) + f" until {trigger.until}" * bool(trigger.until)
-        return Forecast(_place(point, None), None, _conditional(f"{cadence}{window}", trigger))
-    low, high = _window(schedule, visits)
-    if low > high:
-        return Forecast("never", 0, "never")
-    first = _place(point, int(low))
-    message = f"{cadence}, first {first}" if every or low else cadence
-    if visits.count is None:
-        return Forecast(
-            first, None, _conditional(f"{message} until {trigger.until}" if trigger.until else message, trigger)
-        )
-    times = _firings(every, visits.counts[every.counter], int(low), int(high)) if every else int(high) - int(low) + 1
-    if each := _AT_EACH.get(point.kind):
-        return Forecast(first, None, _conditional(f"{message}: in {times:,} of them, at each {each}", trigger))
-    text = _conditional(first if times == 1 else message, trigger, times)
-    return Forecast(first, None if trigger.when else times, text)
-
-
-def _window(schedule: Schedule, visits: _Visits) -> tuple[float, float]:
-    """Return the first visit that fires, and the last one that may; the last is infinite where unknown."""
-    every = schedule.every
-    low = visits.reach(schedule.opens) if schedule.opens else 0
+    every, opens, closes = schedule.every, schedule.opens, schedule.closes
+    if not visits or not {side.counter for side in (every, opens, closes) if side} <= visits.keys():
+        text += f" from {trigger.since}" * bool(trigger.since) + f" until {trigger.until}" * bool(trigger.until)
+        return Forecast("unknown", None, _conditional(text, trigger))
+    count = len(next(iter(visits.values())))
+    low = bisect_left(visits[opens.counter], opens.at) if opens else 0
+    high = bisect_left(visits[closes.counter], closes.at) if closes else count
     if every:
-        low = max(low, visits.reach(Bound(every.counter, every.reached(schedule.entered + 1))))
-    high = inf if visits.count is None else visits.count - 1
-    if schedule.closes:
-        high = min(high, visits.reach(schedule.closes) - 1)
-    return low, high
+        low = max(low, bisect_left(visits[every.counter], every.reached(schedule.entered + 1)))
+    if low >= high:
+        return NEVER
+    first = "once" if point.name in _ONCE else f"at {noun} {low + 1:,}"
+    text += f", first {first}" if every or low else ""
+    if count == ENDLESS:
+        return Forecast(first, None, _conditional(text + f" until {trigger.until}" * bool(trigger.until), trigger))
+    times = _firings(every, visits[every.counter][low:high]) if every else high - low
+    text = _conditional(first if times == 1 else text, trigger, times)
+    if part := _PARTS.get(point.kind):
+        text += f", at each {part}"
+    return Forecast(first, None if trigger.when or part else times, text)
 
 
-def _firings(every: Measure, counts: _Counts, low: int, high: int) -> int:
-    """Return how many multiples are entered from the visit `low` to `high`; the step to the last one may be shorter."""
-    entered = [every.multiple(counts.at(visit)) for visit in (low, max(high - 1, low), high)]
-    regular = high - 1 - low if every.multiple(counts.step) else entered[1] - entered[0]
-    return 1 + max(regular, 0) + (entered[2] > entered[1])
+def _firings(every: Measure, counts: Sequence[int]) -> int:
+    """Return how many multiples are entered: the steps between the counts are equal, but that the last may be less."""
+    first, before, last = (every.multiple(counts[visit]) for visit in (0, max(len(counts) - 2, 0), -1))
+    return max(min(len(counts) - (before == last), last - first + 1), 1)
 
 
 def _conditional(text: str, trigger: Trigger, times: int = 1) -> str:
@@ -366,40 +308,3 @@ def _conditional(text: str, trigger: Trigger, times: int = 1) -> str:
     most = "at most " * bool(trigger.when)
     counted = f"{text}: {most}{times:,} times" if times > 1 else text
     return f"{counted}, where {trigger.when}" if trigger.when else counted
-
-
-def _amount(every: str, point: Point) -> str:
-    amount = parsed(every)
-    unit = every.strip()[-1] if amount.unit == "s" else amount.unit or point.unit  # minutes stay minutes
-    value = amount.value / SECONDS.get(unit, 1)
-    number = str(value) if value.denominator == 1 else f"{float(value):g}"
-    match unit:
-        case "%":
-            return f"{number}% of the run"
-        case "firing":
-            nouns = "validations" if point.name in _VALIDATIONS else "firings"
-        case _:
-            nouns = {"it": "iterations", "ep": "epochs", "s": "seconds", "m": "minutes", "h": "hours"}[unit]
-    return nouns.removesuffix("s") if value == 1 else f"{number} {nouns}"
-
-
-def _part(point: Point) -> str:
-    if point.unit in ("it", "ep"):
-        return "every iteration" if point.unit == "it" else "every epoch"
-    return "every validation" if point.name in _VALIDATIONS else _place(point, None)
-
-
-def _place(point: Point, visit: int | None) -> str:
-    """Return a visit (from 0) of a point in words; None is any of them."""
-    name = point.name
-    if name in _ONCE:
-        return _ONCE[name]
-    if name in _VALIDATIONS:
-        return f"{_VALIDATIONS[name]} {visit + 1}" if visit is not None else _VALIDATIONS[name]
-    if point.unit not in ("it", "ep"):
-        return f"at {name}"
-    word = {"before_fetch": "before", "before_train_iter": "before", "after_train_iter": "after"}.get(name, "in")
-    if point.unit == "ep":
-        word = "before" if name == "before_train_epoch" else "after"
-    noun = "iteration" if point.unit == "it" else "epoch"
-    return f"{word} {noun} {visit + 1}" if visit is not None else f"{word} an {noun}"

@@ -63,9 +63,9 @@ def test_it_comes_as_foretold(trained: Trained, run: str, val_every: str, length
 
 OWN = Point("mine_of_val", 3, ("run",), "firing", "", "own", "after_train_iter")
 EPOCHS, ITERS, HUNDRED = Length(3, None), Length(None, 5), Length(None, 100)
-THIRD = "every 33.3% of the run"
-SECOND = "every 2 iterations, first after iteration 2"
-IN_FIRST = "every 2 iterations, first in iteration 1"
+THIRD = "every 33.3%"
+SECOND = "every 2 iterations, first at iteration 2"
+IN_FIRST = "every 2 iterations, first at iteration 1"
 NO_VAL = Length(3, None, validates=False)
 BY_ITERS = Length(None, 18, Interval(4, "it"))  # at 4, 8, 12, 16 and 18 iterations
 CUT = Length(None, 12, iters_per_epoch=5)
@@ -74,47 +74,47 @@ CUT = Length(None, 12, iters_per_epoch=5)
 @pytest.mark.parametrize(
     ("point", "trigger", "length", "message"),
     [
-        ("after_train_iter", Trigger(every="33.3%"), HUNDRED, f"{THIRD}, first after iteration 34: 3 times"),
-        ("before_train_iter", Trigger(every="50%"), EPOCHS, "every 50% of the run"),
-        ("before_train_iter", Trigger(every="50%"), ITERS, "every 50% of the run, first before iteration 1: 2 times"),
-        ("after_train_iter", Trigger(every="5", when="loss > 1"), ITERS, "after iteration 5, where loss > 1"),
+        ("after_train_iter", Trigger(every="33.3%"), HUNDRED, f"{THIRD}, first at iteration 34: 3 times"),
+        ("before_train_iter", Trigger(every="50%"), EPOCHS, "every 50%"),
+        ("before_train_iter", Trigger(every="50%"), ITERS, "every 50%, first at iteration 1: 2 times"),
+        ("after_train_iter", Trigger(every="5", when="loss > 1"), ITERS, "at iteration 5, where loss > 1"),
         ("after_train_iter", Trigger(every="2", when="loss > 1"), ITERS, f"{SECOND}: at most 2 times, where loss > 1"),
         ("forward", Trigger(every="2"), EPOCHS, IN_FIRST),
-        ("forward", Trigger(), ITERS, "every iteration: in 5 of them, at each module"),
-        ("after_train_iter", Trigger(every=" 1.0 h "), ITERS, "every hour"),
+        ("forward", Trigger(), ITERS, "every iteration: 5 times, at each module"),
+        ("after_train_iter", Trigger(every=" 1.0 h "), ITERS, "every 1.0 h"),
         ("mine_of_val", Trigger(every="3"), ITERS, "every 3 firings"),
-        ("before_run", Trigger(), ITERS, "at the start of the run"),
-        ("after_train_iter", Trigger(every="10m", until="1.5h"), ITERS, "every 10 minutes until 1.5h"),
-        ("after_save_checkpoint", Trigger(), ITERS, "at after_save_checkpoint"),
-        ("after_train_iter", Trigger(), Length(None, 1), "after iteration 1"),
-        ("after_train_iter", Trigger(since="4"), ITERS, "every iteration, first after iteration 4: 2 times"),
+        ("before_run", Trigger(), ITERS, "once"),
+        ("after_train_iter", Trigger(every="10m", until="1.5h"), ITERS, "every 10m until 1.5h"),
+        ("after_save_checkpoint", Trigger(), ITERS, "every firing"),
+        ("after_train_iter", Trigger(), Length(None, 1), "at iteration 1"),
+        ("after_train_iter", Trigger(since="4"), ITERS, "every iteration, first at iteration 4: 2 times"),
         ("after_train_iter", Trigger(until="2"), ITERS, "every iteration: 2 times"),
         ("after_train_iter", Trigger(until="2"), EPOCHS, "every iteration until 2"),
         ("after_train_iter", Trigger(since="1s", until="9s"), ITERS, "every iteration from 1s until 9s"),
-        ("before_train_iter", Trigger(every="2", until="2"), ITERS, "before iteration 1"),
-        ("before_train_iter", Trigger(every="2"), ITERS, "every 2 iterations, first before iteration 1: 3 times"),
-        ("parameter_grad", Trigger(), ITERS, "every iteration: in 5 of them, at each parameter"),
-        ("after_train_epoch", Trigger(every="10it"), EPOCHS, "every 10 iterations"),
+        ("before_train_iter", Trigger(every="2", until="2"), ITERS, "at iteration 1"),
+        ("before_train_iter", Trigger(every="2"), ITERS, "every 2 iterations, first at iteration 1: 3 times"),
+        ("parameter_grad", Trigger(), ITERS, "every iteration: 5 times, at each parameter"),
+        ("after_train_epoch", Trigger(every="10it"), EPOCHS, "every 10it"),
         ("after_train_epoch", Trigger(), ITERS, "every epoch"),
         ("before_train_epoch", Trigger(), CUT, "every epoch: 3 times"),
         ("after_train_epoch", Trigger(), CUT, "every epoch: 2 times"),
-        ("before_train_epoch", Trigger(since="6it"), CUT, "before epoch 3"),
-        ("after_train_epoch", Trigger(since="6it"), CUT, "after epoch 2"),
+        ("before_train_epoch", Trigger(since="6it"), CUT, "at epoch 3"),
+        ("after_train_epoch", Trigger(since="6it"), CUT, "at epoch 2"),
         ("before_train", Trigger(since="1it"), ITERS, "never"),
-        ("after_train", Trigger(since="5it"), ITERS, "after the training"),
-        ("before_test_epoch", Trigger(), Length(3, None, tests=True), "in the test"),
+        ("after_train", Trigger(since="5it"), ITERS, "once"),
+        ("before_test_epoch", Trigger(), Length(3, None, tests=True), "once"),
         ("before_test_iter", Trigger(), ITERS, "never"),
         ("before_val_iter", Trigger(), NO_VAL, "never"),
-        ("before_val", Trigger(every="2"), EPOCHS, "every 2 validations, first before validation 1: 2 times"),
-        ("before_val", Trigger(every="1"), EPOCHS, "every validation, first before validation 1: 3 times"),
+        ("before_val", Trigger(every="2"), EPOCHS, "every 2 validations, first at validation 1: 2 times"),
+        ("before_val", Trigger(every="1"), EPOCHS, "every validation, first at validation 1: 3 times"),
         ("after_val", Trigger(), Length(None, 18, Interval(2, "ep")), "every validation"),
         ("after_val", Trigger(), Length(None, 18, Interval(2, "ep"), iters_per_epoch=5), "every validation: 2 times"),
         ("after_val", Trigger(), Length(3, None, Interval(4, "it")), "every validation"),
         ("after_val", Trigger(), BY_ITERS, "every validation: 5 times"),
-        ("after_val", Trigger(since="17it"), BY_ITERS, "after validation 5"),
-        ("after_val", Trigger(every="2it"), BY_ITERS, "every 2 iterations, first after validation 1: 5 times"),
-        ("after_val", Trigger(every="6it"), BY_ITERS, "every 6 iterations, first after validation 2: 3 times"),
-        ("mine_of_val", Trigger(), NO_VAL, "at mine_of_val"),
+        ("after_val", Trigger(since="17it"), BY_ITERS, "at validation 5"),
+        ("after_val", Trigger(every="2it"), BY_ITERS, "every 2it, first at validation 1: 5 times"),
+        ("after_val", Trigger(every="6it"), BY_ITERS, "every 6it, first at validation 2: 3 times"),
+        ("mine_of_val", Trigger(), NO_VAL, "every firing"),
     ],
 )
 def test_what_it_says_of_every_kind_of_point(point: str, trigger: Trigger, length: Length, message: str) -> None:
@@ -129,19 +129,19 @@ def test_an_around_is_asked_where_it_is_entered() -> None:
         Binding(1, "h", "after_val", "around_val", "exit", (), trigger, "normal"),
     ]
     assert [item.text for item in forecast(Plan("p", (), tuple(halves), ()), EPOCHS).values()] == [
-        "every 2 validations, first before validation 1: 2 times",
-        "every 2 validations, first after validation 1: 2 times",
+        "every 2 validations, first at validation 1: 2 times",
+        "every 2 validations, first at validation 1: 2 times",
     ]
 
 
 @pytest.mark.parametrize(
     ("stages", "trigger", "message"),
     [
-        (("val",), Trigger(), "in validation, at each module"),
-        (("test",), Trigger(), "in the test, at each module"),
-        (("val", "test"), Trigger(), "in validation and in the test, at each module"),
+        (("val",), Trigger(), "in val, at each module"),
+        (("test",), Trigger(), "in test, at each module"),
+        (("val", "test"), Trigger(), "in val and test, at each module"),
         (("val",), Trigger(since="5", until="3"), "never"),
-        (("train", "val"), Trigger(), "every iteration: in 9 of them, at each module"),
+        (("train", "val"), Trigger(), "every iteration: 9 times, at each module"),
     ],
 )
 def test_of_a_stage_without_training_it_says_that_it_comes_and_not_how_often(
@@ -151,7 +151,7 @@ def test_of_a_stage_without_training_it_says_that_it_comes_and_not_how_often(
     once = Binding(1, "h", "after_run", "after_run", "whole", (), Trigger(), "normal")
     plan = Plan("p", (), (evaluated, once), ())
     result = forecast(plan, Length(None, 9, tests=True))
-    assert [item.text for item in result.values()] == [message, "at the end of the run"]
+    assert [item.text for item in result.values()] == [message, "once"]
     assert (result[0].first == "never") == (result[0].times == 0) == (message == "never")
     without = forecast(plan, Length(None, 9, validates=False))
     assert (without[0].text == "never") == ("train" not in stages)
