@@ -57,14 +57,12 @@ def test_all_may_fail_where_they_may_fail(trained: Trained) -> None:
 @pytest.mark.parametrize("place", ["on_exception", "after_run"])
 def test_on_the_way_out_every_hook_has_its_turn(trained: Trained, tmp_path: Path, place: str) -> None:
     trace = tmp_path / "trace"
-    first = 'hooks.first={use="./watchers.py:Raises", args={at=3}}'
+    first = fails("after_train_iter", name="first")
     around = f'hooks.around={{use="./watchers.py:Around", args={{file="{tmp_path / "marks"}"}}}}'
     run_dir = trained(first, fails(place), around, TRACER % trace, code=1)
     assert (tmp_path / "marks").read_text().split() == ["entered", "left"], "left, though what lay between raised"
-    assert [(error["hook"], error["action"]) for error in records(run_dir, "error")] == [
-        ("first", "raise"),
-        ("bad", "ignore"),
-    ]
+    errors = [(error["hook"], error["action"], error["it"]) for error in records(run_dir, "error")]
+    assert errors == [("first", "raise", 1), ("bad", "ignore", 1)]
     assert "as told" in reason(run_dir)
     assert [line.split()[0] for line in trace.read_text().splitlines()[-2:]] == ["on_exception", "after_run"]
 

@@ -77,6 +77,7 @@ def test_its_errors_come_home(trained: Trained, offload: str, on_error: str, cod
     assert (error["hook"], error["point"], error["action"]) == ("fails", "after_train_iter", on_error)
     assert error["it"] == 3
     assert "raised beside the training, in the firing of iteration 3" in str(error["traceback"])
+    assert str(error["traceback"]).count(f"{error['type']}: {error['text']}") == 1
     assert 'raise ValueError("the third")' in str(error["traceback"])
     assert ended(run_dir) == (("failed", 1) if code else ("finished", 0))
 

@@ -270,13 +270,13 @@ def serve(channel: Channel) -> None:
 
 
 def _sent(error: BaseException) -> BaseException:
-    """Return an exception that can be sent, with its traceback as a note."""
-    text = "".join(traceback.format_exception(error)).rstrip()
+    """Return an exception that can be sent, with its traceback as a note, above which its own text stands."""
+    text = "".join(traceback.format_exception(error)).removesuffix("".join(traceback.format_exception_only(error)))
     try:
         sent: BaseException = pickle.loads(pickle.dumps(error))  # noqa: S301
     except Exception:
         sent = RuntimeError(f"{type(error).__name__}: {error}")
-    sent.add_note(text)
+    sent.add_note(text.rstrip())
     return sent
 
 

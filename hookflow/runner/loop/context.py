@@ -166,6 +166,7 @@ class Context:
     def _report_failure(self, binding: Binding, error: BaseException, action: OnError, it: int | None = None) -> None:
         if it is None:
             it = self.iteration(binding)
+            self.state.iterating &= action != "raise" or it > self.state.iter  # else hooks on the way out name the next
             error.add_note(self.state.place(it))
         if isinstance(error, UserError):
             error.at(self.parts.place(f"hooks.{binding.hook}.use"))
