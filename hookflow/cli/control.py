@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import options
-from hookflow.cli.output import columns, echo, has_terminal
+from hookflow.cli.output import IN_BROWSER, check_terminal, columns, echo, has_terminal
 from hookflow.errors import Problem, UserError, Where
 from hookflow.text import print_error
 
@@ -204,10 +203,6 @@ def _print_end(run: RunDir) -> None:
         echo(f"resume from iteration {at:,}: hookflow run --resume {run_argument(run)}")
 
 
-IN_BROWSER = "TEXTUAL_DRIVER" in os.environ
-"""Whether textual-serve has started this process to draw on a page."""
-
-
 def watch(
     run: options.RunArgument = None,
     ui: options.UIOption = "auto",
@@ -240,9 +235,8 @@ def watch(
     if web:
         _serve(run_dir, run, dir, ["--replay", f"--speed={speed}"] * replay + ["--readonly"] * readonly)
         return
-    if replay and not (has_terminal() or IN_BROWSER):
-        hint = f"its lines, without one: hookflow watch {run_dir.id} --ui plain"
-        raise UserError(Problem("a replay needs a terminal", hint=hint))
+    if replay or ui == "tui":
+        check_terminal()
     if ui == "none":
         raise UserError(Problem("nothing is shown of the run: --ui none is for hookflow run", Where("--ui")))
     if replay or ui == "tui" or (ui == "auto" and has_terminal()):

@@ -63,6 +63,16 @@ def has_terminal() -> bool:
     return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
 
 
+IN_BROWSER = "TEXTUAL_DRIVER" in os.environ
+"""Whether textual-serve has started this process to draw on a page."""
+
+
+def check_terminal() -> None:
+    """Raise UserError where the dashboard cannot be shown: it would wait for keys that nobody can press."""
+    if not (IN_BROWSER or (sys.stdin.isatty() and sys.stderr.isatty())):
+        raise UserError(Problem("the dashboard needs a terminal", Where("--ui"), "lines need none: --ui plain"))
+
+
 def echo_error(error: UserError) -> None:
     """Print all that the user did wrong; on a terminal, in colours."""
     with suppress(OSError):  # the exit code says it

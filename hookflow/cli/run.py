@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from hookflow.cli import options
-from hookflow.cli.output import FULL, columns, echo, exits_after_traceback, has_terminal, warn_of
+from hookflow.cli.output import FULL, check_terminal, columns, echo, exits_after_traceback, has_terminal, warn_of
 from hookflow.cli.resume import Changes, as_recorded, resumed
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.run_lock import exit_code
@@ -353,6 +353,8 @@ def _layers(every: Sequence[Layer]) -> list[str]:
 
 
 def _chosen(ui: options.UI) -> options.UI:
+    if ui == "tui":
+        check_terminal()
     if ui != "auto":
         return ui
     return "tui" if has_terminal() and not os.environ.get("CI") else "plain"

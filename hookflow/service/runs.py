@@ -65,6 +65,8 @@ def _raise_unknown(
     message = "; ".join([f'no run "{wanted}" in {root}' if runs else f"there are no runs in {root}", *unreadable])
     if (name := Path(wanted or "").name).startswith("sweep-") and any(root.glob(f"*/{name}/sweep.json")):
         hint = f"it is a sweep: hookflow runs --filter '\"{name}\" in tags' lists its runs"
+    elif Path(wanted or "").is_file():
+        hint = "it is a file, and this takes a run: `hookflow runs` lists them"
     else:
         hint = nearest(wanted or "", names)
     if wanted and or_file:

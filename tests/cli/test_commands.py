@@ -18,8 +18,9 @@ from hookflow import __version__
 from hookflow.cli.app import app, main
 from hookflow.cli.run import _chosen
 from hookflow.errors import UserError
+from hookflow.events.rundir import all_runs
 from tests.cli.conftest import SMALL, called, invoke, refused
-from tests.conftest import circle, hookflow, hookflow_here
+from tests.conftest import TOY, circle, hookflow, hookflow_here
 from tests.limits import LIMIT
 from tests.monitor.fake_run import make
 from tests.processes import Spawned
@@ -143,11 +144,11 @@ def test_the_dashboard_needs_a_whole_terminal(
     assert _chosen("json") == "json"
 
 
-def test_a_replay_needs_a_terminal_too(here: Path) -> None:
-    run = make(here / "runs", upto=60)
-    wrong = refused("watch", "cifar", "--replay")
-    assert "a replay needs a terminal" in wrong
-    assert f"hookflow watch {run.id} --ui plain" in wrong
+def test_without_a_terminal_no_dashboard_waits_for_keys(here: Path) -> None:
+    make(here / "runs", upto=60)
+    for command in (("watch", "cifar", "--replay"), ("watch", "--ui", "tui"), ("run", str(TOY), "--ui=tui")):
+        assert "the dashboard needs a terminal\n    lines need none: --ui plain" in refused(*command)
+    assert len(all_runs(here / "runs")) == 1
 
 
 COMPLETED = """\
