@@ -58,8 +58,6 @@ COMMANDS = {
 }
 """Modules and functions of the commands, by the panel of `--help`; a command is called as its function is."""
 PLACES = {place.split(".")[1]: (panel, place) for panel, places in COMMANDS.items() for place in places}
-RENAMED = {"diff": "compare"}
-"""Commands by their former names, which `--help` leaves out."""
 
 
 def function_of(command: str) -> Callable[..., Any]:
@@ -72,18 +70,16 @@ class OnDemand(Mapping[str, Any]):
     """The commands by name, each made at its first use."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in PLACES.keys() | RENAMED:
-            raise KeyError(name)
-        known = RENAMED.get(name, name)
+        panel, _ = PLACES[name]
         alone = typer.Typer(add_completion=False, **SETTINGS)
-        alone.command(name, rich_help_panel=PLACES[known][0], hidden=name != known)(function_of(known))
+        alone.command(name, rich_help_panel=panel)(function_of(name))
         return typer.main.get_command(alone)
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*PLACES, *RENAMED))
+        return iter(PLACES)
 
     def __len__(self) -> int:
-        return len(PLACES) + len(RENAMED)
+        return len(PLACES)
 
 
 class Commands(TyperGroup):

@@ -35,7 +35,6 @@ ASKED = {
     "graph": ["p.toml"],
     "why": ["ema", "log", "p.toml"],
     "compare": ["p.toml", "p.toml"],
-    "diff": ["p.toml", "p.toml"],
     "explain": ["hooks.ema.args.decay"],
     "new": ["pipeline", "mine"],
     "runs": [],
@@ -45,9 +44,14 @@ ASKED = {
 WRONG = (
     dict.fromkeys(COMMANDS.keys() - {"runs"}, "wrong")
     | dict.fromkeys(("run", "check", "graph", "sweep"), "wrong.toml")
-    | dict.fromkeys(("compare", "diff"), "wrong.toml wrong.toml")
     | dict.fromkeys(("test", "fork", "predict"), "wrong:best")
-    | {"why": "a b wrong.toml", "explain": "run.wrong", "new": "hook wrong-name", "rerun": "wrong --at=3"}
+    | {
+        "why": "a b wrong.toml",
+        "compare": "wrong.toml wrong.toml",
+        "explain": "run.wrong",
+        "new": "hook wrong-name",
+        "rerun": "wrong --at=3",
+    }
 )
 """What a command is asked of a file or a run that is not there."""
 

@@ -233,7 +233,7 @@ def test_odd_sources(known: Path, source: str) -> None:
 READING = {
     **{name: ["RUN"] for name in ("stop", "ctl", "now", "graph", "show", "export", "checkpoints")},
     "why": ["mine", "function", "RUN"],
-    **{name: ["RUN", "RUN"] for name in ("compare", "diff")},
+    "compare": ["RUN", "RUN"],
     "tag": ["RUN", "kept"],
     "rm": ["RUN", "--yes"],
     "prune": ["RUN", "--yes"],
