@@ -113,14 +113,13 @@ class MetricChoices:
 
 @dataclass(slots=True)
 class LogChoices:
-    """The choices of the page of the output: a source and the least level that is shown, the text that is searched.
+    """The choices of the page of the output: a source and the least level that is shown.
 
     `at` is the number of the last line that is shown; None follows the newest.
     """
 
     source: str = ""
     level: int = 0
-    search: str = ""
     at: int | None = None
 
 

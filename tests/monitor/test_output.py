@@ -51,7 +51,7 @@ def test_a_printed_line_has_the_level_of_its_words() -> None:
 @pytest.mark.parametrize("size", [*SIZES, (200, 60)])
 def test_the_page(scene: At, size: tuple[int, int]) -> None:
     at = printed(scene)
-    at.view.output.search = "error"
+    at.view.search = "error"
     press("n", at)
     check_golden(f"monitor/output-{size[0]}x{size[1]}.txt", drawn(at, *size))
     draw_at_any_size(at)
@@ -78,18 +78,18 @@ def test_a_text_is_searched_and_capitals_matter_only_if_there_are_some(scene: At
     assert "/ step 7: 1" in drawn(at, 80, 24), "while it is typed"
     assert press("enter", at) == ""
     assert "/ step 7: 1 of 1" in drawn(at, 80, 24)
-    at.view.output.search = "warning"
+    at.view.search = "warning"
     assert "1 of 2" in pressed(at, "N", size=(80, 24))
     assert "2 of 2" in pressed(at, "N", size=(80, 24))
     assert "1 of 2" in pressed(at, "N", size=(80, 24)), "round and round"
     assert "2 of 2" in pressed(at, "n", size=(80, 24))
-    at.view.output.search = "Warning"
+    at.view.search = "Warning"
     assert ": 1 of 1" in pressed(at, "n", size=(80, 24))
-    at.view.output.search = "none"
+    at.view.search = "none"
     assert press("n", at) == Notice('no line with "none"')
     press("slash", at)
     press("escape", at)
-    assert at.view.output.search == "none"
+    assert at.view.search == "none"
 
 
 def test_levels_and_sources_are_chosen(scene: At) -> None:

@@ -6,10 +6,10 @@ from functools import partial
 
 from textual.strip import Strip
 
-from hookflow.monitor.style import Part, boxed, cells, row
+from hookflow.monitor.style import boxed, cells, row
 from hookflow.monitor.view import Action, Line, Notice, Page, Prompt, Scene
 from hookflow.numbers import clock
-from hookflow.text import fit, printable
+from hookflow.text import fit
 
 PRINTED, MESSAGES = "", "messages"
 """Sources: stdout and stderr, which share one file; all messages. The others are those of messages."""
@@ -50,28 +50,23 @@ def _hits(shown: Sequence[Line], search: str) -> list[int]:
 
 def output(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return the lines up to the one that was scrolled to, or up to the newest."""
-    choices, shown, room = scene.view.output, lines(scene), max(height - 2, 0)
-    at, hits = choices.at, _hits(shown, choices.search)
+    choices, search, shown, room = scene.view.output, scene.view.search, lines(scene), max(height - 2, 0)
+    at, hits = choices.at, _hits(shown, search)
     end = len(shown) if at is None else sum(line.number <= at for line in shown)
     end = max(end, min(room, len(shown)))
-    rows = [_row(line, width - 2, choices.search, line.number == at) for line in shown[max(end - room, 0) : end]]
+    rows = [_row(line, width - 2, at in hits and line.number == at) for line in shown[max(end - room, 0) : end]]
     title = f"output  {choices.source or 'printed: stdout, stderr'}{LEVELS[choices.level]}"
-    if choices.search:
-        title += f"  / {choices.search}: {f'{hits.index(at) + 1} of ' if at in hits else ''}{len(hits)}"
+    if search:
+        title += f"  / {search}: {f'{hits.index(at) + 1} of ' if at in hits else ''}{len(hits)}"
     hint = f"↓ {len(shown) - end} more" if end < len(shown) else "esc back"
     nothing = "nothing yet" if choices.source else "nothing was printed so far: s shows the messages"
     nothing = "no such line: l shows all" if choices.level else nothing
     return boxed(title, rows or [row(width - 2, (f" {nothing}", "dim"))], width, height, True, hint)
 
 
-def _row(line: Line, width: int, search: str, marked: bool) -> Strip:
-    style, text, end = STYLES[line.level], printable(line.text), 0
-    parts: list[Part] = [" ", (line.origin, style or "dim")]
-    for match in pattern_of(search).finditer(text):
-        parts += [(text[end : match.start()], style), (match[0], "badge")]
-        end = match.end()
-    parts.append((fit(text[end:], max(width - cells(*parts) - 1, 0)).rstrip(), style))
-    return row(width, *parts, picked=marked and bool(end))
+def _row(line: Line, width: int, picked: bool) -> Strip:
+    style, room = STYLES[line.level], max(width - cells(line.origin) - 2, 0)
+    return row(width, " ", (line.origin, style or "dim"), (fit(line.text, room).rstrip(), style), picked=picked)
 
 
 def _move(scene: Scene, step: int) -> None:
@@ -84,17 +79,17 @@ def _move(scene: Scene, step: int) -> None:
 
 def _search(scene: Scene) -> None:
     def apply(scene: Scene, text: str) -> None:
-        scene.view.output.search = text
+        scene.view.search = text
 
-    scene.view.prompt = Prompt("/", lambda scene, text: _find(-1, scene), apply, text=scene.view.output.search)
+    scene.view.prompt = Prompt("/", lambda scene, text: _find(-1, scene), apply, text=scene.view.search)
 
 
 def _find(step: int, scene: Scene) -> Notice | None:
     """Go to the newest line with the text, then to older ones, or back; round and round."""
-    choices = scene.view.output
-    hits, at = _hits(lines(scene), choices.search), choices.at
+    choices, search = scene.view.output, scene.view.search
+    hits, at = _hits(lines(scene), search), choices.at
     if not hits:
-        return Notice(f'no line with "{choices.search}"' if choices.search else "/ searches for a text")
+        return Notice(f'no line with "{search}"' if search else "/ searches for a text")
     if step > 0:
         choices.at = next((number for number in hits if at is not None and number > at), hits[0])
     else:
