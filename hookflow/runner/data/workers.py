@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.utils.data._utils.signal_handling import _remove_worker_pids  # type: ignore[attr-defined]
 
 from hookflow.errors import Problem, UserError
+from hookflow.numbers import size
 from hookflow.pipeline.use import import_file, imported_files
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.process.launch import cores
@@ -264,10 +265,10 @@ class _Probe(pickle.Pickler):
         unshared = (tensor for tensor in self._tensors if not tensor.is_shared())
         shared = sum(tensor.nbytes for tensor in unshared)
         if SHM.exists() and shared > (free := shutil.disk_usage(SHM).free):
-            return f"its tensors ({_gib(shared)}) do not fit into {SHM} ({_gib(free)} free)"
+            return f"its tensors ({size(shared)}) do not fit into {SHM} ({size(free)} free)"
         copied, free = self._out.bytes * workers, psutil.virtual_memory().available
         if copied > free:
-            return f"{workers} copies of it ({_gib(copied)}) do not fit into memory ({_gib(free)} free)"
+            return f"{workers} copies of it ({size(copied)}) do not fit into memory ({size(free)} free)"
         return ""
 
     def share_tensors(self) -> None:
@@ -284,10 +285,6 @@ class _Probe(pickle.Pickler):
 
     def _count(self, buffer: pickle.PickleBuffer) -> None:
         self._out.bytes += buffer.raw().nbytes
-
-
-def _gib(held: int) -> str:
-    return f"{held / 2**30:.1f} GiB"
 
 
 class _Nowhere(io.RawIOBase):
