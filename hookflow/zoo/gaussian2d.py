@@ -115,43 +115,21 @@ class Painting:
 
 
 def landscape(height: int, width: int) -> Tensor:
-    """Return the image, float32 (height, width, 3) from 0 to 1: the same at any size, but for the detail."""
-    y, x = torch.meshgrid(
-        (torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width * (width / height), indexing="ij"
+    """Return dusk above mountains and a lake, float32 (height, width, 3) from 0 to 1: at any size the same picture."""
+    rows, columns = ((torch.arange(size) + 0.5) / size for size in (height, width))
+    y, x = torch.meshgrid(rows, 1.5 * columns, indexing="ij")
+    blue, orange, glow, sun, rock = torch.tensor(
+        ((0.16, 0.24, 0.48), (0.98, 0.62, 0.36), (0.45, 0.34, 0.18), (1.0, 0.95, 0.75), (0.26, 0.24, 0.36))
     )
-    x = x * 1.5 / (width / height)  # from 0 to 1.5, whatever the shape
-    soft = 1.2 / height  # the part of the height that an edge takes: about a pixel
-    shore = 0.62
-    mirrored = torch.where(y > shore, 2 * shore - y + 0.02 * (110 * y + 4 * x).sin() * (y - shore), y)
-    image = _sky(x, mirrored)
-    image = _over(image, mirrored - _ridge(x, 3.1, 0.4, 0.14) - 0.50, (0.36, 0.30, 0.46), soft)
-    image = _over(image, mirrored - _ridge(x, 5.3, 1.9, 0.09) - 0.59, (0.20, 0.22, 0.33), soft)
-    water = (y - shore) / (1 - shore)
-    image = torch.where((y > shore)[..., None], image * (0.82 - 0.35 * water.clamp(min=0))[..., None], image)
-    return image.clamp(0, 1)
-
-
-def _sky(x: Tensor, y: Tensor) -> Tensor:
-    """Return dusk: dark blue above, orange below, with a sun, its glow, and bands of cloud."""
-    high, low = torch.tensor((0.16, 0.24, 0.48)), torch.tensor((0.98, 0.62, 0.36))
-    sky = high + (low - high) * (y / 0.62).clamp(0, 1)[..., None] ** 1.3
+    lake = (y - 0.62).clamp(min=0)  # how far below the shore; it mirrors what is above
+    y = y - 2 * lake + 0.02 * (110 * y + 4 * x).sin() * lake
     away = ((x - 0.98) ** 2 + (y - 0.36) ** 2).sqrt()
-    sky = sky + (0.45 * (-7 * away).exp())[..., None] * torch.tensor((1.0, 0.75, 0.4))
-    clouds = ((9 * y + 0.6 * (5 * x).sin()) * 3.1).sin() * (7 * x + 5 * y).sin()
-    sky = sky + 0.07 * (clouds.clamp(min=0.2) - 0.2)[..., None] * torch.tensor((1.0, 0.7, 0.8))
-    return _over(sky, 0.075 - away, (1.0, 0.95, 0.75), 0.01)
-
-
-def _ridge(x: Tensor, waves: float, shift: float, height: float) -> Tensor:
-    """Return the outline of mountains: a few waves, each half as high and about twice as short as the one before."""
-    octaves = (height / 2**k * (1 - (waves * 2.3**k * x + shift * (k + 1)).sin().abs()) for k in range(4))
-    return -sum(octaves, torch.zeros_like(x))
-
-
-def _over(image: Tensor, inside: Tensor, colour: tuple[float, float, float], soft: float) -> Tensor:
-    """Lay a colour over the image wherever `inside` is above zero, with an edge as wide as `soft`."""
-    share = (inside / soft + 0.5).clamp(0, 1)[..., None]
-    return image * (1 - share) + torch.tensor(colour) * share
+    # a ridge of waves, each half as high and about half as long as the one before
+    ridge = 0.5 - sum(0.14 / 2**k * (1 - (3.1 * 2.3**k * x + 0.4 * (k + 1)).sin().abs()) for k in range(4))
+    sky = torch.lerp(blue, orange, (y / 0.62).clamp(0, 1)[..., None] ** 1.3) + (-7 * away).exp()[..., None] * glow
+    image = torch.lerp(sky, sun, (8 - 100 * away).clamp(0, 1)[..., None])
+    image = torch.lerp(image, rock, (0.5 + (y - ridge) * height / 1.2).clamp(0, 1)[..., None])
+    return (image * (1 - 0.18 * (lake > 0) - 0.9 * lake)[..., None]).clamp(0, 1)
 
 
 class Picture(BatchSharding):
