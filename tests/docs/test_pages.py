@@ -254,7 +254,12 @@ def test_a_job_of_slurm_resumes_what_it_has_begun(mine: Path) -> None:
 
 
 TASKS = page("tasks.md")
-MEASURED = {"function.toml": {"loss", "mae"}, "class.toml": {"loss", "mse", "rmse"}, "gan.toml": {"real_score"}}
+MEASURED = {
+    "function.toml": {"loss", "mae"},
+    "class.toml": {"loss", "mse", "rmse"},
+    "gan.toml": {"real_score"},
+    "closure.toml": {"loss"},
+}
 
 
 @pytest.mark.parametrize(("pipeline", "metrics"), MEASURED.items())

@@ -216,6 +216,7 @@ def test_a_function_or_a_step_alone_is_a_task(trained: Trained) -> None:
     [
         ('model={use="builtins:dict"}', "model must be a torch.nn.modules.module.Module, and this makes a dict"),
         ('optimizer={use="builtins:dict"}', "optimizer must be a torch.optim.optimizer.Optimizer"),
+        ('optimizer={use="torch.optim:LBFGS"}', "the step of LBFGS needs a closure"),
         ('task={use="builtins:dict"}', "a task needs a method step(run, batch); dict has none"),
         (task("Misspelt"), 'has a method evalute; did you mean "evaluate"?'),
         (task("HalfAState"), "the task HalfAState defines state_dict() and no load_state_dict()"),

@@ -122,12 +122,14 @@ def test_a_tasks_own_state(new_run: NewRun, train_here: Train, tmp_path: Path, t
         assert_same_end(killed, alone)
 
 
-def test_data_and_a_hook_that_change_and_save_nothing_are_named(trained: Trained) -> None:
+def test_data_a_hook_and_a_module_that_change_and_save_nothing_are_named(trained: Trained) -> None:
+    model = 'model.use="./toy.py:Forgets"'
     data = 'data.train={use="./toy.py:Curriculum", loader={batch_size=8, sampler="./loaders.py:Forgets"}}'
-    run_dir = trained(data, 'hooks.forgets={use="./watchers.py:Forgets"}', "run.max_epochs=1")
+    run_dir = trained(model, data, 'hooks.forgets={use="./watchers.py:Forgets"}', "run.max_epochs=1")
     lost = [text.partition(" while it trains")[0] for text in messages(run_dir) if "no checkpoint holds that" in text]
     data = ["data.train (Curriculum) changes harder", "data.train (Forgets) changes power"]
-    assert sorted(lost) == [*data, 'the hook "forgets" changes seen, Forgets.total']
+    hook, model = 'the hook "forgets" changes seen, Forgets.total', "the model (Forgets) changes calls, sums"
+    assert sorted(lost) == [*data, hook, model]
 
 
 def test_a_task_that_has_a_state_only_now_is_reported(trained: Trained, train_here: Train, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from hookflow.errors import Locate, Problem, UserError, Where, by_place, nearest_or_all
 from hookflow.graph.plan import Binding, Plan, PlannedHook
-from hookflow.hooks.arguments import OFFERED_TO_DATA, as_annotated, parameters_of
+from hookflow.hooks.arguments import OFFERED_TO_DATA, as_annotated, cannot_take, parameters_of
 from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.checkpoint_files import state_key
 from hookflow.hooks.registry import BUILT_IN, find_hook
@@ -110,6 +110,7 @@ class _Builder:
         for name, model in models.items():
             self._load_weights(name, model)
         groups, picked = self._fitting(network, trains, plan)
+        closures = steps_itself(task) or bool(plan.at("optimizer_step_pre"))
         parts = Parts(
             section=section,
             ranks=self.ranks,
@@ -118,7 +119,7 @@ class _Builder:
             device=device,
             precision=precision,
             models=models,
-            optimizers={name: self._optimizer(makers, name, groups[name]) for name in trains},
+            optimizers={name: self._optimizer(makers, name, groups[name], closures) for name in trains},
             trains=trains,
             model=network,
             task=task,
@@ -276,10 +277,19 @@ class _Builder:
             raise UserError(Problem(message, self.places.of(f"{key}.use")))
         return made
 
-    def _optimizer(self, makers: Mapping[str, Maker], name: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    def _optimizer(
+        self, makers: Mapping[str, Maker], name: str, groups: list[dict[str, Any]], closures: bool
+    ) -> torch.optim.Optimizer:
+        """Return an optimizer. Raises UserError where its step needs a closure, and nothing here gives `closures`."""
         key = key_of("optimizer", name)
         made = self._call(makers[key], {"params": groups} | self.pipeline.optimizers[name].args, key)
         optimizer = self._checked(key, made, torch.optim.Optimizer)
+        if not closures and cannot_take(optimizer.step):
+            message = (
+                f"the step of {type(optimizer).__name__} needs a closure, and the task does not take the step itself"
+            )
+            hint = 'docs/tasks.md, "An optimizer with a closure", has such a task'
+            raise UserError(Problem(message, self.places.of(f"{key}.use"), hint))
         scale_groups(optimizer, self.pipeline.optimizers[name].groups, self._place_in_groups(name))
         return optimizer
 

@@ -252,7 +252,7 @@ def completed(state: Mapping[str, Any], models: Mapping[str, nn.Module]) -> dict
 
 
 class Unsaved:
-    """Finds attributes of the task, the data and the user's hooks, and of their classes, that change unsaved.
+    """Finds attributes of the task, the data, the user's modules and hooks, and of their classes, that change unsaved.
 
     They are compared with what they were at the latest `look`. `known` objects belong to other parts.
     """
@@ -273,6 +273,12 @@ class Unsaved:
             if not type(hook).__module__.startswith("hookflow.")
             if getattr(type(hook), "state_dict", Hook.state_dict) is Hook.state_dict
         }
+        self._owners |= {
+            f"{path or 'the model'} ({type(module).__name__})": module
+            for path, module in parts.model.named_modules()
+            if type(module).__module__.partition(".")[0] not in LIBRARIES
+            if type(module).get_extra_state is nn.Module.get_extra_state
+        }
         self._known = {id(thing) for thing in (*known, *self._owners.values(), *(part for _, part in data))}
         self._before: dict[str, dict[str, Hashable]] = {}
 
@@ -285,14 +291,18 @@ class Unsaved:
         for name, before in self._before.items():
             owner = self._owners[name]
             if changed := [attribute for attribute, mark in self._marks(owner) if before.get(attribute) != mark]:
+                has = "a buffer, or get_extra_state() and set_extra_state()" if isinstance(owner, nn.Module) else OWN
                 yield (
                     f"{name} changes {', '.join(changed)} while it trains, and no checkpoint holds that: a resumed run "
-                    "starts without it. Define state_dict() and load_state_dict()"
+                    f"starts without it. Define {has}"
                 )
 
     def _marks(self, owner: Any) -> Iterator[tuple[str, Hashable]]:
         own = (kind for kind in type(owner).__mro__ if kind.__module__.partition(".")[0] not in LIBRARIES)
         of_classes = ((f"{kind.__name__}.{name}", value) for kind in own for name, value in vars(kind).items())
+        if isinstance(owner, nn.Module):
+            yield from _numbers_of(owner)
+            return
         for name, value in (*getattr(owner, "__dict__", {}).items(), *of_classes):
             if hasattr(value, "__get__") or ".__" in name:  # a method, or what Python keeps in a class
                 continue
@@ -301,6 +311,21 @@ class Unsaved:
             if id(value) not in self._known and not isinstance(value, (*OPAQUE, *NO_STATE)):
                 yield name, mark(value, self._known)
 
+
+def _numbers_of(module: nn.Module) -> Iterator[tuple[str, Hashable]]:
+    """Yield the attributes of a module that hold a state, and no result of its latest call, each with a mark.
+
+    They are numbers, generators, and tensors that were changed in place.
+    """
+    for name, value in vars(module).items():
+        if isinstance(value, torch.Tensor):
+            if not value.is_inference() and value._version:
+                yield name, value._version
+        elif name != "training" and isinstance(value, (int, float, torch.Generator)):
+            yield name, mark(value)
+
+
+OWN = "state_dict() and load_state_dict()"
 
 LIBRARIES = ("builtins", "hookflow", "torch")
 """Packages whose classes keep no state of a training."""
