@@ -13,12 +13,35 @@ from hookflow.errors import Problem, UserError
 from hookflow.hooks.run import Run
 
 
+def _pair(run: Run, batch: Any) -> tuple[Any, Tensor]:
+    """Return the inputs and the target of a batch. Raises UserError for another batch."""
+    if isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[1], Tensor):
+        return batch[0], batch[1]
+    message = f"a batch of data.{run.split} is {_shown(batch)}, and this task needs inputs and a tensor of targets"
+    raise UserError(Problem(message, hint=OWN_TASK))
+
+
+def _shown(value: Any) -> str:
+    """Return in words what a batch is, or a part of it."""
+    match value:
+        case Tensor():
+            return f"{str(value.dtype).removeprefix('torch.')} {(*value.shape,)}"
+        case Mapping():
+            return f"a dict of {', '.join(map(str, value))}"
+        case list() | tuple():
+            return f"[{', '.join([*map(_shown, value[:2]), *['…'] * (len(value) > 2)])}]"
+    return type(value).__name__
+
+
+OWN_TASK = 'write a task for it: [task] use = "./task.py:step"; see docs/tasks.md'
+
+
 def _output(model: Callable[..., Any], inputs: Tensor) -> Tensor:
     """Return the output of a model. Raises UserError where it is no tensor."""
     output = model(inputs)
     if not isinstance(output, Tensor):
         message = f"the model {type(model).__name__} returns a {type(output).__name__}, and this task needs a tensor"
-        raise UserError(Problem(message, hint='write a task for it: [task] use = "./task.py:step"; see docs/tasks.md'))
+        raise UserError(Problem(message, hint=OWN_TASK))
     return output
 
 
@@ -40,13 +63,13 @@ class Classification:
 
     def step(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the `loss` (a scalar, float32), the `logits` (batch, classes) and the `target` (batch,)."""
-        images, target = batch
-        return self._outputs(_output(run.model, images), target)
+        images, target = _pair(run, batch)
+        return self._outputs(run, _output(run.model, images), target)
 
     def evaluate(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the same as `step`; the caller has switched the model to evaluation and gradients off."""
-        images, target = batch
-        return self._outputs(self._logits(run, images), target)
+        images, target = _pair(run, batch)
+        return self._outputs(run, self._logits(run, images), target)
 
     def predict(self, run: Run, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
         """Return the `logits` (batch, classes) and the class `predicted` (batch,) of images, or of those of a batch."""
@@ -60,8 +83,15 @@ class Classification:
             logits = (kept + run.model(images.flip(3))) / 2
         return logits
 
-    def _outputs(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
-        loss = functional.cross_entropy(_precise(logits), target, label_smoothing=self.label_smoothing)
+    def _outputs(self, run: Run, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
+        try:
+            loss = functional.cross_entropy(_precise(logits), target, label_smoothing=self.label_smoothing)
+        except (ValueError, IndexError, RuntimeError) as error:
+            if type(error) not in (ValueError, IndexError, RuntimeError):  # the memory, or the device
+                raise
+            message = f"the target of data.{run.split} is {_shown(target)}, the logits are {_shown(logits)}: {error}"
+            hint = "as classes, a target is int64 (batch,), each from 0 to one less than the logits of an example"
+            raise UserError(Problem(message, hint=hint)) from error
         return {"loss": loss, "logits": logits, "target": target}
 
 
@@ -80,15 +110,15 @@ class Regression:
     def step(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the `loss` (a scalar, float32), the `predicted` and the `target`, both (batch, …).
 
-        Raises ValueError when their shapes differ: broadcast against each other they would be a loss of something.
+        Raises UserError when their shapes differ: broadcast against each other they would be a loss of something.
         """
-        inputs, target = batch
+        inputs, target = _pair(run, batch)
         predicted = _output(run.model, inputs).float()
         if predicted.shape == (*target.shape, 1):
             predicted = predicted.squeeze(-1)
         if predicted.shape != target.shape:
-            message = f"the model predicts {tuple(predicted.shape)}, and the target has {tuple(target.shape)}"
-            raise ValueError(f"{message}: regression needs the same shape")
+            message = f"the target of data.{run.split} is {_shown(target)}, and the model returns {_shown(predicted)}"
+            raise UserError(Problem(f"{message}: regression needs the same shape"))
         return {"loss": self.distance(predicted, target.float()), "predicted": predicted, "target": target}
 
     def evaluate(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:

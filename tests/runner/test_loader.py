@@ -16,7 +16,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
 
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.components import LoaderSection
@@ -206,6 +206,21 @@ def test_an_example_of_a_type_that_makes_no_batch_is_named(targets: list[int | N
     examples: Any = [(torch.zeros(2), target) for target in targets]
     with pytest.raises(ValueError, match=rf"\[data.train\]: {said}"):
         epoch(source(Subset(examples, range(4)), shuffle=False))
+
+
+def test_a_stream_names_the_example_too_and_an_error_of_collate_the_examples_of_its_batch() -> None:
+    class Streamed(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return map(OddOne().__getitem__, range(8))
+
+    with pytest.raises(
+        ValueError, match=r"\[data.train\]: example 6 has shape \(5,\), and example 4 shape \(4,\): they"
+    ):
+        epoch(source(Streamed(), batches=2))
+    for data, order in ((Streamed(), {}), (Subset(dataset(), range(8)), {"shuffle": False})):
+        with pytest.raises(ZeroDivisionError) as raised:
+            epoch(source(data, batches=2, collate="./loaders.py:divides", **order))
+        assert raised.value.__notes__ == ["raised by collate of [data.train], for the examples 0, 1, 2, 3"]
 
 
 class OddOne:

@@ -205,7 +205,7 @@ def test_mistakes_of_the_file_are_told_before_anything_is_made(data: str, said: 
         (over("Numbers", shuffle=True), "shuffle needs a dataset with __getitem__ and __len__"),
         (over("Numbers", batch_size=None, batch_sampler="./loaders.py:Buckets"), "batch_sampler needs a dataset with"),
         (over("Numbers", on_device=True), "on_device needs a dataset with __getitem__ and __len__"),
-        (over("Empty", batches=3), "the stream Empty is empty"),
+        (over("Empty", batches=3), ": the stream Empty is empty"),
     ],
 )
 def test_mistakes_that_only_the_data_show_are_told_with_their_place(trained: Trained, data: str, said: str) -> None:

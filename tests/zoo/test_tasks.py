@@ -79,11 +79,35 @@ def test_regression_is_the_distance_to_the_target(loss, wanted):
     assert task.metrics({"mse": 9.0}) == {"rmse": 3.0}
 
 
-def test_a_column_of_predictions_is_held_against_a_row_of_targets_and_another_shape_is_refused():
+def test_a_column_of_predictions_is_held_against_a_row_of_targets():
     batch = torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 2.0])
     assert Regression().step(trained(nn.Identity()), batch)["loss"].item() == 0
-    with pytest.raises(ValueError, match=r"predicts \(2, 3\), and the target has \(2,\)"):
-        Regression().step(trained(nn.Identity()), (torch.zeros(2, 3), torch.zeros(2)))
+
+
+X = torch.zeros(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("task", "batch", "message"),
+    [
+        (
+            Regression(),
+            (X, X[:, 0]),
+            r"the target of data.val is float32 \(2,\), and the model returns float32 \(2, 3\)",
+        ),
+        (Classification(), (X, X[0]), r"the target of data.val is float32 \(3,\), the logits are float32 \(2, 3\): "),
+        (Classification(), (X, torch.tensor([1, 3])), r"int64 \(2,\), the logits are .* Target 3 is out of bounds"),
+        (
+            Classification(),
+            (X, ["cat", "dog", "cat"]),
+            r"data.val is \[float32 \(2, 3\), \[str, str, …\]\], and this task",
+        ),
+        (Classification(), {"x": X, "y": X}, "a batch of data.val is a dict of x, y, and this task needs inputs and a"),
+    ],
+)
+def test_a_batch_that_a_task_cannot_use_is_named_with_its_data_and_shapes(task, batch, message):
+    with pytest.raises(UserError, match=message):
+        task.evaluate(SimpleNamespace(model=nn.Identity(), split="val"), batch)
 
 
 @pytest.mark.parametrize(

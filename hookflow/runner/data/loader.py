@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Problem, UserError, first_few
 from hookflow.runner.data.batches import DataContext, OwnStates, Sized, map_parts, prefetch, tensors
 from hookflow.runner.data.loader_parts import BatchSampler, GivenBatches, LoaderParts
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
@@ -49,7 +49,7 @@ class _ByIndex(Sized):
         return self._parts.augment_batch(self._parts.context.to_device(self._collated(indices)), 0, 0)
 
     def _collated(self, indices: list[int]) -> Any:
-        return collated(self.dataset, indices, self._parts.collate, self._parts.split)
+        return collated(examples_of(self.dataset, indices), indices, self._parts.collate, self._parts.split)
 
 
 class Loader(_ByIndex):
@@ -127,7 +127,7 @@ class _FetchBatch(Shipped, Dataset[Any]):
         return self._fetch(indices)
 
     def _fetch(self, indices: list[int]) -> Any:
-        return collated(self.data, indices, self._collate, self._split)
+        return collated(examples_of(self.data, indices), indices, self._collate, self._split)
 
     def here(self, keys: Iterable[Key]) -> Iterator[Any]:
         """Fetch batches in the process that trains. Its random numbers are the same as if workers fetched them.
@@ -150,22 +150,22 @@ class CollateError(ValueError):
     """Examples make no batch."""
 
 
-def collated(data: Any, indices: list[int], collate: Callable[[list[Any]], Any], split: str) -> Any:
+def collated(examples: list[Any], indices: Sequence[int], collate: Callable[[list[Any]], Any], split: str) -> Any:
     """Return a batch of these examples. Raises CollateError where they are at fault, and not a function of the user."""
-    examples = examples_of(data, indices)
     try:
         return collate(examples)
     except Exception as error:
-        own = collate is not default_collate
-        for describe in (_shapes,) if own else (_shapes, _types):
-            first, *others = described = [*map(describe, examples)]
-            for index, other in zip(indices[1:], others, strict=False):
-                if other != first:
-                    unlike = f"example {index} has {other}, and example {indices[0]} {first}"
-                    raise CollateError(f"[data.{split}]: {unlike}: they make no batch") from error
-        if own:
+        own, kinds = collate is not default_collate, [*map(_shapes, examples)]
+        if len({*kinds}) == 1 and not own:
+            kinds = [*map(_types, examples)]
+        text = f"example {indices[0]} has {kinds[0]}: it makes no batch"
+        if unlike := next((k for k, kind in enumerate(kinds[: len(indices)]) if kind != kinds[0]), 0):
+            other = f"example {indices[unlike]} has {kinds[unlike]}"
+            text = f"{other}, and example {indices[0]} {kinds[0]}: they make no batch"
+        elif own:
+            error.add_note(f"raised by collate of [data.{split}], for the examples {first_few([*map(str, indices)])}")
             raise
-        raise CollateError(f"[data.{split}]: example {indices[0]} has {described[0]}: it makes no batch") from error
+        raise CollateError(f"[data.{split}]: {text}") from error
 
 
 def _shapes(example: Any) -> str:
@@ -208,7 +208,8 @@ class OnDevice(_ByIndex):
         super().__init__(data, parts)
         context, self.loader = parts.context, None
         with seeded(derive_seed(context.seed, RNGStream.EXAMPLES)):
-            full = collated(data, list(range(len(data))), parts.collate, parts.split)
+            every = [*range(len(data))]
+            full = collated(examples_of(data, every), every, parts.collate, parts.split)
         _check_rows(full, len(data), parts)
         self._full = context.to_device(full)
         note = f"{sum(tensor.nbytes for tensor in tensors(self._full)) / 2**20:.1f} MiB on {context.device}"

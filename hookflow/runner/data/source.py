@@ -88,7 +88,7 @@ def as_source(
         return made  # type: ignore[no-any-return]
     source = Batches(made, context)
     if hasattr(made, "state_dict") and hasattr(made, "load_state_dict") and hasattr(made, "dataset"):
-        return Stateful(made, source.info, context, (source.batch_size, source.global_batch_size))
+        return Stateful(made, source.info, context, where, (source.batch_size, source.global_batch_size))
     return source
 
 

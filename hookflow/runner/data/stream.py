@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
 from hookflow.pipeline.registry import missing_package
 from hookflow.runner.data.batches import DataContext, OverLoader, Sizes, data_info
+from hookflow.runner.data.loader import collated
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.workers import Shipped, end_workers, let_be_killed, loader_options, no_loader_warnings
 from hookflow.runner.random_state import (
@@ -43,7 +44,7 @@ class SeededIterable(Shipped, IterableDataset[Any]):
         self.data = data
         self.seed = context.seed
         self.batch_size = batch_size
-        self.drop_last, self.collate = parts.section.drop_last, parts.collate
+        self.drop_last, self.collate, self.split = parts.section.drop_last, parts.collate, parts.split
         self.rank, self.world = (0, 1) if shards_itself else (context.rank, context.world)
         self.seed_suffix = (context.rank,) if shards_itself and context.rank else ()
         self.pass_ = 0
@@ -84,10 +85,12 @@ class SeededIterator:
         if self._over:
             raise StopIteration
         self._seed_for(self._batches)
+        of, first = self._of, self._drawn + self._of.rank
         examples = self._draw()
         if not examples:
             raise StopIteration
-        return len(examples), self._of.collate(examples)
+        indices = range(first, first + len(examples) * of.world, of.world)
+        return len(examples), collated(examples, indices, of.collate, of.split)
 
     def _seed_for(self, batch: int) -> None:
         seed_for_batch(self._of.seed, RNGStream.EXAMPLES, *self._place, *self._of.seed_suffix, batch=batch)
@@ -168,8 +171,10 @@ class Stateful(OverLoader):
     receives the number of its passes.
     """
 
-    def __init__(self, loader: Any, info: DataInfo, context: DataContext, sizes: Sizes = (None, None)) -> None:
-        self.info = info
+    def __init__(
+        self, loader: Any, info: DataInfo, context: DataContext, where: Where, sizes: Sizes = (None, None)
+    ) -> None:
+        self.info, self._where = info, where
         self.batch_size, self.global_batch_size = sizes
         self.loader = loader
         self._context = context
@@ -210,7 +215,7 @@ class Stateful(OverLoader):
         self._stream = self._started()
         for batch in self._stream:
             return batch
-        raise UserError(Problem(f"the stream {self.info['name']} is empty"))
+        raise UserError(Problem(f"the stream {self.info['name']} is empty", self._where))
 
     def _resumed(self, saved: dict[str, Any]) -> Iterator[Any]:
         """Return the stream where it was. The states of the training's generators are restored afterwards."""
@@ -260,7 +265,7 @@ class Stream(Stateful):
     """A stateful loader whose dataset counts the examples: nothing else knows how many are in a batch of a stream."""
 
     def __init__(self, data: SeededIterable, info: DataInfo, parts: LoaderParts) -> None:
-        super().__init__(_loader(data, parts), info, parts.context)
+        super().__init__(_loader(data, parts), info, parts.context, parts.place("batch_size"))
         self._size = 0
         self._parts = parts
         self.batch_size = lambda index: self._size  # of the batch that was given last
