@@ -122,6 +122,19 @@ def keys_set(source: Source | None, argument: str) -> Iterator[tuple[str, Where]
                 yield key, source.where(node)
 
 
+def _returns(source: Source | None) -> Where | None:
+    """Return where a method of the user's returns a value, other than what a call on the run gives."""
+    if source is None or source.function.__module__.startswith("hookflow."):
+        return None
+    for node in _own_nodes(tree) if (tree := _tree(source.function)) else ():
+        match node:
+            case ast.Return(value=None | ast.Constant() | ast.Call(func=ast.Attribute(value=ast.Name(id="run")))):
+                pass
+            case ast.Return(value=ast.expr() as value):
+                return source.where(value)
+    return None
+
+
 DISTRIBUTED = "torch.distributed"
 ASKS = ("get_", "is_")
 """How the names of functions of torch.distributed begin that talk to no other rank."""
@@ -293,6 +306,9 @@ about them.
 """
 
 
+REPLACED = {**dict.fromkeys(WITH_A_BATCH, "run.replace_batch(batch)"), "after_forward": 'outputs["loss"] = …'}
+"""By the point at which a hook may replace what it is given: how."""
+
 METRICS_MADE = ("after_val_epoch", "after_test_epoch")
 """The points at which hooks may add metrics; from then on these are complete."""
 
@@ -300,7 +316,7 @@ METRICS_MADE = ("after_val_epoch", "after_test_epoch")
 def refused_calls(sources: Mapping[str, Source | None], node: Node) -> Iterator[Problem]:
     """Yield a warning for each call on the run in a hook's source at a wrong point, or without its declared slot.
 
-    So is a metric that is set where metrics are complete.
+    So for a metric that is set where metrics are complete, and for a batch or outputs that are returned to nobody.
     """
     calls: dict[Use, Binding] = {}
     for bound in node.bound:
@@ -308,6 +324,9 @@ def refused_calls(sources: Mapping[str, Source | None], node: Node) -> Iterator[
             message = f'hook "{node.hook.name}" sets metrics["{key}"] at {bound.point} ({in_words(where)})'
             hint = f'a metric is set at {" and ".join(METRICS_MADE)}; run.log("{key}", …) logs a number at any point'
             yield Problem(f"{message}, where no hook may: that would end the run with an error", node.where, hint)
+        if (instead := REPLACED.get(bound.point)) and (returned := _returns(sources[bound.method])):
+            message = f'hook "{node.hook.name}" returns a value at {bound.point} ({in_words(returned)})'
+            yield Problem(f"{message}, which nothing takes", node.where, f"to change it: {instead}")
         for use in uses(sources[bound.method], CALLS) if "run" in bound.takes else ():
             slot, points = CALLS[use.name]
             if use.call and (slot not in bound.writes or bound.point not in points):

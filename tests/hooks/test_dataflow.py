@@ -238,6 +238,21 @@ def test_a_metric_that_is_set_where_they_are_complete_is_reported(tmp_path: Path
     assert not warnings(tmp_path, code, 'points = ["after_val_epoch"]')
 
 
+@pytest.mark.parametrize(
+    ("code", "point", "instead"),
+    [
+        ("def It(batch): return batch[0] * 0, batch[1]\n", "before_train_iter", "run.replace_batch(batch)"),
+        ('def It(outputs): return {"loss": 2 * outputs["loss"]}\n', "after_forward", 'outputs["loss"] = …'),
+        ("def It(run, batch): return run.say('x')\n", "before_train_iter", ""),
+        ("def It(batch): return\n", "before_train_iter", ""),
+        ("def It(run): return run.epoch\n", "after_train_iter", ""),
+    ],
+)
+def test_a_value_that_is_returned_to_nobody_is_reported(tmp_path: Path, code: str, point: str, instead: str) -> None:
+    warned = compile_pipeline(pipeline_with(tmp_path, code, f'points = ["{point}"]')).warnings
+    assert [problem.hint for problem in warned] == ([f"to change it: {instead}"] if instead else [])
+
+
 def test_each_call_is_reported_once_unless_class_file_or_method_declares_it(tmp_path: Path) -> None:
     twice = f"        {STOP}\n        {STOP}\n"
     code = f"class It:\n    def after_forward(self, run):\n{twice}    after_backward = after_forward\n"
