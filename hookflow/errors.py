@@ -39,14 +39,13 @@ Locate = Callable[[str], Where]
 class Problem:
     """A mistake, the place where the user wrote it, and a hint.
 
-    One that is `shared` is shown once, however many places have it; `also` are the places but the first.
+    One that is `shared` is shown once, at the first of the places that have it.
     """
 
     message: str
     where: Where | None = None
     hint: str = ""
     shared: bool = False
-    also: tuple[Where, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("message", "hint"):  # they may quote a value of the pipeline
@@ -58,7 +57,7 @@ class Problem:
     def show(self, colour: bool = False) -> str:
         """Return the message, the line that the user wrote its place marked, and the hint; if asked, in colours."""
         bold, red, dim, cyan, plain = _COLOURS if colour else _NONE
-        message, hint = printable_lines(self.message), printable_lines(self._hints())
+        message, hint = printable_lines(self.message), printable_lines(self.hint)
         where = f"{bold}{printable(str(self.where))}:{plain} {message}" if self.where else f"{red}{message}{plain}"
         lines = [where]
         if self.where and (text := _line(self.where)):
@@ -72,12 +71,9 @@ class Problem:
             lines.append(f"    {cyan}{hint}{plain}")
         return "\n".join(lines)
 
-    def _hints(self) -> str:
-        return "\n    ".join([self.hint, *([f"also used at {first_few(map(str, self.also))}"] if self.also else ())])
-
     def to_json(self) -> dict[str, str | int]:
         """Return plain texts and numbers, for an editor: what is not known is 0, or empty."""
-        return {**asdict(self.where or Where("")), "message": self.message, "hint": self._hints()}
+        return {**asdict(self.where or Where("")), "message": self.message, "hint": self.hint}
 
 
 _COLOURS = ("\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[36m", "\x1b[0m")
@@ -132,13 +128,9 @@ class UserError(DiagnosisError):
 
 
 def _merged(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems, equal ones that several places share as one."""
     merged: dict[object, Problem] = {}
     for k, problem in enumerate(problems):
-        key = (problem.message, problem.hint) if problem.shared else k
-        first = merged.get(key)
-        places = (problem.where, *problem.also) if first else ()
-        merged[key] = replace(first, also=(*first.also, *filter(None, places))) if first else problem
+        merged.setdefault((problem.message, problem.hint) if problem.shared else k, problem)
     return list(merged.values())
 
 
