@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     from hookflow.pipeline.layers import Override
     from hookflow.pipeline.load import Loaded
     from hookflow.service.pipelines import Target
-
-SWITCH = re.compile(r"hooks\.([\w-]+)\.enabled=false")
-"""The recorded form of `--without`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +104,9 @@ def _wanted(run_dir: RunDir, file: Path | None, hooks: Collection[str] | None, c
         return as_recorded(run_dir, run_dir.path, changes)
     kept = list(_kept(run_dir.describe().get("overrides", []), changes.overrides, hooks))
     shuffle = recorded_plan(run_dir).shuffle if changes.shuffle is None else changes.shuffle
-    without, only = changes.without, changes.only
-    off = [match[1] for override in kept if (match := SWITCH.fullmatch(override))]
-    kept = [override for override in kept if not SWITCH.fullmatch(override)]
-    if options := [*(f"--set {override}" for override in kept), *(f"--without {hook}" for hook in off)]:
-        print_error(f"kept from the start of the run: {' '.join(options)}")
-    loaded = read_pipeline(file, (*kept, *changes.overrides), without=(*off, *without), only=only)
+    if kept:
+        print_error(f"kept from the start of the run: {' '.join(f'--set {override}' for override in kept)}")
+    loaded = read_pipeline(file, (*kept, *changes.overrides), without=changes.without, only=changes.only)
     return Target(str(file), loaded, valid_plan(loaded, shuffle=shuffle), file.parent)
 
 
