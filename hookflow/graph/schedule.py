@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, inf, nextafter
+from math import ceil
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hookflow.graph.plan import Binding, Plan, Trigger
@@ -53,23 +53,17 @@ class Measure:
 
     def multiple(self, count: float) -> int:
         """Return which multiple of the amount a count has entered."""
-        whole, part = count.as_integer_ratio()
-        return whole * self.denominator // (part * self.numerator)
+        return int(count * self.denominator // self.numerator)
 
     def reached(self, multiple: int = 1) -> float:
         """Return the least count that is not below that multiple of the amount."""
-        whole, rest = divmod(multiple * self.numerator, self.denominator)
-        return whole + (rest > 0) if self.counter != "s" else self._instant(multiple)
+        if self.counter == "s":
+            return multiple * self.numerator / self.denominator
+        return -(-multiple * self.numerator // self.denominator)
 
     def passed(self) -> float:
-        """Return the least count that is above the amount."""
-        return self.numerator // self.denominator + 1 if self.counter != "s" else self._instant(1, above=True)
-
-    def _instant(self, multiple: int, *, above: bool = False) -> float:
-        """Return the least float that is not below that multiple of the amount, or that is above it."""
-        number = Fraction(multiple * self.numerator, self.denominator)
-        instant = float(number)
-        return nextafter(instant, inf) if instant < number or (above and instant == number) else instant
+        """Return the least count that is above the amount; at the very second itself, seconds are over."""
+        return self.reached() if self.counter == "s" else self.numerator // self.denominator + 1
 
 
 @dataclass(frozen=True, slots=True)
