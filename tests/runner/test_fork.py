@@ -192,13 +192,18 @@ ADAM = 'optimizer={use="torch.optim:AdamW", args={lr=0.01}}'
 
 @pytest.mark.parametrize(
     ("optimizer", "setting", "code"),
-    [(ADAM, "amsgrad=true", 2), (ADAM, "weight_decay=0.3", 0), ("optimizer.args.momentum=0", "momentum=0.9", 0)],
-    ids=["more state", "no state", "a state that begins by itself"],
+    [
+        (ADAM, "amsgrad=true", 2),
+        (ADAM.replace("AdamW", "RMSprop"), "momentum=0.9", 2),
+        (ADAM, "weight_decay=0.3", 0),
+        ("optimizer.args.momentum=0", "momentum=0.9", 0),
+    ],
+    ids=["more state", "momentum of RMSprop", "no state", "a state that begins by itself"],
 )
 def test_settings_need_their_own_state(trained: Trained, fork: Fork, optimizer: str, setting: str, code: int) -> None:
     child = fork(trained(*KEEPS, optimizer), "it00000006", f"optimizer.args.{setting}", code=code)
     if code:
-        assert "lacks what amsgrad needs" in reason(child)
+        assert f"lacks what {setting.partition('=')[0]} needs" in reason(child)
 
 
 def test_an_unsaved_fork_starts_at_its_parent(trained: Trained, fork: Fork, new_run: NewRun, tmp_path: Path) -> None:

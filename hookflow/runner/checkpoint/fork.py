@@ -234,11 +234,10 @@ class Fork:
         settings = [self._settings(origin[group["params"][0]], group, optimizer, name) for group in built]
         kept = saved["state"] if then.use == now.use else {}
         moved = {k: kept[numbers[p]] for k, p in enumerate(order) if numbers[p] in kept}
-        needs = {
-            key for key in NEED_STATE & (self._settings_changed[name] or set()) for each in settings if each.get(key)
-        }
-        if moved and needs:
-            message = f"the optimizer's state in {self.parent} lacks what {', '.join(sorted(needs))} needs"
+        pairs = [(setting, origin[group["params"][0]]) for setting, group in zip(settings, built, strict=True)]
+        on = [key for key in NEED_STATE if any(setting.get(key) and not was.get(key) for setting, was in pairs)]
+        if moved and on:
+            message = f"the optimizer's state in {self.parent} lacks what {', '.join(on)} needs"
             raise UserError(Problem(message, place, "keep the setting as it is there"))
         places = iter(range(len(order)))
         for setting, group in zip(settings, built, strict=True):
@@ -266,8 +265,8 @@ class Fork:
         return result
 
 
-NEED_STATE = {"amsgrad", "centered"}
-"""Settings of PyTorch's optimizers that need more state than the optimizer has without them."""
+NEED_STATE = ("amsgrad", "centered", "momentum")
+"""Settings of PyTorch's optimizers that, once they are on, need state which the optimizer does not have before."""
 
 WEIGHTS_ALONE = 'to begin with some of its weights: hookflow run, with model.weights = { file = "…/checkpoints/last" }'
 
