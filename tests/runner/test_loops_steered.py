@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from hookflow.events.rundir import RunDir
 from hookflow.graph.points import POINTS
@@ -221,6 +222,27 @@ class Evaluating(Net):
     def __init__(self) -> None:
         super().__init__()
         self.eval()
+
+
+class Teacher(Evaluating):
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+
+
+def distilled(run: Any, batch: Any) -> dict[str, Any]:
+    inputs, target = batch
+    logits = run.models["student"](inputs)
+    loss = cross_entropy(logits, target) + (logits - run.models["teacher"](inputs)).square().mean()
+    return {"loss": loss, "logits": logits, "target": target}
+
+
+def test_a_teacher_in_evaluation_stays_so(trained: Trained) -> None:
+    teacher = f'model={{student={{use="./toy.py:Net"}}, teacher={{use="{__file__}:Teacher"}}}}'
+    freezes = 'hooks.freezes={use="./photographs.py:Freezes", args={at=99}}'
+    run_dir = trained(teacher, f'task.use="{__file__}:distilled"', freezes)
+    frozen = [f"teacher.{name}".rstrip(".") for name, _ in Net().named_modules()]
+    assert {line.split(": ")[1] for line in modes(run_dir)} == {str(frozen)}
 
 
 class KeepsNorms(Net):

@@ -199,7 +199,10 @@ class Trainer:
             undoing.callback(setattr, self.state, "stage", "end")
             undoing.callback(self._checkpoints.abandon)
             self._context.module_hooks.attach(compiled=bool(mode))
+            trained = {p for each in parts.optimizers.values() for group in each.param_groups for p in group["params"]}
             for model in parts.models.values():
+                if not model.training and trained.isdisjoint(model.parameters()):  # a teacher, say
+                    continue
                 frozen = [module for module in model.modules() if not module.training] if model.training else []
                 model.train()  # its own train() may keep parts in evaluation, as those of MMDetection do
                 for module in frozen:
