@@ -467,6 +467,8 @@ class MonitorApp(Terminal):
             self.write(announcement(self._dir, health) * (before != health.condition))
 
     def _send(self, command: str, *args: str) -> None:
+        """Send a command to the run; a frozen view goes on, as it would show neither the answer nor its effect."""
+        self._frozen = None
         with self.telling(f"cannot ask the run to {command}"):
             send(self._dir, command, *args)
             self._live.poll()

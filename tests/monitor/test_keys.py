@@ -315,8 +315,11 @@ def test_space_freezes_the_view_while_the_data_go_on(going: RunDir) -> None:
         assert app.state.it == 777
         await pilot.press("space")
         assert "FROZEN" not in shown(app)
+        await pilot.press("space", "x", "x")
+        assert "FROZEN" not in shown(app), "what is sent to the run, and its answer, are to be seen"
 
     visit(going, what)
+    assert [command.split()[0] for command in commands(going)] == ["off", "on"]
 
 
 def test_commands_are_sent_and_shown_until_they_are_answered(going: RunDir) -> None:
@@ -437,6 +440,11 @@ def test_the_waterfall_goes_from_one_iteration_to_the_next(going: RunDir) -> Non
     (going.traces / "it00000601.json").write_text(json.dumps({"traceEvents": events}))
     (going.traces / "it00000701.json").write_text("[]")
     record = {"k": "trace", "it": 602, "ep": 6, "path": "traces/it00000601.json", "first": 601, "iters": 2}
+    sent = {"id": "1", "cmd": "trace", "args": ["2"], "t": time.time(), "by": "me"}
+    going.commands.write_text(json.dumps(sent) + "\n")
+    answer = {"id": "1", "cmd": "trace", "args": ["2"], "ok": True, "note": "iterations 601 to 602", "sent": 0.0}
+    append(going, [{**answer, "k": "ack", "it": 600, "ep": 6, "t": time.time()}])
+    walk(going, ("t", "tracing iterations 601 to 602: 600 is done"))
     append(going, [{**record, "t": time.time()}])
     second = ("right", "iteration 602  9.000 ms  2/2", "iteration 601")
     walk(going, ("t", "iteration 601  9.000 ms  1/2"), second, ("right", "2/2"), ("left", "probe @ forward ×3", "2/2"))

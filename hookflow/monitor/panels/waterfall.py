@@ -25,7 +25,7 @@ def waterfall(scene: Scene, width: int, height: int) -> list[Strip]:
     inner, room = width - 2, height - 3
     if not scene.trace:
         why = "no iteration is traced yet" + f": t traces the next {TRACED}" * scene.can_act
-        return empty("trace", why, width, height)
+        return empty("trace", _going_on(scene) or why, width, height)
     if isinstance(scene.trace, str):
         return empty("trace", scene.trace, width, height)
     at = min(scene.view.traced, len(scene.trace) - 1)
@@ -37,7 +37,17 @@ def waterfall(scene: Scene, width: int, height: int) -> list[Strip]:
     device = f", {ms(traced.device * 1e3)} ms on the device" if traced.device is not None else ""
     title = f"trace  iteration {traced.it}  {ms(traced.micros * 1e3)} ms{device}  {out_of(at + 1, len(scene.trace))}"
     below = len(traced.rows) - first - len(shown)
-    return boxed(title, lines, width, height, True, f"↓ {below} more" if below else "esc back")
+    hint = _going_on(scene) or (f"↓ {below} more" if below else "esc back")
+    return boxed(title, lines, width, height, True, hint)
+
+
+def _going_on(scene: Scene) -> str:
+    """Return which iterations are being traced now; empty where none are."""
+    state, answers = scene.state, [each.answer for each in scene.state.requests.values() if each.cmd == "trace"]
+    answer = answers[-1] if answers else None
+    begun = max(state.run.get("t", 0.0), *(each["t"] for each in state.traces[-1:]), 0.0)
+    is_traced = answer and answer["ok"] and answer["t"] > begun and not scene.health.over
+    return f"tracing {answer['note']}: {state.it:,} is done" if answer and is_traced else ""
 
 
 def _label(each: Spans) -> str:
