@@ -70,11 +70,15 @@ def signed(difference: float, written: Callable[[float], str] = ms) -> str:
     return f"{'+' if difference > 0 else '−'}{text}" if text.strip("0.") else text
 
 
+DURATIONS = {"µs": 1e3, "ms": 1e6, "s": 1e9, "h": 3.6e12}
+"""Units of durations in ns."""
+
+
 def duration(ns: float) -> str:
     """Return a duration in three digits with its unit: "36.8 ms", "1.67 s"."""
-    units = {"µs": (1e3, 999.5), "ms": (1e6, 999.5), "s": (1e9, 99_999.5), "h": (3.6e12, math.inf)}
-    unit = next(name for name, (size, most) in units.items() if ns < most * size or name == "h")
-    value = min(ns / units[unit][0], 99_999)
+    most = {"µs": 999.5, "ms": 999.5, "s": 99_999.5, "h": math.inf}
+    unit = next(name for name, size in DURATIONS.items() if ns < most[name] * size or name == "h")
+    value = min(ns / DURATIONS[unit], 99_999)
     return f"{value:.{2 - bisect((9.995, 99.95), value)}f} {unit}"
 
 

@@ -40,34 +40,31 @@ from hookflow.monitor.view import (
 from hookflow.text import wrapped
 
 NUMBERS = (
-    ("p50, p95, max", "half, 95 %, all of the last 60 s of firings took at most so long; ms; v: of the whole attempt"),
-    (
-        "graph: n, vs past",
-        "firings of the attempt; the median of the last 60 s by that of the attempt, ▲ by what was usual",
-    ),
-    ("graph: over the run", "the mean of each part of the run, of which three eighths are its median; of phases too"),
-    ("last, count", "the last firing, ms; firings of the last 60 s, or of the attempt: dim where none was lately"),
+    ("attempt", "the run since it was started, or resumed last"),
+    ("p50, p95, max", "median, 95th percentile and maximum of the firings of the last 60 s; v: of the attempt"),
+    ("n, vs past", "firings of the attempt; the median of the last 60 s divided by that of the attempt"),
+    ("over the run", "the mean of each part of the run; a bar of three eighths is the median of the bars"),
+    ("last, count", "the last firing; firings of the last 60 s, or, dim, of the attempt where there were none"),
     ("%it", "share of the time in training iterations, last 60 s; · for what fires outside them, as in validation"),
-    ("60 s", "hooks: the mean firing in each stretch of the last minute; a quarter high is the attempt's mean"),
-    ("heat ░▒▓█", "points: share of each stretch spent there: any, from 0.1 %, from 1 %, from 10 %"),
-    ("epoch", "the one that is worked on, with its validation; after the end, those done"),
-    ("0:00:00", "time since this attempt began, at the top"),
-    ("it/s, ms/it", "the mean of the training iterations of the last 60 s; validation left out"),
-    ("ETA", "iterations left at the paces of the last 10 and 60 s and of the attempt, with validation in proportion"),
-    ("iteration", "half and 95 % of the last minute's iterations took at most so long"),
-    ("data", "the training thread waited for the next batch"),
+    ("60 s", "the mean of a firing through the last minute; a bar of a quarter is the mean of the attempt"),
+    ("heat ░▒▓█", "points: share of the time spent there: any, from 0.1 %, from 1 %, from 10 %"),
+    ("epoch", "the current one, with its validation; after the end, those done"),
+    ("0:00:00", "at the top: the time since this attempt began"),
+    ("it/s, ms/it", "the mean of the training iterations of the last 60 s, without validation"),
+    ("ETA", "time left at the paces of the last 10 s, the last 60 s and the attempt, with validation"),
+    ("data", "the training thread waits for the next batch"),
     ("fwd bwd opt", "forward pass with the loss, backward pass, optimizer step; each with its waits for the GPU"),
-    ("hooks, other", "all firings inside iterations: the %it of all hooks added up; whatever else the loop did"),
-    ("verdict", "the largest of compute, data and hooks; then all hooks together and the costliest, as %it"),
+    ("hooks, other", "all firings inside iterations; the rest of the loop"),
+    ("compute-bound", "the largest of compute, data and hooks; then the %it of all hooks, and of the costliest"),
     ("charts", "a line for the training (means of neighbours), ◇ for each validation, ◆ for each checkpoint"),
     ("★", "the best value of this metric so far; which is better follows from its name or a hook's `mode`"),
-    ("recorder", "time that writing the event log took, in its own thread"),
+    ("recorder", "time spent on writing the event log, in a thread of its own"),
 )
 OF_RANKS = (
-    ("rank-2-bound", "iterations wait for that rank, see the ranks"),
-    ("several ranks", "all but the panel of the ranks, and what is said to be another's, is of rank 0 alone"),
-    ("ranks: it", "the iteration at one moment, the last that all have told of"),
-    ("ranks: own", "ms of an iteration without the backward pass (FSDP: and the forward pass), where ranks wait"),
+    ("rank-2-bound", "iterations wait for that rank, see the panel of the ranks"),
+    ("several ranks", "every number outside that panel is of rank 0, unless it names another"),
+    ("ranks: it", "the iterations done, at the last moment that is known of all ranks"),
+    ("ranks: own", "ms of an iteration without the passes in which ranks wait: backward, with FSDP also forward"),
     ("ranks: ·", "of the backward pass, what a rank waits for the slowest: what its own time is below that one's"),
     ("ranks: +ms", "what the slowest needs beyond the median of the others, and in which phase or hook"),
 )
@@ -290,7 +287,7 @@ def _answer(name: str, scene: Scene) -> str:
 KEYS_WIDE = 14
 """Cells of the help for the keys of an action; of more keys the first are shown."""
 
-LARGE = "go to a panel; again makes it large"
+LARGE = "go to a panel; again: make it large"
 MOST_ROWS = 50
 """Rows that the lower panels may get or give; a small terminal takes as many as it has."""
 BEYOND = 10**6
@@ -305,8 +302,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("previous-panel", "shift+tab", "next panel, and the one before", partial(_next_panel, -1)),
     Action("zoom", "z", "make the panel large, and small again", partial(flip, "zoomed")),
     Action("hide-panel", "H", "hide the panel, and show it again; remembered", _hide),
-    Action("lower-larger", "+", "a row more for the lower panels, a row less; remembered", partial(_resize, 1)),
-    Action("lower-smaller", "-", "a row more for the lower panels, a row less; remembered", partial(_resize, -1)),
+    Action("lower-larger", "+", "give the lower panels a row more, a row less; remembered", partial(_resize, 1)),
+    Action("lower-smaller", "-", "give the lower panels a row more, a row less; remembered", partial(_resize, -1)),
     Action("back", "escape 0", "back to the whole dashboard", _back),
     Action("up", "up k", "move", partial(_move, -1)),
     Action("down", "down j", "move", partial(_move, 1)),
@@ -316,7 +313,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("last", "end", "to the first, to the last", partial(_move, BEYOND)),
     Action("points-or-hooks", "h left right", "from the hooks to the points and back", _swap),
     Action("open", "enter", "a point's hooks; a hook's or an event's page", _enter),
-    Action("freeze", "space", "freeze the view; the data go on", "freeze", "live"),
+    Action("freeze", "space", "freeze the view, until the next press or command; the training goes on", "freeze", "live"),
     Action("pause", "p", "pause the training, and resume it", _pause, "live"),
     Action("step", "S", "train one iteration of a paused training", partial(_request, "step"), "live"),
     Action("checkpoint", "c", "save a checkpoint now", partial(_request, "checkpoint"), "live"),
@@ -335,11 +332,23 @@ ACTIONS: tuple[Action, ...] = (
     Action("slower", "<", "slower, faster", "slower", "replay"),
     Action("faster", ">", "slower, faster", "faster", "replay"),
     *OF_TIMELINE,
-    Action("older-trouble", "e", "newest warning or error, then older; newer", partial(_next_trouble, -1), "live"),
-    Action("newer-trouble", "E", "newest warning or error, then older; newer", partial(_next_trouble, 1), "live"),
+    Action(
+        "older-trouble",
+        "e",
+        "to the newest warning or error, then to older ones; to newer ones",
+        partial(_next_trouble, -1),
+        "live",
+    ),
+    Action(
+        "newer-trouble",
+        "E",
+        "to the newest warning or error, then to older ones; to newer ones",
+        partial(_next_trouble, 1),
+        "live",
+    ),
     *(Action(f"page-{page.name}", page.key, page.about, partial(_toggle, page.name)) for page in TOGGLED),
-    Action("idle-points", "f", "show the points too where nothing fires, and hide them", partial(flip, "idle")),
-    Action("whole-run", "v", "figures of the hooks: of the last 60 s, or of the whole run", partial(flip, "whole")),
+    Action("idle-points", "f", "show points where nothing fires, too, and hide them", partial(flip, "idle")),
+    Action("whole-run", "v", "times of the hooks: of the last 60 s, or of the whole attempt", partial(flip, "whole")),
     Action("previous-metric", "[", "previous and next metric", partial(_next_metric, -1)),
     Action("next-metric", "]", "previous and next metric", partial(_next_metric, 1)),
     Action("log-scale", "l", "logarithmic scale of the charts", partial(flip, "log")),
@@ -348,10 +357,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("previous-match", "N", "to the next row with the text, and to the one before", "find previous"),
     Action("copy-row", "y", "copy the row at the cursor as text, or a panel without rows", "copy row"),
     Action("copy-panel", "Y", "copy the panel or page as text", "copy panel"),
-    Action("mouse", "M", "the mouse for the dashboard, or for the terminal's own selecting; remembered", "mouse"),
+    Action("mouse", "M", "give the mouse to the terminal, to select text, and back; remembered", "mouse"),
     Action("theme", "T", "the next theme: dark, light, colour-blind; remembered", "theme"),
     Action("image", "P", "save an image (SVG) in the run directory", "image"),
-    Action("suspend", "ctrl+z", "suspend this screen alone, until the shell's fg", "suspend"),
+    Action("suspend", "ctrl+z", "suspend the dashboard, not the training; fg in the shell brings it back", "suspend"),
     Action("leave", "q ctrl+c ctrl+q", "leave; asks whether the training goes on, where it can be stopped", _leave),
     Action("answer", "y n d", "answers where something is asked", "", "question"),
 )

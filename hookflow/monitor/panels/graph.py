@@ -23,7 +23,7 @@ from hookflow.monitor.durations import ITERATION, usual
 from hookflow.monitor.panels.hooks import mark
 from hookflow.monitor.style import CONDITION_STYLES, SPARKS, Part, beside, boxed, cells, empty, row, window
 from hookflow.monitor.view import Action, Page, Prompt, Scene
-from hookflow.numbers import aligned, counted, factor, many, out_of, percent, rough
+from hookflow.numbers import DURATIONS, aligned, counted, duration, factor, many, out_of, percent, rough
 from hookflow.text import fit, fit_name
 
 
@@ -334,16 +334,18 @@ def _writer(plan: Plan, binding: Binding, slot: str) -> str:
 
 
 def over_time(scene: Scene, width: int, height: int) -> list[Strip]:
-    """Return in a box what the hook at the cursor has taken over the run, in ms."""
+    """Return in a box what the hook at the cursor has taken over the run."""
     binding, state, inner = scene.picked, scene.state, width - 2
     count = max(2 * (inner - LABEL - 2), 1)
     means = state.histories.of(binding).means(state.it + 1, count) if binding else []
-    known = [(state.it * (k + 0.5) / count, mean / 1e6) for k, mean in enumerate(means) if mean is not None]
-    points = [(it, mean, mean, mean) for it, mean in known]
-    name = f"{binding.hook} over the run, ms" if binding else "over the run"
-    if not points:
+    known = [(state.it * (k + 0.5) / count, mean) for k, mean in enumerate(means) if mean is not None]
+    name = f"{binding.hook} over the run" if binding else "over the run"
+    if not known:
         return empty(name, "it has not fired yet", width, height, focused=False)
-    return boxed(name, chart([Curve("train", points)], Axis(0, state.it), inner, height - 2), width, height)
+    unit = duration(max(mean for _, mean in known)).split()[1]
+    points = [(it, *[mean / DURATIONS[unit]] * 3) for it, mean in known]
+    curves = chart([Curve("train", points)], Axis(0, state.it), inner, height - 2)
+    return boxed(f"{name}, {unit}", curves, width, height)
 
 
 def page(scene: Scene, width: int, height: int) -> list[Strip]:

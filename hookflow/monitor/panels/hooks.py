@@ -18,7 +18,7 @@ from hookflow.monitor.health import bottleneck, verdict
 from hookflow.monitor.panels.events import traceback
 from hookflow.monitor.style import SPARKS, Part, boxed, cells, definition, empty, row, scrolled, spread, window
 from hookflow.monitor.view import Page, Scene
-from hookflow.numbers import aligned, duration, frequency, many, ms, percent, plural, rough
+from hookflow.numbers import aligned, duration, frequency, many, percent, plural, rough
 from hookflow.text import cut, fit, fit_name
 
 HEAT, THRESHOLDS = " ░▒▓█", (0.001, 0.01, 0.1)
@@ -64,10 +64,10 @@ def _move_point(scene: Scene, step: int) -> None:
     scene.view.point, scene.view.hook = shown[min(max(at + step, 0), len(shown) - 1)], 0
 
 
-WIDTHS = {"count": 6, "last": 5, "p50": 5, "p95": 5, "max": 5, "%it": 5}
+WIDTHS = {"count": 5, "last": 8, "p50": 8, "p95": 8, "max": 8, "%it": 5}
 """The columns of figures, and the cells of each."""
 
-BY_WORTH = ("p50", "%it", "p95", "trend", "last", "max", "count")
+BY_WORTH = ("p50", "%it", "trend", "p95", "last", "max", "count")
 """The columns in the order in which they get their room."""
 
 TRENDS = (60, 30, 20, 15, 12, 10, 6, 5)
@@ -81,7 +81,7 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
     lead = max((len(prefix) + 1 for prefix in lanes if prefix), default=0)
     name = min(max([4, *(cell_len(binding.hook) for binding in bound)]), 24 if inner >= 60 else 12)
     columns, stretches = _choose(inner - 3 - lead - name)
-    head = " " * (1 + lead) + fit("hook", name) + "".join(f" {column:>{WIDTHS[column]}}" for column in columns)
+    head = " " * (1 + lead) + fit("hook", name) + "".join(f" {f'{column:>5}':<{WIDTHS[column]}}" for column in columns)
     head += f" {fit('trend 60 s' if stretches > 9 else '60 s', stretches)}"
     lines = [row(inner, (head, "dim"))]
     part = window(len(bound), height - 3, bound.index(scene.picked) if scene.picked else 0)
@@ -100,8 +100,8 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
         why = "nothing is bound to this point" if scene.plan.bindings else "no hooks are known yet"
         lines.append(row(inner, (f" {why}", "dim")))
     below = len(bound) - part.stop
-    window_of = "of the run  v last 60 s" if scene.view.whole else "of the last 60 s  v run"
-    hint = f"↓ {below} more" if below > 0 else f"ms {window_of}" if inner > 45 else "ms"
+    window_of = ("of the run: v" if scene.view.whole else "last 60 s: v") * (inner > 45)
+    hint = f"↓ {below} more" if below > 0 else window_of
     if scene.picked and mark(scene, scene.picked) == ("▲", "warn"):
         hint = f"▲ {scene.state.first.timing(scene.picked.id).slower}"
     return boxed(f"[2] hooks @ {scene.point}" if scene.point else "[2] hooks", lines, width, height, focused, hint)
@@ -125,7 +125,7 @@ def _figures(scene: Scene, binding: Binding) -> tuple[dict[str, str], bool]:
     recent = shown.count > 0
     shown = shown if recent else timing.firings()
     ns = {"last": timing.last, "p50": shown.percentile(0.5), "p95": shown.percentile(0.95), "max": shown.longest}
-    figures = {name: ms(value) if shown.count else "·" for name, value in ns.items()}
+    figures = {name: aligned(value) if shown.count else "·   " for name, value in ns.items()}
     return figures | {"count": many(shown.count) if shown.count else "·", "%it": percent(used) if used else "·"}, recent
 
 
@@ -154,19 +154,17 @@ def _move_hook(scene: Scene, step: int) -> None:
 
 def slowest(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return a heading and as many bindings as there is room for, what took most of the last minute first."""
-    state, wide = scene.state, width >= 56
-    stretches = 12 if width >= 72 else 6 if wide else 4
-    name = max(width - stretches - (22 if wide else 16), 8)
-    rows = [row(width, (f" {fit('hook  point, ms', name)}{'   p50' if wide else ''}   p95   %it 60 s", "dim"))]
+    stretches = 12 if width >= 72 else 6 if width >= 56 else 4
+    name = max(width - stretches - 18, 8)
+    rows = [row(width, (f" {fit('hook @ point', name)}   p50      %it 60 s", "dim"))]
     ranked = sorted(scene.plan.bindings, key=scene.spent, reverse=True)
     for binding in ranked[: height - 1]:
-        timing = state.first.timing(binding.id)
         known, _ = _figures(scene, binding)
-        figures = [known[name] for name in (("p50", "p95", "%it") if wide else ("p95", "%it"))]
         style = "" if scene.spent(binding) else "dim"
-        label = f"{fit_name(binding.hook, min(cell_len(binding.hook), max(name - 14, 6)))} {binding.point}"
-        parts: list[Part] = [" ", (fit(label, name), style), ("".join(f" {figure:>5}" for figure in figures), style)]
-        rows.append(row(width, *parts, " ", (trend(timing, state.now, stretches), "train"), mark(scene, binding)))
+        label = fit(f"{fit_name(binding.hook, min(cell_len(binding.hook), name))} @ {binding.point}", name)
+        past = trend(scene.state.first.timing(binding.id), scene.state.now, stretches)
+        parts: list[Part] = [(f" {label} {known['p50']} {known['%it']:>5} ", style), (past, "train")]
+        rows.append(row(width, *parts, mark(scene, binding)))
     return rows
 
 
