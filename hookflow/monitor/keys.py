@@ -313,7 +313,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("last", "end", "to the first, to the last", partial(_move, BEYOND)),
     Action("points-or-hooks", "h left right", "from the hooks to the points and back", _swap),
     Action("open", "enter", "a point's hooks; a hook's or an event's page", _enter),
-    Action("freeze", "space", "freeze the view, until the next press or command; the training goes on", "freeze", "live"),
+    Action("freeze", "space", "freeze the view, until the next press or command", "freeze", "live"),
     Action("pause", "p", "pause the training, and resume it", _pause, "live"),
     Action("step", "S", "train one iteration of a paused training", partial(_request, "step"), "live"),
     Action("checkpoint", "c", "save a checkpoint now", partial(_request, "checkpoint"), "live"),
