@@ -99,13 +99,13 @@ def _of_phase(state: RunState, pace: Pace, name: str, whole: bool) -> Cost:
 
 
 def written(plan: Plan, binding: Binding) -> str:
-    """Return how often a binding fires, in a few characters: "1 it", "2 ep", "once"."""
+    """Return how often a binding fires, in a few characters: "1 it", "2 ep", "once", "each" time."""
     point, every = plan.points[binding.point], binding.trigger.every
     unit = point.unit
     if unit == "firing":
         unit = next((short for part, short in PLACES.items() if part in point.name), "")
     if every is None:
-        return f"1 {unit}" if unit else "once"
+        return f"1 {unit}" if unit else "once" if point.kind == "standard" else "each"
     match = re.fullmatch(r"([\d.]+)\s*(\D*)", every)
     return f"{match[1]} {match[2] or unit}" if match else every
 

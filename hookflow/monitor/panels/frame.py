@@ -67,15 +67,15 @@ def progress(scene: Scene, width: int) -> Strip:
         speed += [f"{'–' if unknown else many(pace.samples_per_s):>5} samples/s", "  "]
     over = state.end or scene.health.over
     left_over: list[Part] = [] if over else [("ETA ", "dim"), (f"{eta:>10} ", "strong")]
+    word = "epoch" if width >= 76 else "ep"
     if run.get("max_epochs"):
-        word = "epoch" if width >= 76 else "ep"
-        whole = f"{word} {_right(state.epoch, run['max_epochs'])}"
+        whole, part = f"{word} {_right(state.epoch, run['max_epochs'])}", "iter"
     else:
-        whole = f"iter {_right(state.it, state.total_iters)}"
+        whole, part = f"iter {_right(state.it, state.total_iters)}", f"{word} {state.epoch}"
     batch = state.stage if state.end is None else ""
-    known = batch in STAGES and state.batches > 0  # the first frame may come before the first batch
+    known = batch in ("train", "val", "test") and state.batches > 0  # the first frame may come before the first batch
     if known:
-        batch = f"{STAGES[batch]} {_right(state.batch, state.batches)}"
+        batch = f"{part if batch == 'train' else batch:{len(part)}} {_right(state.batch, state.batches)}"
     right = speed + left_over
     if len(f" {whole}  100%  {batch} ") + cells(*right) > width:  # numbers are shown whole, or not at all
         right = left_over
@@ -93,8 +93,6 @@ def _right(count: int, whole: int) -> str:
     """Return how many of all there are, aligned at the right: nothing moves as they become more."""
     return f"{out_of(count, whole):>{len(out_of(whole, whole))}}"
 
-
-STAGES = {"train": "iter", "val": "val ", "test": "test"}
 
 RECENT = 6.0
 """Seconds that the answer to a command stays in the footer."""

@@ -338,12 +338,12 @@ def over_time(scene: Scene, width: int, height: int) -> list[Strip]:
     binding, state, inner = scene.picked, scene.state, width - 2
     count = max(2 * (inner - LABEL - 2), 1)
     means = state.histories.of(binding).means(state.it + 1, count) if binding else []
-    known = [(state.it * (k + 0.5) / count, mean) for k, mean in enumerate(means) if mean is not None]
+    unit = duration(max((mean for mean in means if mean is not None), default=0.0)).split()[1]
+    known = [(k + 0.5, mean / DURATIONS[unit]) for k, mean in enumerate(means) if mean is not None]
     name = f"{binding.hook} over the run" if binding else "over the run"
     if not known:
         return empty(name, "it has not fired yet", width, height, focused=False)
-    unit = duration(max(mean for _, mean in known)).split()[1]
-    points = [(it, *[mean / DURATIONS[unit]] * 3) for it, mean in known]
+    points = [(state.it * part / count, mean, mean, mean) for part, mean in known]
     curves = chart([Curve("train", points)], Axis(0, state.it), inner, height - 2)
     return boxed(f"{name}, {unit}", curves, width, height)
 
