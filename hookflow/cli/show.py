@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookflow.cli import options
 from hookflow.cli.output import columns, echo, echo_json
-from hookflow.numbers import clock, counted, frequency, ms, number, percent, size, span
+from hookflow.numbers import clock, counted, duration, frequency, number, percent, size, span
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -189,13 +189,19 @@ class Page:
 
         The messages that an attempt has recorded before it began are shown with the attempt.
         """
+        from hookflow.monitor.health import end_reason
+        from hookflow.monitor.journal import BECAME
+
         prepared = {entry.number for attempt in self.state.attempts[1:] for entry in attempt.prepared}
+        end = next(iter(end_reason(self.state)), "")
         all_texts = self.state.journal.repeated.values()
         texts = [text for text in all_texts if text.first.kind == kind and text.first.number not in prepared]
         for first, last, times in texts[:TEXTS]:
             it = clock(first.t) if first.it is None else f"{first.it:,}"
             until = "" if last is None or last == first.it else f" to {last:,}"
-            yield f"{it}{until}", f"{first.source}: {first.text}{f' ({times:,} times)' * (times > 1)}"
+            what, _, error = first.text.partition(f"{BECAME['raise']}: ")
+            text = f"{what}{BECAME['raise']}, see the result" if error and end.endswith(error) else first.text
+            yield f"{it}{until}", f"{first.source}: {text}{f' ({times:,} times)' * (times > 1)}"
         if len(texts) > TEXTS:
             yield "", f"and {len(texts) - TEXTS:,} more: hookflow watch --ui plain"
 
@@ -221,7 +227,7 @@ class Page:
                 yield split, f"{examples}{data['name']}, {counted(data['batches'], 'batch')}"
 
     def hooks(self) -> list[tuple[str, ...]]:
-        """Return the hooks by what they took of the last attempt: within iterations, and elsewhere."""
+        """Return the hooks by what they took of the last attempt: within iterations, and outside them."""
         state, plan = self.state, self.plan
         inside, outside, fired = (dict.fromkeys((hook.name for hook in plan.hooks), 0) for _ in range(3))
         for binding in plan.bindings:
@@ -230,12 +236,12 @@ class Page:
             fired[binding.hook] += timing.count
         device, known = state.first.device, state.first.device.iteration() is not None
         there = {name: device.share(each.id for each in plan.bindings if each.hook == name) or 0.0 for name in fired}
-        rows: list[tuple[str, ...]] = [("hook", "fired", "of iterations", *["on the device"] * known, "elsewhere")]
+        rows: list[tuple[str, ...]] = [("hook", "fired", "of iterations", *["on the device"] * known, "outside them")]
         for name in sorted(fired, key=lambda name: -inside[name] - outside[name] - there[name] * state.iterating):
             if fired[name]:
                 share = f"{percent(inside[name] / state.iterating)} %" if inside[name] and state.iterating else "-"
                 beside = [f"{percent(there[name])} %" if there[name] else "-"] * known
-                elsewhere = f"{ms(outside[name])} ms" if outside[name] else "-"
+                elsewhere = duration(outside[name]) if outside[name] else "-"
                 rows.append((name, f"{fired[name]:,}", share, *beside, elsewhere))
         return rows
 
@@ -284,9 +290,10 @@ class Page:
         elif any(map(_usable, self.saved)):
             yield "resume", f"hookflow run --resume {known}"
         else:
-            yield "resume", "it has no checkpoint to resume from: start it anew"
+            yield "resume", "not possible: it has no checkpoint"
             if (source := facts.get("source", "")).endswith(".toml"):
-                yield "anew", " ".join(["hookflow run", shlex.quote(source), *map(_set, facts.get("overrides", ()))])
+                command = ["hookflow run", shlex.quote(source), *map(_set, facts.get("overrides", ()))]
+                yield "start anew", " ".join(command)
         if self.health.over:
             yield "watch", f"hookflow watch {known}"
         yield "files", str(short(self.run.path))

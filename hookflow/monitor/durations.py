@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from hookflow.events.packing import add_packed, bin_of, percentile
 from hookflow.events.records import PHASES, Frame, OnDevice
 from hookflow.graph.plan import Binding, Plan
-from hookflow.numbers import ms, rough
+from hookflow.numbers import duration, rough
 
 WINDOW = 60
 """Seconds that heat, shares, trends and rates look back."""
@@ -72,9 +72,9 @@ class Beside:
         self.waiting, self.dropped = waiting, dropped
 
     def __str__(self) -> str:
-        mean = ms(self.total / self.count) if self.count else "-"
+        took = [f"mean {duration(self.total / self.count)}", f"max {duration(self.longest)}"] if self.count else []
         late = [f"{self.waiting} waiting" * bool(self.waiting), f"{self.dropped} dropped" * bool(self.dropped)]
-        return ", ".join([f"{self.count} firings", f"mean {mean}", f"max {ms(self.longest)} ms", *filter(None, late)])
+        return ", ".join(filter(None, [f"{self.count} firings", *took, *late]))
 
 
 class Slower(NamedTuple):

@@ -75,6 +75,7 @@ SIGNS = (
     ("▣ ¶ ▟", "logged to be looked at: image, text, histogram"),
     ("▲ ✗ ⊘ ▾", "hooks: 1.5x as long as before, and 1 % of the iterations; failed; is off; skips firings for its cost"),
     ("┌ │ └ ▶", "the hook at ▶ waits for the hooks whose lanes reach it; ├ ┼ join, │ only passes"),
+    ("╭ │ ╰, ┏ ┃ ┗", "the two halves of an around hook; a hook beside the training, until its results are there"),
 )
 
 Terms = Mapping[str, Sequence[tuple[str, str]]]

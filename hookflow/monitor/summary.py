@@ -22,7 +22,7 @@ from hookflow.monitor.health import Health, end_reason, judge
 from hookflow.monitor.ranks import NO_PLAN, can_compare
 from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
-from hookflow.numbers import counted, ms, number, out_of, percent, size, span
+from hookflow.numbers import counted, duration, number, out_of, percent, size, span
 from hookflow.text import printable
 
 FRAME = b'{"k":"frame"'
@@ -173,7 +173,7 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
     if journal.warnings or journal.errors:
         counts = f"warnings {journal.warnings}, errors {journal.errors}"
         lines.append(f"  {counts}; in full: hookflow show {run_argument(run)}")
-        if state.errors:
+        if state.errors and run.output.is_file() and run.output.stat().st_size:
             lines.append(f"  whole tracebacks and what the run printed: {short(run.output)}")
     if state.unreadable:
         were = "was" if state.unreadable == 1 else "were"
@@ -201,5 +201,5 @@ def _costs(state: RunState, plan: Plan) -> str:
     if outside:
         hook, ns = outside.most_common(1)[0]
         where = "outside them " if costs else "outside the iterations " if state.iterating else ""
-        costs.append(f"{where}{hook} {ms(ns)} ms")
+        costs.append(f"{where}{hook} {duration(ns)}")
     return ", ".join(costs)
