@@ -64,7 +64,9 @@ class Pace:
         speeds = [other["samples"] / other["ns"] * 1e9 for other in heard]
         left, eta, etas = state.total_iters - state.it, None, (0.0, 0.0)
         if state.end is None and seconds and sums["iters"] and state.iterating and left >= 0:
-            beside = max(state.active / (state.iterating / 1e9), 1.0)  # validation and saving, in proportion so far
+            rest = max(state.batches / state.batch - 1, 0.0) if state.stage == "val" and state.batch else 0.0
+            active = state.active + (state.active - state.staged) * rest  # the validation under way counts as whole
+            beside = max(active / (state.iterating / 1e9), 1.0)  # validation and saving, in proportion so far
             done = state.first.attempt.sums["iters"]
             each = [sums["ns"] / sums["iters"], minute.lately, state.iterating / done if done else 0.0]
             eta, *others = (left * ns / 1e9 * beside for ns in each if ns)

@@ -111,7 +111,7 @@ class RunState:
         self._warned: set[str] = set()  # scalars that were not finite
         self.moved = self.now  # when the training was last seen to get on
         self._between = False  # an epoch is over, with or without its validation, and the next has not begun
-        self.active = 0.0  # seconds of training, validation and saving
+        self.active = self.staged = 0.0  # seconds of training, validation and saving; those before the present stage
         self._frame_t = 0.0
 
     def apply(self, record: records.Record, rank: int = 0, plan: Plan = NO_PLAN) -> None:
@@ -288,6 +288,8 @@ class RunState:
         if self._frame_t and record["stage"] not in IDLE:
             self.active += max(t - self._frame_t, 0.0)
         self._frame_t = t
+        if record["stage"] != self.stage:
+            self.staged = self.active
         if "elapsed" in record:
             self._began = self.now - record["elapsed"]
         self.stage, self.batch, self.batches = record["stage"], record["bi"], record["bn"]

@@ -276,7 +276,7 @@ def test_a_run_that_a_hook_ended_is_resumed_and_not_extended(here: Path) -> None
     append(run, [end(BEGAN + 60, 300, 3, reason="no progress", seconds=60.0)])
     page = shown()
     assert "stopped early: no progress" in page
-    assert "resume      it has no checkpoint to resume from" in page
+    assert "resume      not possible: it has no checkpoint" in page
     assert "extend" not in page
 
 

@@ -253,6 +253,9 @@ def test_the_time_left_counts_what_validation_takes_and_the_verdict_names_what_i
     pace, left = Pace.of(state), state.total_iters - state.it
     assert pace.eta is not None
     assert left / pace.iters_per_s < pace.eta < 2 * left / pace.iters_per_s
+    for bi in (0, 2):  # a tenth of the validation has taken as long as all before it
+        state.apply(record("frame", state.now + state.active * (bi > 0), state.it, 8, stage="val", bi=bi, bn=20))
+    assert (Pace.of(state).eta or 0.0) > 9 * pace.eta
     assert Pace.of(folded(records(0.3))).left == ""
     for phases, begins in (
         ({"data": 60, "forward": 40}, "input-bound: 60.0 % waits for data"),

@@ -189,7 +189,8 @@ def _detail(scene: Scene, width: int) -> list[Strip]:
     if here is None:
         return []
     values, inner = here.values, width - 2
-    facts = [cell(here, "begun", scene.clock), f"took {cell(here, 'duration', scene.clock)}"]
+    took = cell(here, "duration", scene.clock)
+    facts = [cell(here, "begun", scene.clock), f"{took} so far" if values["status"] in ALIVE else f"took {took}"]
     facts += [str(values[key]) for key in ("device", "git") if values[key]]
     facts += ["SYNTHETIC data"] * (values["data"] == "SYNTHETIC")
     lines = [row(inner, " ", (", ".join(facts), "dim"))]
@@ -235,8 +236,7 @@ def _columns(scene: Scene, shown: Listing, width: int) -> list[Column]:
     if several:
         columns.insert(0, Column("run", widest("name", "run"), 18, text("name", "strong")))
     if metric:
-        columns.append(Column(metric, max(len(metric), 7), 8, text(metric), ">"))
-        columns.append(Column("best", 7, 17, text(f"best.{metric}", "good"), ">"))
+        columns.append(Column(f"best {metric}", len(metric) + 5, 17, text(f"best.{metric}", "good"), ">"))
         if scene.view.runs.picked:
             of_first = (row.get(f"best.{metric}") for row in scene.rows if row.path == scene.view.runs.picked[0])
             columns.append(Column("Δ to A", 7, 18, partial(_difference, next(of_first, None), metric), ">"))
