@@ -25,7 +25,6 @@ from hookflow.monitor.journal import Moment, Timeline
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.snapshots import STRIDE, Place, Snapshot, Snapshots, before, packed, unpacked
 from hookflow.monitor.state import RunState
-from hookflow.numbers import span
 
 _KINDS = b"scalars metrics epoch checkpoint image text histogram trace ack throttle"
 SHARED = tuple(b'{"k":"%s"' % kind for kind in _KINDS.split())
@@ -389,9 +388,7 @@ class Player:
 
     @property
     def badge(self) -> str:
-        at, whole = self.moment - self.recording.first, self.recording.last - self.recording.first
-        sign = "▶" if self._playing else "‖"
-        return f"REPLAY {self._speed:g}x {sign} {span(at)}.{int(at * 10) % 10} / {span(whole)}"
+        return f"REPLAY {self._speed:g}x {'▶' if self._playing else '‖'}"
 
     def tick(self) -> None:
         """Move on by the time that has passed."""

@@ -150,7 +150,7 @@ def replayed(scene: At, run: RunDir, moment: float) -> Scene:
     recording.seek(recording.first + moment)
     at = scene()
     at.state, at.clock, at.replay = recording.state, recording.first + moment, True
-    at.badge = "REPLAY 1x ▶ 0:00:20.0 / 0:00:32"
+    at.badge = "REPLAY 1x ▶"
     at.timeline = recording.timeline
     return at
 
@@ -161,7 +161,7 @@ def test_the_strip_shows_the_whole_run_and_where_the_replay_is(scene: At, whole:
     text = drawn(at, *size)
     check_golden(f"monitor/replay-{size[0]}x{size[1]}.txt", text)
     strip = text.splitlines()[2]
-    assert strip.startswith(" 0:00:20 ├") and strip.endswith("┤ 0:00:32")
+    assert strip.startswith(" 0:00:20.0 ├") and strip.endswith("┤ 0:00:32")
     assert strip.count("●") == 1 and strip.index("✗") < strip.index("●")
     assert size == (60, 15) or f"┏━ {'[2] hooks' if size == (80, 24) else '[g] graph'}" in text
     draw_at_any_size(at)
@@ -190,11 +190,11 @@ def test_attempts_stand_on_the_strip_and_an_iteration_is_of_the_last_one(scene: 
 def test_keys_go_to_troubles_epochs_and_iterations(whole: RunDir) -> None:
     walk(
         whole,
-        ("E", "0:00:09.2 / 0:00:32"),
+        ("E", " 0:00:09.2 ├"),
         ("", "ema took 8.1 ms at iteration 236"),
-        ("E", "0:00:11.7 / 0:00:32"),
+        ("E", " 0:00:11.7 ├"),
         ("E", "no warning or error after this moment"),
-        ("e", "0:00:09.2 / 0:00:32"),
+        ("e", " 0:00:09.2 ├"),
         ("right_curly_bracket", "epoch 3/8"),
         ("right_curly_bracket", "iter 98/98"),
         ("left_curly_bracket e e e", "no warning or error before this moment"),

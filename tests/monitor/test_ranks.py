@@ -327,7 +327,7 @@ def test_the_digit_goes_to_the_ranks_and_makes_them_large(scene: At) -> None:
     large = pressed(at, "6", size=size)
     assert "waits for the slowest" in large and "[g] graph" not in large
     assert "┏━ [g] graph" in pressed(at, "escape", "tab", size=size)
-    assert "ms of an iteration without the backward pass" in pressed(at, "question_mark", size=(120, 120))
+    assert "ms of an iteration without the passes in which ranks wait" in pressed(at, "question_mark", size=(120, 120))
     assert next(key for key in ACTIONS if key.only == "ranks").about in pressed(at, "home", size=size)
     assert "┏━ [6] ranks" in pressed(scene(world=4), "6", size=(60, 15)), "where they have no room beside others"
 

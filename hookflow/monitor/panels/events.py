@@ -147,7 +147,8 @@ def timeline(scene: Scene, width: int) -> list[Strip]:
     if line is None:
         return []
     (first, _), (_, last) = line.attempts[0], line.attempts[-1]
-    begun, whole = span(scene.clock - first), span(last - first)
+    at, whole = max(scene.clock - first, 0.0), span(last - first)
+    begun = f"{span(at)}.{int(at * 10) % 10}"
     room, axis = max(width - len(begun) - len(whole) - 6, 1), Axis(0.0, line.place(last))
     here = round(min(max(axis.place(line.place(scene.clock)), 0.0), 1.0) * (room - 1))
     shown = [moment for moment in moments(scene) if moment != (first, "run")]

@@ -38,13 +38,12 @@ def title(scene: Scene, width: int) -> Strip:
         (1, (f"{run.get('model', '')} {many(run['params'])} params" if run.get("params") else "", "dim")),
     ]
     unreal = ["LIMITED"] * bool(state.limited) + ["SYNTHETIC"] * bool(state.synthetic)
-    badge = scene.badge if width >= 76 else scene.badge.split(" / ")[0]
     right: list[Part] = [
         *(part for word in unreal for part in ((f" {word}{' DATA' * (width >= 76)} ", "alarm"), " ")),
         (f"▲{journal.warnings} ", "warn" if journal.warnings else "faint"),
         (f"✗{journal.errors}", "error" if journal.errors else "faint"),
         " ",
-        (f" {badge} ", "badge" if scene.badge.startswith(("REPLAY", "FROZEN")) else "strong"),
+        (f" {scene.badge} ", "badge" if scene.badge.startswith(("REPLAY", "FROZEN")) else "strong"),
     ]
     items = [item for item in items if item[1][0]]
     while len(items) > 1 and sum(cells(part) + 2 for _, part in items) > width - 1 - cells(*right):

@@ -99,7 +99,7 @@ def _named(scene: Scene, each: Row) -> str:
     """Return the name of a row, of a round with how far it is."""
     state = scene.state
     match each.name if each.kind == "round" else "":
-        case "epoch":
+        case "epoch" if state.run:
             return f"epoch {_of(state.epoch, state.run.get('max_epochs', 0))}"
         case "iteration" if state.stage == "train" and state.batches:
             return f"iteration {_of(state.batch, state.batches)}"

@@ -103,7 +103,7 @@ class _Rows:
     def head(self, hidden: int) -> Strip:
         head = f"  {'rank':>4} {'it':>6} {'ms/it':>5}" + f" {'own':>5}" * self._own
         head += "".join(f" {SHORT.get(phase, phase):>5}" for phase in self._phases)
-        head += f" {fit('last 60 s', self._bar)}" if self._bar else ""
+        head += f" {fit('last 60 s' if self._bar > 8 else '60 s', self._bar)}" if self._bar else ""
         head += f" {fit('where', self._where)}" if self._where else ""
         return row(self._width, (head + (f" {hidden} more" if hidden and self._note else ""), "dim"))
 
